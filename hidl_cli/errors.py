@@ -1,0 +1,124 @@
+"""The tree of errors and the exit codes they end the program with.
+
+::
+
+    HidlError                    1  unexpected
+    ├── UsageError               2  the command line asks for something that does not exist
+    ├── InvalidInput             3  a site, stack or workload file (or a --set value) is wrong
+    ├── MissingPrecondition      4  something that must be there first is not
+    ├── BuildFailed              5  an installation could not be made or did not verify
+    ├── SubmitRefused            6  the scheduler (or the site's limits) would not take the job
+    ├── SchedulerUnreachable     7  try again later
+    ├── JobFailed                8  the job failed, timed out or was cancelled
+    └── MetricMissing            9  the job ended well, but a metric that it must yield is not there
+    ProcessFailed is a HidlError that carries the command, its directory, its exit status and its log.
+
+Verdicts are no errors: ``hidl run`` ends with 10 (below target) or 11 (inconclusive) by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from hidl_cli.inputs.findings import Finding
+
+
+class ExitCode(IntEnum):
+    """What ``hidl`` tells the shell."""
+
+    OK = 0
+    UNEXPECTED = 1
+    USAGE = 2
+    INVALID_INPUT = 3
+    MISSING_PRECONDITION = 4
+    BUILD_FAILED = 5
+    SUBMIT_REFUSED = 6
+    SCHEDULER_UNREACHABLE = 7
+    JOB_FAILED = 8
+    METRIC_MISSING = 9
+    BELOW_TARGET = 10
+    INCONCLUSIVE = 11
+    INTERRUPTED = 130
+
+
+class HidlError(Exception):
+    """Something failed: ``message`` says what and why, ``hint`` the next thing to do."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.UNEXPECTED
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(HidlError):
+    """The command line names something that does not exist or does not fit together."""
+
+    exit_code = ExitCode.USAGE
+
+
+class InvalidInput(HidlError):
+    """A file or a value that a person wrote is wrong; ``findings`` holds every fault, each with its place."""
+
+    exit_code = ExitCode.INVALID_INPUT
+
+    def __init__(self, message: str, *, findings: Sequence[Finding] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.findings = tuple(findings)
+
+
+class MissingPrecondition(HidlError):
+    """Something that must be there first (a lock, an installation, a tool, the network) is not."""
+
+    exit_code = ExitCode.MISSING_PRECONDITION
+
+
+class BuildFailed(HidlError):
+    """A stack could not be installed, or what was installed did not pass its verification."""
+
+    exit_code = ExitCode.BUILD_FAILED
+
+
+class SubmitRefused(HidlError):
+    """The scheduler, or a limit of the site, does not admit the job."""
+
+    exit_code = ExitCode.SUBMIT_REFUSED
+
+
+class SchedulerUnreachable(HidlError):
+    """The scheduler does not answer; the same command may succeed later."""
+
+    exit_code = ExitCode.SCHEDULER_UNREACHABLE
+
+
+class JobFailed(HidlError):
+    """The job ended with an error, ran out of time, was cancelled or vanished."""
+
+    exit_code = ExitCode.JOB_FAILED
+
+
+class MetricMissing(HidlError):
+    """The job ended well, but did not yield a metric that its workload promises."""
+
+    exit_code = ExitCode.METRIC_MISSING
+
+
+class ProcessFailed(HidlError):
+    """A process that hidl started ended with a non-zero status or could not be started.
+
+    ``status`` is the exit status (negative: the signal), ``output`` the end of what it printed.
+    """
+
+    def __init__(self, command: Sequence[str], *, cwd: Path | None, status: int, output: str, log: Path | None) -> None:
+        self.command = tuple(command)
+        self.cwd = cwd
+        self.status = status
+        self.output = output
+        self.log = log
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        super().__init__(f"{Path(command[0]).name} {how}", hint=f"its output is in {log}" if log else None)

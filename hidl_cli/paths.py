@@ -1,0 +1,40 @@
+"""Where hidl's files lie: the user's directories, and the data that ships with hidl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import platformdirs
+
+SYSTEM_CONFIG = Path("/etc/hidl")
+
+
+def user_config() -> Path:
+    """``$XDG_CONFIG_HOME/hidl``: a user's own sites, stacks, workloads and locks."""
+    return platformdirs.user_config_path("hidl")
+
+
+def user_data() -> Path:
+    """``$XDG_DATA_HOME/hidl``: installations, where the site names no other place."""
+    return platformdirs.user_data_path("hidl")
+
+
+def user_state() -> Path:
+    """``$XDG_STATE_HOME/hidl``: run directories."""
+    return platformdirs.user_state_path("hidl")
+
+
+def user_cache() -> Path:
+    """``$XDG_CACHE_HOME/hidl``: what can be made again."""
+    return platformdirs.user_cache_path("hidl")
+
+
+def runs() -> Path:
+    """The directory that holds all run directories of this user."""
+    return user_state() / "runs"
+
+
+def shipped() -> Path:
+    """The root of the shipped data (``recipes/``, ``templates/``, ``site_configs/``): the checkout's, or the wheel's."""
+    packed = Path(__file__).parent / "_shipped"
+    return packed if packed.is_dir() else Path(__file__).parent.parent
