@@ -1,0 +1,35 @@
+"""JSON documents on disk: written beside their place and renamed into it, so that no reader sees half of one."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write ``text`` (UTF-8) to ``path`` atomically; the directory is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(beside, mode)
+        os.replace(beside, path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write ``document`` as indented JSON, atomically."""
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Return the parsed document; ``OSError`` where it cannot be read, ``ValueError`` where it is no JSON."""
+    return json.loads(path.read_text(encoding="utf-8"))

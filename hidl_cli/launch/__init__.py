@@ -1,0 +1,1 @@
+"""From a placement to an argv: launchers, job script."""

@@ -1,0 +1,1 @@
+"""Workloads, launch plans, run directories and their life."""

@@ -1,0 +1,76 @@
+"""What a workload is: a program with parameters, the metrics that it yields and how it scales
+(``recipes/workloads/*.yaml``)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hidl_cli.site.schema import Name, Strict
+
+Value = bool | int | float | str
+
+
+class Program(Strict):
+    """What is started on every rank: a Python module of the stack, or a command. Exactly one of the two is given."""
+
+    module: str | None = Field(None, description="a Python module, run as `python -m` after the world's size was checked")
+    command: list[str] | None = Field(
+        None, description="argv of any other program; the world's size is checked by a launch of its own before it"
+    )
+
+
+class Parameter(Strict):
+    """One parameter that `--set name=value` changes; the program gets it as the argument `--name=value`."""
+
+    type: Literal["int", "float", "str", "bool", "choice"] = Field(description="how the value is read")
+    default: Value = Field(description="the value where none is given")
+    help: str = Field("", description="what it does, in one line")
+    unit: str | None = Field(None, description="the value's unit")
+    choices: list[str] = Field(default_factory=list, description="for type choice: the valid words")
+    min: float | None = Field(None, description="smallest valid number")
+    max: float | None = Field(None, description="largest valid number")
+
+
+class Metric(Strict):
+    """One metric that the program yields."""
+
+    unit: str = Field(description="the unit; the program must report the same")
+    better: Literal["higher", "lower"] | None = Field(None, description="which direction is an improvement")
+    required: bool = Field(True, description="a run without it fails with exit code 9")
+    equal_on_all_ranks: bool = Field(
+        False, description="its samples are one per rank, and all must be equal, or the run fails with exit code 10"
+    )
+
+
+class Scaling(Strict):
+    """How the workload scales, and how well it should."""
+
+    metric: str = Field(description="the key of metrics that efficiency is computed from")
+    kind: Literal["weak", "strong"] = Field(description="weak: throughput grows with ranks; strong: time shrinks with ranks")
+    target: Annotated[float, Field(gt=0, le=2)] = Field(description="the efficiency that must be reached")
+
+
+class StackChoice(Strict):
+    """A stack that serves the workload, where the parameters have the values in `when`."""
+
+    stack: Name = Field(description="a stack's name")
+    when: dict[str, Value] = Field(default_factory=dict, description="parameter -> value; empty: always")
+
+
+class Workload(Strict):
+    """A program with parameters, the metrics that it yields and how it scales."""
+
+    name: Name = Field(description="the workload's name; the file is called <name>.yaml")
+    title: str = Field(description="what it does, in one line")
+    extends: str | None = Field(None, description="another workload whose keys hold where this file gives none")
+    program: Program = Field(description="what is started on every rank")
+    stacks: Annotated[list[StackChoice], Field(min_length=1)] = Field(description="the first whose `when` holds is used")
+    parameters: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Parameter] = Field(
+        default_factory=dict, description="what `--set` may change"
+    )
+    metrics: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Metric] = Field(
+        default_factory=dict, description="what the program yields"
+    )
+    scaling: Scaling | None = Field(None, description="how it scales; null: it is not meant to")

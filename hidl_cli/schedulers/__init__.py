@@ -1,0 +1,1 @@
+"""Who gives the allocation; one module a scheduler, registered by name."""

@@ -1,0 +1,1 @@
+"""Sites: schema, loading, detection."""

@@ -1,0 +1,1 @@
+"""Stacks: schema, plan, lock, installation."""

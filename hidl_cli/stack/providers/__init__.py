@@ -1,0 +1,1 @@
+"""How a stack is installed; one module a provider."""
