@@ -15,7 +15,9 @@ Value = bool | int | float | str
 class Program(Strict):
     """What is started on every rank: a Python module of the stack, or a command. Exactly one of the two is given."""
 
-    module: str | None = Field(None, description="a Python module, run as `python -m` after the world's size was checked")
+    module: str | None = Field(
+        None, description="a Python module, run as `python -m` after the world's size was checked"
+    )
     command: list[str] | None = Field(
         None, description="argv of any other program; the world's size is checked by a launch of its own before it"
     )
@@ -48,7 +50,9 @@ class Scaling(Strict):
     """How the workload scales, and how well it should."""
 
     metric: str = Field(description="the key of metrics that efficiency is computed from")
-    kind: Literal["weak", "strong"] = Field(description="weak: throughput grows with ranks; strong: time shrinks with ranks")
+    kind: Literal["weak", "strong"] = Field(
+        description="weak: throughput grows with ranks; strong: time shrinks with ranks"
+    )
     target: Annotated[float, Field(gt=0, le=2)] = Field(description="the efficiency that must be reached")
 
 
@@ -66,7 +70,9 @@ class Workload(Strict):
     title: str = Field(description="what it does, in one line")
     extends: str | None = Field(None, description="another workload whose keys hold where this file gives none")
     program: Program = Field(description="what is started on every rank")
-    stacks: Annotated[list[StackChoice], Field(min_length=1)] = Field(description="the first whose `when` holds is used")
+    stacks: Annotated[list[StackChoice], Field(min_length=1)] = Field(
+        description="the first whose `when` holds is used"
+    )
     parameters: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Parameter] = Field(
         default_factory=dict, description="what `--set` may change"
     )

@@ -27,7 +27,9 @@ class NodeType(Strict):
     sockets: Positive | None = Field(None, description="processor sockets per node")
     cores: Positive | None = Field(None, description="physical cores per node that jobs may use")
     threads_per_core: Positive | None = Field(None, description="hardware threads per core")
-    memory_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="memory per node that jobs may use, in GiB")
+    memory_gib: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="memory per node that jobs may use, in GiB"
+    )
     gpus: NonNegative | None = Field(None, description="GPUs per node")
     gpu_model: str | None = Field(None, description="the GPU's model name")
 

@@ -1,0 +1,73 @@
+"""The overlay: a user's files come before ``/etc/hidl``'s, and those before the files that ship with hidl."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hidl_cli import paths
+from hidl_cli.errors import UsageError
+
+KindName = Literal["site", "stack", "workload"]
+Origin = Literal["user", "system", "shipped"]
+
+_SHIPPED: dict[KindName, str] = {
+    "site": "site_configs",
+    "stack": "recipes/stacks",
+    "workload": "recipes/workloads",
+}
+_SUFFIX = ".yaml"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One known site, stack or workload: the file that counts, and the files of the same name that it hides.
+
+    ``shadows`` is ordered: its first file is the one that would count if this one were not there.
+    """
+
+    kind: KindName
+    name: str
+    path: Path
+    origin: Origin
+    shadows: tuple[Entry, ...] = ()
+
+
+def directories(kind: KindName) -> tuple[tuple[Origin, Path], ...]:
+    """Where files of this kind are looked for, the first to win first."""
+    return (
+        ("user", paths.user_config() / f"{kind}s"),
+        ("system", paths.SYSTEM_CONFIG / f"{kind}s"),
+        ("shipped", paths.shipped() / _SHIPPED[kind]),
+    )
+
+
+def list_all(kind: KindName) -> tuple[Entry, ...]:
+    """Every known entry of this kind, sorted by name."""
+    found: dict[str, list[Entry]] = {}
+    for origin, directory in directories(kind):
+        # is_file() is not asked: a FIFO or an unreadable file of that name is reported when it is read, not passed over
+        for path in sorted(directory.glob(f"[!.]*{_SUFFIX}")):
+            found.setdefault(path.stem, []).append(Entry(kind, path.stem, path, origin))
+    return tuple(_winner(found[name]) for name in sorted(found))
+
+
+def find(kind: KindName, name: str) -> Entry:
+    """The entry of that name; ``UsageError`` with the nearest or all known names where there is none."""
+    entries = {entry.name: entry for entry in list_all(kind)}
+    if name in entries:
+        return entries[name]
+    near = difflib.get_close_matches(name, entries, n=1)
+    known = ", ".join(entries) or "none"
+    raise UsageError(
+        f"there is no {kind} called '{name}'",
+        hint=(f"did you mean '{near[0]}'? " if near else "") + f"Known {kind}s: {known}",
+    )
+
+
+def _winner(entries: list[Entry]) -> Entry:
+    """The first of the entries of one name, which hides the others."""
+    first, *rest = entries
+    return Entry(first.kind, first.name, first.path, first.origin, tuple(rest))
