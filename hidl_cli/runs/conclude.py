@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hidl_cli.errors import ExitCode, JobFailed
+from hidl_cli.errors import ExitCode, JobFailed, MetricMissing
 from hidl_cli.results.scaling import Observation, Study, judge
 from hidl_cli.runs.metrics import read_metrics, unequal
 from hidl_cli.runs.plan import Plan
@@ -40,24 +40,36 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
     """
     if status.state is not State.COMPLETED:
         raise JobFailed(_how_it_ended(run, status), hint=f"hidl logs {run.id}")
-    steps = [
+    try:
+        steps = _steps(run, plan)
+    except MetricMissing as error:
+        _keep(run, "fail", error.message, error.hint, None)
+        raise
+    conclusion = _judge(plan, steps)
+    if run.document("metrics") is None:
+        run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
+    study = conclusion.study.to_json() if conclusion.study else None
+    _keep(run, conclusion.verdict, conclusion.reason, conclusion.hint, study)
+    return conclusion
+
+
+def _steps(run: Run, plan: Plan) -> list[dict[str, Any]]:
+    return [
         {
             plan.unit: step.size,
             "ranks": step.placement.ranks,
             "repetition": step.repetition,
-            "metrics": read_metrics(
-                run.metrics_file(number), plan.workload.metrics, ranks=step.placement.ranks
-            ),
+            "metrics": read_metrics(run.metrics_file(number), plan.workload.metrics, ranks=step.placement.ranks),
         }
         for number, step in enumerate(plan.steps, start=1)
     ]
-    conclusion = _judge(plan, steps)
+
+
+def _keep(run: Run, verdict: str | None, reason: str, hint: str | None, study: dict[str, Any] | None) -> None:
+    """Write the verdict, once: what a run directory says of an ended run does not change."""
     if run.document("verdict") is None:
-        run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
-        verdict = {"verdict": conclusion.verdict, "reason": conclusion.reason, "hint": conclusion.hint}
-        study = conclusion.study.to_json() if conclusion.study else None
-        run.write("verdict", {"schema": "hidl.verdict/1", "run": run.id, **verdict, "study": study})
-    return conclusion
+        outcome = {"verdict": verdict, "reason": reason, "hint": hint, "study": study}
+        run.write("verdict", {"schema": "hidl.verdict/1", "run": run.id, **outcome})
 
 
 def _judge(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
