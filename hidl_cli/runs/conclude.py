@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hidl_cli.errors import ExitCode, JobFailed, MetricMissing
-from hidl_cli.results.scaling import Observation, Study, judge
 from hidl_cli.runs.metrics import read_metrics, unequal
 from hidl_cli.runs.plan import Plan
 from hidl_cli.runs.record import Run, State, Status
+
+if TYPE_CHECKING:
+    from hidl_cli.results.scaling import Study
 
 _TAIL_LINES = 15
 
@@ -80,6 +82,8 @@ def _judge(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
     scaling = plan.workload.scaling
     if scaling is None or plan.target is None or not plan.is_study:
         return Conclusion(None, "one size only: there is no scaling to judge", None, steps, None)
+    from hidl_cli.results.scaling import Observation, judge
+
     study = judge(
         kind=scaling.kind,
         target=plan.target,
