@@ -25,7 +25,9 @@ def show(
     from hidl_cli import paths
     from hidl_cli.commands.render import emit_json, say
     from hidl_cli.commands.tables import show_table
-    from hidl_cli.inputs.overlay import KINDS, list_all
+    from typing import get_args
+
+    from hidl_cli.inputs.overlay import KindName, list_all
 
     rows = [
         {
@@ -35,7 +37,7 @@ def show(
             "file": str(entry.path),
             "hides": [str(hidden.path) for hidden in entry.shadows],
         }
-        for kind in KINDS
+        for kind in get_args(KindName)
         for entry in list_all(kind)
     ]
     if json:

@@ -35,12 +35,15 @@ ended_early() {
 trap ended_early TERM INT HUP
 trap 'finish FAILED $?' EXIT
 
-run_step() { # number-of-ranks command...
-    local status=0
+begin_step() {
     step=$((step + 1))
     write_status RUNNING null null
     mkdir -p "steps/$step"
     rm -f -- "steps/$step/metrics.json"
+}
+
+launch() { # number-of-ranks command...
+    local status=0
     HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json "${@:2}" < /dev/null &
     child=$!
     wait "$child" || status=$?
@@ -58,10 +61,12 @@ source /dev/null
 export OMP_NUM_THREADS=1
 
 # step 1: 1 rank
-run_step 1 /prefix/bin/mpiexec -n 1 prog '--note=a b'
+begin_step
+launch 1 /prefix/bin/mpiexec -n 1 prog '--note=a b'
+
 # step 2: 2 ranks
-run_step 2 check it
-step=$((step - 1))
-run_step 2 /prefix/bin/mpiexec -n 1 prog '--note=a b'
+begin_step
+launch 2 check it
+launch 2 /prefix/bin/mpiexec -n 1 prog '--note=a b'
 
 finish COMPLETED 0
