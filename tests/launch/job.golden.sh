@@ -35,8 +35,9 @@ ended_early() {
 trap ended_early TERM INT HUP
 trap 'finish FAILED $?' EXIT
 
-begin_step() {
+begin_step() { # title
     step=$((step + 1))
+    printf '# step %d of %d: %s\n' "$step" 2 "$1"
     write_status RUNNING null null
     mkdir -p "steps/$step"
     rm -f -- "steps/$step/metrics.json"
@@ -60,12 +61,10 @@ write_status RUNNING null null
 source /dev/null
 export OMP_NUM_THREADS=1
 
-# step 1: 1 rank
-begin_step
+begin_step '1 rank'
 launch 1 /prefix/bin/mpiexec -n 1 prog '--note=a b'
 
-# step 2: 2 ranks
-begin_step
+begin_step '2 ranks'
 launch 2 check it
 launch 2 /prefix/bin/mpiexec -n 1 prog '--note=a b'
 

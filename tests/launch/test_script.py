@@ -34,7 +34,7 @@ def test_the_script_is_the_golden_one() -> None:
 def test_no_value_changes_what_the_script_runs(run: str, title: str, activate: str, argv: list[str]) -> None:
     rendered = script(argv, run=run, title=title, activate=activate)
     assert subprocess.run(["bash", "-n"], input=rendered.encode(), capture_output=True, check=False).returncode == 0
-    steps = [line for line in rendered.splitlines() if line.startswith("# step ")]
+    steps = [line for line in rendered.splitlines() if line.startswith("begin_step ")]
     assert len(steps) == 2
 
 
