@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from hidl_cli.inputs.load import load
+from hidl_cli.inputs.load import Rules, load
+from hidl_cli.site.checks import conditions, node_limits, references
 from hidl_cli.site.machine import describe
 from hidl_cli.site.schema import NodeType, Site
+
+RULES = Rules("site", Site, (references, node_limits, conditions), own=frozenset({"name", "extends", "match"}))
 
 
 def load_site(name: str | None = None) -> Site:
@@ -13,7 +16,7 @@ def load_site(name: str | None = None) -> Site:
     What it extends is merged, and node types with ``detect: true`` are filled from this machine. Raises ``UsageError``
     for an unknown name and ``InvalidInput`` for a faulty file.
     """
-    return resolve(load("site", name or "local", Site))
+    return resolve(load(RULES, name or "local"))
 
 
 def resolve(site: Site) -> Site:
