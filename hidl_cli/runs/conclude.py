@@ -18,7 +18,7 @@ _TAIL_LINES = 15
 
 @dataclass(frozen=True)
 class Conclusion:
-    """``verdict`` is pass, fail, inconclusive, or None where there was nothing to judge; ``steps`` as in metrics.json."""
+    """``verdict``: pass, fail, inconclusive, or None where there was nothing to judge; ``steps`` as in metrics.json."""
 
     verdict: str | None
     reason: str

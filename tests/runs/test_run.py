@@ -1,4 +1,4 @@
-"""``hidl run`` on this machine, with real ranks: what it leaves behind, what it says, and with which exit code it ends."""
+"""``hidl run`` on this machine, with real ranks: what it leaves behind, what it says, and how it ends."""
 
 from __future__ import annotations
 
@@ -92,7 +92,18 @@ def test_the_script_runs_again_in_a_copy_of_the_directory(hidl: Hidl, tmp_path: 
 
 @pytest.mark.parametrize(
     "note",
-    ["a b; touch {} $(touch {})", "`touch {}`", "' \" \\ $HOME", "zwei\nZeilen\ttab", "-n", "ü ☃ 𝄞", "*", "%s %d", "=x=", ""],
+    [
+        "a b; touch {} $(touch {})",
+        "`touch {}`",
+        "' \" \\ $HOME",
+        "zwei\nZeilen\ttab",
+        "-n",
+        "ü ☃ 𝄞",
+        "*",
+        "%s %d",
+        "=x=",
+        "",
+    ],
 )
 def test_a_value_reaches_the_program_letter_by_letter_and_runs_nothing(hidl: Hidl, note: str, tmp_path: Path) -> None:
     planted = tmp_path / "planted"
@@ -125,7 +136,9 @@ def test_a_failing_rank_fails_the_run_with_what_it_said(hidl: Hidl) -> None:
 
 def test_singletons_are_told_from_a_world(hidl: Hidl) -> None:
     hide_the_launcher = ["env", "-u", "PMI_FD", "-u", "PMI_RANK", "-u", "PMI_SIZE"]
-    hidl.add_workload("alone", "toy.py", program={"command": [*hide_the_launcher, "python", "-m", "hidl_workloads.world"]})
+    hidl.add_workload(
+        "alone", "toy.py", program={"command": [*hide_the_launcher, "python", "-m", "hidl_workloads.world"]}
+    )
     completed = hidl("run", "alone", "--ranks-per-node", "2")
     assert completed.returncode == 8
     assert "singleton" in completed.stderr
