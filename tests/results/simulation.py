@@ -1,6 +1,6 @@
 """Simulated studies: how often the interval holds the truth, and how often the verdict is wrong.
 
-``python tests/results/simulation.py`` prints the tables of docs/explanation/verdict.md (about two minutes).
+``PYTHONPATH=. python tests/results/simulation.py`` prints the tables of docs/explanation/verdict.md in about a minute.
 """
 
 from __future__ import annotations
