@@ -40,7 +40,7 @@ def check(expected: int) -> Any:
 
 
 def run(world: Any, module: str, arguments: list[str]) -> None:
-    """Run ``module`` as ``__main__``; an error that leaves it on one rank ends every rank with a status that is not 0."""
+    """Run ``module`` as ``__main__``; an error that leaves it on one rank ends every rank with a status other than 0."""
     sys.argv = [module, *arguments]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
@@ -74,7 +74,7 @@ def _complaint(size: int, expected: int, library: str) -> str:
         f"hidl: COMM_WORLD has {size} rank(s), and {expected} were planned. {cause}\n"
         f"  MPI library: {library.splitlines()[0].strip()}\n"
         f"  launcher's variables: {' '.join(seen) or 'none'}\n"
-        "  Next: start the ranks with the mpiexec of the stack itself, or with srun --mpi=TYPE of the kind it was built for."
+        "  Next: start the ranks with the stack's own mpiexec, or with srun --mpi=TYPE as the library was built for."
     )
 
 
