@@ -8,6 +8,8 @@ from typing import Any
 
 from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
 from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.load import Rules
+from hidl_cli.site.schema import Site
 
 
 def references(data: Mapping[str, Any]) -> Iterator[Fault]:
@@ -56,3 +58,7 @@ def _does_not_compile(pattern: str) -> str | None:
     except (re.error, OverflowError, RecursionError) as error:
         return str(error)
     return None
+
+
+#: What a site's file must satisfy.
+RULES = Rules("site", Site, (references, node_limits, conditions), own=frozenset({"name", "extends", "match"}))
