@@ -1,0 +1,63 @@
+"""Options that several commands share, their completion, and the reading of times."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hidl_cli.errors import UsageError
+
+
+def complete_sites(incomplete: str) -> list[str]:
+    """The names of sites that begin so."""
+    return _names("site", incomplete)
+
+
+def complete_stacks(incomplete: str) -> list[str]:
+    """The names of stacks that begin so."""
+    return _names("stack", incomplete)
+
+
+def complete_workloads(incomplete: str) -> list[str]:
+    """The names of workloads that begin so."""
+    return _names("workload", incomplete)
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """The ids of runs that begin so."""
+    from hidl_cli.runs.record import all_runs
+
+    return [run.id for run in all_runs() if run.id.startswith(incomplete)]
+
+
+def _names(kind: str, incomplete: str) -> list[str]:
+    from hidl_cli.inputs.overlay import list_all
+
+    return [entry.name for entry in list_all(kind) if entry.name.startswith(incomplete)]  # type: ignore[arg-type]
+
+
+SiteOption = Annotated[
+    str | None,
+    typer.Option("--site", help="The site [default: the detected one, else local].", autocompletion=complete_sites),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]", help="A run's id, its begin or end [default: the last run].", autocompletion=complete_runs
+    ),
+]
+
+
+def seconds(text: str) -> float:
+    """Read ``SS``, ``MM:SS`` or ``HH:MM:SS`` as seconds; ``UsageError`` where it is none."""
+    parts = text.split(":")
+    if len(parts) > 3 or not all(part.isdecimal() for part in parts):
+        raise UsageError(f"{text!r} is no time", hint="for example 90, 15:00 or 02:00:00")
+    total = 0
+    for part in parts:
+        total = total * 60 + int(part)
+    if total == 0:
+        raise UsageError("a time limit of 0 lets nothing run")
+    return float(total)

@@ -1,0 +1,48 @@
+"""``hidl config``: which files hidl reads."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hidl_cli.commands.arguments import JsonOption
+
+app = typer.Typer(no_args_is_help=True, help="Which files hidl reads.")
+
+
+@app.callback()
+def _config() -> None:
+    pass
+
+
+@app.command()
+def show(
+    origin: Annotated[bool, typer.Option("--origin", help="Also the file of each, and those that it hides.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Show all sites, stacks and workloads, and whose files won: the user's, /etc/hidl's or the shipped ones."""
+    from typing import get_args
+
+    from hidl_cli import paths
+    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.commands.tables import show_table
+    from hidl_cli.inputs.overlay import KindName, list_all
+
+    rows = [
+        {
+            "kind": kind,
+            "name": entry.name,
+            "origin": entry.origin,
+            "file": str(entry.path),
+            "hides": [str(hidden.path) for hidden in entry.shadows],
+        }
+        for kind in get_args(KindName)
+        for entry in list_all(kind)
+    ]
+    if json:
+        emit_json("hidl.config/1", entries=rows)
+        return
+    say(f"read in this order: {paths.user_config()}, {paths.SYSTEM_CONFIG}, {paths.shipped()} (shipped)")
+    hidden = [] if origin else ["file", "hides"]
+    show_table([{key: value for key, value in row.items() if key not in hidden} for row in rows])

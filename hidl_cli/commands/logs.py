@@ -1,0 +1,25 @@
+"""``hidl logs``: what a run printed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hidl_cli.commands.arguments import RunArgument
+
+
+def logs(
+    run: RunArgument = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    stderr: Annotated[
+        bool, typer.Option("--stderr", help="What it complained about, rather than what it printed.")
+    ] = False,
+) -> None:
+    """Print what a run's program printed."""
+    from hidl_cli.runs.follow import read_log
+    from hidl_cli.runs.record import find
+
+    record = find(run)
+    for chunk in read_log(record, record.stderr if stderr else record.stdout, follow=follow):
+        typer.echo(chunk, nl=False)

@@ -1,0 +1,78 @@
+"""How commands speak: data on stdout, prose on stderr; rich for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hidl_cli.errors import HidlError
+
+
+@cache
+def stdout() -> Console:
+    """The console for data."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=False)
+
+
+@cache
+def stderr() -> Console:
+    """The console for progress and prose."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters (but line ends and tabs) made visible, so that no terminal obeys them."""
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+
+
+def say(text: str, *, style: str | None = None) -> None:
+    """Print a line of prose to stderr; nothing in it is markup."""
+    stderr().print(printable(text), style=style, markup=False)
+
+
+def write(text: str) -> None:
+    """Print data to stdout as it is."""
+    sys.stdout.write(text)
+
+
+def emit_json(schema: str, **fields: Any) -> None:
+    """Print the one JSON document of a command."""
+    json.dump({"schema": schema, **fields}, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def show_error(error: HidlError) -> None:
+    """Tell what failed and what to do next, on stderr."""
+    from hidl_cli.errors import InvalidInput, ProcessFailed
+
+    console = stderr()
+    console.print("[bold red]error:[/] ", end="")
+    console.print(printable(error.message), markup=False)
+    if isinstance(error, InvalidInput):
+        from hidl_cli.inputs.findings import render
+
+        for finding in error.findings:
+            console.print(render(finding), markup=False)
+    if isinstance(error, ProcessFailed):
+        from hidl_cli.quoting import sh_line
+
+        console.print(f"  command: {sh_line(error.command)}", markup=False)
+        if error.output.strip():
+            console.print(printable(error.output.strip()), markup=False, style="dim")
+    if error.hint:
+        console.print("[bold]next:[/] ", end="")
+        console.print(printable(error.hint), markup=False)
+
+
+def show_interrupt() -> None:
+    """Tell that the user ended the command."""
+    say("interrupted")

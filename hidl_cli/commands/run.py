@@ -1,0 +1,108 @@
+"""``hidl run``: plan, submit, follow, judge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hidl_cli.commands.arguments import JsonOption, SiteOption, complete_workloads, seconds
+
+if TYPE_CHECKING:
+    from hidl_cli.runs.plan import Plan
+
+
+def run(
+    workload: Annotated[
+        str, typer.Argument(help="A workload (hidl workload list).", autocompletion=complete_workloads)
+    ],
+    *,
+    site: SiteOption = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
+    ranks_per_node: Annotated[
+        int | None, typer.Option(min=1, help="MPI ranks on each node [default: one for each GPU, else 1].")
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of each rank [default: the node's cores divided among its ranks]."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a parameter of the workload; repeatable."),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZES",
+            help="A scaling study: sizes such as 1,2,4 (nodes; on the local site ranks), ranks=1,2 or nodes=1,2.",
+        ),
+    ] = None,
+    repeat: Annotated[
+        int | None, typer.Option(min=1, help="Repetitions of each size, interleaved [default: 5 with --scale, else 1].")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(min=0.01, max=2.0, help="Efficiency to reach [default: the workload's].")
+    ] = None,
+    launcher: Annotated[str | None, typer.Option(help="Who starts the ranks [default: the site's first].")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition [default: the site's].")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Root of the installations [default: the site's].")] = None,
+    time: Annotated[str | None, typer.Option(metavar="[[HH:]MM:]SS", help="Time limit of the whole job.")] = None,
+    wait: Annotated[bool, typer.Option(help="Follow the run to its end and judge it.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Run a workload, or study how it scales (--scale)."""
+    from hidl_cli.commands.render import emit_json, say, write
+    from hidl_cli.launch.script import job_script
+    from hidl_cli.runs.follow import scheduler_of
+    from hidl_cli.runs.prepare import Request, prepare
+    from hidl_cli.runs.record import create
+
+    plan = prepare(
+        Request(
+            workload=workload,
+            site=site,
+            nodes=nodes,
+            ranks_per_node=ranks_per_node,
+            threads=threads,
+            assignments=set_ or (),
+            scale=scale,
+            repeat=repeat,
+            target=target,
+            launcher=launcher,
+            partition=partition,
+            prefix=prefix,
+            time_limit=seconds(time) if time else None,
+        )
+    )
+    script = job_script(plan)
+    if dry_run:
+        if json:
+            emit_json("hidl.run-plan/1", plan=plan.to_json(), script=script)
+        else:
+            write(script)
+        return
+    record = create(plan, script)
+    scheduler_of(plan).submit(record, time_limit=plan.time_limit)
+    say(f"run {record.id} in {record.directory}")
+    if not wait:
+        if json:
+            emit_json("hidl.run/1", run=record.id, directory=str(record.directory), state="PENDING")
+        else:
+            say(f"follow it with: hidl resume {record.id}")
+        return
+    _show_launches(plan)
+    from hidl_cli.commands.following import follow_and_judge
+
+    follow_and_judge(record, plan, json=json)
+
+
+def _show_launches(plan: Plan) -> None:
+    """Print one launch line for each size: what a person would type."""
+    from hidl_cli.commands.render import say
+
+    if not all(step.placement.bind for step in plan.steps):
+        say("more ranks x threads than cores: ranks are not bound, and times tell little about scaling", style="yellow")
+    shown = {step.size: step for step in reversed(plan.steps)}
+    for step in sorted(shown.values(), key=lambda step: step.size):
+        say(f"$ {plan.command_line(step)}", style="dim")

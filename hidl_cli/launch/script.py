@@ -1,0 +1,24 @@
+"""The job script of a launch plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hidl_cli.templates import render_script
+
+if TYPE_CHECKING:
+    from hidl_cli.runs.plan import Plan
+
+
+def job_script(plan: Plan) -> str:
+    """Render ``job.sh``: it activates the stack, runs the steps one after another and keeps ``status.json``."""
+    return render_script(
+        "job.sh.j2",
+        {
+            "run": plan.run,
+            "title": f"{plan.workload.name} on {plan.site}, stack {plan.stack}",
+            "activate": plan.activate,
+            "environment": plan.environment,
+            "steps": plan.steps,
+        },
+    )

@@ -1,0 +1,25 @@
+"""The border to shells: every value that becomes part of a script or of a printed command line passes through here."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from hidl_cli.errors import InvalidInput
+
+
+def sh(value: str) -> str:
+    """Quote ``value`` as one word of a POSIX shell; ``InvalidInput`` for a NUL, which no argument can carry."""
+    if "\0" in value:
+        raise InvalidInput(f"the value {value!r} holds a NUL character, which no program's argument can carry")
+    return shlex.quote(value)
+
+
+def sh_line(words: Iterable[str]) -> str:
+    """Quote ``words`` as one command line."""
+    return " ".join(sh(word) for word in words)
+
+
+def comment(value: str) -> str:
+    """Return ``value`` fit to stand in a comment line: control characters and line ends become spaces."""
+    return "".join(character if character.isprintable() else " " for character in value)

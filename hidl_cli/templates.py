@@ -1,0 +1,47 @@
+"""Jinja2 over the shipped ``templates/``, with the shell's border built in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from hidl_cli import paths
+from hidl_cli.quoting import comment, sh, sh_line
+
+
+def render_script(template: str, values: Mapping[str, Any]) -> str:
+    """Render a shell script.
+
+    Whatever a ``{{ }}`` prints is quoted as one shell word, unless it passed through one of the filters ``words``
+    (several words), ``comment`` (text of a comment) or ``raw_name`` (a variable's name). An undefined value is an
+    error.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(paths.shipped() / "templates"),
+        undefined=jinja2.StrictUndefined,
+        finalize=_quote,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    environment.filters.update(
+        words=lambda values: Markup(sh_line(values)),
+        comment=lambda value: Markup(comment(str(value))),
+        raw_name=_variable_name,
+    )
+    return environment.get_template(template).render(values)
+
+
+def _quote(value: Any) -> Any:
+    return value if isinstance(value, Markup) else sh(str(value))
+
+
+def _variable_name(name: str) -> Markup:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(f"{name!r} is no name of a shell variable")
+    return Markup(name)

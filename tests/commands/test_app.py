@@ -1,0 +1,84 @@
+"""The command line as a whole, and the wheel that carries it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from hidl_cli import __version__
+from tests.conftest import REPOSITORY, Hidl
+
+HEAVY = {"numpy", "matplotlib", "pydantic", "jinja2", "yaml", "hidl_cli.site.schema"}
+
+
+def test_the_version_is_told(hidl: Hidl) -> None:
+    assert hidl("--version").stdout == f"hidl {__version__}\n"
+
+
+def test_help_names_every_command_and_says_what_it_does(hidl: Hidl) -> None:
+    shown = hidl("--help").stdout
+    for command in ("install", "run", "status", "logs", "cancel", "resume", "results", "site", "stack", "workload"):
+        assert command in shown
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = "import sys\nimport hidl_cli.commands.app\nprint('\\n'.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert HEAVY & set(loaded.stdout.split()) == set()
+
+
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["run"], ["run", "resnet50", "--no-such-option"]])
+def test_a_wrong_command_line_is_a_usage_error(hidl: Hidl, arguments: list[str]) -> None:
+    assert hidl(*arguments).returncode == 2
+
+
+def test_completion_knows_workloads(hidl: Hidl) -> None:
+    variables = {"_HIDL_COMPLETE": "complete_bash", "COMP_WORDS": "hidl run res", "COMP_CWORD": "2"}
+    script = "import sys\nsys.argv[0] = 'hidl'\nfrom hidl_cli.commands.app import app\napp(prog_name='hidl')"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=hidl.environment | variables, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["resnet50"]
+
+
+def test_config_shows_which_file_won(hidl: Hidl) -> None:
+    hidl.add_workload("resnet50", "toy.py")
+    entries = hidl.json("config", "show", "--origin")["entries"]
+    (entry,) = (entry for entry in entries if entry["kind"] == "workload" and entry["name"] == "resnet50")
+    assert entry["origin"] == "user"
+    assert entry["hides"] == [str(REPOSITORY / "recipes" / "workloads" / "resnet50.yaml")]
+
+
+@pytest.fixture(scope="module")
+def wheel_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty virtual environment into which hidl's wheel was installed."""
+    root = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", root], cwd=REPOSITORY, check=True)
+    (wheel,) = root.glob("hidl-*.whl")
+    venv.create(root / "venv", with_pip=False)
+    subprocess.run([find_uv_bin(), "pip", "install", "-q", "--python", root / "venv", wheel], check=True)
+    return root / "venv"
+
+
+def test_the_wheel_carries_all_that_hidl_needs(wheel_venv: Path, hidl: Hidl, tmp_path: Path) -> None:
+    environment = {name: value for name, value in hidl.environment.items() if name != "PYTHONPATH"}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [wheel_venv / "bin" / "hidl", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert "local" in run("site", "list").stdout
+    assert "pytorch" in run("stack", "list").stdout
+    installed = run("install", "mpi", "--locked", "--json")
+    assert installed.returncode == 0, installed.stderr
+    dry = run("run", "resnet50", "--dry-run")
+    assert (dry.returncode, "hidl install pytorch" in dry.stderr) == (4, True)
+    (installation,) = json.loads(installed.stdout)["installations"]
+    packages = Path(installation["prefix"]).glob("lib/python3*/site-packages/hidl_workloads/__init__.py")
+    assert len(list(packages)) == 1

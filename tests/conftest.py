@@ -1,0 +1,119 @@
+"""What tests share: hidl as a user starts it, with directories of its own, and stacks that are really installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).parent.parent
+PROGRAMS = REPOSITORY / "tests" / "programs"
+
+
+@dataclass(frozen=True)
+class Hidl:
+    """Starts ``hidl`` in an environment of its own."""
+
+    environment: dict[str, str]
+
+    def __call__(self, *arguments: str, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end; both streams are captured."""
+        return subprocess.run(
+            self.command(*arguments),
+            env=self.environment | variables,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """Start it, and do not wait."""
+        return subprocess.Popen(self.command(*arguments), env=self.environment, text=True, **options)
+
+    def json(self, *arguments: str, status: int = 0) -> Any:
+        """Run it with ``--json``; the exit code must be ``status``."""
+        completed = self(*arguments, "--json")
+        assert completed.returncode == status, completed.stdout + completed.stderr
+        return json.loads(completed.stdout)
+
+    @staticmethod
+    def command(*arguments: str) -> list[str]:
+        """The argv."""
+        return [sys.executable, "-m", "hidl_cli", *arguments]
+
+    @property
+    def config(self) -> Path:
+        """The user's configuration directory."""
+        return Path(self.environment["XDG_CONFIG_HOME"]) / "hidl"
+
+    @property
+    def runs(self) -> Path:
+        """The run directories."""
+        return Path(self.environment["XDG_STATE_HOME"]) / "hidl" / "runs"
+
+    def add_workload(self, name: str, program: str, **keys: Any) -> None:
+        """Write a user's workload whose program is the Python file ``tests/programs/<program>``, on stack mpi."""
+        document = {
+            "name": name,
+            "title": f"test workload {name}",
+            "program": {"command": ["python", str(PROGRAMS / program)]},
+            "stacks": [{"stack": "mpi"}],
+        }
+        file = self.config / "workloads" / f"{name}.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(yaml.safe_dump(document | keys), encoding="utf-8")
+
+
+def _environment(root: Path, data: Path) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HIDL_", "PYTHONPATH"))}
+    return clean | {
+        "PYTHONPATH": str(REPOSITORY),
+        "XDG_CONFIG_HOME": str(root / "config"),
+        "XDG_STATE_HOME": str(root / "state"),
+        "XDG_CACHE_HOME": str(root / "cache"),
+        "XDG_DATA_HOME": str(data),
+        "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR") or str(Path.home() / ".cache" / "uv"),
+        "COLUMNS": "100",
+    }
+
+
+@pytest.fixture
+def hidl(tmp_path: Path) -> Hidl:
+    """hidl with no configuration, no runs and no installations."""
+    return Hidl(_environment(tmp_path, tmp_path / "data"))
+
+
+@pytest.fixture(scope="session")
+def stack_prefix(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """``stack_prefix("mpi")``: the prefix of that stack, installed by hidl itself when it is first asked for."""
+    root = tmp_path_factory.mktemp("stacks")
+    installer = Hidl(_environment(root, root / "data"))
+    prefixes: dict[str, Path] = {}
+
+    def prefix(stack: str) -> Path:
+        if stack not in prefixes:
+            (installed,) = installer.json("install", stack)["installations"]
+            prefixes[stack] = Path(installed["prefix"])
+        return prefixes[stack]
+
+    return prefix
+
+
+@pytest.fixture
+def hidl_with(tmp_path: Path, stack_prefix: Callable[[str], Path]) -> Callable[..., Hidl]:
+    """``hidl_with("mpi")``: hidl with no configuration and no runs, and these stacks installed."""
+
+    def with_stacks(*stacks: str) -> Hidl:
+        (data,) = {stack_prefix(stack).parents[4] for stack in stacks}
+        return Hidl(_environment(tmp_path, data))
+
+    return with_stacks

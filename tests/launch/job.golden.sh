@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# hidl run run-1: toy on local
+# Runs 2 step(s), one after another, in this one allocation.
+# It keeps status.json itself (state, times, exit status, hosts), so that no accounting is needed to know how it ended.
+# To run it again, copy this directory and call: bash job.sh
+set -euo pipefail
+cd -- "${HIDL_RUN_DIRECTORY:-$(dirname -- "${BASH_SOURCE[0]}")}"
+
+export HIDL_RUN_ID=run-1
+started=$(date +%s.%N)
+step=0
+child=
+
+write_status() { # state exit-status end-time
+    printf '{"schema": "hidl.status/1", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}\n' \
+        "$1" "$2" "$started" "$3" "$step" 2 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+    mv -f -- .status.json.new status.json
+}
+
+finish() { # state exit-status
+    trap - EXIT
+    write_status "$1" "$2" "$(date +%s.%N)"
+    exit "$2"
+}
+
+# Whoever ends the run early leaves the reason in the file `reason` before the signal.
+ended_early() {
+    trap '' TERM INT HUP
+    if [[ -n $child ]]; then
+        kill -TERM "$child" 2> /dev/null || true
+        wait "$child" || true
+    fi
+    finish "$(cat reason 2> /dev/null || echo CANCELLED)" 143
+}
+trap ended_early TERM INT HUP
+trap 'finish FAILED $?' EXIT
+
+begin_step() { # title
+    step=$((step + 1))
+    printf '# step %d of %d: %s\n' "$step" 2 "$1"
+    write_status RUNNING null null
+    mkdir -p "steps/$step"
+    rm -f -- "steps/$step/metrics.json"
+}
+
+launch() { # number-of-ranks command...
+    local status=0
+    HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json "${@:2}" < /dev/null &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
+}
+
+hostname > hosts
+write_status RUNNING null null
+
+# The stack, and what all steps share.
+source /dev/null
+export OMP_NUM_THREADS=1
+
+begin_step '1 rank'
+launch 1 /prefix/bin/mpiexec -n 1 prog '--note=a b'
+
+begin_step '2 ranks'
+launch 2 check it
+launch 2 /prefix/bin/mpiexec -n 1 prog '--note=a b'
+
+finish COMPLETED 0

@@ -1,0 +1,86 @@
+"""From sizes to placements, within the site's limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.errors import SubmitRefused, UsageError
+from hidl_cli.launch.launchers import launcher
+from hidl_cli.launch.placement import Placement, Size, place
+from hidl_cli.site.schema import Site
+
+
+def site(cores: int | None = 8, max_nodes: int | None = 4) -> Site:
+    return Site.model_validate(
+        {
+            "name": "s",
+            "title": "a site",
+            "scheduler": "local",
+            "launchers": ["mpiexec"],
+            "node_types": {"n": {"cores": cores}},
+            "partitions": {"p": {"node_type": "n", "max_nodes": max_nodes}, "q": {"node_type": "n", "min_nodes": 2}},
+            "default_partition": "p",
+        }
+    )
+
+
+def test_all_steps_of_a_study_get_the_threads_of_the_fullest_one() -> None:
+    placements = place(site(), [Size.of_ranks(1, None), Size.of_ranks(2, None), Size.of_ranks(4, None)])
+    assert [p.threads_per_rank for p in placements] == [2, 2, 2]
+    assert all(p.bind for p in placements)
+
+
+def test_more_ranks_than_cores_are_not_bound() -> None:
+    (placement,) = place(site(cores=2), [Size.of_ranks(3, None)])
+    assert (placement.threads_per_rank, placement.bind) == (1, False)
+
+
+def test_threads_given_outright_are_kept_and_bound_only_where_they_fit() -> None:
+    assert place(site(), [Size.of_ranks(2, None)], threads=4)[0].bind
+    assert not place(site(), [Size.of_ranks(2, None)], threads=5)[0].bind
+
+
+def test_unknown_cores_mean_one_thread_and_no_binding() -> None:
+    (placement,) = place(site(cores=None), [Size.of_nodes(2, 4)])
+    assert (placement.threads_per_rank, placement.bind, placement.ranks) == (1, False, 8)
+
+
+def test_ranks_fill_as_few_nodes_as_hold_them() -> None:
+    assert Size.of_ranks(5, 2) == Size(nodes=3, ranks_per_node=2, ranks=5)
+    assert Size.of_ranks(1, 4) == Size(nodes=1, ranks_per_node=1, ranks=1)
+
+
+@pytest.mark.parametrize(("nodes", "partition"), [(5, "p"), (1, "q")])
+def test_a_size_outside_the_limits_is_refused_with_the_limits(nodes: int, partition: str) -> None:
+    with pytest.raises(SubmitRefused, match=r"admits (1 to 4|2 to any number of) node"):
+        place(site(), [Size.of_nodes(nodes, 1)], partition=partition)
+
+
+def test_an_unknown_partition_is_told_with_those_that_exist() -> None:
+    with pytest.raises(UsageError) as caught:
+        place(site(), [Size.of_nodes(1, 1)], partition="gpu")
+    assert caught.value.hint == "its partitions: p, q"
+
+
+def test_mpiexec_on_one_host_forks_and_binds(tmp_path: Path) -> None:
+    argv = launcher("mpiexec").command(
+        Placement(1, 2, 2, 4, bind=True), ["prog", "a b"], mpi_prefix=tmp_path, on_one_host=True
+    )
+    mpiexec = f"{tmp_path}/bin/mpiexec"
+    assert argv == [mpiexec, "-n", "2", "-launcher", "fork", "-bind-to", "core:4", "prog", "a b"]
+
+
+def test_mpiexec_on_several_hosts_takes_them_from_the_allocation(tmp_path: Path) -> None:
+    argv = launcher("mpiexec").command(
+        Placement(3, 2, 5, 1, bind=False), ["prog"], mpi_prefix=tmp_path, on_one_host=False
+    )
+    mpiexec = f"{tmp_path}/bin/mpiexec"
+    assert argv == [mpiexec, "-n", "5", "-f", "hosts", "-ppn", "2", "-bind-to", "none", "prog"]
+
+
+def test_an_unknown_launcher_is_told_with_those_that_exist() -> None:
+    with pytest.raises(UsageError) as caught:
+        launcher("mpirun")
+    assert caught.value.hint == "known launchers: mpiexec"

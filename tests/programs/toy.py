@@ -1,0 +1,26 @@
+"""A program under test: sleeps, then yields a rate that grows with the ranks, and what it was given."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+given = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
+print(f"rank {world.rank} of {world.size} here", flush=True)
+time.sleep(float(given.get("sleep", 0)))
+if given.get("fail") == "true" and world.rank == world.size - 1:
+    sys.exit("the last rank fails on purpose")
+checksums = world.gather(f"rank {world.rank}" if given.get("differ") == "true" else "same")
+if world.rank == 0 and given.get("silent") != "true":
+    per_rank = float(given.get("efficiency", 1)) if world.size > 1 else 1.0
+    rate = 100.0 * world.size * per_rank * float(given.get("jitter", "1"))
+    metrics = [
+        {"name": "rate", "value": rate, "unit": "items/s", "samples": [rate]},
+        {"name": "checksum", "value": checksums[0], "unit": "sha256", "samples": checksums},
+    ]
+    document = {"schema": "hidl.metrics/1", "world": {"size": world.size}, "parameters": given, "metrics": metrics}
+    Path(os.environ["HIDL_METRICS"]).write_text(json.dumps(document))

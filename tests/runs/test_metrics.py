@@ -1,0 +1,77 @@
+"""What a program yields is held against what its workload promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hidl_cli.errors import MetricMissing
+from hidl_cli.runs.metrics import read_metrics, unequal
+from hidl_cli.runs.workload import Metric
+
+PROMISED = {
+    "rate": Metric(unit="images/s", better="higher"),
+    "checksum": Metric(unit="sha256", equal_on_all_ranks=True),
+    "loss": Metric(unit="nats", required=False),
+}
+RATE = {"name": "rate", "value": 2.0, "unit": "images/s", "samples": [1.0, 3.0]}
+CHECKSUM = {"name": "checksum", "value": "ab", "unit": "sha256", "samples": ["ab", "ab"]}
+
+
+def write(path: Path, *metrics: dict[str, Any], size: int = 2) -> Path:
+    file = path / "metrics.json"
+    file.write_text(json.dumps({"schema": "hidl.metrics/1", "world": {"size": size}, "metrics": list(metrics)}))
+    return file
+
+
+def test_metrics_come_by_name(tmp_path: Path) -> None:
+    metrics = read_metrics(write(tmp_path, RATE, CHECKSUM), PROMISED, ranks=2)
+    assert metrics["rate"] == {"value": 2.0, "unit": "images/s", "samples": [1.0, 3.0]}
+    assert unequal(metrics, PROMISED) is None
+
+
+def test_no_file_is_a_missing_metric_unless_nothing_is_promised(tmp_path: Path) -> None:
+    with pytest.raises(MetricMissing, match="wrote no metrics"):
+        read_metrics(tmp_path / "metrics.json", PROMISED, ranks=2)
+    assert read_metrics(tmp_path / "metrics.json", {}, ranks=2) == {}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "size", "told"),
+    [
+        ([CHECKSUM], 2, "metric rate is not in"),
+        ([RATE, CHECKSUM], 1, "those of 1 rank"),
+        ([RATE | {"unit": "images"}, CHECKSUM], 2, "has the unit 'images', not 'images/s'"),
+        ([RATE | {"value": float("nan")}, CHECKSUM], 2, "not a finite number"),
+        ([RATE | {"value": True}, CHECKSUM], 2, "not a finite number"),
+        ([RATE | {"samples": [1.0, float("inf")]}, CHECKSUM], 2, "not a finite number"),
+        ([RATE | {"samples": 3}, CHECKSUM], 2, "`samples` is no list"),
+        ([RATE, CHECKSUM | {"samples": ["ab"]}], 2, "not one for each of 2 rank"),
+        ([RATE, {"name": "checksum"}], 2, "no list of objects"),
+    ],
+)
+def test_whatever_does_not_keep_the_promise_is_told(
+    tmp_path: Path, metrics: list[dict[str, Any]], size: int, told: str
+) -> None:
+    with pytest.raises(MetricMissing, match=told):
+        read_metrics(write(tmp_path, *metrics, size=size), PROMISED, ranks=2)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"schema": "hidl.metrics/2"}', "\xff", '{"schema": "hidl.metrics/1"}']
+)
+def test_what_is_no_metrics_document_is_told(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "metrics.json"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(MetricMissing):
+        read_metrics(file, PROMISED, ranks=2)
+
+
+def test_a_rank_that_differs_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path, RATE, CHECKSUM | {"samples": ["ab", "ab", "cd"]}, size=3)
+    sentence = unequal(read_metrics(file, PROMISED, ranks=3), PROMISED)
+    assert sentence is not None
+    assert "rank 2: cd" in sentence

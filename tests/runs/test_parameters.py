@@ -1,0 +1,75 @@
+"""``--set``: from words to values to arguments."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.runs.parameters import arguments, resolve
+from hidl_cli.runs.workload import Workload
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    return Workload.model_validate(
+        {
+            "name": "w",
+            "title": "t",
+            "program": {"module": "m"},
+            "stacks": [{"stack": "mpi"}],
+            "parameters": {
+                "framework": {"type": "choice", "choices": ["torch", "tensorflow"], "default": "torch"},
+                "batch": {"type": "int", "min": 1, "max": 64, "default": 8},
+                "rate": {"type": "float", "min": 0, "default": 0.1},
+                "shuffle": {"type": "bool", "default": False},
+                "note": {"type": "str", "default": ""},
+            },
+        }
+    )
+
+
+def test_defaults_stand_where_nothing_is_set(workload: Workload) -> None:
+    assert resolve(workload, []) == {
+        "framework": "torch",
+        "batch": 8,
+        "rate": 0.1,
+        "shuffle": False,
+        "note": "",
+    }
+
+
+def test_values_have_the_parameters_types_and_the_last_one_wins(workload: Workload) -> None:
+    values = resolve(workload, ["batch=2", "batch=4", "rate=1e-3", "shuffle=yes", "framework=tensorflow"])
+    assert (values["batch"], values["rate"], values["shuffle"], values["framework"]) == (4, 0.001, True, "tensorflow")
+
+
+def test_every_fault_is_told_at_once(workload: Workload) -> None:
+    words = ["batch=0", "batch=many", "rate=nan", "framework=jax", "shuffle=maybe", "bacth=3", "batch"]
+    with pytest.raises(InvalidInput) as caught:
+        resolve(workload, words)
+    findings = caught.value.findings
+    assert [finding.expected for finding in findings[:5]] == [
+        "a whole number of at least 1 and at most 64",
+        "a whole number of at least 1 and at most 64",
+        "a number of at least 0",
+        "one of torch, tensorflow",
+        "true or false",
+    ]
+    assert findings[5].suggestion == "batch"
+    assert findings[6].expected == "name=value"
+
+
+@given(st.text(st.characters(exclude_characters="\0")))
+def test_text_becomes_one_argument_letter_by_letter(workload: Workload, text: str) -> None:
+    assert arguments({"note": resolve(workload, [f"note={text}"])["note"]}) == [f"--note={text}"]
+
+
+def test_a_nul_is_refused(workload: Workload) -> None:
+    with pytest.raises(InvalidInput):
+        resolve(workload, ["note=a\0b"])
+
+
+def test_booleans_are_written_in_lower_case() -> None:
+    assert arguments({"shuffle": True, "batch": 8}) == ["--shuffle=true", "--batch=8"]

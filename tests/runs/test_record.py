@@ -1,0 +1,62 @@
+"""Run directories are found by name, by part of it, or by place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.errors import HidlError, UsageError
+from hidl_cli.runs.record import Run, State, all_runs, find
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("20260101-000000-toy-aaaa", "20260102-000000-toy-bbbb", "20260102-000000-toy-bbcc"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.json").write_text("{}")
+    (tmp_path / "no run").mkdir()
+    return tmp_path
+
+
+def test_the_newest_run_comes_first_and_other_directories_not_at_all(root: Path) -> None:
+    assert [run.id[-4:] for run in all_runs(root)] == ["bbcc", "bbbb", "aaaa"]
+
+
+@pytest.mark.parametrize("name", ["aaaa", "20260101", "20260101-000000-toy-aaaa"])
+def test_a_run_is_known_by_either_end_of_its_id(root: Path, name: str) -> None:
+    assert find(name, root).id == "20260101-000000-toy-aaaa"
+
+
+@pytest.mark.parametrize("name", [None, "last"])
+def test_no_name_is_the_newest(root: Path, name: str | None) -> None:
+    assert find(name, root).id.endswith("bbcc")
+
+
+def test_a_directory_is_a_name(root: Path) -> None:
+    directory = root / "20260102-000000-toy-bbbb"
+    assert find(str(directory), root / "elsewhere") == Run(directory)
+
+
+def test_a_name_that_fits_several_is_told_with_them(root: Path) -> None:
+    with pytest.raises(UsageError, match=r"2 runs are called '20260102': .*bbcc, .*bbbb"):
+        find("20260102", root)
+
+
+def test_no_run_at_all_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no run yet"):
+        find(None, tmp_path)
+
+
+def test_a_run_that_said_nothing_is_pending(root: Path) -> None:
+    assert find("aaaa", root).status().state is State.PENDING
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"state": "DREAMING"}'])
+def test_a_broken_status_or_plan_is_told(root: Path, content: str) -> None:
+    run = find("aaaa", root)
+    (run.directory / "status.json").write_text(content)
+    with pytest.raises(HidlError, match=r"status\.json cannot be read"):
+        run.status()
+    with pytest.raises(HidlError, match="no run directory that this hidl can read"):
+        run.plan()

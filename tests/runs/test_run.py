@@ -1,0 +1,279 @@
+"""``hidl run`` on this machine, with real ranks: what it leaves behind, what it says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Hidl
+
+PARAMETERS = {
+    "note": {"type": "str", "default": ""},
+    "sleep": {"type": "float", "default": 0},
+    "efficiency": {"type": "float", "default": 1},
+    **{name: {"type": "bool", "default": False} for name in ("fail", "differ", "silent")},
+}
+METRICS = {
+    "rate": {"unit": "items/s", "better": "higher"},
+    "checksum": {"unit": "sha256", "equal_on_all_ranks": True},
+}
+SCALING = {"metric": "rate", "kind": "weak", "target": 0.8}
+
+
+@pytest.fixture
+def hidl(hidl_with: Callable[..., Hidl]) -> Hidl:
+    """hidl with the mpi stack and the workload ``toy``."""
+    hidl = hidl_with("mpi")
+    hidl.add_workload("toy", "toy.py", parameters=PARAMETERS, metrics=METRICS, scaling=SCALING)
+    return hidl
+
+
+def only_run(hidl: Hidl) -> Path:
+    (run,) = hidl.runs.iterdir()
+    return run
+
+
+def processes_of(run: Path) -> list[str]:
+    """The processes that carry the run's id: what is left of it."""
+    mark = f"HIDL_RUN_ID={run.name}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def wait_for_ranks(hidl: Hidl) -> Path:
+    """Wait until the program of the only run has printed something."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        logs = list(hidl.runs.glob("*/stdout.log"))
+        if logs and "here" in logs[0].read_text():
+            return logs[0].parent
+        time.sleep(0.02)
+    raise AssertionError("the run did not start")
+
+
+def test_a_run_leaves_plan_script_logs_status_metrics_and_verdict(hidl: Hidl) -> None:
+    document = hidl.json("run", "toy", "--ranks-per-node", "2")
+    run = only_run(hidl)
+    assert document["schema"] == "hidl.run/1"
+    assert document["state"] == "COMPLETED"
+    assert document["steps"][0]["metrics"]["rate"]["value"] == 200.0
+    assert document["steps"][0]["metrics"]["checksum"]["samples"] == ["same", "same"]
+    plan = json.loads((run / "plan.json").read_text())
+    assert (plan["site"], plan["stack"], plan["steps"][0]["placement"]["ranks"]) == ("local", "mpi", 2)
+    assert json.loads((run / "status.json").read_text())["exit_status"] == 0
+    assert (run / "hosts").read_text().strip() == os.uname().nodename
+    assert "rank 1 of 2 here" in (run / "stdout.log").read_text()
+    assert json.loads((run / "metrics.json").read_text())["steps"] == document["steps"]
+    assert subprocess.run(["bash", "-n", run / "job.sh"], check=False).returncode == 0
+
+
+def test_the_script_runs_again_in_a_copy_of_the_directory(hidl: Hidl, tmp_path: Path) -> None:
+    hidl.json("run", "toy")
+    copy = tmp_path / "a copy"
+    subprocess.run(["cp", "-r", only_run(hidl), copy], check=True)
+    (copy / "status.json").unlink()
+    subprocess.run(["bash", copy / "job.sh"], check=True, capture_output=True, cwd="/")
+    assert json.loads((copy / "status.json").read_text())["state"] == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "a b; touch {} $(touch {})",
+        "`touch {}`",
+        "' \" \\ $HOME",
+        "zwei\nZeilen\ttab",
+        "-n",
+        "ü ☃ 𝄞",
+        "*",
+        "%s %d",
+        "=x=",
+        "",
+    ],
+)
+def test_a_value_reaches_the_program_letter_by_letter_and_runs_nothing(hidl: Hidl, note: str, tmp_path: Path) -> None:
+    planted = tmp_path / "planted"
+    value = note.replace("{}", str(planted))
+    hidl.json("run", "toy", "--set", f"note={value}")
+    metrics = json.loads((only_run(hidl) / "steps" / "1" / "metrics.json").read_text())
+    assert metrics["parameters"]["note"] == value
+    assert not planted.exists()
+
+
+def test_ranks_that_differ_fail_the_run(hidl: Hidl) -> None:
+    document = hidl.json("run", "toy", "--ranks-per-node", "2", "--set", "differ=true", status=10)
+    assert document["verdict"]["verdict"] == "fail"
+    assert "differs between ranks" in document["verdict"]["reason"]
+
+
+def test_a_missing_metric_fails_the_run(hidl: Hidl) -> None:
+    completed = hidl("run", "toy", "--set", "silent=true")
+    assert completed.returncode == 9
+    assert "wrote no metrics" in completed.stderr
+    assert json.loads((only_run(hidl) / "verdict.json").read_text())["verdict"] == "fail"
+
+
+def test_a_failing_rank_fails_the_run_with_what_it_said(hidl: Hidl) -> None:
+    completed = hidl("run", "toy", "--ranks-per-node", "2", "--set", "fail=true")
+    assert completed.returncode == 8
+    assert "the last rank fails on purpose" in completed.stderr
+    assert hidl.json("status", "last")["state"] == "FAILED"
+
+
+def test_singletons_are_told_from_a_world(hidl: Hidl) -> None:
+    hide_the_launcher = ["env", "-u", "PMI_FD", "-u", "PMI_RANK", "-u", "PMI_SIZE"]
+    hidl.add_workload(
+        "alone", "toy.py", program={"command": [*hide_the_launcher, "python", "-m", "hidl_workloads.world"]}
+    )
+    completed = hidl("run", "alone", "--ranks-per-node", "2")
+    assert completed.returncode == 8
+    assert "singleton" in completed.stderr
+
+
+def test_an_interrupt_leaves_no_process_and_a_run_marked_interrupted(hidl: Hidl) -> None:
+    command = hidl.start("run", "toy", "--ranks-per-node", "2", "--set", "sleep=60", stderr=subprocess.DEVNULL)
+    run = wait_for_ranks(hidl)
+    command.send_signal(signal.SIGINT)
+    assert command.wait(20) == 130
+    assert processes_of(run) == []
+    assert json.loads((run / "status.json").read_text())["state"] == "INTERRUPTED"
+
+
+def test_ranks_that_ignore_the_signal_are_ended_too(hidl: Hidl) -> None:
+    hidl.add_workload("deaf", "deaf.py")
+    command = hidl.start("run", "deaf", "--ranks-per-node", "2", stderr=subprocess.DEVNULL)
+    run = wait_for_ranks(hidl)
+    command.send_signal(signal.SIGINT)
+    assert command.wait(30) == 130
+    assert processes_of(run) == []
+
+
+def test_a_run_goes_on_without_hidl_and_is_resumed(hidl: Hidl) -> None:
+    command = hidl.start("run", "toy", "--set", "sleep=3", stderr=subprocess.DEVNULL)
+    run = wait_for_ranks(hidl)
+    command.kill()
+    command.wait()
+    assert hidl.json("status", run.name)["state"] == "RUNNING"
+    assert hidl.json("resume", run.name)["steps"][0]["metrics"]["rate"]["value"] == 100.0
+
+
+def test_a_run_in_the_background_is_cancelled(hidl: Hidl) -> None:
+    run = hidl.json("run", "toy", "--no-wait", "--set", "sleep=60")["run"]
+    directory = wait_for_ranks(hidl)
+    assert hidl("cancel", run).returncode == 0
+    assert hidl.json("status", run)["state"] == "CANCELLED"
+    assert processes_of(directory) == []
+    assert hidl("resume", run).returncode == 8
+
+
+def test_a_killed_job_is_lost_and_leaves_no_ranks(hidl: Hidl) -> None:
+    hidl.json("run", "toy", "--no-wait", "--set", "sleep=60")
+    run = wait_for_ranks(hidl)
+    os.kill(json.loads((run / "job.json").read_text())["pid"], signal.SIGKILL)
+    assert hidl.json("status", run.name)["state"] == "LOST"
+    assert processes_of(run) == []
+
+
+def test_a_time_limit_ends_the_run(hidl: Hidl) -> None:
+    completed = hidl("run", "toy", "--time", "1", "--set", "sleep=60")
+    assert completed.returncode == 8
+    assert "time limit" in completed.stderr
+    assert processes_of(only_run(hidl)) == []
+
+
+def study(hidl: Hidl, *arguments: str, status: int) -> Any:
+    return hidl.json("run", "toy", "--scale", "1,2", "--repeat", "4", *arguments, status=status)
+
+
+def test_a_study_interleaves_its_steps_in_one_job_and_passes(hidl: Hidl) -> None:
+    document = study(hidl, "--set", "efficiency=0.9", status=0)
+    assert [step["ranks"] for step in document["steps"]] == [1, 2] * 4
+    assert [step["repetition"] for step in document["steps"]] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert document["verdict"]["verdict"] == "pass"
+    assert document["verdict"]["study"]["steps"][-1]["efficiency"] == pytest.approx(0.9)
+
+
+def test_a_study_below_its_target_fails(hidl: Hidl) -> None:
+    assert study(hidl, "--set", "efficiency=0.5", status=10)["verdict"]["verdict"] == "fail"
+
+
+def test_a_study_without_repetitions_is_inconclusive(hidl: Hidl) -> None:
+    document = hidl.json("run", "toy", "--scale", "1,2", "--repeat", "1", status=11)
+    assert document["verdict"]["verdict"] == "inconclusive"
+
+
+def test_people_get_a_table_a_picture_and_the_verdict(hidl: Hidl) -> None:
+    completed = hidl("run", "toy", "--scale", "1,2", "--repeat", "3")
+    assert completed.returncode == 0
+    assert "pass" in completed.stdout
+    assert (only_run(hidl) / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert "step 6 of 6: 2 ranks on 1 node, repetition 3" in completed.stderr
+
+
+def test_a_dry_run_prints_what_the_run_consumes_and_touches_nothing(hidl: Hidl) -> None:
+    shown = hidl.json("run", "toy", "--ranks-per-node", "2", "--set", "note=x y", "--dry-run")
+    assert not hidl.runs.exists()
+    hidl.json("run", "toy", "--ranks-per-node", "2", "--set", "note=x y")
+    run = only_run(hidl)
+    plan = json.loads((run / "plan.json").read_text())
+    assert shown["plan"] | {"run": plan["run"], "created": plan["created"]} == plan
+    assert shown["script"].replace(shown["plan"]["run"], plan["run"]) == (run / "job.sh").read_text()
+
+
+def test_no_secret_of_the_environment_lands_in_the_run(hidl: Hidl) -> None:
+    assert hidl("run", "toy", MY_API_TOKEN="hunter2-hunter2").returncode == 0
+    found = subprocess.run(["grep", "-r", "hunter2", only_run(hidl)], capture_output=True, check=False)
+    assert found.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["run", "no-such-workload"], 2, "no-such-workload"),
+        (["run", "toy", "--site", "no-such-site"], 2, "no-such-site"),
+        (["run", "toy", "--scale", "1"], 2, "two or more different sizes"),
+        (["run", "toy", "--scale", "1,x"], 2, "not understood"),
+        (["run", "toy", "--launcher", "jsrun"], 2, "it has: mpiexec"),
+        (["run", "toy", "--time", "soon"], 2, "02:00:00"),
+        (["run", "toy", "--set", "sleep=long"], 3, "a number"),
+        (["run", "toy", "--nodes", "2"], 6, "admits 1 to 1 node"),
+        (["run", "resnet50"], 4, "hidl install pytorch"),
+        (["status", "no-such-run"], 2, "no run 'no-such-run'"),
+    ],
+)
+def test_what_cannot_be_run_is_told_with_the_next_step(
+    hidl: Hidl, arguments: list[str], status: int, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    data = {"XDG_DATA_HOME": str(tmp_path / "empty")} if "resnet50" in arguments else {}
+    completed = hidl(*arguments, **data)
+    assert completed.returncode == status, completed.stderr
+    assert told in completed.stderr
+    assert not hidl.runs.exists()
+
+
+def test_results_list_the_runs_that_ended_well(hidl: Hidl) -> None:
+    hidl.json("run", "toy", "--ranks-per-node", "2")
+    hidl("run", "toy", "--set", "fail=true")
+    (result,) = hidl.json("results", "list")["results"]
+    assert (result["workload"], result["steps"][0]["metrics"]["rate"]["value"]) == ("toy", 200.0)
+    assert "200" in hidl("results", "list").stdout
+
+
+def test_logs_print_what_the_program_printed(hidl: Hidl) -> None:
+    hidl.json("run", "toy")
+    assert hidl("logs").stdout == "rank 0 of 1 here\n"

@@ -1,0 +1,99 @@
+"""The door out: output, status, time-outs, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hidl_cli import process
+from hidl_cli.errors import ProcessFailed
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_both_streams_and_the_status_come_back() -> None:
+    completed = process.run(["sh", "-c", "echo out; echo err >&2; exit 3"], check=False)
+    assert (completed.status, completed.stdout, completed.stderr) == (3, "out\n", "err\n")
+
+
+def test_a_failure_carries_command_directory_status_output_and_log(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "x.log"
+    with pytest.raises(ProcessFailed) as caught:
+        process.run(["sh", "-c", "echo broken; exit 7"], cwd=tmp_path, log=log)
+    error = caught.value
+    assert (error.command[0], error.cwd, error.status, error.log) == ("sh", tmp_path, 7, log)
+    assert "broken" in error.output
+    assert log.read_text() == "broken\n"
+
+
+def test_a_program_that_does_not_exist_is_a_failure_with_status_127() -> None:
+    with pytest.raises(ProcessFailed) as caught:
+        process.run(["/no/such/program"])
+    assert caught.value.status == 127
+
+
+def test_a_time_out_ends_the_whole_group(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with pytest.raises(ProcessFailed, match="signal"):
+        process.run(["sh", "-c", f"sleep 60 & echo $! > {file}; wait"], timeout=0.5)
+    assert wait_until_gone(int(file.read_text()))
+
+
+def test_an_interrupt_ends_the_child(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    script = f"from hidl_cli import process\nprocess.run(['sh', '-c', 'echo $$ > {file}; exec sleep 60'])\n"
+    parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+    wait_for(file)
+    parent.send_signal(signal.SIGINT)
+    assert parent.wait(20) != 0
+    assert wait_until_gone(int(file.read_text()))
+
+
+def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    script = f"from hidl_cli import process\nprocess.run(['sh', '-c', 'echo $$ > {file}; exec sleep 60'])\n"
+    parent = subprocess.Popen([sys.executable, "-c", script])
+    wait_for(file)
+    parent.kill()
+    parent.wait()
+    assert wait_until_gone(int(file.read_text()))
+
+
+def test_a_detached_process_outlives_its_parent(tmp_path: Path) -> None:
+    script = (
+        "import os\nfrom pathlib import Path\nfrom hidl_cli import process\n"
+        f"t = Path({str(tmp_path)!r})\n"
+        "child = process.start_detached(['sleep', '60'], cwd=t, env=os.environ, stdout=t / 'o', stderr=t / 'e')\n"
+        "print(child.pid)\n"
+    )
+    pid = int(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout)
+    try:
+        assert alive(pid)
+        assert os.getsid(pid) == pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 10
+    while not (file.exists() and file.read_text().endswith("\n")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
