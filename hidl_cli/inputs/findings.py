@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _TAB = "    "
 _BEFORE, _SPAN, _AFTER = 60, 60, 40  # characters of a line that are shown before, under and after the carets
@@ -61,6 +62,19 @@ def render(finding: Finding) -> str:
     if suggestion:
         lines.append(f"{gutter} = {suggestion}")
     return "\n".join(lines)
+
+
+def as_document(finding: Finding) -> dict[str, Any]:
+    """The finding as plain data, for JSON; its line, column and length are null where the file as a whole is meant."""
+    mark = finding.mark
+    place = (mark.line, mark.column, mark.length) if mark and mark.line else (None, None, None)
+    return {
+        "message": finding.message,
+        "expected": finding.expected,
+        "suggestion": finding.suggestion,
+        "path": list(finding.path),
+        "file": str(mark.file) if mark else None,
+    } | dict(zip(("line", "column", "length"), place, strict=True))
 
 
 def visible(text: str) -> str:

@@ -54,6 +54,13 @@ class Outcome:
     def matched(self) -> bool:
         return bool(self.conditions) and all(condition.holds for condition in self.conditions)
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why this is that site or not, for people."""
+        if self.findings:
+            return ("its file is faulty",)
+        return tuple(condition.reason for condition in self.conditions) or ("its file has no `match`",)
+
 
 def detect(hostname: str | None = None, environment: Mapping[str, str] = os.environ) -> tuple[Outcome, ...]:
     """The outcome for every known site.
