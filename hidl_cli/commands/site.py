@@ -135,6 +135,8 @@ def detect(json: JsonOption = False) -> None:
     show_table(
         [{"site": one.site, "": "yes" if one.matched else "no", "why": "; ".join(one.reasons)} for one in outcomes]
     )
+    if found.gpus == 0:
+        del facts["gpu_model"]
     show_table([{"this machine": key, "": "unknown" if value is None else value} for key, value in facts.items()])
     if found.reason:
         say(f"the number of GPUs is unknown: {found.reason}")
