@@ -142,7 +142,10 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
         child.wait(_GRACE_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    with suppress(
+        subprocess.TimeoutExpired
+    ):  # stuck in the kernel (a hung driver or file system): not even SIGKILL ends it
+        child.wait(_GRACE_SECONDS)
 
 
 def _new_group_that_dies_with_parent() -> Callable[[], None]:

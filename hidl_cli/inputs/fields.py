@@ -11,6 +11,8 @@ _IDENTIFIER = r"^[a-z][a-z0-9_]*$"
 _MODULE = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 _WALL_TIME = r"^(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d$"
 
+MAX_REGEX = 1000  # longer regular expressions are a mistake, and slow to compile
+
 #: What each pattern means, in words.
 PATTERNS = {
     _NAME: "lower-case letters, digits, and . _ - after the first character",
@@ -23,6 +25,7 @@ Name = Annotated[str, Field(pattern=_NAME, max_length=64, description=PATTERNS[_
 Identifier = Annotated[str, Field(pattern=_IDENTIFIER, max_length=64, description=PATTERNS[_IDENTIFIER])]
 Module = Annotated[str, Field(pattern=_MODULE, description=PATTERNS[_MODULE])]
 WallTime = Annotated[str, Field(pattern=_WALL_TIME, description=PATTERNS[_WALL_TIME])]
+Regex = Annotated[str, Field(max_length=MAX_REGEX)]
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 

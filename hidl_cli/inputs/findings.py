@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _TAB = "    "
 _BEFORE, _SPAN, _AFTER = 60, 60, 40  # characters of a line that are shown before, under and after the carets
@@ -63,9 +63,25 @@ def render(finding: Finding) -> str:
     return "\n".join(lines)
 
 
+def as_document(finding: Finding) -> dict[str, Any]:
+    """The finding as plain data, for JSON; its line, column and length are null where the file as a whole is meant."""
+    mark = finding.mark
+    place = (mark.line, mark.column, mark.length) if mark and mark.line else (None, None, None)
+    return {
+        "message": finding.message,
+        "expected": finding.expected,
+        "suggestion": finding.suggestion,
+        "path": list(finding.path),
+        "file": str(mark.file) if mark else None,
+    } | dict(zip(("line", "column", "length"), place, strict=True))
+
+
 def visible(text: str) -> str:
-    """The text with every character that a terminal would obey, hide or reorder replaced by its escape."""
-    return "".join(character if _is_plain(character) else _escape(character) for character in text)
+    """The text with every character that a terminal would obey, hide or reorder replaced by its escape.
+
+    Unusual spaces count as hidden: a no-break space looks like indentation, and is none.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def clipped(text: str, length: int = 60) -> str:
@@ -79,9 +95,9 @@ def _excerpt(mark: Mark) -> tuple[str, str]:
 
     start = mark.column - 1
     end = start + mark.length
-    before = _for_display(mark.text[max(0, start - _BEFORE) : start])[-_BEFORE:]
-    if start > _BEFORE:
-        before = "…" + before
+    before = _for_display(mark.text[max(0, start - _BEFORE - 1) : start])
+    if len(before) > _BEFORE:
+        before = "…" + before[1 - _BEFORE :]
     span = clipped(_for_display(mark.text[start : min(end, start + _SPAN + 1)]), _SPAN)
     after = clipped(_for_display(mark.text[end : end + _AFTER + 1]), _AFTER)
     return before + span + after, " " * cell_len(before) + "^" * max(1, cell_len(span))
@@ -93,11 +109,3 @@ def _for_display(text: str) -> str:
 
 def _shown(text: str) -> str:
     return clipped(visible(text), _WORDS)
-
-
-def _is_plain(character: str) -> bool:
-    return character == " " or unicodedata.category(character)[0] not in "CZ"
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii") if ord(character) != 0xA0 else " "

@@ -77,7 +77,8 @@ def examine(rules: Rules[M], entry: Entry) -> Examined[M]:
         if link.root is not None:
             kept = rules.own if link.entry.name != entry.name else frozenset({"extends"})
             merged = tree.merge(tree.without(link.root, kept), merged, appended=rules.appended)
-    checks = (*rules.checks, lambda data: _names_its_file(data, entry))
+    across = rules.checks if complete else ()  # what these would miss may stand in what could not be read
+    checks = (*across, lambda data: _names_its_file(data, entry))
     model, faults = check(merged, rules.model, checks, complete=complete)
     findings = sorted([*findings, *faults], key=lambda finding: _order(finding, files))
     return Examined(entry, None if findings else model, files, tuple(findings))

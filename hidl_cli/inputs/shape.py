@@ -62,7 +62,7 @@ def phrase(annotation: Any) -> str:
     if get_origin(bare) in (Union, types.UnionType):
         *others, last = dict.fromkeys(phrase(branch) for branch in get_args(bare) if branch is not int)
         return f"{', '.join(others)} or {last}" if others else last
-    return _WORDS.get(get_origin(bare) or bare, "a mapping (`key: value` lines)")
+    return _WORDS.get(get_origin(bare) or bare, "a mapping of `key: value` lines")
 
 
 def choices(annotation: Any) -> tuple[str, ...]:

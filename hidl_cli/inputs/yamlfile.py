@@ -26,7 +26,7 @@ MAX_VALUES = 50_000
 MAX_FINDINGS = 100
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is some 20 times faster
-_MAPPING = "a mapping (`key: value` lines)"
+_MAPPING = "a mapping of `key: value` lines"
 _TAG = "tag:yaml.org,2002:"
 _SCALAR_TAGS: dict[str, tuple[type, ...]] = {
     _TAG + "null": (type(None),),
@@ -109,7 +109,7 @@ class _Builder:
             yield from yaml.parse(self.source.text, Loader=_LOADER)
         except yaml.MarkedYAMLError as error:
             self._stop_at_syntax_error(error)
-        except (yaml.YAMLError, ValueError) as error:  # ValueError: an escape beyond Unicode, in the Python parser
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter: escapes beyond Unicode, in Python
             self._stop(Span(self.source, 0, 0), f"this is not YAML: {error}", "well-formed YAML")
 
     def _node(self, event: Any, events: Iterator[Any], *, depth: int) -> Node:

@@ -7,7 +7,9 @@ from typing import Any, TypeGuard
 
 from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
 from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.load import Rules
 from hidl_cli.inputs.tree import describe
+from hidl_cli.runs.workload import Workload
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 _WORDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
@@ -105,3 +107,7 @@ def _value(path: tuple[str | int, ...], parameter: Mapping[str, Any], value: Any
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+#: What a workload's file must satisfy.
+RULES = Rules("workload", Workload, (one_program, parameters, stack_conditions, scaling_metric))

@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
+from hidl_cli.inputs.fields import MAX_REGEX
 from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.load import Rules
+from hidl_cli.site.schema import Site
 
 
 def references(data: Mapping[str, Any]) -> Iterator[Fault]:
@@ -41,7 +44,7 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
     for variable, pattern in mapping(mapping(data, "match"), "env").items():
         patterns["match", "env", variable] = pattern
     for path, pattern in patterns.items():
-        if isinstance(pattern, str) and (problem := _does_not_compile(pattern)):
+        if isinstance(pattern, str) and len(pattern) <= MAX_REGEX and (problem := _does_not_compile(pattern)):
             message = f"`{clipped(pattern)}` is no regular expression: {problem}"
             yield Fault(path, message, "a regular expression of Python's `re`")
 
@@ -56,3 +59,7 @@ def _does_not_compile(pattern: str) -> str | None:
     except (re.error, OverflowError, RecursionError) as error:
         return str(error)
     return None
+
+
+#: What a site's file must satisfy.
+RULES = Rules("site", Site, (references, node_limits, conditions), own=frozenset({"name", "extends", "match"}))

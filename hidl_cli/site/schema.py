@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hidl_cli.inputs.fields import Name, NonNegative, Positive, Strict, WallTime
+from hidl_cli.inputs.fields import Name, NonNegative, Positive, Regex, Strict, WallTime
 
 
 class NodeType(Strict):
@@ -37,8 +37,10 @@ class Partition(Strict):
 class Match(Strict):
     """How hidl knows that it is on this site: every condition given must hold."""
 
-    hostname: str | None = Field(None, description="a regular expression that the full host name must match as a whole")
-    env: dict[str, str] = Field(
+    hostname: Regex | None = Field(
+        None, description="a regular expression that the full host name must match as a whole"
+    )
+    env: dict[str, Regex] = Field(
         default_factory=dict, description="environment variables, each with a regular expression for its whole value"
     )
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
 from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.load import Rules
+from hidl_cli.stack.schema import Stack
 
 
 def names_and_specifiers(data: Mapping[str, Any]) -> Iterator[Fault]:
@@ -43,3 +45,7 @@ def mpi_is_installed(data: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(
             ("mpi",), f"the package `{clipped(mpi)}` is not among `packages`", one_of(packages), nearest(mpi, packages)
         )
+
+
+#: What a stack's file must satisfy.
+RULES = Rules("stack", Stack, (names_and_specifiers, mpi_is_installed), appended=frozenset({("verify", "imports")}))
