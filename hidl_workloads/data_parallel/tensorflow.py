@@ -31,7 +31,7 @@ class GradientAverage:
         flats = []
         for run in buckets.split([g.dtype.size * int(tf.size(g)) for g in backwards], self._bucket_bytes):
             flat = tf.concat([tf.reshape(backwards[i], [-1]) for i in run], axis=0) / size
-            self._reducer.start(_Memory(flat))
+            self._reducer.start(_memory(flat))
             flats.append((run, flat))
         self._reducer.finish()
         averages: list[tf.Tensor] = []
@@ -41,17 +41,12 @@ class GradientAverage:
         return averages[::-1]
 
 
-class _Memory:
-    """The memory of a dense tensor on the CPU, writable, for MPI: NumPy's own view of it would be read-only."""
+def _memory(tensor: tf.Tensor) -> np.ndarray[Any, Any]:
+    """A dense tensor's own memory on the CPU, flat and writable: NumPy's view through DLPack would be read-only."""
+    from mpi4py import MPI
 
-    def __init__(self, tensor: tf.Tensor) -> None:
-        self._tensor = tensor
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return tf.experimental.dlpack.to_dlpack(self._tensor)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)  # kDLCPU
+    view = np.from_dlpack(tensor)
+    return np.frombuffer(MPI.memory.fromaddress(view.ctypes.data, view.nbytes), dtype=view.dtype)
 
 
 def broadcast(model: Any, world: Any) -> None:
