@@ -60,12 +60,12 @@ class Hidl:
         """The run directories."""
         return Path(self.environment["XDG_STATE_HOME"]) / "hidl" / "runs"
 
-    def add_workload(self, name: str, program: str, **keys: Any) -> None:
+    def add_workload(self, name: str, program: str, /, **keys: Any) -> None:
         """Write a user's workload whose program is the Python file ``tests/programs/<program>``, on stack mpi."""
         document = {
             "name": name,
             "title": f"test workload {name}",
-            "program": {"command": ["python", str(PROGRAMS / program)]},
+            "program": {"command": ["python", "-m", "mpi4py", str(PROGRAMS / program)]},
             "stacks": [{"stack": "mpi"}],
         }
         file = self.config / "workloads" / f"{name}.yaml"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean, stdev
+from statistics import fmean, geometric_mean, stdev
 from typing import Any, Literal, NamedTuple
 
 from hidl_cli.results.statistics import (
@@ -45,9 +45,9 @@ class Observation:
 class Step:
     """What the repetitions of one step show; the baseline has efficiency 1, no interval and no verdict.
 
-    ``mean`` is geometric, in the study's unit, so that ``speedup`` and ``efficiency`` are ratios of means. ``variation``
-    is the coefficient of variation of the repetitions, None for a single one. ``repetitions_needed`` is how many would
-    probably settle a step that is inconclusive for its noise.
+    ``mean`` is geometric, in the study's unit, so that ``speedup`` and ``efficiency`` are ratios of means.
+    ``variation`` is the coefficient of variation of the repetitions, None for a single one. ``repetitions_needed`` is
+    how many would probably settle a step that is inconclusive for its noise.
     """
 
     n: int
@@ -174,9 +174,7 @@ def _step(
     values, baseline = by_step[n], by_step[n0]
     ideal = n / n0
     sign = 1 if kind == "weak" else -1
-    mean, base_mean = (math.exp(fmean(map(math.log, v.values()))) for v in (values, baseline))
-    speedup = (mean / base_mean) ** sign
-    logs = [sign * math.log(values[r] / baseline[r]) - math.log(ideal) for r in values if r in baseline]
+    logs = [sign * (math.log(values[r]) - math.log(baseline[r])) - math.log(ideal) for r in values if r in baseline]
     missing = sorted(all_rounds - (values.keys() & baseline.keys()))
     log_interval = None if missing or n == n0 else mean_interval(logs)
     interval = Interval(math.exp(log_interval.low), math.exp(log_interval.high)) if log_interval else None
@@ -186,6 +184,8 @@ def _step(
         judgement = _incomplete(missing, n, by_step, step_unit)
     else:
         judgement = _judge(logs, interval, target=target, name=_count(n, step_unit), max_half_width=max_half_width)
+    mean = geometric_mean(values.values())
+    speedup = (mean / geometric_mean(baseline.values())) ** sign
     return Step(
         n=n,
         repetitions=len(values),

@@ -24,9 +24,10 @@ def table(study: Study) -> Table:
     from rich import box
     from rich.progress_bar import ProgressBar
     from rich.table import Table
+    from rich.text import Text
 
     rows = Table(
-        title=f"{study.kind.capitalize()} scaling: {study.metric}",
+        title=Text(f"{study.kind.capitalize()} scaling of {study.metric}"),
         title_justify="left",
         title_style="bold",
         caption=_conclusion(study),
@@ -37,7 +38,7 @@ def table(study: Study) -> Table:
         padding=(0, 0, 0, 1),
     )
     for heading in (study.step_unit, "runs", study.unit, "CV", "speed-up", "efficiency", "95 % interval"):
-        rows.add_column(heading, justify="right", no_wrap=heading != study.unit)
+        rows.add_column(Text(heading), justify="right", no_wrap=heading != study.unit)
     rows.add_column("of ideal", min_width=BAR_WIDTH)
     for step in study.steps:
         bar = ProgressBar(

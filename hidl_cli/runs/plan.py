@@ -158,11 +158,16 @@ def stack_for(workload: Workload, parameters: Mapping[str, Value]) -> str:
 
 
 def _program(workload: Workload, installation: Installation, parameters: Mapping[str, Value]) -> list[str]:
-    """The argv of one rank; a Python module is run by the module that checks the world's size first."""
+    """The argv of one rank; a Python module is run by the module that checks the world's size first.
+
+    A command that the stack has is the stack's, whatever else is on PATH.
+    """
     if workload.program.module:
         python = [str(installation.python), "-m", "hidl_workloads.world", workload.program.module]
         return [*python, *arguments(parameters)]
-    return [*(workload.program.command or ()), *arguments(parameters)]
+    command, *rest = workload.program.command or [""]
+    of_the_stack = installation.prefix / "bin" / command
+    return [str(of_the_stack) if of_the_stack.is_file() else command, *rest, *arguments(parameters)]
 
 
 def _step_from_json(document: Mapping[str, Any]) -> Step:
