@@ -79,8 +79,8 @@ def examine(rules: Rules[M], entry: Entry) -> Examined[M]:
     merged = links[0].root
     for link in links[1:]:
         if link.root is not None:
-            kept = rules.own if link.entry.name != entry.name else frozenset({"extends"})
-            merged = tree.merge(tree.without(link.root, kept), merged, appended=rules.appended)
+            dropped = rules.own if link.entry.name != entry.name else frozenset({"extends"})
+            merged = tree.merge(tree.without(link.root, dropped), merged, appended=rules.appended)
     across = rules.checks if complete else ()  # what these would miss may stand in what could not be read
     checks = (*across, lambda data: _names_its_file(data, entry))
     model, faults = check(merged, rules.model, checks, complete=complete)
