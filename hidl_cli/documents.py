@@ -18,8 +18,8 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(beside, mode)
-        os.replace(beside, path)
+        Path(beside).chmod(mode)
+        Path(beside).replace(path)
     except BaseException:
         Path(beside).unlink(missing_ok=True)
         raise

@@ -35,6 +35,6 @@ def runs() -> Path:
 
 
 def shipped() -> Path:
-    """The root of the shipped data (``recipes/``, ``templates/``, ``site_configs/``): the checkout's, or the wheel's."""
+    """Where the shipped ``recipes/``, ``templates/`` and ``site_configs/`` lie: in the checkout, or in the wheel."""
     packed = Path(__file__).parent / "_shipped"
     return packed if packed.is_dir() else Path(__file__).parent.parent

@@ -62,7 +62,7 @@ def run(
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                preexec_fn=_new_group_that_dies_with_parent(),
+                preexec_fn=_new_group_that_dies_with_parent(),  # noqa: PLW1509 - it calls nothing that takes a lock
             )
         except OSError as error:
             raise ProcessFailed(argv, cwd=cwd, status=127, output=str(error), log=log) from error
@@ -84,7 +84,7 @@ def run(
 def start_detached(
     command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path
 ) -> subprocess.Popen[bytes]:
-    """Start ``command`` in a session of its own, so that it lives on when hidl ends; its output goes to the two files."""
+    """Start ``command`` in a session of its own, which lives on when hidl ends; its output goes to the two files."""
     argv = [os.fspath(word) for word in command]
     with stdout.open("ab") as out, stderr.open("ab") as err:
         return subprocess.Popen(
@@ -101,7 +101,7 @@ def replace_with(command: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
         raise ProcessFailed(argv, cwd=None, status=127, output=str(error), log=None) from error
 
 
-class _output_files:  # noqa: N801 - used as a context manager, reads as a function
+class _output_files:
     """The (stdout, stderr) files of a child: the log twice, or two temporary ones."""
 
     def __init__(self, log: Path | None) -> None:
@@ -142,7 +142,10 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
         child.wait(_GRACE_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
+    with suppress(
+        subprocess.TimeoutExpired
+    ):  # stuck in the kernel (a hung driver or file system): not even SIGKILL ends it
+        child.wait(_GRACE_SECONDS)
 
 
 def _new_group_that_dies_with_parent() -> Callable[[], None]:

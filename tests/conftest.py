@@ -60,12 +60,12 @@ class Hidl:
         """The run directories."""
         return Path(self.environment["XDG_STATE_HOME"]) / "hidl" / "runs"
 
-    def add_workload(self, name: str, program: str, **keys: Any) -> None:
+    def add_workload(self, name: str, program: str, /, **keys: Any) -> None:
         """Write a user's workload whose program is the Python file ``tests/programs/<program>``, on stack mpi."""
         document = {
             "name": name,
             "title": f"test workload {name}",
-            "program": {"command": ["python", str(PROGRAMS / program)]},
+            "program": {"command": ["python", "-m", "mpi4py", str(PROGRAMS / program)]},
             "stacks": [{"stack": "mpi"}],
         }
         file = self.config / "workloads" / f"{name}.yaml"
@@ -117,3 +117,11 @@ def hidl_with(tmp_path: Path, stack_prefix: Callable[[str], Path]) -> Callable[.
         return Hidl(_environment(tmp_path, data))
 
     return with_stacks
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's configuration directory, empty, for code that is called in this process; /etc/hidl is ``<tmp>/etc``."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setattr("hidl_cli.paths.SYSTEM_CONFIG", tmp_path / "etc")
+    return tmp_path / "config" / "hidl"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -24,4 +23,4 @@ def test_a_failed_write_leaves_the_old_document_and_no_litter(tmp_path: Path) ->
     with pytest.raises(UnicodeEncodeError):
         write_text(path, "\ud800")
     assert read_json(path) == {"old": True}
-    assert os.listdir(tmp_path) == ["a.json"]
+    assert list(tmp_path.iterdir()) == [path]

@@ -59,10 +59,7 @@ def test_a_time_out_ends_the_whole_group(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_the_child(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    script = (
-        "from hidl_cli import process\n"
-        f"process.run(['sh', '-c', 'echo $$ > {file}; exec sleep 60'])\n"
-    )
+    script = f"from hidl_cli import process\nprocess.run(['sh', '-c', 'echo $$ > {file}; exec sleep 60'])\n"
     parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     wait_for(file)
     parent.send_signal(signal.SIGINT)

@@ -44,7 +44,9 @@ SiteOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 RunArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[RUN]", help="A run's id, its begin or end [default: the last run].", autocompletion=complete_runs),
+    typer.Argument(
+        metavar="[RUN]", help="A run's id, its begin or end [default: the last run].", autocompletion=complete_runs
+    ),
 ]
 
 

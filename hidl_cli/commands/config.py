@@ -22,11 +22,11 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show all sites, stacks and workloads, and whose files won: the user's, /etc/hidl's or the shipped ones."""
+    from typing import get_args
+
     from hidl_cli import paths
     from hidl_cli.commands.render import emit_json, say
     from hidl_cli.commands.tables import show_table
-    from typing import get_args
-
     from hidl_cli.inputs.overlay import KindName, list_all
 
     rows = [

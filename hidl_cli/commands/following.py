@@ -39,7 +39,7 @@ def show(run: Run, plan: Plan, conclusion: Conclusion) -> None:
 
         out.print(table(conclusion.study))
         picture = run.directory / "scaling.png"
-        draw(conclusion.study, picture, title=f"{plan.workload.name} on {plan.site}")
+        draw(conclusion.study, picture)
         say(f"picture: {picture}")
     else:
         _show_metrics(conclusion.steps)

@@ -12,7 +12,9 @@ from hidl_cli.commands.arguments import RunArgument
 def logs(
     run: RunArgument = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
-    stderr: Annotated[bool, typer.Option("--stderr", help="What it complained about, rather than what it printed.")] = False,
+    stderr: Annotated[
+        bool, typer.Option("--stderr", help="What it complained about, rather than what it printed.")
+    ] = False,
 ) -> None:
     """Print what a run's program printed."""
     from hidl_cli.runs.follow import read_log

@@ -13,17 +13,22 @@ if TYPE_CHECKING:
 
 
 def run(
-    workload: Annotated[str, typer.Argument(help="A workload (hidl workload list).", autocompletion=complete_workloads)],
+    workload: Annotated[
+        str, typer.Argument(help="A workload (hidl workload list).", autocompletion=complete_workloads)
+    ],
+    *,
     site: SiteOption = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
     ranks_per_node: Annotated[
         int | None, typer.Option(min=1, help="MPI ranks on each node [default: one for each GPU, else 1].")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of each rank [default: the node's cores divided among its ranks].")
+        int | None,
+        typer.Option(min=1, help="Threads of each rank [default: the node's cores divided among its ranks]."),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a parameter of the workload; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Change a parameter of the workload; repeatable."),
     ] = None,
     scale: Annotated[
         str | None,
@@ -41,9 +46,7 @@ def run(
     launcher: Annotated[str | None, typer.Option(help="Who starts the ranks [default: the site's first].")] = None,
     partition: Annotated[str | None, typer.Option(help="Partition [default: the site's].")] = None,
     prefix: Annotated[str | None, typer.Option(help="Root of the installations [default: the site's].")] = None,
-    time: Annotated[
-        str | None, typer.Option(metavar="[[HH:]MM:]SS", help="Time limit of the whole job.")
-    ] = None,
+    time: Annotated[str | None, typer.Option(metavar="[[HH:]MM:]SS", help="Time limit of the whole job.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow the run to its end and judge it.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
     json: JsonOption = False,

@@ -62,7 +62,9 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
     verdict = document["verdict"] or {}
     study = verdict.get("study")
     largest = max(document["steps"], key=lambda step: step["ranks"], default=None)
-    name, metric = next(iter(largest["metrics"].items()), ("", {})) if largest else ("", {})
+    metrics: dict[str, Any] = largest["metrics"] if largest else {}
+    name = next(iter(metrics), "")
+    metric = metrics.get(name, {})
     value = metric.get("value")
     last = study["steps"][-1] if study else None
     return {

@@ -1,19 +1,28 @@
-"""A finding: one fault in a file that a person wrote, with its place."""
+"""A finding: one fault in a file that a person wrote, with its place, and how it is shown."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+_TAB = "    "
+_BEFORE, _SPAN, _AFTER = 60, 60, 40  # characters of a line that are shown before, under and after the carets
+_WORDS = 400  # characters of a message that are shown
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A place in a file: ``line`` and ``column`` count from 1; ``length`` is how many characters it spans."""
+    """A place in a file: ``line`` and ``column`` count from 1; ``length`` is how many characters it spans.
+
+    ``text`` is the whole line. Line 0 stands for the file as a whole.
+    """
 
     file: Path
-    line: int
-    column: int
-    length: int = 1
+    line: int = 0
+    column: int = 0
+    length: int = 0
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -21,7 +30,7 @@ class Finding:
     """One fault: what is wrong, where, what was expected there, and the nearest valid word where one is near.
 
     ``path`` is the place in the document (``("node_types", "gpu", "cores")``), ``mark`` its place in the file, or None
-    where the fault has no line (a value given on the command line).
+    where the fault has no file (a value given on the command line).
     """
 
     message: str
@@ -29,3 +38,74 @@ class Finding:
     path: tuple[str | int, ...] = ()
     mark: Mark | None = None
     suggestion: str | None = None
+
+
+def render(finding: Finding) -> str:
+    """The finding as plain text of several lines, for a terminal: place, the line with a caret, what was expected.
+
+    Nothing of the quoted file reaches the terminal raw: control, format and surrogate characters are shown as escapes.
+    """
+    lines = [f"error: {_shown(finding.message)}"]
+    gutter = ""
+    suggestion = f"did you mean `{_shown(finding.suggestion)}`?" if finding.suggestion else ""
+    if finding.mark is not None:
+        mark = finding.mark
+        gutter = " " * len(str(mark.line))
+        place = f":{mark.line}:{mark.column}" if mark.line else ""
+        lines.append(f"{gutter}--> {_shown(str(mark.file))}{place}")
+        if mark.line:
+            quoted, caret = _excerpt(mark)
+            lines += [f"{gutter} |", f"{mark.line} | {quoted}", f"{gutter} | {caret} {suggestion}".rstrip()]
+            suggestion = ""
+    lines.append(f"{gutter} = expected: {_shown(finding.expected)}")
+    if suggestion:
+        lines.append(f"{gutter} = {suggestion}")
+    return "\n".join(lines)
+
+
+def as_document(finding: Finding) -> dict[str, Any]:
+    """The finding as plain data, for JSON; its line, column and length are null where the file as a whole is meant."""
+    mark = finding.mark
+    place = (mark.line, mark.column, mark.length) if mark and mark.line else (None, None, None)
+    return {
+        "message": finding.message,
+        "expected": finding.expected,
+        "suggestion": finding.suggestion,
+        "path": list(finding.path),
+        "file": str(mark.file) if mark else None,
+    } | dict(zip(("line", "column", "length"), place, strict=True))
+
+
+def visible(text: str) -> str:
+    """The text with every character that a terminal would obey, hide or reorder replaced by its escape.
+
+    Unusual spaces count as hidden: a no-break space looks like indentation, and is none.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def clipped(text: str, length: int = 60) -> str:
+    """The text, or its beginning and an ellipsis where it is longer than ``length`` characters."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _excerpt(mark: Mark) -> tuple[str, str]:
+    """The marked line, clipped to a window around the span, and the carets that stand under the span."""
+    from rich.cells import cell_len  # wide characters take two cells, combining ones none
+
+    start = mark.column - 1
+    end = start + mark.length
+    before = _for_display(mark.text[max(0, start - _BEFORE - 1) : start])
+    if len(before) > _BEFORE:
+        before = "…" + before[1 - _BEFORE :]
+    span = clipped(_for_display(mark.text[start : min(end, start + _SPAN + 1)]), _SPAN)
+    after = clipped(_for_display(mark.text[end : end + _AFTER + 1]), _AFTER)
+    return before + span + after, " " * cell_len(before) + "^" * max(1, cell_len(span))
+
+
+def _for_display(text: str) -> str:
+    return visible(text.replace("\t", _TAB))
+
+
+def _shown(text: str) -> str:
+    return clipped(visible(text), _WORDS)

@@ -1,41 +1,149 @@
-"""From a name to a checked model: find the file, merge what it extends, validate it as a whole."""
+"""From a name to a checked model: find the file, lay it over what it extends, validate it as a whole."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.inputs import overlay
+from hidl_cli.inputs import overlay, tree, yamlfile
+from hidl_cli.inputs.check import check
+from hidl_cli.inputs.faults import Check, Fault, nearest, one_of
+from hidl_cli.inputs.findings import Finding, clipped
+from hidl_cli.inputs.overlay import Entry, KindName
+from hidl_cli.inputs.tree import Node
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def load(kind: overlay.KindName, name: str, model: type[M], *, appended: frozenset[tuple[str, ...]] = frozenset()) -> M:
-    """The model of the named entry; ``UsageError`` for an unknown name, ``InvalidInput`` for a faulty file."""
-    entry = overlay.find(kind, name)
-    data = _read(kind, entry, appended)
-    try:
-        return model.model_validate(data)
-    except ValidationError as error:
-        raise InvalidInput(f"{entry.path}: {error}") from error
+@dataclass(frozen=True)
+class Rules(Generic[M]):
+    """What a file of one kind must satisfy, and how it joins with the file that it extends.
+
+    ``appended`` are the paths of lists that grow instead of being replaced; ``own`` the top keys that are not taken
+    over from an entry of another name.
+    """
+
+    kind: KindName
+    model: type[M]
+    checks: tuple[Check, ...] = ()
+    appended: frozenset[tuple[str, ...]] = frozenset()
+    own: frozenset[str] = frozenset({"name", "extends"})
 
 
-def _read(kind: overlay.KindName, entry: overlay.Entry, appended: frozenset[tuple[str, ...]]) -> dict[str, Any]:
-    data: dict[str, Any] = yaml.safe_load(entry.path.read_text(encoding="utf-8"))
-    base = data.get("extends")
+@dataclass(frozen=True)
+class Examined(Generic[M]):
+    """The outcome of reading one entry: its model, or None and why not; ``files``: it, and what it extends."""
+
+    entry: Entry
+    model: M | None
+    files: tuple[Path, ...]
+    findings: tuple[Finding, ...]
+
+
+def load(rules: Rules[M], name: str) -> M:
+    """The model of the named entry; ``UsageError`` for an unknown name, ``InvalidInput`` with all that is wrong."""
+    return valid(examine(rules, overlay.find(rules.kind, name)))
+
+
+def valid(examined: Examined[M]) -> M:
+    """The model; raises ``InvalidInput`` with all findings where there is none."""
+    if examined.model is None:
+        raise faulty([examined])
+    return examined.model
+
+
+def faulty(examined: Sequence[Examined[M]]) -> InvalidInput:
+    """The error that carries the findings of all of ``examined``, each once."""
+    findings = list(dict.fromkeys(finding for one in examined for finding in one.findings))
+    what = ", ".join(f"{one.entry.kind} '{one.entry.name}'" for one in examined if one.findings)
+    count = "one fault" if len(findings) == 1 else f"{len(findings)} faults"
+    return InvalidInput(f"{what}: {count}", findings=findings)
+
+
+def examine(rules: Rules[M], entry: Entry) -> Examined[M]:
+    """Read and check an entry with all that it extends; never raises for what a file holds."""
+    links, complete = _chain(entry)
+    files = tuple(link.entry.path for link in links)
+    findings = [finding for link in links for finding in link.findings]
+    if links[0].root is None:
+        return Examined(entry, None, files, tuple(findings))
+    merged = links[0].root
+    for link in links[1:]:
+        if link.root is not None:
+            kept = rules.own if link.entry.name != entry.name else frozenset({"extends"})
+            merged = tree.merge(tree.without(link.root, kept), merged, appended=rules.appended)
+    across = rules.checks if complete else ()  # what these would miss may stand in what could not be read
+    checks = (*across, lambda data: _names_its_file(data, entry))
+    model, faults = check(merged, rules.model, checks, complete=complete)
+    findings = sorted([*findings, *faults], key=lambda finding: _order(finding, files))
+    return Examined(entry, None if findings else model, files, tuple(findings))
+
+
+@dataclass(frozen=True)
+class _Link:
+    """One file of a chain of ``extends``; ``root`` is None where it could not be read."""
+
+    entry: Entry
+    root: Node | None
+    findings: tuple[Finding, ...]
+
+
+def _chain(entry: Entry) -> tuple[list[_Link], bool]:
+    """The entry, what it extends, what that extends, ...; and whether all of it is there and could be read."""
+    links: list[_Link] = []
+    following: Entry | None = entry
+    while following is not None:
+        document = yamlfile.read(following.path)
+        root, findings = document.root, document.findings
+        if root is None:
+            return [*links, _Link(following, None, findings)], False
+        base = _base(following, root, [link.entry for link in links])
+        if isinstance(base, Fault):
+            fault = Finding(base.message, base.expected, base.path, tree.place(root, base.path), base.suggestion)
+            root = tree.without(root, {"extends"})
+            return [*links, _Link(following, root, (*findings, fault))], False
+        links.append(_Link(following, root, findings))
+        following = base
+    return links, True
+
+
+def _base(entry: Entry, root: Node, above: Sequence[Entry]) -> Entry | Fault | None:
+    """What ``entry`` extends: nothing, another entry, or the one of its own name that it hides."""
+    name = tree.plain(root).get("extends")
+    if name is None:
+        return None
+    path = ("extends",)
+    if not isinstance(name, str):
+        return Fault(path, f"`extends` is {tree.describe(name)}", f"the name of a {entry.kind}")
+    known = {candidate.name: candidate for candidate in overlay.list_all(entry.kind)}
+    base = known.get(name)
+    if name == entry.name:
+        base = entry.shadows[0] if entry.shadows else None
+        if base is None:
+            return Fault(path, f"`{clipped(name)}` extends itself", f"another {entry.kind}")
     if base is None:
-        return data
-    inherited = _read(kind, entry.shadows[0] if base == entry.name else overlay.find(kind, base), appended)
-    return _merge(inherited, data, (), appended)
+        expected = one_of(sorted(known.keys() - {entry.name}))
+        return Fault(path, f"there is no {entry.kind} called `{clipped(name)}`", expected, nearest(name, known))
+    if base.path in [other.path for other in (*above, entry)]:
+        circle = " -> ".join(other.name for other in (*above, entry, base))
+        return Fault(path, f"`extends` goes round in a circle: {circle}", f"a {entry.kind} outside of the circle")
+    return base
 
 
-def _merge(base: Any, own: Any, path: tuple[str, ...], appended: frozenset[tuple[str, ...]]) -> Any:
-    if isinstance(base, dict) and isinstance(own, dict):
-        merged = {key: _merge(base[key], own[key], (*path, key), appended) if key in own else base[key] for key in base}
-        return merged | {key: value for key, value in own.items() if key not in base}
-    if path in appended and isinstance(base, list) and isinstance(own, list):
-        return base + [item for item in own if item not in base]
-    return own
+def _names_its_file(data: Mapping[str, Any], entry: Entry) -> Iterator[Fault]:
+    name = data.get("name")
+    if isinstance(name, str) and name != entry.name:
+        message = f"the name is `{clipped(name)}`, but the file is called {entry.path.name}"
+        yield Fault(("name",), message, f"`{entry.name}`, or a file called {clipped(name)}.yaml")
+
+
+def _order(finding: Finding, files: Sequence[Path]) -> tuple[int, int, int]:
+    """The faults of a file before those of the files that it extends, in the order of their lines."""
+    if finding.mark is None:
+        return len(files), 0, 0
+    return files.index(finding.mark.file), finding.mark.line, finding.mark.column

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +11,7 @@ from hidl_cli import paths
 from hidl_cli.errors import UsageError
 
 KindName = Literal["site", "stack", "workload"]
-Origin = Literal["user", "system", "shipped"]
+Origin = Literal["user", "system", "shipped", "file"]
 
 _SHIPPED: dict[KindName, str] = {
     "site": "site_configs",
@@ -25,7 +25,8 @@ _SUFFIX = ".yaml"
 class Entry:
     """One known site, stack or workload: the file that counts, and the files of the same name that it hides.
 
-    ``shadows`` is ordered: its first file is the one that would count if this one were not there.
+    ``shadows`` is ordered: its first entry is the one that would count if this one were not there. An entry of origin
+    ``file`` was named by its path and is not necessarily part of the overlay.
     """
 
     kind: KindName
@@ -67,7 +68,19 @@ def find(kind: KindName, name: str) -> Entry:
     )
 
 
+def at_path(kind: KindName, path: Path) -> Entry:
+    """The entry that a file stands for, wherever it lies; the overlay's entries of its name count as hidden by it."""
+    same_name = [entry for entry in list_all(kind) if entry.name == path.stem]
+    known = [below for entry in same_name for below in (entry, *entry.shadows)]
+    for entry in known:
+        if entry.path == path.absolute():
+            return entry
+    return Entry(kind, path.stem, path, "file", tuple(known))
+
+
 def _winner(entries: list[Entry]) -> Entry:
-    """The first of the entries of one name, which hides the others."""
-    first, *rest = entries
-    return Entry(first.kind, first.name, first.path, first.origin, tuple(rest))
+    """The first of the entries of one name, each hiding those after it."""
+    hidden: tuple[Entry, ...] = ()
+    for entry in reversed(entries):
+        hidden = (replace(entry, shadows=hidden), *hidden)
+    return hidden[0]

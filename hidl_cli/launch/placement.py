@@ -57,7 +57,9 @@ class Size:
         return cls(-(-ranks // per_node), per_node, ranks)
 
 
-def place(site: Site, sizes: list[Size], *, partition: str | None = None, threads: int | None = None) -> list[Placement]:
+def place(
+    site: Site, sizes: list[Size], *, partition: str | None = None, threads: int | None = None
+) -> list[Placement]:
     """Place each size on the site's nodes, in the same order.
 
     All get the same number of threads per rank (``threads``, or the cores of a node divided among the ranks of the

@@ -18,7 +18,7 @@ _TAIL_LINES = 15
 
 @dataclass(frozen=True)
 class Conclusion:
-    """``verdict`` is pass, fail, inconclusive, or None where there was nothing to judge; ``steps`` as in metrics.json."""
+    """``verdict``: pass, fail, inconclusive, or None where there was nothing to judge; ``steps`` as in metrics.json."""
 
     verdict: str | None
     reason: str
@@ -50,8 +50,7 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
     conclusion = _judge(plan, steps)
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
-    study = conclusion.study.to_json() if conclusion.study else None
-    _keep(run, conclusion.verdict, conclusion.reason, conclusion.hint, study)
+    _keep(run, conclusion.verdict, conclusion.reason, conclusion.hint, _study_document(conclusion.study))
     return conclusion
 
 
@@ -65,6 +64,14 @@ def _steps(run: Run, plan: Plan) -> list[dict[str, Any]]:
         }
         for number, step in enumerate(plan.steps, start=1)
     ]
+
+
+def _study_document(study: Study | None) -> dict[str, Any] | None:
+    if study is None:
+        return None
+    from hidl_cli.results.scaling import to_json
+
+    return to_json(study)
 
 
 def _keep(run: Run, verdict: str | None, reason: str, hint: str | None, study: dict[str, Any] | None) -> None:

@@ -61,10 +61,8 @@ def _by_name(document: Any, path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise MetricMissing(f"{path} is no document of schema {SCHEMA}")
     metrics = document.get("metrics")
-    well_formed = isinstance(metrics, list) and all(
-        isinstance(metric, dict) and {"name", "value", "unit", "samples"} <= metric.keys() for metric in metrics
-    )
-    if not well_formed:
+    keys = {"name", "value", "unit", "samples"}
+    if not isinstance(metrics, list) or not all(isinstance(m, dict) and keys <= m.keys() for m in metrics):
         raise MetricMissing(f"{path}: `metrics` is no list of objects with name, value, unit and samples")
     return {metric["name"]: {key: metric[key] for key in ("value", "unit", "samples")} for metric in metrics}
 
@@ -77,7 +75,9 @@ def _check(name: str, found: Mapping[str, Any], promised: Metric, ranks: int, pa
         raise MetricMissing(f"metric {name} in {path}: `samples` is no list")
     if promised.equal_on_all_ranks:
         if len(samples) != ranks or not all(isinstance(sample, (str, int, float)) for sample in samples):
-            raise MetricMissing(f"metric {name} in {path} has {len(samples)} sample(s), not one for each of {ranks} rank(s)")
+            raise MetricMissing(
+                f"metric {name} in {path} has {len(samples)} sample(s), not one for each of {ranks} rank(s)"
+            )
         return
     for value in (found["value"], *samples):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):

@@ -1,4 +1,4 @@
-"""The launch plan: everything that a run will do, as one immutable value. ``--dry-run`` prints it, the run consumes it."""
+"""The launch plan: all that a run will do, as one immutable value. ``--dry-run`` prints it, the run consumes it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """What was asked and resolved. ``workload`` is the whole document, so that a run can be judged without hidl's files.
+    """What was asked and resolved. ``workload`` is the whole document: a run can be judged without hidl's files.
 
     ``unit`` is ``ranks`` or ``nodes``: what the sizes of the steps count. ``target`` is the efficiency to reach (None:
     the run is no study, or has nothing to be judged by). ``time_limit`` is in seconds.
@@ -141,9 +141,7 @@ def make_plan(
         parameters=dict(parameters),
         unit=unit,
         steps=tuple(
-            step(size, placement, repetition)
-            for repetition in range(1, repetitions + 1)
-            for size, placement in sizes
+            step(size, placement, repetition) for repetition in range(1, repetitions + 1) for size, placement in sizes
         ),
         environment=sizes[0][1].environment(),
         target=target,
@@ -160,11 +158,16 @@ def stack_for(workload: Workload, parameters: Mapping[str, Value]) -> str:
 
 
 def _program(workload: Workload, installation: Installation, parameters: Mapping[str, Value]) -> list[str]:
-    """The argv of one rank; a Python module is run by the module that checks the world's size first."""
+    """The argv of one rank; a Python module is run by the module that checks the world's size first.
+
+    A command that the stack has is the stack's, whatever else is on PATH.
+    """
     if workload.program.module:
         python = [str(installation.python), "-m", "hidl_workloads.world", workload.program.module]
         return [*python, *arguments(parameters)]
-    return [*(workload.program.command or ()), *arguments(parameters)]
+    command, *rest = workload.program.command or [""]
+    of_the_stack = installation.prefix / "bin" / command
+    return [str(of_the_stack) if of_the_stack.is_file() else command, *rest, *arguments(parameters)]
 
 
 def _step_from_json(document: Mapping[str, Any]) -> Step:

@@ -50,7 +50,9 @@ def prepare(request: Request) -> Plan:
     per_node = request.ranks_per_node or site.node_type(request.partition).gpus or None
     unit, sizes = _sizes(request, site, per_node)
     if request.scale and workload.scaling is None:
-        raise UsageError(f"workload {workload.name} does not say how it scales", hint="leave --scale out, or add `scaling` to it")
+        raise UsageError(
+            f"workload {workload.name} does not say how it scales", hint="leave --scale out, or add `scaling` to it"
+        )
     placements = place(site, [size for _, size in sizes], partition=request.partition, threads=request.threads)
     stack = stack_for(workload, parameters)
     return make_plan(

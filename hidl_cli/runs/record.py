@@ -1,4 +1,4 @@
-"""A run's directory: the truth about one run. Files in it are written once; only ``status.json`` changes, until the end."""
+"""A run's directory: the truth about one run. Its files are written once; only ``status.json`` changes meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class State(str, Enum):
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of a run: ``step`` of ``steps`` (from 1), times in seconds since the epoch, the job's exit status."""
+    """What is known of a run: ``step`` of ``steps`` (from 1), times in seconds since the epoch, its exit status."""
 
     state: State
     step: int = 0
@@ -112,8 +112,16 @@ class Run:
     def end_as(self, state: State) -> None:
         """Write the final state of a job that could not write it itself."""
         last = self.status()
-        document = {"schema": "hidl.status/1", "state": state.value, "exit_status": None, "started": last.started}
-        document |= {"ended": None, "step": last.step, "steps": last.steps, "hosts": list(last.hosts)}
+        document = {
+            "schema": "hidl.status/1",
+            "state": state.value,
+            "exit_status": None,
+            "started": last.started,
+            "ended": None,
+            "step": last.step,
+            "steps": last.steps,
+            "hosts": list(last.hosts),
+        }
         write_json(self.directory / "status.json", document)
 
     def document(self, name: str) -> dict[str, Any] | None:
@@ -154,7 +162,7 @@ def all_runs(root: Path | None = None) -> Iterator[Run]:
 
 
 def find(name: str | None, root: Path | None = None) -> Run:
-    """The run with that id, or whose id alone begins or ends with ``name``, or the directory; None or ``last``: the newest."""
+    """The run of that id, whose id alone begins or ends so, or in that directory; None or ``last``: the newest."""
     if name and Path(name, "plan.json").is_file():
         return Run(Path(name).resolve())
     runs = list(all_runs(root))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hidl_cli.site.schema import Name, Strict
+from hidl_cli.inputs.fields import Identifier, Module, Name, Strict
 
 Value = bool | int | float | str
 
@@ -15,10 +15,10 @@ Value = bool | int | float | str
 class Program(Strict):
     """What is started on every rank: a Python module of the stack, or a command. Exactly one of the two is given."""
 
-    module: str | None = Field(
+    module: Module | None = Field(
         None, description="a Python module, run as `python -m` after the world's size was checked"
     )
-    command: list[str] | None = Field(
+    command: Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="argv of any other program; the world's size is checked by a launch of its own before it"
     )
 
@@ -73,10 +73,6 @@ class Workload(Strict):
     stacks: Annotated[list[StackChoice], Field(min_length=1)] = Field(
         description="the first whose `when` holds is used"
     )
-    parameters: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Parameter] = Field(
-        default_factory=dict, description="what `--set` may change"
-    )
-    metrics: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Metric] = Field(
-        default_factory=dict, description="what the program yields"
-    )
+    parameters: dict[Identifier, Parameter] = Field(default_factory=dict, description="what `--set` may change")
+    metrics: dict[Identifier, Metric] = Field(default_factory=dict, description="what the program yields")
     scaling: Scaling | None = Field(None, description="how it scales; null: it is not meant to")

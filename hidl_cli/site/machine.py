@@ -1,36 +1,111 @@
-"""Facts of the machine that hidl runs on."""
+"""Facts of the machine that hidl runs on: what this very process may use of it.
+
+Each function reads below ``root``, which is ``/`` but for tests; a fact that cannot be found is None (unknown).
+"""
 
 from __future__ import annotations
 
 import os
-import platform
+import re
 import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hidl_cli import process
+from hidl_cli.errors import ProcessFailed
+from hidl_cli.site.cgroups import cpu_quota, memory_limit, read
+
+_ROOT = Path("/")
+_QUERY = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+_QUERY_SECONDS = 5.0
+_NO_DRIVER, _NO_DEVICE = 9, 6  # exit statuses of nvidia-smi (its manual, section "Return value")
 
 
-def describe() -> dict[str, Any]:
-    """The values of a node type, for this machine."""
-    cpus = os.sched_getaffinity(0)
-    topology = Path("/sys/devices/system/cpu")
-    cores = {
-        (
-            (topology / f"cpu{cpu}/topology/physical_package_id").read_text(),
-            (topology / f"cpu{cpu}/topology/core_id").read_text(),
-        )
-        for cpu in cpus
-    }
-    gpus = []
-    if shutil.which("nvidia-smi"):
-        gpus = process.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout=5).stdout.splitlines()
-    return {
-        "arch": platform.machine(),
-        "sockets": len({socket for socket, _ in cores}),
-        "cores": len(cores),
-        "threads_per_core": len(cpus) // len(cores),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "gpus": len(gpus),
-        "gpu_model": gpus[0] if gpus else None,
-    }
+@dataclass(frozen=True)
+class Machine:
+    """What a process may use of this machine; the fields are those of a node type."""
+
+    arch: str
+    cpu: str | None
+    sockets: int | None
+    cores: int
+    threads_per_core: int | None
+    memory_gib: float | None
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of this machine; ``reason`` says why their number is not known."""
+
+    gpus: int | None
+    gpu_model: str | None = None
+    reason: str | None = None
+
+
+def machine(root: Path = _ROOT, *, processors: Iterable[int] | None = None) -> Machine:
+    """The machine without its GPUs, in a few milliseconds; ``processors``: those of another process than this one."""
+    usable = sorted(affinity() if processors is None else processors)
+    cores, sockets, threads = _topology(root, usable)
+    quota = cpu_quota(root)
+    if quota is not None:
+        cores = max(1, min(cores, int(quota)))
+    return Machine(os.uname().machine, cpu_model(root), sockets, cores, threads, memory_gib(root))
+
+
+def affinity() -> set[int]:
+    """The logical processors that this process may run on (its CPU set included)."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def cpu_model(root: Path) -> str | None:
+    """The processor's model name (x86: ``model name``, POWER: ``cpu``); ARM systems give none."""
+    try:
+        with (root / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:  # the first processor's block is enough; the file has one for each
+                if found := re.match(r"(?:model name|cpu)\s*:\s*(.*\S)", line):
+                    return found[1]
+    except OSError:
+        pass
+    return None
+
+
+def memory_gib(root: Path) -> float | None:
+    """The memory of the machine, or of this process' control group where that is less, in GiB."""
+    sizes = []
+    if found := re.search(r"^MemTotal:\s*(\d+) kB", read(root / "proc/meminfo"), re.MULTILINE):
+        sizes.append(int(found[1]) * 1024)
+    if (limit := memory_limit(root)) is not None:
+        sizes.append(limit)
+    return round(min(sizes) / 2**30, 2) if sizes else None
+
+
+def gpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> Gpus:
+    """The NVIDIA GPUs, as nvidia-smi tells them; it is started only where it is on the PATH, and given 5 s."""
+    if shutil.which(_QUERY[0], path=environment.get("PATH")) is None:
+        return Gpus(0)
+    try:
+        output = process.run(_QUERY, env=environment, timeout=_QUERY_SECONDS).stdout
+    except ProcessFailed as error:
+        no_driver = error.status == _NO_DRIVER and not (root / "proc/driver/nvidia").exists()
+        if no_driver or error.status == _NO_DEVICE:
+            return Gpus(0)
+        return Gpus(None, reason=f"{error.message}: {' '.join(error.output.split())}")
+    models = [line.strip() for line in output.splitlines() if line.strip() and "No devices" not in line]
+    return Gpus(len(models), ", ".join(dict.fromkeys(models)) or None)
+
+
+def _topology(root: Path, processors: list[int]) -> tuple[int, int | None, int | None]:
+    """(physical cores, sockets, hardware threads per core) of these logical processors."""
+    cores: dict[str, int] = {}
+    sockets = set()
+    for number in processors:
+        directory = root / f"sys/devices/system/cpu/cpu{number}/topology"
+        siblings, package = read(directory / "thread_siblings_list"), read(directory / "physical_package_id")
+        if not siblings or not package:
+            return len(processors), None, None
+        cores[siblings] = cores.get(siblings, 0) + 1
+        sockets.add(package)
+    return len(cores), len(sockets), max(cores.values())

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
-WallTime = Annotated[str, Field(pattern=r"^(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d$")]
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
-
-
-class Strict(BaseModel):
-    """The base of all that is read from YAML: immutable; an unknown key is an error, a string is no number."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+from hidl_cli.inputs.fields import Name, NonNegative, Positive, Regex, Strict, WallTime
 
 
 class NodeType(Strict):
@@ -46,8 +37,10 @@ class Partition(Strict):
 class Match(Strict):
     """How hidl knows that it is on this site: every condition given must hold."""
 
-    hostname: str | None = Field(None, description="a regular expression that the full host name must match as a whole")
-    env: dict[str, str] = Field(
+    hostname: Regex | None = Field(
+        None, description="a regular expression that the full host name must match as a whole"
+    )
+    env: dict[str, Regex] = Field(
         default_factory=dict, description="environment variables, each with a regular expression for its whole value"
     )
 
@@ -75,10 +68,15 @@ class Site(Strict):
 
     name: Name = Field(description="the site's name; the file is called <name>.yaml")
     title: str = Field(description="the site's full name, for people")
-    extends: str | None = Field(None, description="another site whose keys hold where this file gives none")
+    extends: str | None = Field(
+        None,
+        description="another site whose keys hold where this file gives none; by its own name, the file that it hides",
+    )
     status: Literal["in-service", "declining", "planned", "retired"] = Field("in-service", description="can it be used")
     sources: list[str] = Field(default_factory=list, description="where the facts in this file come from")
-    match: Match | None = Field(None, description="how hidl knows that it is on this site")
+    match: Match | None = Field(
+        None, description="how hidl knows that it is on this site; not taken over from another site through `extends`"
+    )
     scheduler: Literal["local"] = Field(description="who gives the allocation")
     launchers: Annotated[list[Literal["mpiexec"]], Field(min_length=1)] = Field(
         description="who starts ranks inside an allocation; the first is the default"

@@ -6,13 +6,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hidl_cli.site.schema import Name, Strict
+from hidl_cli.inputs.fields import Module, Name, Strict
 
 
 class Verify(Strict):
     """What must hold before an installation is published, beside the checks that every stack passes."""
 
-    imports: list[str] = Field(default_factory=list, description="Python modules that each rank must be able to import")
+    imports: list[Module] = Field(
+        default_factory=list, description="Python modules that each rank must be able to import"
+    )
 
 
 class Stack(Strict):

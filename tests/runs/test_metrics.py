@@ -60,7 +60,9 @@ def test_whatever_does_not_keep_the_promise_is_told(
         read_metrics(write(tmp_path, *metrics, size=size), PROMISED, ranks=2)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"schema": "hidl.metrics/2"}', "\xff", '{"schema": "hidl.metrics/1"}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"schema": "hidl.metrics/2"}', "\xff", '{"schema": "hidl.metrics/1"}']
+)
 def test_what_is_no_metrics_document_is_told(tmp_path: Path, content: str) -> None:
     file = tmp_path / "metrics.json"
     file.write_bytes(content.encode("latin-1"))

@@ -39,7 +39,7 @@ def test_a_directory_is_a_name(root: Path) -> None:
 
 
 def test_a_name_that_fits_several_is_told_with_them(root: Path) -> None:
-    with pytest.raises(UsageError, match="2 runs are called '20260102': .*bbcc, .*bbbb"):
+    with pytest.raises(UsageError, match=r"2 runs are called '20260102': .*bbcc, .*bbbb"):
         find("20260102", root)
 
 

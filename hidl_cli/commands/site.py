@@ -1,0 +1,161 @@
+"""``hidl site``: the machines that hidl knows, and whether their files are in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hidl_cli.commands.arguments import JsonOption, complete_sites
+
+if TYPE_CHECKING:
+    from hidl_cli.inputs.overlay import Entry
+
+app = typer.Typer(no_args_is_help=True, help="The machines that hidl knows.")
+
+
+@app.command("list")
+def list_(json: JsonOption = False) -> None:
+    """List the sites, and where each comes from."""
+    from hidl_cli.commands.render import emit_json
+    from hidl_cli.commands.tables import show_table
+    from hidl_cli.inputs.load import examine
+    from hidl_cli.inputs.overlay import list_all
+    from hidl_cli.site.checks import RULES
+
+    rows = []
+    for entry in list_all("site"):
+        site = examine(RULES, entry).model  # a faulty file is listed too: `check` tells what is wrong with it
+        rows.append(
+            {
+                "name": entry.name,
+                "title": site.title if site else None,
+                "status": site.status if site else "faulty",
+                "origin": entry.origin,
+                "file": str(entry.path),
+            }
+        )
+    if json:
+        emit_json("hidl.site-list/1", sites=rows)
+    else:
+        show_table([{key: row[key] for key in ("name", "title", "status", "origin")} for row in rows])
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A site's name.", autocompletion=complete_sites)],
+    json: JsonOption = False,
+) -> None:
+    """Show a site as it resolves: with what it extends, and with what is detected of this machine."""
+    import yaml
+
+    from hidl_cli.commands.render import emit_json, printable, write
+    from hidl_cli.inputs.load import examine, valid
+    from hidl_cli.inputs.overlay import find
+    from hidl_cli.site.checks import RULES
+    from hidl_cli.site.load import resolve
+
+    entry = find("site", name)
+    examined = examine(RULES, entry)
+    site = resolve(valid(examined)).model_dump(mode="json")
+    if json:
+        emit_json("hidl.site/1", site=site, origin=entry.origin, files=[str(file) for file in examined.files])
+        return
+    for file in examined.files:
+        write(printable(f"# from {file}\n"))
+    write(yaml.safe_dump(site, sort_keys=False, allow_unicode=True))
+
+
+@app.command()
+def check(
+    sites: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME|FILE]...", help="Sites or files [default: all]", autocompletion=complete_sites),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Check site files: everything that is wrong with them, and which facts they leave unknown.
+
+    Ends with 3 where anything is wrong.
+    """
+    from hidl_cli.commands.render import emit_json, printable, write
+    from hidl_cli.errors import ExitCode
+    from hidl_cli.inputs.findings import as_document
+    from hidl_cli.inputs.load import examine, faulty
+    from hidl_cli.inputs.overlay import list_all
+    from hidl_cli.site.checks import RULES
+    from hidl_cli.site.load import resolve, unknown_facts
+
+    entries = [_named(word) for word in sites] if sites else list_all("site")
+    examined = [examine(RULES, entry) for entry in entries]
+    unknown = [unknown_facts(resolve(one.model)) if one.model else () for one in examined]
+    wrong = [one for one in examined if one.model is None]
+    if json:
+        documents = [
+            {
+                "name": one.entry.name,
+                "file": str(one.entry.path),
+                "findings": [as_document(finding) for finding in one.findings],
+                "unknown": [".".join(path) for path in paths],
+            }
+            for one, paths in zip(examined, unknown, strict=True)
+        ]
+        emit_json("hidl.site-check/1", ok=not wrong, sites=documents)
+        if wrong:
+            raise typer.Exit(ExitCode.INVALID_INPUT)
+        return
+    for one, paths in zip(examined, unknown, strict=True):
+        state = "in order" if one.model else f"{len(one.findings)} fault(s)"
+        write(printable(f"{one.entry.name}: {state} ({one.entry.path})\n"))
+        write("".join(f"  unknown: {'.'.join(path)}\n" for path in paths))
+    if wrong:
+        raise faulty(wrong)
+
+
+@app.command()
+def detect(json: JsonOption = False) -> None:
+    """Tell which site this is and why, and what hidl finds on this machine."""
+    from dataclasses import asdict
+
+    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.commands.tables import show_table
+    from hidl_cli.site.detect import choose
+    from hidl_cli.site.detect import detect as detect_sites
+    from hidl_cli.site.machine import gpus, machine
+
+    outcomes = detect_sites()
+    rows = [{"site": one.site, "matched": one.matched, "reasons": list(one.reasons)} for one in outcomes]
+    found = gpus()
+    facts = asdict(machine()) | {"gpus": found.gpus, "gpu_model": found.gpu_model}
+    if json:
+        site = choose(outcomes)
+        emit_json("hidl.site-detect/1", site=site or "local", detected=site is not None, sites=rows, machine=facts)
+        return
+    show_table(
+        [{"site": one.site, "": "yes" if one.matched else "no", "why": "; ".join(one.reasons)} for one in outcomes]
+    )
+    if found.gpus == 0:
+        del facts["gpu_model"]
+    show_table([{"this machine": key, "": "unknown" if value is None else value} for key, value in facts.items()])
+    if found.reason:
+        say(f"the number of GPUs is unknown: {found.reason}")
+    site = choose(outcomes)
+    say(f"this is {site}" if site else "no site matches: hidl uses `local`")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of site files, for editors."""
+    from hidl_cli.commands.render import write
+    from hidl_cli.inputs.jsonschema import text
+
+    write(text("site"))
+
+
+def _named(word: str) -> Entry:
+    """The entry that a word of the command line means: a file where it looks like one, else a site's name."""
+    from hidl_cli.inputs.overlay import at_path, find
+
+    path = Path(word)
+    return at_path("site", path) if path.suffix in (".yaml", ".yml") or "/" in word else find("site", word)

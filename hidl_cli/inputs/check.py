@@ -1,0 +1,56 @@
+"""A document against its model: every fault at once, each at its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, islice
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from hidl_cli.inputs.faults import Check, Fault
+from hidl_cli.inputs.findings import Finding
+from hidl_cli.inputs.tree import Node, place, plain
+from hidl_cli.inputs.wording import in_words
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+M = TypeVar("M", bound=BaseModel)
+
+MAX_FINDINGS = 100
+_BRANCHES = 4
+
+
+def check(
+    root: Node, model: type[M], checks: Iterable[Check], *, complete: bool = True
+) -> tuple[M | None, tuple[Finding, ...]]:
+    """The document as a model (None where anything is wrong), and what is wrong with it.
+
+    Without ``complete``, a part of the document could not be read, and missing keys are not reported. Of more than
+    100 findings, the last only says that there are more.
+    """
+    data = plain(root)
+    checked = None
+    details: list[ErrorDetails] = []
+    try:
+        checked = model.model_validate(data)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+    faults = chain(
+        (in_words(model, detail) for detail in details if complete or detail["type"] != "missing"),
+        (fault for rule in checks for fault in rule(data)),
+    )
+    # a fault inside of a union comes once per branch; wording hundreds of thousands would take long
+    unique = list(dict.fromkeys(islice(faults, _BRANCHES * (MAX_FINDINGS + 1))))
+    findings = [_at_its_place(root, fault) for fault in unique[:MAX_FINDINGS]]
+    if len(unique) > MAX_FINDINGS:
+        findings.append(
+            Finding(f"more than {MAX_FINDINGS} faults; the rest is not shown", "a file that fits its schema")
+        )
+    return (None if findings else checked), tuple(findings)
+
+
+def _at_its_place(root: Node, fault: Fault) -> Finding:
+    mark = place(root, fault.path, on_key=fault.on_key)
+    return Finding(fault.message, fault.expected, fault.path, mark, fault.suggestion)

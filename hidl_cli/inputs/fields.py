@@ -1,0 +1,36 @@
+"""The building blocks of the schemas: the strict base model, and the kinds of words that people write in files."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_NAME = r"^[a-z0-9][a-z0-9._-]*$"
+_IDENTIFIER = r"^[a-z][a-z0-9_]*$"
+_MODULE = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+_WALL_TIME = r"^(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d$"
+
+MAX_REGEX = 1000  # longer regular expressions are a mistake, and slow to compile
+
+#: What each pattern means, in words.
+PATTERNS = {
+    _NAME: "lower-case letters, digits, and . _ - after the first character",
+    _IDENTIFIER: "lower-case letters, digits and _, beginning with a letter",
+    _MODULE: "a Python module's name, such as package.module",
+    _WALL_TIME: "[days-]hours:minutes:seconds, such as 48:00:00 or 2-00:00:00",
+}
+
+Name = Annotated[str, Field(pattern=_NAME, max_length=64, description=PATTERNS[_NAME])]
+Identifier = Annotated[str, Field(pattern=_IDENTIFIER, max_length=64, description=PATTERNS[_IDENTIFIER])]
+Module = Annotated[str, Field(pattern=_MODULE, description=PATTERNS[_MODULE])]
+WallTime = Annotated[str, Field(pattern=_WALL_TIME, description=PATTERNS[_WALL_TIME])]
+Regex = Annotated[str, Field(max_length=MAX_REGEX)]
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+
+
+class Strict(BaseModel):
+    """The base of all that is read from YAML: immutable; an unknown key is an error, a string is no number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

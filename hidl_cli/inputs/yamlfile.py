@@ -1,0 +1,245 @@
+"""YAML with places: a file becomes a tree of values that know their line and column.
+
+The tree is built here from the parser's *events*, so that no foreign code recurses, expands aliases or constructs
+objects. The subset is the one that a configuration needs: one document, a mapping with text keys on top, the tags of
+the core schema. Limits keep a hostile file from costing more than a moment and a few megabytes. (Events are typed
+``Any``: the stubs of PyYAML do not say which of them have an anchor, a tag and a place.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.inputs import scalars
+from hidl_cli.inputs.findings import Finding, clipped
+from hidl_cli.inputs.source import UNPRINTABLE, Source, read_source
+from hidl_cli.inputs.tree import Member, Node, Span, describe
+
+MAX_DEPTH = 50
+MAX_VALUES = 50_000
+MAX_FINDINGS = 100
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser is some 20 times faster
+_MAPPING = "a mapping of `key: value` lines"
+_TAG = "tag:yaml.org,2002:"
+_SCALAR_TAGS: dict[str, tuple[type, ...]] = {
+    _TAG + "null": (type(None),),
+    _TAG + "bool": (bool,),
+    _TAG + "int": (int,),
+    _TAG + "float": (float, int),
+}
+_ADVICE = {
+    "mapping values are not allowed": "one `key: value` on a line; quotes around text that holds a colon and a space",
+    "found a tab character": "spaces for indentation; YAML allows no tabs there",
+    "cannot start any token": "quotes around text that starts with a special character, and no tabs for indentation",
+    "unexpected end of stream": "the quote or bracket that closes what is open",
+    "expected ',' or": "a comma between items, and a closing bracket",
+}
+
+
+@dataclass(frozen=True)
+class Document:
+    """What was read: the tree (None where the file is of no use at all), and every fault of its form."""
+
+    file: Path
+    root: Node | None
+    findings: tuple[Finding, ...]
+
+
+def read(path: Path) -> Document:
+    """Read a YAML file; never raises for anything that the file holds or is."""
+    try:
+        return parse(read_source(path))
+    except InvalidInput as error:
+        return Document(path, None, error.findings)
+
+
+def parse(source: Source) -> Document:
+    """Read a YAML text; never raises for anything that it holds."""
+    builder = _Builder(source)
+    try:
+        root = builder.document()
+    except InvalidInput as error:
+        return Document(source.file, None, (*builder.findings, *error.findings))
+    return Document(source.file, root, tuple(builder.findings))
+
+
+@dataclass
+class _Anchor:
+    """A node that aliases may refer to (None while it is being built), the values and the levels that it holds."""
+
+    node: Node | None = None
+    values: int = 0
+    levels: int = 0
+
+
+@dataclass
+class _Builder:
+    """Builds the tree of one document from its events; faults that it can step over are collected in ``findings``."""
+
+    source: Source
+    findings: list[Finding] = field(default_factory=list)
+    anchors: dict[str, _Anchor] = field(default_factory=dict)
+    values: int = 0
+    deepest: int = 0
+
+    def document(self) -> Node:
+        """The root, a mapping; raises ``InvalidInput`` with the fault that ends the reading."""
+        events = self._events()
+        next(events)  # the stream's start
+        if isinstance(next(events), yaml.StreamEndEvent):
+            self._stop(Span(self.source, 0, 0), "the file is empty", _MAPPING)
+        root = self._node(next(events), events, depth=1)
+        next(events)  # the document's end
+        after = next(events)
+        if not isinstance(after, yaml.StreamEndEvent):
+            self._stop(self._span(after), "the file holds more than one document", "one document in a file")
+        if not isinstance(root.content, dict):
+            self._stop(root.span, f"the file holds {describe(root.content)}", _MAPPING)
+        return root
+
+    def _events(self) -> Iterator[Any]:
+        try:
+            yield from yaml.parse(self.source.text, Loader=_LOADER)
+        except yaml.MarkedYAMLError as error:
+            self._stop_at_syntax_error(error)
+        except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter: escapes beyond Unicode, in Python
+            self._stop(Span(self.source, 0, 0), f"this is not YAML: {error}", "well-formed YAML")
+
+    def _node(self, event: Any, events: Iterator[Any], *, depth: int) -> Node:
+        """The node that begins with ``event``; takes what belongs to it from ``events``."""
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, depth)
+        values, deepest = self.values, self.deepest
+        self._grow(event, values=1, depth=depth)
+        self.deepest = depth
+        anchor = _Anchor()
+        if event.anchor:
+            self.anchors[event.anchor] = anchor
+        if isinstance(event, yaml.ScalarEvent):
+            anchor.node = self._scalar(event)
+        elif isinstance(event, yaml.MappingStartEvent):
+            anchor.node = self._mapping(event, events, depth)
+        else:
+            anchor.node = self._sequence(event, events, depth)
+        anchor.values, anchor.levels = self.values - values, self.deepest - depth
+        self.deepest = max(deepest, self.deepest)
+        return anchor.node
+
+    def _alias(self, event: Any, depth: int) -> Node:
+        anchor = self.anchors.get(event.anchor)
+        name = clipped(event.anchor)
+        if anchor is None:
+            self._stop(
+                self._span(event),
+                f"there is no anchor `&{name}` above",
+                "an alias of an anchor that was set before",
+            )
+        if anchor.node is None:
+            self._stop(self._span(event), f"`*{name}` refers to what it is a part of", "an alias of something else")
+        self._grow(event, values=anchor.values, depth=depth + anchor.levels)
+        self.deepest = max(self.deepest, depth + anchor.levels)
+        return anchor.node
+
+    def _scalar(self, event: yaml.ScalarEvent) -> Node:
+        span = self._span(event)
+        if UNPRINTABLE.search(event.value):  # by an escape sequence in double quotes
+            self._fault(span, "this text holds a control character", "printable text")
+        if (event.tag is None and not event.implicit[0]) or event.tag in (_TAG + "str", "!"):
+            return Node(span, event.value)
+        try:
+            value = scalars.resolve(event.value)
+        except ValueError as error:
+            self._fault(span, f"this is {error}", f"at most {scalars.MAX_DIGITS} digits")
+            value = 0
+        if event.tag in _SCALAR_TAGS and not isinstance(value, _SCALAR_TAGS[event.tag]):
+            self._fault(
+                span, f"the tag `{event.tag.replace(_TAG, '!!')}` does not fit this value", "the value without a tag"
+            )
+        elif event.tag is not None and event.tag not in _SCALAR_TAGS:
+            self._unknown_tag(event)
+        return Node(span, value)
+
+    def _sequence(self, start: yaml.SequenceStartEvent, events: Iterator[Any], depth: int) -> Node:
+        if start.tag not in (None, "!", _TAG + "seq"):
+            self._unknown_tag(start)
+        items = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            items.append(self._node(event, events, depth=depth + 1))
+        return Node(self._span(start), items)
+
+    def _mapping(self, start: yaml.MappingStartEvent, events: Iterator[Any], depth: int) -> Node:
+        if start.tag not in (None, "!", _TAG + "map"):
+            self._unknown_tag(start)
+        members: dict[str, Member] = {}
+        while not isinstance(event := next(events), yaml.MappingEndEvent):
+            key = self._node(event, events, depth=depth + 1)
+            value = self._node(next(events), events, depth=depth + 1)
+            name = self._key(key, members)
+            if name is not None:
+                members[name] = Member(key.span, value)
+        return Node(self._span(start), members)
+
+    def _key(self, key: Node, members: dict[str, Member]) -> str | None:
+        """The text of a new key of the mapping, or None, with the fault noted, where it cannot be one."""
+        written = clipped(self.source.text[key.span.start : key.span.end])
+        if written == "<<":
+            self._fault(key.span, "merge keys (`<<`) are not part of YAML 1.2", "the keys themselves, or `extends`")
+        elif not isinstance(key.content, str):
+            quoted = "" if isinstance(key.content, dict | list) else f'; if this is a name, write it as "{written}"'
+            self._fault(key.span, f"the key `{written}` is {describe(key.content)}", f"a key that is text{quoted}")
+        elif key.content in members:
+            first = members[key.content].key.mark().line
+            self._fault(key.span, f"the key `{written}` is given twice, first on line {first}", "each key once")
+        else:
+            return key.content
+        return None
+
+    def _grow(self, event: Any, *, values: int, depth: int) -> None:
+        """Count ``values`` more; stop the reading where the document becomes too large or too deep."""
+        self.values += values
+        if self.values > MAX_VALUES:
+            self._stop(
+                self._span(event),
+                f"more than {MAX_VALUES:,} values, counting each use of an alias",
+                "fewer values",
+            )
+        if depth > MAX_DEPTH:
+            self._stop(self._span(event), f"nested deeper than {MAX_DEPTH} levels", f"at most {MAX_DEPTH} levels")
+
+    def _unknown_tag(self, event: Any) -> None:
+        name = event.tag.replace(_TAG, "!!")
+        self._fault(self._span(event), f"the tag `{clipped(name)}` is not supported", "plain YAML values, without tags")
+
+    def _fault(self, span: Span, message: str, expected: str) -> None:
+        """Note a fault that the reading can step over."""
+        if len(self.findings) == MAX_FINDINGS:
+            self._stop(span, f"more than {MAX_FINDINGS} faults; the rest of the file was not read", "a YAML file")
+        self.findings.append(Finding(message, expected, mark=span.mark()))
+
+    def _stop(self, span: Span, message: str, expected: str) -> NoReturn:
+        """End the reading with a fault that nothing can be read after."""
+        raise InvalidInput(f"{span.source.file}: {message}", findings=[Finding(message, expected, mark=span.mark())])
+
+    def _stop_at_syntax_error(self, error: yaml.MarkedYAMLError) -> NoReturn:
+        problem = str(error.problem or error.context)
+        spans = [self._span_at(mark) for mark in (error.problem_mark, error.context_mark) if mark is not None]
+        span = spans[0] if spans else self._span_at(None)
+        if len(spans) > 1 and spans[1].mark().line != span.mark().line:
+            problem += f" ({error.context} that starts on line {spans[1].mark().line})"
+        advice = next((words for part, words in _ADVICE.items() if part in problem), "well-formed YAML")
+        self._stop(span, f"this is not YAML: {problem}", advice)
+
+    def _span(self, event: Any) -> Span:
+        return Span(self.source, event.start_mark.index, event.end_mark.index)
+
+    def _span_at(self, mark: Any) -> Span:
+        """One character at a mark of the parser, which may lie behind the end of the text."""
+        at = min(mark.index, max(0, len(self.source.text.rstrip()) - 1)) if mark else 0
+        return Span(self.source, at, at + 1)

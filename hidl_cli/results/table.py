@@ -1,0 +1,78 @@
+"""A scaling study as a table for terminals of 80 columns and more."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from hidl_cli.results.scaling import Step, Study
+
+BAR_WIDTH = 10
+COLOURS = {"pass": "green", "fail": "red", "inconclusive": "yellow", None: "default"}
+
+
+def table(study: Study) -> Table:
+    """Return one row per step, and verdict, reason and hint as the caption.
+
+    Measured means come with the coefficient of variation of the repetitions, efficiencies with their 95 % interval.
+    The bar is the measured part of the ideal. Only ASCII is used where the console's encoding has no more.
+    """
+    from rich import box
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = Table(
+        title=Text(f"{study.kind.capitalize()} scaling of {study.metric}"),
+        title_justify="left",
+        title_style="bold",
+        caption=_conclusion(study),
+        caption_justify="left",
+        caption_style="default",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 0, 0, 1),
+    )
+    for heading in (study.step_unit, "runs", study.unit, "CV", "speed-up", "efficiency", "95 % interval"):
+        rows.add_column(Text(heading), justify="right", no_wrap=heading != study.unit)
+    rows.add_column("of ideal", min_width=BAR_WIDTH)
+    for step in study.steps:
+        bar = ProgressBar(
+            total=1, completed=step.efficiency, width=BAR_WIDTH, complete_style="cyan", finished_style="cyan"
+        )
+        rows.add_row(*_cells(step), bar)
+    return rows
+
+
+def _cells(step: Step) -> tuple[str, ...]:
+    colour = COLOURS[step.verdict]
+    return (
+        str(step.n),
+        str(step.repetitions),
+        four_digits(step.mean),
+        "-" if step.variation is None else f"{step.variation:.1%}",
+        f"{step.speedup:.2f}",
+        f"[{colour}]{step.efficiency:.3f}[/]",
+        f"{step.interval.low:.3f} to {step.interval.high:.3f}" if step.interval else "-",
+    )
+
+
+def _conclusion(study: Study) -> Text:
+    """Verdict, reason and, where there is one, the next thing to do."""
+    from rich.text import Text
+
+    text = Text("\n")
+    text.append(study.verdict or "no verdict", f"bold {COLOURS[study.verdict]}")
+    text.append(f": {study.reason}")
+    if study.hint:
+        text.append(f"\nnext: {study.hint}")
+    return text
+
+
+def four_digits(value: float) -> str:
+    """Return a positive number with four significant digits and no exponent: 0.03061, 26.14, 13,457."""
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(value)))}f}"

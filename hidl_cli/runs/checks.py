@@ -1,0 +1,113 @@
+"""What must hold across the fields of a workload, beside its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeGuard
+
+from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
+from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.load import Rules
+from hidl_cli.inputs.tree import describe
+from hidl_cli.runs.workload import Workload
+
+_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+_DIRECTION = {"weak": "higher", "strong": "lower"}
+
+
+def one_program(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Exactly one of ``module`` and ``command`` says what is started."""
+    if not isinstance(data.get("program"), dict):
+        return
+    given = [key for key in ("module", "command") if mapping(data, "program").get(key) is not None]
+    if len(given) != 1:
+        message = "both `module` and `command` are given" if given else "neither `module` nor `command` is given"
+        yield Fault(("program",), message, "exactly one of `module` and `command`", on_key=True)
+
+
+def parameters(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Choices, limits and defaults of a parameter agree with its type and with one another."""
+    known = mapping(data, "parameters")
+    for name in known:
+        yield from _choices(name, mapping(known, name))
+        yield from _limits(name, mapping(known, name))
+        if "default" in mapping(known, name):
+            yield from _value(("parameters", name, "default"), mapping(known, name), known[name]["default"])
+
+
+def stack_conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """``when`` names parameters and values that they can have."""
+    known, stacks = mapping(data, "parameters"), data.get("stacks")
+    for index, choice in enumerate(stacks if isinstance(stacks, list) else []):
+        for name, value in mapping(choice, "when").items():
+            path = ("stacks", index, "when", name)
+            if name not in known:
+                message = f"there is no parameter called `{clipped(name)}`"
+                yield Fault(path, message, one_of(known), nearest(name, known), on_key=True)
+            else:
+                yield from _value(path, mapping(known, name), value)
+
+
+def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Efficiency is computed from a metric of this workload, one that grows (weak) or shrinks (strong) with ranks."""
+    scaling, metrics = mapping(data, "scaling"), mapping(data, "metrics")
+    name, kind = scaling.get("metric"), scaling.get("kind")
+    if not isinstance(name, str):
+        return
+    if name not in metrics:
+        message = f"there is no metric called `{clipped(name)}`"
+        yield Fault(("scaling", "metric"), message, one_of(metrics), nearest(name, metrics))
+    wanted = _DIRECTION.get(kind) if isinstance(kind, str) else None
+    better = mapping(metrics, name).get("better")
+    if wanted and isinstance(better, str) and better in _DIRECTION.values() and better != wanted:
+        message = f"{kind} scaling is judged by a metric that is better {wanted}, and `{name}` is better {better}"
+        yield Fault(("scaling", "metric"), message, f"a metric that is better {wanted}")
+    if mapping(metrics, name).get("equal_on_all_ranks") is True:
+        message = f"`{name}` is a value that all ranks must agree on, no measure of performance"
+        yield Fault(("scaling", "metric"), message, "a metric without `equal_on_all_ranks`")
+
+
+def _choices(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
+    path = ("parameters", name)
+    kind, choices = parameter.get("type"), parameter.get("choices", [])
+    if kind == "choice" and not choices:
+        yield Fault(path, f"parameter `{name}` has type choice, but no `choices`", "`choices: [...]`", on_key=True)
+    if kind in _TYPES and choices:
+        yield Fault(
+            (*path, "choices"), f"type {kind} takes no `choices`", "`type: choice`, or no `choices`", on_key=True
+        )
+
+
+def _limits(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
+    kind, lowest, highest = (parameter.get(key) for key in ("type", "min", "max"))
+    for key in ("min", "max"):
+        if parameter.get(key) is not None and kind in ("str", "bool", "choice"):
+            yield Fault(("parameters", name, key), f"type {kind} takes no `{key}`", "type int or float", on_key=True)
+    if _is_number(lowest) and _is_number(highest) and lowest > highest:
+        yield Fault(("parameters", name, "min"), f"min ({lowest}) is more than max ({highest})", f"at most {highest}")
+
+
+def _value(path: tuple[str | int, ...], parameter: Mapping[str, Any], value: Any) -> Iterator[Fault]:
+    """What is wrong with a parameter's value, where its type and limits are themselves in order."""
+    kind, choices = parameter.get("type"), parameter.get("choices")
+    if kind == "choice" and isinstance(choices, list) and choices and value not in choices:
+        words = [str(choice) for choice in choices]
+        yield Fault(path, f"`{clipped(str(value))}` is none of the choices", one_of(words), nearest(value, words))
+    if kind not in _TYPES or isinstance(value, dict | list):
+        return
+    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
+        yield Fault(path, f"the value is {describe(value)}, but the parameter's type is {kind}", _WORDS[kind])
+    elif _is_number(value):
+        if _is_number(lowest := parameter.get("min")) and value < lowest:
+            yield Fault(path, f"{value} is less than min", f"at least {lowest}")
+        if _is_number(highest := parameter.get("max")) and value > highest:
+            yield Fault(path, f"{value} is more than max", f"at most {highest}")
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+#: What a workload's file must satisfy.
+RULES = Rules("workload", Workload, (one_program, parameters, stack_conditions, scaling_metric))

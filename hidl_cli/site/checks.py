@@ -1,0 +1,65 @@
+"""What must hold across the fields of a site, beside its schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
+from hidl_cli.inputs.fields import MAX_REGEX
+from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.load import Rules
+from hidl_cli.site.schema import Site
+
+
+def references(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Partitions name a node type, and the default partition is a partition."""
+    node_types, partitions = mapping(data, "node_types"), mapping(data, "partitions")
+    for name in partitions:
+        node_type = mapping(partitions, name).get("node_type")
+        if isinstance(node_type, str) and node_type not in node_types:
+            yield _dangling(("partitions", name, "node_type"), "node type", node_type, node_types)
+    default = data.get("default_partition")
+    if isinstance(default, str) and default not in partitions:
+        yield _dangling(("default_partition",), "partition", default, partitions)
+
+
+def node_limits(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """A partition's smallest job is not larger than its largest."""
+    partitions = mapping(data, "partitions")
+    for name in partitions:
+        fewest, most = (mapping(partitions, name).get(key) for key in ("min_nodes", "max_nodes"))
+        if isinstance(fewest, int) and isinstance(most, int) and fewest > most:
+            path = ("partitions", name, "min_nodes")
+            yield Fault(path, f"min_nodes ({fewest}) is more than max_nodes ({most})", f"at most {most}")
+
+
+def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """``match`` holds at least one condition, and its regular expressions compile."""
+    match = data.get("match")
+    if match == {}:
+        yield Fault(("match",), "`match` holds no condition, so it would hold everywhere", "hostname, env or both")
+    patterns: dict[tuple[str, ...], Any] = {("match", "hostname"): mapping(data, "match").get("hostname")}
+    for variable, pattern in mapping(mapping(data, "match"), "env").items():
+        patterns["match", "env", variable] = pattern
+    for path, pattern in patterns.items():
+        if isinstance(pattern, str) and len(pattern) <= MAX_REGEX and (problem := _does_not_compile(pattern)):
+            message = f"`{clipped(pattern)}` is no regular expression: {problem}"
+            yield Fault(path, message, "a regular expression of Python's `re`")
+
+
+def _dangling(path: tuple[str, ...], what: str, name: str, known: Mapping[str, Any]) -> Fault:
+    return Fault(path, f"there is no {what} called `{clipped(name)}`", one_of(known), nearest(name, known))
+
+
+def _does_not_compile(pattern: str) -> str | None:
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        return str(error)
+    return None
+
+
+#: What a site's file must satisfy.
+RULES = Rules("site", Site, (references, node_limits, conditions), own=frozenset({"name", "extends", "match"}))

@@ -1,0 +1,133 @@
+"""Which site is this: the ``match`` of every known site against the host's name and the environment, with reasons."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.inputs import overlay, tree, yamlfile
+from hidl_cli.inputs.findings import Finding
+from hidl_cli.inputs.load import examine
+from hidl_cli.inputs.overlay import Entry
+from hidl_cli.inputs.source import Source, read_source
+from hidl_cli.site.checks import RULES, conditions
+from hidl_cli.site.schema import Match
+
+_MATCH_BLOCK = re.compile(r"^match[ \t]*:.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)
+_NOT_PLAIN_KEYS = re.compile(r"""^(?:[{?"'&!]|--- )""", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition of a ``match``: ``value`` (None: not set) must match the regular expression as a whole."""
+
+    subject: str
+    pattern: str
+    value: str | None
+
+    @property
+    def holds(self) -> bool:
+        return self.value is not None and re.fullmatch(self.pattern, self.value) is not None
+
+    @property
+    def reason(self) -> str:
+        """Why it holds or not, for people."""
+        if self.value is None:
+            return f"{self.subject} is not set"
+        return f"{self.subject} '{self.value}' {'matches' if self.holds else 'does not match'} '{self.pattern}'"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Whether this is that site: the conditions of its ``match``; ``findings``: why they could not be read."""
+
+    site: str
+    conditions: tuple[Condition, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def matched(self) -> bool:
+        return bool(self.conditions) and all(condition.holds for condition in self.conditions)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why this is that site or not, for people."""
+        if self.findings:
+            return ("its file is faulty",)
+        return tuple(condition.reason for condition in self.conditions) or ("its file has no `match`",)
+
+
+def detect(hostname: str | None = None, environment: Mapping[str, str] = os.environ) -> tuple[Outcome, ...]:
+    """The outcome for every known site.
+
+    The host's name is what the kernel says (``hostname``), without asking a name server. Only the ``match`` of a file
+    is parsed where it is written plainly, so that dozens of sites cost milliseconds.
+    """
+    name = os.uname().nodename if hostname is None else hostname
+    return tuple(_outcome(entry, name, environment) for entry in overlay.list_all("site"))
+
+
+def choose(outcomes: Iterable[Outcome]) -> str | None:
+    """The site that matched by the most conditions, None where none did.
+
+    Raises ``InvalidInput`` where two matched by equally many, or where a site's ``match`` could not be read.
+    """
+    outcomes = tuple(outcomes)
+    name_it = "name the site with --site"
+    if findings := [finding for outcome in outcomes for finding in outcome.findings]:
+        faulty = ", ".join(outcome.site for outcome in outcomes if outcome.findings)
+        raise InvalidInput(f"cannot tell whether this is {faulty}", findings=findings, hint=f"mend it, or {name_it}")
+    matched = [outcome for outcome in outcomes if outcome.matched]
+    most = max((len(outcome.conditions) for outcome in matched), default=0)
+    best = [outcome.site for outcome in matched if len(outcome.conditions) == most]
+    if len(best) > 1:
+        raise InvalidInput(
+            f"this machine matches more than one site: {' and '.join(best)}",
+            hint=f"give one of them a further condition under `match`, or {name_it}",
+        )
+    return best[0] if best else None
+
+
+def evaluate(site: str, match: Match, hostname: str, environment: Mapping[str, str]) -> Outcome:
+    """The conditions of a ``match`` with what they were held against."""
+    found = [] if match.hostname is None else [Condition("host name", match.hostname, hostname)]
+    found += [Condition(f"${name}", pattern, environment.get(name)) for name, pattern in match.env.items()]
+    return Outcome(site, tuple(found))
+
+
+def _outcome(entry: Entry, hostname: str, environment: Mapping[str, str]) -> Outcome:
+    try:
+        source = read_source(entry.path)
+    except InvalidInput as error:
+        return Outcome(entry.name, findings=error.findings)
+    text = source.text.replace("\r\n", "\n").replace("\r", "\n")
+    block = _MATCH_BLOCK.search(text)
+    inherits = bool(entry.shadows) and "extends" in text  # possibly the file of the same name that this one hides
+    if not block and not inherits and not _NOT_PLAIN_KEYS.search(text):
+        return Outcome(entry.name)
+    match = _read_plain(Source(entry.path, block[0])) if block else None
+    if match is None:
+        examined = examine(RULES, entry)
+        if examined.model is None:
+            return Outcome(entry.name, findings=examined.findings)
+        match = examined.model.match
+    return evaluate(entry.name, match, hostname, environment) if match else Outcome(entry.name)
+
+
+def _read_plain(block: Source) -> Match | None:
+    """The ``match`` that these lines of a site file hold; None where the whole file is needed to tell."""
+    document = yamlfile.parse(block)
+    if document.root is None or document.findings:
+        return None
+    data = tree.plain(document.root)
+    if any(conditions(data)):
+        return None
+    try:
+        return Match.model_validate(data.get("match"))
+    except ValidationError:
+        return None

@@ -1,0 +1,51 @@
+"""What must hold across the fields of a stack, beside its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
+from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.load import Rules
+from hidl_cli.stack.schema import Stack
+
+
+def names_and_specifiers(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Package names are those of PEP 508, each given once; versions are specifiers of PEP 440."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.utils import InvalidName, canonicalize_name
+
+    seen: dict[str, str] = {}
+    for name, version in mapping(data, "packages").items():
+        path = ("packages", name)
+        try:
+            canonical = canonicalize_name(name, validate=True)
+        except InvalidName:
+            expected = "letters, digits, and . _ - between them (PEP 508)"
+            yield Fault(path, f"`{clipped(name)}` is no package name", expected, on_key=True)
+            continue
+        if canonical in seen:
+            yield Fault(
+                path, f"`{name}` and `{seen[canonical]}` are the same package", "each package once", on_key=True
+            )
+        seen[canonical] = name
+        if isinstance(version, str):
+            try:
+                SpecifierSet(version)
+            except InvalidSpecifier:
+                expected = "a version specifier (PEP 440), such as `>=2.5`, `==4.1.*` or empty"
+                yield Fault(path, f"`{clipped(version)}` is no version specifier", expected)
+
+
+def mpi_is_installed(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """The package of the MPI library is among the packages."""
+    mpi, packages = data.get("mpi"), mapping(data, "packages")
+    if isinstance(mpi, str) and packages and mpi not in packages:
+        yield Fault(
+            ("mpi",), f"the package `{clipped(mpi)}` is not among `packages`", one_of(packages), nearest(mpi, packages)
+        )
+
+
+#: What a stack's file must satisfy.
+RULES = Rules("stack", Stack, (names_and_specifiers, mpi_is_installed), appended=frozenset({("verify", "imports")}))

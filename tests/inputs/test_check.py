@@ -1,0 +1,235 @@
+"""A file against its schema: every fault in one go, each on its line, in words for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from hidl_cli.inputs.findings import Finding
+from hidl_cli.inputs.load import Examined, Rules, examine
+from hidl_cli.inputs.overlay import at_path
+from hidl_cli.runs.checks import RULES as WORKLOAD
+from hidl_cli.site.checks import RULES as SITE
+from hidl_cli.stack.checks import RULES as STACK
+
+GOOD_SITE = """\
+name: x
+title: X
+scheduler: local
+launchers: [mpiexec]
+node_types:
+  cpu: {cores: 56, memory_gib: 192}
+partitions:
+  normal: {node_type: cpu, min_nodes: 3, max_nodes: 512, max_wall: 48:00:00}
+default_partition: normal
+"""
+GOOD_STACK = """\
+name: x
+title: X
+mpi: mpich
+packages:
+  mpich: ">=5.0"
+"""
+GOOD_WORKLOAD = """\
+name: x
+title: X
+program: {module: some.module}
+stacks: [{stack: mpi}]
+parameters:
+  kind: {type: choice, choices: [small, large], default: small}
+  size: {type: int, min: 1, max: 8, default: 4}
+metrics:
+  speed: {unit: images/s, better: higher}
+  time: {unit: s, better: lower}
+  checksum: {unit: sha256, equal_on_all_ranks: true}
+scaling: {metric: speed, kind: weak, target: 0.7}
+"""
+
+
+@pytest.fixture
+def checked(tmp_path: Path, config: Path) -> Any:
+    """``checked(RULES, text)``: the outcome for a file ``x.yaml`` with this text."""
+
+    def check(rules: Rules[Any], text: str) -> Examined[Any]:
+        file = tmp_path / "x.yaml"
+        file.write_text(text, encoding="utf-8")
+        return examine(rules, at_path(rules.kind, file))
+
+    return check
+
+
+def lines(findings: tuple[Finding, ...]) -> list[int]:
+    return [finding.mark.line for finding in findings if finding.mark]
+
+
+@pytest.mark.parametrize(("rules", "text"), [(SITE, GOOD_SITE), (STACK, GOOD_STACK), (WORKLOAD, GOOD_WORKLOAD)])
+def test_a_good_file_has_no_findings(checked: Any, rules: Rules[Any], text: str) -> None:
+    examined = checked(rules, text)
+
+    assert examined.findings == ()
+    assert examined.model.name == "x"
+
+
+def test_six_mistakes_give_six_findings_each_on_its_line(checked: Any) -> None:
+    text = dedent("""\
+        name: x
+        title: A site with six mistakes
+        scheduler: local
+        launchers: [mpiexec, mpiexc]
+        node_types:
+          gpu:
+            coers: 56
+            memory_gib: "192"
+            gpus: -4
+        partitions:
+          normal: {node_type: gpuu, max_wall: 48:00}
+        default_partition: normal
+        """)
+
+    examined = checked(SITE, text)
+
+    assert examined.model is None
+    assert [
+        (finding.mark.line, finding.mark.text[finding.mark.column - 1 :][: finding.mark.length], finding.suggestion)
+        for finding in examined.findings
+    ] == [
+        (4, "mpiexc", "mpiexec"),
+        (7, "coers", "cores"),
+        (8, '"192"', "192"),
+        (9, "-4", None),
+        (11, "gpuu", "gpu"),
+        (11, "48:00", None),
+    ]
+
+
+def test_findings_are_worded_for_people(checked: Any) -> None:
+    text = dedent("""\
+        name: x
+        title: [X]
+        node_types:
+          cpu: {detect: yes, cores: 1.0, sockets: "two", gpus: , memory_gib: .inf}
+          gpu: []
+        """)
+
+    words = [f"{finding.message} / {finding.expected}" for finding in checked(SITE, text).findings]
+
+    assert words == [
+        "the key `scheduler` is missing / one of: local (who gives the allocation)",
+        "the key `launchers` is missing / a list (who starts ranks inside an allocation; the first is the default)",
+        "the key `partitions` is missing / a mapping of `key: value` lines (queues)",
+        "the key `default_partition` is missing / text (a key of partitions)",
+        "`title` is a list / text (the site's full name, for people)",
+        "`node_types.cpu.detect` is text / true or false (fill what is null from the machine that hidl runs on, at run "
+        "time)",
+        "`node_types.cpu.cores` is a number / a whole number (physical cores per node that jobs may use)",
+        "`node_types.cpu.sockets` is text / a whole number (processor sockets per node)",
+        "`node_types.cpu.memory_gib` is inf / a finite number",
+        "`node_types.gpu` is a list / a mapping of `key: value` lines",
+    ]
+
+
+def one(examined: Examined[Any]) -> Finding:
+    (finding,) = examined.findings
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message", "suggestion"),
+    [
+        ("default_partition: normal", "default_partition: normla", 9, "no partition called `normla`", "normal"),
+        ("node_type: cpu", "node_type: CPU", 8, "no node type called `CPU`", "cpu"),
+        ("min_nodes: 3", "min_nodes: 600", 8, "min_nodes (600) is more than max_nodes (512)", None),
+        ("name: x", "name: y", 1, "the name is `y`, but the file is called x.yaml", None),
+        ("scheduler", "match: {}\nscheduler", 3, "holds no condition", None),
+        ("scheduler", "match: {hostname: 'a('}\nscheduler", 3, "no regular expression", None),
+        ("scheduler", "match: {env: {A: '['}}\nscheduler", 3, "no regular expression", None),
+        ("scheduler", "status: inservice\nscheduler", 3, "cannot be `inservice`", "in-service"),
+        ("  cpu:", "  CPU_1: {}\n  cpu:", 6, "`CPU_1` is not well-formed", None),
+        ("[mpiexec]", "[]", 4, "`launchers` is empty", None),
+        ("title: X", "title: X\nextends: lcoal", 3, "no site called `lcoal`", "local"),
+        ("title: X", "title: X\nextends: x", 3, "`x` extends itself", None),
+        ("title: X", "title: X\nextends: [a]", 3, "`extends` is a list", None),
+    ],
+)
+def test_one_mistake_in_a_site(
+    checked: Any, old: str, new: str, line: int, message: str, suggestion: str | None
+) -> None:
+    finding = one(checked(SITE, GOOD_SITE.replace(old, new, 1)))
+
+    assert message in finding.message
+    assert (finding.mark and finding.mark.line, finding.suggestion) == (line, suggestion)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ('mpich: ">=5.0"', "mpich: 5.0", 5, "`packages.mpich` is a number"),
+        ('mpich: ">=5.0"', "mpich: 5.x", 5, "`5.x` is no version specifier"),
+        ("  mpich:", '  "a b": ""\n  mpich:', 5, "`a b` is no package name"),
+        ("  mpich:", '  MPICH: ""\n  mpich:', 6, "`mpich` and `MPICH` are the same package"),
+        ("  mpich:", "  mpich4:", 3, "package `mpich` is not among"),
+        ("title: X", "title: X\nverify: {imports: ['os; evil']}", 3, "`os; evil` is not well-formed"),
+    ],
+)
+def test_one_mistake_in_a_stack(checked: Any, old: str, new: str, line: int, message: str) -> None:
+    finding = one(checked(STACK, GOOD_STACK.replace(old, new, 1)))
+
+    assert message in finding.message
+    assert finding.mark
+    assert finding.mark.line == line
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message", "suggestion"),
+    [
+        ("{module: some.module}", "{}", 3, "neither `module` nor `command`", None),
+        ("{module: some.module}", "{module: a, command: [b]}", 3, "both `module` and `command`", None),
+        ("{module: some.module}", "{module: 'a b'}", 3, "not well-formed", None),
+        ("{module: some.module}", "{command: []}", 3, "`program.command` is empty", None),
+        ("stack: mpi", "stack: mpi, when: {knid: small}", 4, "no parameter called `knid`", "kind"),
+        ("stack: mpi", "stack: mpi, when: {kind: lrge}", 4, "`lrge` is none of the choices", "large"),
+        ("stack: mpi", "stack: mpi, when: {size: 9}", 4, "9 is more than max", None),
+        ("default: small", "default: smal", 6, "`smal` is none of the choices", "small"),
+        ("choices: [small, large]", "choices: []", 6, "has type choice, but no `choices`", None),
+        ("type: choice,", "type: str,", 6, "type str takes no `choices`", None),
+        ("default: small", "default: small, min: 1", 6, "type choice takes no `min`", None),
+        ("default: 4", "default: 0", 7, "0 is less than min", None),
+        ("default: 4", "default: 4.5", 7, "the value is a number, but the parameter's type is int", None),
+        ("default: 4", "default: true", 7, "the value is true or false, but the parameter's type is int", None),
+        ("default: 4", "default: [4]", 7, "`parameters.size.default` is a list", None),
+        ("min: 1, max: 8, default: 4", "min: 5, max: 4, default: 4", 7, "min (5) is more than max (4)", None),
+        ("  size:", "  Size:", 7, "`Size` is not well-formed", None),
+        ("metric: speed", "metric: sped", 12, "no metric called `sped`", "speed"),
+        ("metric: speed", "metric: time", 12, "`time` is better lower", None),
+        ("metric: speed", "metric: checksum", 12, "all ranks must agree on", None),
+        ("kind: weak", "kind: strong", 12, "`speed` is better higher", None),
+        ("target: 0.7", "target: 70", 12, "`scaling.target` is 70", None),
+    ],
+)
+def test_one_mistake_in_a_workload(
+    checked: Any, old: str, new: str, line: int, message: str, suggestion: str | None
+) -> None:
+    found = checked(WORKLOAD, GOOD_WORKLOAD.replace(old, new, 1)).findings
+
+    finding = next(finding for finding in found if message in finding.message)
+    assert {other.mark.line for other in found if other.mark} == {line}
+    assert finding.suggestion == suggestion
+
+
+def test_cross_checks_run_on_what_is_left_of_a_broken_file(checked: Any) -> None:
+    text = GOOD_SITE.replace("cores: 56", "cores: many").replace("default_partition: normal", "default_partition: nope")
+
+    assert lines(checked(SITE, text).findings) == [6, 9]
+
+
+def test_faults_of_form_and_of_content_are_told_together(checked: Any) -> None:
+    text = GOOD_SITE.replace("title: X", "title: X\ntitle: Y").replace("cores: 56", "coers: 56")
+
+    assert lines(checked(SITE, text).findings) == [3, 7]
+
+
+def test_a_whole_number_serves_where_a_number_is_asked_for(checked: Any) -> None:
+    assert checked(SITE, GOOD_SITE).model.node_types["cpu"].memory_gib == 192
