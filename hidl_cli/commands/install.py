@@ -21,6 +21,7 @@ def install(
     stacks: Annotated[
         list[str], typer.Argument(metavar="STACK...", help="Stacks (hidl stack list).", autocompletion=complete_stacks)
     ],
+    *,
     site: SiteOption = None,
     prefix: PrefixOption = None,
     locked: Annotated[bool, typer.Option("--locked", help="Fail where no lock fits, rather than make one.")] = False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,7 +31,7 @@ def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption
     where = load_site(site)
     root = installation.root(where, prefix)
     installed = [found for found in installation.list_all(root) if found.manifest["site"] == where.name]
-    documents = [
+    documents: list[dict[str, Any]] = [
         {
             "name": entry.name,
             "title": load_stack(entry.name).title,
@@ -100,6 +99,7 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
 @app.command()
 def lock(
     name: StackArgument,
+    *,
     check: Annotated[bool, typer.Option("--check", help="Only say whether a lock fits; exit code 4 if not.")] = False,
     site: SiteOption = None,
     prefix: PrefixOption = None,

@@ -12,6 +12,7 @@ from hidl_cli.commands.install import PrefixOption
 
 def uninstall(
     stack: Annotated[str, typer.Argument(help="An installed stack.", autocompletion=complete_stacks)],
+    *,
     site: SiteOption = None,
     prefix: PrefixOption = None,
     everything: Annotated[

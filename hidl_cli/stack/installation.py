@@ -152,7 +152,7 @@ def _usable(manifest: Mapping[str, Any], prefix: Path) -> bool:
 def current(stack_directory: Path) -> Path | None:
     """The prefix that ``current`` links to; None where there is no such link or it leads elsewhere."""
     try:
-        name = os.readlink(stack_directory / CURRENT)
+        name = str((stack_directory / CURRENT).readlink())
     except OSError:
         return None
     return stack_directory / name if _ID.fullmatch(name) else None

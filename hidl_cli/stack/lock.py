@@ -132,7 +132,7 @@ def directories(root: Path) -> tuple[Path, ...]:
 def choose(stack: Stack, target: Target, places: Sequence[Path]) -> Choice:
     """The first lock in ``places`` that fits the stack's recipe and the target; ``InvalidInput`` for a damaged one."""
     name = f"{stack.name}-{target.python}-{target.platform}-{target.accelerator}.txt"
-    passed_over = []
+    passed_over: list[PassedOver] = []
     for file in (place / name for place in places):
         if not file.is_file():
             continue

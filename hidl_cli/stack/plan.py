@@ -1,4 +1,4 @@
-"""The plan of an installation: what is installed from which lock, and where. The dry run prints it, the act consumes it."""
+"""The plan of an installation: what is installed, from which lock and where; printed by the dry run, then followed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class InstallPlan:
     def __post_init__(self) -> None:
         if any(character in str(self.root) for character in _UNUSABLE):
             raise InvalidInput(
-                f"stacks cannot be installed below {str(self.root)!r}: PATH cannot hold a directory with ':' or a line end",
+                f"stacks cannot be installed below {str(self.root)!r}: PATH cannot hold ':' or a line end",
                 hint="choose another place with --prefix, or with `install.root` in the site's file",
             )
 

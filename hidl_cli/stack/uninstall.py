@@ -37,7 +37,7 @@ def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Pa
 
 
 def uninstall(root: Path, site: str, stack: str, *, everything: bool, on_wait: Callable[[str], None]) -> list[Path]:
-    """Remove what ``installed`` lists, each with its modulefile, and the link to the one in use. Locks and logs stay."""
+    """Remove what ``installed`` lists, with its modulefiles and the link to the one in use. Locks and logs stay."""
     installed(root, site, stack, everything=everything)
     directory = root / site / stack
     modulefiles = installation.modulefiles(root, site, stack)

@@ -28,10 +28,8 @@ _FOREIGN = ("PYTHON", "PMI", "SLURM_", "HYDRA_", "MPI_LOCAL", "OMPI_", "HIDL_WOR
 def step(plan: InstallPlan) -> Step:
     """The command that verifies the plan's prefix."""
     prefix = plan.prefix
-    argv = [prefix / "bin" / "mpiexec", "-n", _RANKS, prefix / "bin" / "python", "-m", "hidl_workloads.verify"]
-    if plan.imports:
-        argv += ["--imports", *plan.imports]
-    argv += ["--report", _report(prefix)]
+    mpi = [prefix / "bin" / "mpiexec", "-n", _RANKS, prefix / "bin" / "python", "-m", "hidl_workloads.verify"]
+    argv = [*mpi, f"--imports={','.join(plan.imports)}", f"--report={_report(prefix)}"]
     variables = {"HIDL_WORLD_SIZE": str(_RANKS)}
     return Step(f"verify on {_RANKS} MPI ranks", tuple(map(str, argv)), variables)
 

@@ -115,22 +115,13 @@ class Wheels:
     def steps(self, plan: InstallPlan) -> tuple[Step, ...]:
         """See ``Provider``. Hashes are checked for every package but hidl's own wheels, which are built here."""
         python = str(plan.prefix / "bin" / "python")
-        name = f"{plan.stack}-{plan.id}"
-        venv = [
-            find_uv_bin(),
-            "venv",
-            "--no-project",
-            "--python",
-            str(plan.target.interpreter),
-            "--prompt",
-            name,
-            str(plan.prefix),
-        ]
+        options = ["--no-project", "--allow-existing", "--prompt", f"{plan.stack}-{plan.id}"]
+        venv = ["venv", *options, "--python", str(plan.target.interpreter), str(plan.prefix)]
         own = [str(wheel.file) for wheel in plan.own]
         install = self._install(plan, "--python", python, "-r", str(plan.lock_file), *own)
         variables = pip_settings.uv_variables(self.sources, self.environ)
         return (
-            Step("make the virtual environment", tuple(venv)),
+            Step("make the virtual environment", (find_uv_bin(), *venv)),
             Step(f"install {len(plan.lock.packages)} packages", (find_uv_bin(), *install), variables),
         )
 
