@@ -38,7 +38,7 @@ class Reducer:
         self._requests: deque[Any] = deque()
 
     def start(self, array: Any) -> None:
-        """Begin to sum ``array`` (contiguous; the buffer or the DLPack protocol) in place: hands off until ``finish``."""
+        """Begin to sum ``array`` (contiguous; the buffer or the DLPack protocol) in place; hands off until ``finish``."""
         from mpi4py import MPI
 
         if self.world.size > 1:
