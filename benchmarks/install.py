@@ -20,7 +20,7 @@ def measure() -> list[Outcome]:
         env = private_environment(root)
         wall([HIDL, "install", "mpi"], env=env)  # fills the caches
         installations = root / "data" / "hidl" / "installations"
-        (prefix,) = (path.parent for path in installations.glob("*/mpi/*/manifest.json"))
+        prefix = (installations / "local" / "mpi" / "current").resolve()
         lock = root / "lock.txt"
         shutil.copy(prefix / "lock.txt", lock)
         shutil.rmtree(installations)
