@@ -121,7 +121,7 @@ def hidl_with(tmp_path: Path, stack_prefix: Callable[[str], Path]) -> Callable[.
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's configuration directory, empty, for code that is called in this process; /etc/hidl is ``<tmp>/etc``."""
+    """The user's configuration directory, empty, for code called in this process; /etc/hidl is ``<tmp>/etc``."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr("hidl_cli.paths.SYSTEM_CONFIG", tmp_path / "etc")
     return tmp_path / "config" / "hidl"

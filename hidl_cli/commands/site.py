@@ -82,7 +82,7 @@ def check(
     from hidl_cli.commands.render import emit_json, printable, write
     from hidl_cli.errors import ExitCode
     from hidl_cli.inputs.findings import as_document
-    from hidl_cli.inputs.load import examine, faulty
+    from hidl_cli.inputs.load import counted, examine, faulty
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.site.checks import RULES
     from hidl_cli.site.load import resolve, unknown_facts
@@ -106,7 +106,7 @@ def check(
             raise typer.Exit(ExitCode.INVALID_INPUT)
         return
     for one, paths in zip(examined, unknown, strict=True):
-        state = "in order" if one.model else f"{len(one.findings)} fault(s)"
+        state = "in order" if one.model else counted(len(one.findings))
         write(printable(f"{one.entry.name}: {state} ({one.entry.path})\n"))
         write("".join(f"  unknown: {'.'.join(path)}\n" for path in paths))
     if wrong:

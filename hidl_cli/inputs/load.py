@@ -61,8 +61,12 @@ def faulty(examined: Sequence[Examined[M]]) -> InvalidInput:
     """The error that carries the findings of all of ``examined``, each once."""
     findings = list(dict.fromkeys(finding for one in examined for finding in one.findings))
     what = ", ".join(f"{one.entry.kind} '{one.entry.name}'" for one in examined if one.findings)
-    count = "one fault" if len(findings) == 1 else f"{len(findings)} faults"
-    return InvalidInput(f"{what}: {count}", findings=findings)
+    return InvalidInput(f"{what}: {counted(len(findings))}", findings=findings)
+
+
+def counted(faults: int) -> str:
+    """``1 fault``, ``2 faults``, ..."""
+    return f"{faults} fault" if faults == 1 else f"{faults} faults"
 
 
 def examine(rules: Rules[M], entry: Entry) -> Examined[M]:
@@ -75,8 +79,8 @@ def examine(rules: Rules[M], entry: Entry) -> Examined[M]:
     merged = links[0].root
     for link in links[1:]:
         if link.root is not None:
-            kept = rules.own if link.entry.name != entry.name else frozenset({"extends"})
-            merged = tree.merge(tree.without(link.root, kept), merged, appended=rules.appended)
+            dropped = rules.own if link.entry.name != entry.name else frozenset({"extends"})
+            merged = tree.merge(tree.without(link.root, dropped), merged, appended=rules.appended)
     across = rules.checks if complete else ()  # what these would miss may stand in what could not be read
     checks = (*across, lambda data: _names_its_file(data, entry))
     model, faults = check(merged, rules.model, checks, complete=complete)

@@ -137,45 +137,45 @@ def one(examined: Examined[Any]) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "message", "suggestion"),
+    ("change", "line", "message", "suggestion"),
     [
-        ("default_partition: normal", "default_partition: normla", 9, "no partition called `normla`", "normal"),
-        ("node_type: cpu", "node_type: CPU", 8, "no node type called `CPU`", "cpu"),
-        ("min_nodes: 3", "min_nodes: 600", 8, "min_nodes (600) is more than max_nodes (512)", None),
-        ("name: x", "name: y", 1, "the name is `y`, but the file is called x.yaml", None),
-        ("scheduler", "match: {}\nscheduler", 3, "holds no condition", None),
-        ("scheduler", "match: {hostname: 'a('}\nscheduler", 3, "no regular expression", None),
-        ("scheduler", "match: {env: {A: '['}}\nscheduler", 3, "no regular expression", None),
-        ("scheduler", "status: inservice\nscheduler", 3, "cannot be `inservice`", "in-service"),
-        ("  cpu:", "  CPU_1: {}\n  cpu:", 6, "`CPU_1` is not well-formed", None),
-        ("[mpiexec]", "[]", 4, "`launchers` is empty", None),
-        ("title: X", "title: X\nextends: lcoal", 3, "no site called `lcoal`", "local"),
-        ("title: X", "title: X\nextends: x", 3, "`x` extends itself", None),
-        ("title: X", "title: X\nextends: [a]", 3, "`extends` is a list", None),
+        (("default_partition: normal", "default_partition: normla"), 9, "no partition called `normla`", "normal"),
+        (("node_type: cpu", "node_type: CPU"), 8, "no node type called `CPU`", "cpu"),
+        (("min_nodes: 3", "min_nodes: 600"), 8, "min_nodes (600) is more than max_nodes (512)", None),
+        (("name: x", "name: y"), 1, "the name is `y`, but the file is called x.yaml", None),
+        (("scheduler", "match: {}\nscheduler"), 3, "holds no condition", None),
+        (("scheduler", "match: {hostname: 'a('}\nscheduler"), 3, "no regular expression", None),
+        (("scheduler", "match: {env: {A: '['}}\nscheduler"), 3, "no regular expression", None),
+        (("scheduler", "status: inservice\nscheduler"), 3, "cannot be `inservice`", "in-service"),
+        (("  cpu:", "  CPU_1: {}\n  cpu:"), 6, "`CPU_1` is not well-formed", None),
+        (("[mpiexec]", "[]"), 4, "`launchers` is empty", None),
+        (("title: X", "title: X\nextends: lcoal"), 3, "no site called `lcoal`", "local"),
+        (("title: X", "title: X\nextends: x"), 3, "`x` extends itself", None),
+        (("title: X", "title: X\nextends: [a]"), 3, "`extends` is a list", None),
     ],
 )
 def test_one_mistake_in_a_site(
-    checked: Any, old: str, new: str, line: int, message: str, suggestion: str | None
+    checked: Any, change: tuple[str, str], line: int, message: str, suggestion: str | None
 ) -> None:
-    finding = one(checked(SITE, GOOD_SITE.replace(old, new, 1)))
+    finding = one(checked(SITE, GOOD_SITE.replace(*change, 1)))
 
     assert message in finding.message
     assert (finding.mark and finding.mark.line, finding.suggestion) == (line, suggestion)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "message"),
+    ("change", "line", "message"),
     [
-        ('mpich: ">=5.0"', "mpich: 5.0", 5, "`packages.mpich` is a number"),
-        ('mpich: ">=5.0"', "mpich: 5.x", 5, "`5.x` is no version specifier"),
-        ("  mpich:", '  "a b": ""\n  mpich:', 5, "`a b` is no package name"),
-        ("  mpich:", '  MPICH: ""\n  mpich:', 6, "`mpich` and `MPICH` are the same package"),
-        ("  mpich:", "  mpich4:", 3, "package `mpich` is not among"),
-        ("title: X", "title: X\nverify: {imports: ['os; evil']}", 3, "`os; evil` is not well-formed"),
+        (('mpich: ">=5.0"', "mpich: 5.0"), 5, "`packages.mpich` is a number"),
+        (('mpich: ">=5.0"', "mpich: 5.x"), 5, "`5.x` is no version specifier"),
+        (("  mpich:", '  "a b": ""\n  mpich:'), 5, "`a b` is no package name"),
+        (("  mpich:", '  MPICH: ""\n  mpich:'), 6, "`mpich` and `MPICH` are the same package"),
+        (("  mpich:", "  mpich4:"), 3, "package `mpich` is not among"),
+        (("title: X", "title: X\nverify: {imports: ['os; evil']}"), 3, "`os; evil` is not well-formed"),
     ],
 )
-def test_one_mistake_in_a_stack(checked: Any, old: str, new: str, line: int, message: str) -> None:
-    finding = one(checked(STACK, GOOD_STACK.replace(old, new, 1)))
+def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int, message: str) -> None:
+    finding = one(checked(STACK, GOOD_STACK.replace(*change, 1)))
 
     assert message in finding.message
     assert finding.mark
@@ -183,36 +183,36 @@ def test_one_mistake_in_a_stack(checked: Any, old: str, new: str, line: int, mes
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "message", "suggestion"),
+    ("change", "line", "message", "suggestion"),
     [
-        ("{module: some.module}", "{}", 3, "neither `module` nor `command`", None),
-        ("{module: some.module}", "{module: a, command: [b]}", 3, "both `module` and `command`", None),
-        ("{module: some.module}", "{module: 'a b'}", 3, "not well-formed", None),
-        ("{module: some.module}", "{command: []}", 3, "`program.command` is empty", None),
-        ("stack: mpi", "stack: mpi, when: {knid: small}", 4, "no parameter called `knid`", "kind"),
-        ("stack: mpi", "stack: mpi, when: {kind: lrge}", 4, "`lrge` is none of the choices", "large"),
-        ("stack: mpi", "stack: mpi, when: {size: 9}", 4, "9 is more than max", None),
-        ("default: small", "default: smal", 6, "`smal` is none of the choices", "small"),
-        ("choices: [small, large]", "choices: []", 6, "has type choice, but no `choices`", None),
-        ("type: choice,", "type: str,", 6, "type str takes no `choices`", None),
-        ("default: small", "default: small, min: 1", 6, "type choice takes no `min`", None),
-        ("default: 4", "default: 0", 7, "0 is less than min", None),
-        ("default: 4", "default: 4.5", 7, "the value is a number, but the parameter's type is int", None),
-        ("default: 4", "default: true", 7, "the value is true or false, but the parameter's type is int", None),
-        ("default: 4", "default: [4]", 7, "`parameters.size.default` is a list", None),
-        ("min: 1, max: 8, default: 4", "min: 5, max: 4, default: 4", 7, "min (5) is more than max (4)", None),
-        ("  size:", "  Size:", 7, "`Size` is not well-formed", None),
-        ("metric: speed", "metric: sped", 12, "no metric called `sped`", "speed"),
-        ("metric: speed", "metric: time", 12, "`time` is better lower", None),
-        ("metric: speed", "metric: checksum", 12, "all ranks must agree on", None),
-        ("kind: weak", "kind: strong", 12, "`speed` is better higher", None),
-        ("target: 0.7", "target: 70", 12, "`scaling.target` is 70", None),
+        (("{module: some.module}", "{}"), 3, "neither `module` nor `command`", None),
+        (("{module: some.module}", "{module: a, command: [b]}"), 3, "both `module` and `command`", None),
+        (("{module: some.module}", "{module: 'a b'}"), 3, "not well-formed", None),
+        (("{module: some.module}", "{command: []}"), 3, "`program.command` is empty", None),
+        (("stack: mpi", "stack: mpi, when: {knid: small}"), 4, "no parameter called `knid`", "kind"),
+        (("stack: mpi", "stack: mpi, when: {kind: lrge}"), 4, "`lrge` is none of the choices", "large"),
+        (("stack: mpi", "stack: mpi, when: {size: 9}"), 4, "9 is more than max", None),
+        (("default: small", "default: smal"), 6, "`smal` is none of the choices", "small"),
+        (("choices: [small, large]", "choices: []"), 6, "has type choice, but no `choices`", None),
+        (("type: choice,", "type: str,"), 6, "type str takes no `choices`", None),
+        (("default: small", "default: small, min: 1"), 6, "type choice takes no `min`", None),
+        (("default: 4", "default: 0"), 7, "0 is less than min", None),
+        (("default: 4", "default: 4.5"), 7, "the value is a number, but the parameter's type is int", None),
+        (("default: 4", "default: true"), 7, "the value is true or false, but the parameter's type is int", None),
+        (("default: 4", "default: [4]"), 7, "`parameters.size.default` is a list", None),
+        (("min: 1, max: 8, default: 4", "min: 5, max: 4, default: 4"), 7, "min (5) is more than max (4)", None),
+        (("  size:", "  Size:"), 7, "`Size` is not well-formed", None),
+        (("metric: speed", "metric: sped"), 12, "no metric called `sped`", "speed"),
+        (("metric: speed", "metric: time"), 12, "`time` is better lower", None),
+        (("metric: speed", "metric: checksum"), 12, "all ranks must agree on", None),
+        (("kind: weak", "kind: strong"), 12, "`speed` is better higher", None),
+        (("target: 0.7", "target: 70"), 12, "`scaling.target` is 70", None),
     ],
 )
 def test_one_mistake_in_a_workload(
-    checked: Any, old: str, new: str, line: int, message: str, suggestion: str | None
+    checked: Any, change: tuple[str, str], line: int, message: str, suggestion: str | None
 ) -> None:
-    found = checked(WORKLOAD, GOOD_WORKLOAD.replace(old, new, 1)).findings
+    found = checked(WORKLOAD, GOOD_WORKLOAD.replace(*change, 1)).findings
 
     finding = next(finding for finding in found if message in finding.message)
     assert {other.mark.line for other in found if other.mark} == {line}

@@ -87,9 +87,7 @@ def test_a_stack_adds_packages_and_imports_to_those_that_it_extends(config: Path
 
 def test_a_workload_changes_the_default_of_another(config: Path) -> None:
     (config / "workloads").mkdir(parents=True)
-    (config / "workloads" / "big.yaml").write_text(
-        "name: big\nextends: resnet50\nparameters: {batch: {default: 64}}\n"
-    )
+    (config / "workloads" / "big.yaml").write_text("name: big\nextends: resnet50\nparameters: {batch: {default: 64}}\n")
 
     assert load_workload("big").parameters["batch"].default == 64
     assert load_workload("big").parameters["batch"].min == 1
@@ -139,7 +137,9 @@ def test_a_circle_is_a_finding_that_shows_the_way_round(sites: Path) -> None:
 
 def test_an_unreadable_base_is_told_and_the_rest_is_still_checked(sites: Path) -> None:
     (sites / "base.yaml").write_text("a: [\n")
-    (sites / "own.yaml").write_text("name: own\nextends: base\nnode_types: {cpu: {coers: 4}}\ndefault_partition: normal\n")
+    (sites / "own.yaml").write_text(
+        "name: own\nextends: base\nnode_types: {cpu: {coers: 4}}\ndefault_partition: normal\n"
+    )
 
     findings = examine(RULES, find("site", "own")).findings
 

@@ -1,4 +1,4 @@
-"""Findings as people see them: the place, the line, carets exactly under the fault, and nothing that a terminal obeys."""
+"""Findings as people see them: the line, carets exactly under the fault, and nothing that a terminal obeys."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from hidl_cli.inputs import yamlfile
 from hidl_cli.inputs.findings import render
+from hidl_cli.inputs.jsonschema import schema
 from hidl_cli.inputs.load import Rules, examine
-from hidl_cli.inputs.overlay import at_path
+from hidl_cli.inputs.overlay import KindName, at_path
 from hidl_cli.inputs.source import Source
 from hidl_cli.inputs.tree import place, plain
 from hidl_cli.runs.checks import RULES as WORKLOAD
@@ -25,10 +26,17 @@ many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 
 PYDANTIC_JARGON = ("Input should", "validation", "type=", "str_", "ValidationError", "Literal")
 
+
+def properties(part: Any) -> Iterator[str]:
+    """The names of all keys that a JSON Schema knows, on every level."""
+    if isinstance(part, dict):
+        yield from part.get("properties", {})
+        for below in part.values():
+            yield from properties(below)
+
+
 keys = st.sampled_from(
-    "name title extends match hostname env scheduler launchers node_types partitions default_partition node_type cores "
-    "min_nodes max_nodes max_wall install wheels mpi packages verify imports program module command stacks stack when "
-    "parameters type default choices min max metrics unit better scaling metric kind target [key] str int".split()
+    sorted({key for kind in get_args(KindName) for key in properties(schema(kind))} | {"[key]", "str"})
 )
 words = st.sampled_from(["x", "local", "mpiexec", "mpich", "choice", "int", "float", "bool", "weak", "48:00:00", "a("])
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | words | keys

@@ -1,4 +1,4 @@
-"""YAML with places: values by YAML 1.2's core schema, marks for each key and value, and a finding for what is no use."""
+"""YAML with places: values by YAML 1.2's core schema, a mark for each key and value, a finding for each fault."""
 
 from __future__ import annotations
 
