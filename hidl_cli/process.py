@@ -44,10 +44,12 @@ def run(
     timeout: float | None = None,
     log: Path | None = None,
     check: bool = True,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Completed:
     """Run ``command`` to its end.
 
-    ``env`` replaces the whole environment where given; ``timeout`` is in seconds. With ``log``, both output streams
+    ``env`` replaces the whole environment where given; ``timeout`` is in seconds. ``meanwhile`` is called while the
+    program runs; if it raises, the program is ended. With ``log``, both output streams
     are appended to that file as they come (and ``Completed.stdout`` is what this command added to it).
     Raises ``ProcessFailed`` when the program cannot be started, runs out of time (status -SIGKILL) or, with
     ``check``, ends with a status other than 0.
@@ -67,7 +69,7 @@ def run(
             )
         except OSError as error:
             raise ProcessFailed(argv, cwd=cwd, status=127, output=str(error), log=log) from error
-        status = _wait(child, timeout)
+        status = _wait(child, timeout, meanwhile)
         out.seek(start)
         stdout = out.read().decode("utf-8", "replace")
         stderr = ""
@@ -124,9 +126,11 @@ class _output_files:
             file.close()
 
 
-def _wait(child: subprocess.Popen[bytes], timeout: float | None) -> int | None:
+def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Callable[[], object] | None) -> int | None:
     """Return the exit status, or None after a time-out; whatever happens, the whole group is gone afterwards."""
     try:
+        if meanwhile is not None:
+            meanwhile()
         return child.wait() if timeout is None or _ends_within(child, timeout) else None
     finally:
         if child.returncode is None:

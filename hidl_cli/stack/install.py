@@ -193,8 +193,6 @@ def _published(plan: InstallPlan | None) -> Installation | None:
 
 def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
     """Fill the prefix, verify it, and make it count by its manifest."""
-    from concurrent.futures import ThreadPoolExecutor
-
     from hidl_cli.stack import verify
     from hidl_cli.stack.providers import provider_for
 
@@ -211,15 +209,23 @@ def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
     plan.prefix.mkdir(parents=True)
     documents.write_text(plan.lock_file, plan.lock.text())
     log = _new_log(plan)
+    rendered: list[Activation] = []
+
+    def render() -> None:
+        from hidl_cli.stack import activation
+
+        rendered.append(activation.render(plan))
+
     try:
-        with ThreadPoolExecutor(max_workers=1) as aside:
-            activation = aside.submit(_render, plan)  # costs as much as a small step: done while uv works
-            for step in provider.steps(plan):
-                with progress.step(step.title, log):
-                    provider.run(step, log)
-            with progress.step(verify.step(plan).title, log):
-                checks = verify.run(plan, log)
-        return _complete(plan, activation.result(), checks)
+        *first, last = provider.steps(plan)
+        for step in first:
+            with progress.step(step.title, log):
+                provider.run(step, log)
+        with progress.step(last.title, log):
+            provider.run(last, log, meanwhile=render)
+        with progress.step(verify.step(plan).title, log):
+            checks = verify.run(plan, log)
+        return _complete(plan, rendered[0], checks)
     except Exception:
         discard(plan.prefix)
         raise
@@ -234,12 +240,6 @@ def _refuse_what_is_missing(plan: InstallPlan, provider: Provider, progress: Pro
             + ", ".join(missing),
             hint="install it once with a network, or name a directory of wheels with PIP_FIND_LINKS",
         )
-
-
-def _render(plan: InstallPlan) -> Activation:
-    from hidl_cli.stack import activation
-
-    return activation.render(plan)
 
 
 def _complete(plan: InstallPlan, activation: Activation, checks: list[dict[str, Any]]) -> Installation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -44,8 +44,8 @@ class Provider(Protocol):
         """The commands that fill the plan's prefix; it does not exist yet. Nothing is touched."""
         ...
 
-    def run(self, step: Step, log: Path) -> None:
-        """Run one of these commands; its output is appended to ``log``."""
+    def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
+        """Run one of these commands; its output is appended to ``log``. ``meanwhile`` is called while it runs."""
         ...
 
 

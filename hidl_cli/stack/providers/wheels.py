@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,10 +125,11 @@ class Wheels:
             Step(f"install {len(plan.lock.packages)} packages", (find_uv_bin(), *install), variables),
         )
 
-    def run(self, step: Step, log: Path) -> None:
+    def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See ``Provider``."""
+        environment = pip_settings.environment(step.variables, self.environ)
         try:
-            process.run(step.argv, cwd=Path("/"), env=pip_settings.environment(step.variables, self.environ), log=log)
+            process.run(step.argv, cwd=Path("/"), env=environment, log=log, meanwhile=meanwhile)
         except ProcessFailed as failure:
             raise _explained(failure, f"failed to {step.title}") from failure
         finally:
