@@ -1,0 +1,59 @@
+"""Which gradients travel together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_SUPPORTED = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What the plan must know of one gradient: whose it is, how many elements it has, and their NumPy type's name."""
+
+    name: str
+    size: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients that lie behind each other in one flat buffer: their indices, and where each begins (in elements)."""
+
+    members: tuple[int, ...]
+    offsets: tuple[int, ...]
+    size: int
+    dtype: str
+
+
+def plan(gradients: Sequence[Gradient], limit: int) -> tuple[Bucket, ...]:
+    """Put ``gradients`` (in the model's order) into buckets of at most ``limit`` bytes, last gradient first.
+
+    The backward pass yields the last layers' gradients first, so the first bucket is full first. A gradient larger
+    than ``limit`` gets a bucket of its own. Raises ``TypeError`` for a type that MPI does not have.
+    """
+    groups: list[list[int]] = []
+    filled = 0
+    for index in reversed(range(len(gradients))):
+        gradient = gradients[index]
+        if gradient.dtype not in _SUPPORTED:
+            raise TypeError(
+                f"the gradient of {gradient.name} is {gradient.dtype}, which MPI cannot add: keep weights in float32 "
+                "and use the framework's mixed precision for the arithmetic"
+            )
+        width = gradient.size * int(gradient.dtype.removeprefix("float")) // 8
+        if not groups or filled + width > limit or gradients[groups[-1][0]].dtype != gradient.dtype:
+            groups.append([])
+            filled = 0
+        groups[-1].append(index)
+        filled += width
+    return tuple(_bucket(gradients, members) for members in groups)
+
+
+def _bucket(gradients: Sequence[Gradient], members: Sequence[int]) -> Bucket:
+    offsets, end = [], 0
+    for index in members:
+        offsets.append(end)
+        end += gradients[index].size
+    return Bucket(tuple(members), tuple(offsets), end, gradients[members[0]].dtype)

@@ -1,0 +1,77 @@
+"""The metrics document, ``hidl.metrics/1``: what a program measured, written once, by rank 0, to ``$HIDL_METRICS``."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+METRICS_FILE = "HIDL_METRICS"
+SCHEMA = "hidl.metrics/1"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One figure with its unit and the samples that it was made from: numbers in that unit, or one text per rank."""
+
+    name: str
+    value: float | str
+    unit: str
+    samples: Sequence[float | str]
+
+
+def report(
+    communicator: MPI.Comm,
+    *,
+    program: str,
+    parameters: Mapping[str, Any],
+    versions: Mapping[str, str],
+    metrics: Sequence[Metric],
+) -> None:
+    """Write the document from rank 0; every rank of ``communicator`` calls this. No ``$HIDL_METRICS``: no file.
+
+    ``versions`` are the program's own; those of Python, mpi4py and the MPI library are added. Raises ``ValueError``
+    for a figure that is not finite, which JSON does not have, and ``OSError`` where the file cannot be written.
+    """
+    from mpi4py import MPI, __version__
+
+    from hidl_workloads import mpi_library
+
+    hosts = communicator.gather(MPI.Get_processor_name())
+    target = os.environ.get(METRICS_FILE)
+    if communicator.rank != 0 or not target:
+        return
+    base = {"python": platform.python_version(), "mpi4py": __version__, "mpi_library": mpi_library.version()}
+    document = {
+        "schema": SCHEMA,
+        "program": program,
+        "world": {"size": communicator.size, "hosts": hosts},
+        "parameters": dict(parameters),
+        "versions": {**base, **versions},
+        "metrics": [asdict(metric) for metric in metrics],
+    }
+    write_json(Path(target), document)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write ``document`` beside ``path`` and rename it into place, so that no reader sees half of it.
+
+    The text is ASCII: any string that an argument can hold, unpaired surrogates too, is read back as it was.
+    """
+    text = json.dumps(document, indent=2, allow_nan=False)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
