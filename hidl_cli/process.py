@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -43,10 +44,12 @@ def run(
     timeout: float | None = None,
     log: Path | None = None,
     check: bool = True,
+    meanwhile: Callable[[], object] | None = None,
 ) -> Completed:
     """Run ``command`` to its end.
 
-    ``env`` replaces the whole environment where given; ``timeout`` is in seconds. With ``log``, both output streams
+    ``env`` replaces the whole environment where given; ``timeout`` is in seconds. ``meanwhile`` is called while the
+    program runs; if it raises, the program is ended. With ``log``, both output streams
     are appended to that file as they come (and ``Completed.stdout`` is what this command added to it).
     Raises ``ProcessFailed`` when the program cannot be started, runs out of time (status -SIGKILL) or, with
     ``check``, ends with a status other than 0.
@@ -66,7 +69,7 @@ def run(
             )
         except OSError as error:
             raise ProcessFailed(argv, cwd=cwd, status=127, output=str(error), log=log) from error
-        status = _wait(child, timeout)
+        status = _wait(child, timeout, meanwhile)
         out.seek(start)
         stdout = out.read().decode("utf-8", "replace")
         stderr = ""
@@ -123,15 +126,30 @@ class _output_files:
             file.close()
 
 
-def _wait(child: subprocess.Popen[bytes], timeout: float | None) -> int | None:
+def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Callable[[], object] | None) -> int | None:
     """Return the exit status, or None after a time-out; whatever happens, the whole group is gone afterwards."""
     try:
-        return child.wait(timeout)
-    except subprocess.TimeoutExpired:
-        return None
+        if meanwhile is not None:
+            meanwhile()
+        return child.wait() if timeout is None or _ends_within(child, timeout) else None
     finally:
         if child.returncode is None:
             _end_group(child)
+
+
+def _ends_within(child: subprocess.Popen[bytes], timeout: float) -> bool:
+    """Wait up to ``timeout`` seconds; the kernel wakes us, where ``Popen.wait`` would look every 50 ms."""
+    if sys.platform != "linux":
+        try:
+            child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+    descriptor = os.pidfd_open(child.pid)
+    try:
+        return bool(select.select([descriptor], [], [], timeout)[0])
+    finally:
+        os.close(descriptor)
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:
@@ -150,13 +168,14 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
 
 def _new_group_that_dies_with_parent() -> Callable[[], None]:
     """Return what the child does between fork and exec."""
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    # Looked up before the fork: afterwards a lock of the dynamic linker may belong to a thread that is not there.
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     parent = os.getpid()
 
     def prepare() -> None:
         os.setpgid(0, 0)
-        if libc is not None:
-            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if prctl is not None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:  # hidl died between fork and prctl
                 os._exit(127)
 

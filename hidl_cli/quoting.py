@@ -1,4 +1,5 @@
-"""The border to shells: every value that becomes part of a script or of a printed command line passes through here."""
+"""The border to other languages: every value that becomes part of a script, a modulefile or a printed command line
+passes through here."""
 
 from __future__ import annotations
 
@@ -23,3 +24,10 @@ def sh_line(words: Iterable[str]) -> str:
 def comment(value: str) -> str:
     """Return ``value`` fit to stand in a comment line: control characters and line ends become spaces."""
     return "".join(character if character.isprintable() else " " for character in value)
+
+
+def tcl(value: str) -> str:
+    """Quote ``value`` as one word of Tcl, the language of modulefiles; ``InvalidInput`` for a control character."""
+    if not value.isprintable():
+        raise InvalidInput(f"the value {value!r} holds a control character, which a modulefile cannot carry")
+    return "".join(c if c.isalnum() or c in "_./-+@%:," else f"\\{c}" for c in value) or "{}"

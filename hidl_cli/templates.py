@@ -1,16 +1,16 @@
-"""Jinja2 over the shipped ``templates/``, with the shell's border built in."""
+"""Jinja2 over the shipped ``templates/``, with the borders to shells and to Tcl built in."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from hidl_cli import paths
-from hidl_cli.quoting import comment, sh, sh_line
+from hidl_cli.quoting import comment, sh, sh_line, tcl
 
 
 def render_script(template: str, values: Mapping[str, Any]) -> str:
@@ -20,10 +20,19 @@ def render_script(template: str, values: Mapping[str, Any]) -> str:
     (several words), ``comment`` (text of a comment) or ``raw_name`` (a variable's name). An undefined value is an
     error.
     """
+    return _render(template, values, sh)
+
+
+def render_modulefile(template: str, values: Mapping[str, Any]) -> str:
+    """Render a modulefile: as ``render_script``, but each value is quoted as one word of Tcl."""
+    return _render(template, values, tcl)
+
+
+def _render(template: str, values: Mapping[str, Any], quote: Callable[[str], str]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(paths.shipped() / "templates"),
         undefined=jinja2.StrictUndefined,
-        finalize=_quote,
+        finalize=lambda value: value if isinstance(value, Markup) else quote(str(value)),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -35,10 +44,6 @@ def render_script(template: str, values: Mapping[str, Any]) -> str:
         raw_name=_variable_name,
     )
     return environment.get_template(template).render(values)
-
-
-def _quote(value: Any) -> Any:
-    return value if isinstance(value, Markup) else sh(str(value))
 
 
 def _variable_name(name: str) -> Markup:

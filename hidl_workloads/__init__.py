@@ -1,3 +1,3 @@
-"""The programs that run inside jobs; they import only what their stack installs."""
+"""Programs that run inside jobs; they import only what their stack installs."""
 
 __version__ = "0.1.0"

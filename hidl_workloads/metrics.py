@@ -1,25 +1,25 @@
-"""The metrics document (``hidl.metrics/1``): what a program yields, written by rank 0 to the file ``$HIDL_METRICS``."""
+"""The metrics document, ``hidl.metrics/1``: what a program measured, written once, by rank 0, to ``$HIDL_METRICS``."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# Student's t for a two-sided 95 % interval by degrees of freedom (NIST/SEMATECH e-Handbook, table 1.3.6.7.2).
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
-_T95_BEYOND = 2.12  # 16 degrees of freedom: an upper bound for all larger ones
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+METRICS_FILE = "HIDL_METRICS"
+SCHEMA = "hidl.metrics/1"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """``samples`` are what ``value`` comes from: of the timed steps, or one for each rank."""
+    """One figure with its unit and the samples that it was made from: numbers in that unit, or one text per rank."""
 
     name: str
     value: float | str
@@ -27,36 +27,51 @@ class Metric:
     samples: Sequence[float | str]
 
 
-def mean_and_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """The mean, and the half width of its 95 % interval: t·s/sqrt(n); 0 for a single sample."""
-    n = len(samples)
-    if n < 2:
-        return fmean(samples), 0.0
-    t = _T95[n - 2] if n - 2 < len(_T95) else _T95_BEYOND
-    return fmean(samples), t * stdev(samples) / math.sqrt(n)
-
-
-def write(
-    world: Any,
+def report(
+    communicator: MPI.Comm,
     *,
     program: str,
-    parameters: Mapping[str, str],
+    parameters: Mapping[str, Any],
     versions: Mapping[str, str],
     metrics: Sequence[Metric],
 ) -> None:
-    """Write the document (collective over ``world``); nothing is written where ``$HIDL_METRICS`` names no file."""
-    hosts = world.gather(platform.node())
-    path = os.environ.get("HIDL_METRICS")
-    if world.rank != 0 or not path:
+    """Write the document from rank 0; every rank of ``communicator`` calls this. No ``$HIDL_METRICS``: no file.
+
+    ``versions`` are the program's own; those of Python, mpi4py and the MPI library are added. Raises ``ValueError``
+    for a figure that is not finite, which JSON does not have, and ``OSError`` where the file cannot be written.
+    """
+    from mpi4py import MPI, __version__
+
+    from hidl_workloads import mpi_library
+
+    hosts = communicator.gather(MPI.Get_processor_name())
+    target = os.environ.get(METRICS_FILE)
+    if communicator.rank != 0 or not target:
         return
+    base = {"python": platform.python_version(), "mpi4py": __version__, "mpi_library": mpi_library.version()}
     document = {
-        "schema": "hidl.metrics/1",
+        "schema": SCHEMA,
         "program": program,
-        "world": {"size": world.size, "hosts": hosts},
+        "world": {"size": communicator.size, "hosts": hosts},
         "parameters": dict(parameters),
-        "versions": {"python": platform.python_version(), **versions},
+        "versions": {**base, **versions},
         "metrics": [asdict(metric) for metric in metrics],
     }
-    beside = Path(f"{path}.{os.getpid()}")
-    beside.write_text(json.dumps(document, indent=2, ensure_ascii=False), encoding="utf-8", errors="surrogateescape")
-    beside.replace(path)
+    write_json(Path(target), document)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write ``document`` beside ``path`` and rename it into place, so that no reader sees half of it.
+
+    The text is ASCII: any string that an argument can hold, unpaired surrogates too, is read back as it was.
+    """
+    text = json.dumps(document, indent=2, allow_nan=False)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("w", encoding="ascii") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,101 +1,131 @@
-"""``mpiexec -n 2 python -m hidl_workloads.verify --imports=torch --report=FILE``: does the stack work over MPI?
+"""Prove that an installed stack works: ``mpiexec -n 2 python -m hidl_workloads.verify --imports torch --report FILE``.
 
-Every rank checks; rank 0 writes the report ``{"schema": "hidl.verification/1", "checks": [{"name", "ok", "detail"}]}``.
-The exit status is 0 only where every check holds on every rank.
+Every rank makes every check; rank 0 writes the report, ``hidl.verification/1``. The exit status is 0 only if
+everything holds on all ranks, 1 otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
 import os
 import sys
-from collections.abc import Iterator
-from importlib import import_module
+from array import array
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+
+from mpi4py import MPI
+
+from hidl_workloads import mpi_library
+from hidl_workloads.metrics import write_json
+from hidl_workloads.world import EXPECTED_SIZE, failure_ends_all_ranks
+
+SCHEMA = "hidl.verification/1"
+
+# From one element to half a MiB: on every MPI library, these take its short and its long message protocols.
+_ALLREDUCE_LENGTHS = (1, 1000, 65537)
+_ALLREDUCE_TYPES = {"d": "float64", "q": "int64"}
 
 
-class Check(NamedTuple):
-    """One thing that must hold, and what was seen."""
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold, whether it does, and what was seen."""
 
     name: str
     ok: bool
     detail: str
 
 
-def world_size(world: Any) -> Check:
-    """The ranks form one world of ``$HIDL_WORLD_SIZE``."""
-    expected = os.environ.get("HIDL_WORLD_SIZE", "")
-    return Check("world_size", str(world.size) == expected, f"{world.size} of {expected or '?'} ranks")
-
-
-def allreduce(world: Any) -> Check:
-    """Sums of whole numbers and of floating-point numbers, short and long, are what they must be."""
-    import numpy as np
-
-    wrong = []
-    for dtype in (np.int64, np.float64):
-        for count in (1, 1000, 300_000):
-            data = np.arange(count, dtype=dtype) + world.rank
-            total = np.empty_like(data)
-            world.Allreduce(data, total)
-            expected = np.arange(count, dtype=dtype) * world.size + sum(range(world.size))
-            if not np.array_equal(total, expected):
-                wrong.append(f"{count} x {dtype.__name__}")
-    return Check("allreduce", not wrong, f"wrong sums of {', '.join(wrong)}" if wrong else "6 sums are right")
-
-
-def imports(modules: list[str]) -> Iterator[Check]:
-    """Every module can be imported."""
-    for name in modules:
-        try:
-            module = import_module(name)
-        except Exception as error:  # whatever an import raises is what must be told
-            yield Check(f"import {name}", False, f"{type(error).__name__}: {error}")
-        else:
-            yield Check(f"import {name}", True, str(getattr(module, "__version__", "imported")))
-
-
-def one_libmpi() -> Check:
-    """Exactly one MPI library is in the process, and it is the stack's own."""
-    try:
-        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        return Check("one_libmpi", True, f"not checked: {error}")
-    mapped = {line.split(maxsplit=5)[5] for line in maps.splitlines() if line.count("/") and ".so" in line}
-    libraries = sorted({str(Path(f).resolve()) for f in mapped if Path(f).name.startswith(("libmpi.", "libmpich."))})
-    inside = all(Path(library).is_relative_to(Path(sys.prefix).resolve()) for library in libraries)
-    return Check("one_libmpi", len(libraries) == 1 and inside, ", ".join(libraries) or "none is mapped")
-
-
-def main() -> None:
-    """Check on every rank, gather, report."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--imports", default="", help="modules, separated by commas")
-    parser.add_argument("--report", type=Path, required=True)
-    arguments = parser.parse_args()
-    from mpi4py import MPI
-
+def main(arguments: Sequence[str]) -> int:
+    """Check this rank, put all ranks' findings together and write the report; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m hidl_workloads.verify", allow_abbrev=False)
+    parser.add_argument("--imports", default="", metavar="MODULE,...", help="modules that must import on every rank")
+    parser.add_argument("--report", required=True, type=Path, metavar="FILE", help="where rank 0 writes the report")
+    options = parser.parse_args(arguments)
     world = MPI.COMM_WORLD
-    mine = [world_size(world), allreduce(world), *imports([name for name in arguments.imports.split(",") if name])]
-    mine.append(one_libmpi())  # last: an import may have brought a second one
-    everybody = world.gather(mine)
-    failed = False
-    if world.rank == 0:
-        checks = [_merged(column) for column in zip(*everybody, strict=True)]
-        failed = not all(check.ok for check in checks)
-        report = {"schema": "hidl.verification/1", "checks": [check._asdict() for check in checks]}
-        arguments.report.write_text(json.dumps(report, indent=2), encoding="utf-8")
-    if world.bcast(failed):
-        sys.exit(1)
+    # The imports come first: what they load into the process must not break MPI.
+    imports = [check_import(module) for module in options.imports.split(",") if module]
+    libraries = mpi_library.mapped()
+    own = [
+        check_world_size(world),
+        *imports,
+        check_allreduce(world),
+        check_one_library(libraries),
+        check_library_in_prefix(libraries),
+    ]
+    everyone = world.gather(own)
+    ok = all(check.ok for check in own)
+    if everyone is not None:
+        checks = [merge(of_ranks) for of_ranks in zip(*everyone, strict=True)]
+        write_json(options.report, {"schema": SCHEMA, "checks": [asdict(check) for check in checks]})
+        ok = all(check.ok for check in checks)
+    return 0 if world.bcast(ok) else 1
 
 
-def _merged(column: tuple[Check, ...]) -> Check:
-    """One check of all ranks: what rank 0 saw, or what the ranks saw on which it fails."""
-    failures = [f"rank {rank}: {check.detail}" for rank, check in enumerate(column) if not check.ok]
-    return Check(column[0].name, not failures, "; ".join(failures) or column[0].detail)
+def check_world_size(world: MPI.Comm) -> Check:
+    """Compare the world's size with ``$HIDL_WORLD_SIZE``."""
+    expected = os.environ.get(EXPECTED_SIZE)
+    detail = f"{world.size} ranks"
+    if expected != str(world.size):
+        detail = f"COMM_WORLD has {world.size} ranks, ${EXPECTED_SIZE} says {expected}"
+    return Check("world size", expected == str(world.size), detail)
+
+
+def check_import(module: str) -> Check:
+    """Import ``module`` and tell its version."""
+    name = f"import {module}"
+    try:
+        version = getattr(importlib.import_module(module), "__version__", "no version")
+    except Exception as error:  # whatever a broken module raises is the finding
+        return Check(name, False, f"{type(error).__name__}: {error}")
+    return Check(name, True, str(version))
+
+
+def check_allreduce(world: MPI.Comm) -> Check:
+    """Sum vectors whose sum over the ranks is known exactly: element ``i`` of rank ``r`` is ``(r + 1) * (i + 1)``."""
+    wrong = []
+    ours, total = world.rank + 1, world.size * (world.size + 1) // 2
+    for code, name in _ALLREDUCE_TYPES.items():
+        for length in _ALLREDUCE_LENGTHS:
+            values = array(code, range(ours, ours * length + 1, ours))
+            world.Allreduce(MPI.IN_PLACE, values, MPI.SUM)
+            if values != array(code, range(total, total * length + 1, total)):
+                wrong.append(f"{length} x {name}")
+    detail = (
+        f"wrong sums: {', '.join(wrong)}" if wrong else f"float64 and int64, up to {_ALLREDUCE_LENGTHS[-1]} elements"
+    )
+    return Check("allreduce", not wrong, detail)
+
+
+def check_one_library(libraries: Sequence[Path] | None) -> Check:
+    """Exactly one MPI library may be mapped: two have two sets of global state, and one of them is not initialised."""
+    name = "one MPI library"
+    if libraries is None:
+        return Check(name, True, "not checked: this system has no /proc/self/maps")
+    listed = ", ".join(str(path) for path in libraries) or "none"
+    return Check(name, len(libraries) == 1, listed if len(libraries) == 1 else f"{len(libraries)} are mapped: {listed}")
+
+
+def check_library_in_prefix(libraries: Sequence[Path] | None) -> Check:
+    """Every mapped MPI library must lie inside ``sys.prefix``: another one may change or vanish without notice."""
+    name = "MPI library inside the prefix"
+    if libraries is None:
+        return Check(name, True, "not checked: this system has no /proc/self/maps")
+    prefix = Path(sys.prefix).resolve()
+    outside = [str(path) for path in libraries if not path.resolve().is_relative_to(prefix)]
+    if outside:
+        return Check(name, False, f"outside {prefix}: {', '.join(outside)}")
+    return Check(name, bool(libraries), str(prefix) if libraries else "none is mapped")
+
+
+def merge(of_ranks: Sequence[Check]) -> Check:
+    """Put one check's findings of all ranks together: it holds where it holds everywhere."""
+    failed = [f"rank {rank}: {check.detail}" for rank, check in enumerate(of_ranks) if not check.ok]
+    return Check(of_ranks[0].name, not failed, "; ".join(failed) or of_ranks[0].detail)
 
 
 if __name__ == "__main__":
-    main()
+    with failure_ends_all_ranks():
+        status = main(sys.argv[1:])
+    sys.exit(status)

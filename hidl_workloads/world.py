@@ -1,92 +1,137 @@
-"""``python -m hidl_workloads.world [MODULE [ARGUMENT...]]``: see that the ranks form one world, then run the module.
+"""Check the size of MPI's world before any other work, then run a module in the same process.
 
-The number of ranks that must be there is in ``$HIDL_WORLD_SIZE``. A launcher whose process manager does not speak with
-the program's MPI library starts N singletons, each with status 0: they are caught here, before any other work. The
-module runs in the same process, so that the check costs no launch of its own; an exception on one rank ends all.
+::
+
+    HIDL_WORLD_SIZE=2 mpiexec -n 2 python -m hidl_workloads.world [MODULE [ARG...]]
+
+A launcher whose process-management interface (PMI) the program's MPI library does not speak starts N programs that
+are each alone in a world of size 1, and every one of them ends with status 0. So the size is compared with
+``$HIDL_WORLD_SIZE`` first; every rank of a wrong world ends with ``WRONG_WORLD``. A rank that fails later ends all
+ranks at once: the others would wait for it for ever.
 """
 
 from __future__ import annotations
 
 import os
-import runpy
 import sys
-import traceback
-from typing import Any, NoReturn
+from contextlib import contextmanager
 
-#: The exit status of a world of the wrong size.
+from mpi4py import MPI
+
+TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import NoReturn
+
+EXPECTED_SIZE = "HIDL_WORLD_SIZE"
 WRONG_WORLD = 86
+"""Exit status of every rank of a world that has not the expected size."""
 
-_LAUNCHER_VARIABLES = (
-    "PMI_SIZE",
-    "PMI_RANK",
-    "PMIX_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "MV2_COMM_WORLD_SIZE",
-    "SLURM_NTASKS",
-    "SLURM_PROCID",
-)
+_NO_EXPECTATION = 2
+_INTERRUPTED = 130
 
-
-def check(expected: int) -> Any:
-    """Initialise MPI and return ``COMM_WORLD``; a world of another size than ``expected`` ends with WRONG_WORLD."""
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    if world.size != expected:
-        if world.rank == 0:
-            print(_complaint(world.size, expected, MPI.Get_library_version()), file=sys.stderr, flush=True)
-        sys.exit(WRONG_WORLD)
-    return world
+# A rank's number, as its launcher tells it: the message is printed once, by the rank whose number is 0.
+_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")
+_KIND_VARIABLES = ("PMIX_NAMESPACE", "SLURM_MPI_TYPE", "MPIRUN_RSH_LAUNCH", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE")
 
 
-def run(world: Any, module: str, arguments: list[str]) -> None:
-    """Run ``module`` as ``__main__``; an error that leaves it on one rank ends every rank with a status other than 0."""
-    sys.argv = [module, *arguments]
+def main(arguments: list[str]) -> int:
+    """Check the world and run ``arguments[0]`` as a module with the rest as its arguments; returns the exit status."""
+    expected = os.environ.get(EXPECTED_SIZE, "")
+    if not expected.isdecimal() or int(expected) < 1:
+        _say(f"hidl: ${EXPECTED_SIZE} must be the number of ranks that were asked for, not {expected!r}")
+        return _NO_EXPECTATION
+    if MPI.COMM_WORLD.size != int(expected):
+        if _speaks_for_all(os.environ):
+            _say(explain(int(expected), MPI.COMM_WORLD.size, os.environ))
+        return WRONG_WORLD
+    if arguments:
+        import runpy
+
+        with failure_ends_all_ranks():
+            sys.argv = list(arguments)
+            runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    return 0
+
+
+def explain(expected: int, found: int, environment: Mapping[str, str]) -> str:
+    """Say what is wrong with a world of ``found`` ranks, why that is, and what to look at."""
+    from hidl_workloads import mpi_library
+
+    if found == 1:
+        what = f"{expected} ranks were asked for, but each is alone in an MPI world of size 1 ({expected} singletons)"
+        why = (
+            "The launcher's process-management interface and the MPI library of the program do not speak with each\n"
+            "other: another MPI's mpiexec was used, or srun with an --mpi type that this library does not know.\n"
+            "Start the program with the mpiexec of the library named below."
+        )
+    else:
+        what = f"{expected} ranks were asked for, but the MPI world has {found}"
+        why = (
+            f"The launcher was told another number of ranks than ${EXPECTED_SIZE} says; compare its -n with the job's."
+        )
+    names = (*_SIZE_VARIABLES, *_RANK_VARIABLES, *_KIND_VARIABLES)
+    seen = [f"  {name}={environment[name]}" for name in names if name in environment]
+    libraries = mpi_library.mapped()
+    paths = (
+        ["  (its file is not known: no /proc/self/maps)"] if libraries is None else [f"  {path}" for path in libraries]
+    )
+    return "\n".join(
+        (
+            f"hidl: {what}.",
+            why,
+            f"MPI library of the program: {mpi_library.version()}",
+            *paths,
+            "Launcher's variables seen by the program:",
+            *(seen or ["  none: the program was not started by a launcher, or its environment was not passed on"]),
+        )
+    )
+
+
+@contextmanager
+def failure_ends_all_ranks() -> Iterator[None]:
+    """Turn an exception, or an exit with a status other than 0, into the end of all ranks (``MPI_Abort``)."""
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as end:
-        if end.code not in (None, 0):
-            if not isinstance(end.code, int):
-                print(end.code, file=sys.stderr)
-            _end_all(world, end.code if isinstance(end.code, int) else 1)
+        yield
+    except SystemExit as stop:
+        if stop.code is None or stop.code == 0:
+            raise
+        if isinstance(stop.code, int):
+            _abort(stop.code)
+        _say(str(stop.code))
+        _abort(1)
+    except KeyboardInterrupt:
+        _abort(_INTERRUPTED)
     except BaseException:
-        traceback.print_exc()
-        _end_all(world, 1)
+        import traceback
+
+        world = MPI.COMM_WORLD
+        _say(f"{traceback.format_exc()}hidl: rank {world.rank} of {world.size} failed (above); all ranks are ended.")
+        _abort(1)
 
 
-def _end_all(world: Any, status: int) -> NoReturn:
+def _abort(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    if world.size > 1:
-        world.Abort(status)
-    sys.exit(status)
+    # A status such as 256 would reach the launcher as 0.
+    MPI.COMM_WORLD.Abort(status & 0xFF or 1)
+    raise AssertionError("MPI_Abort returned")
 
 
-def _complaint(size: int, expected: int, library: str) -> str:
-    seen = [f"{name}={os.environ[name]}" for name in _LAUNCHER_VARIABLES if name in os.environ]
-    cause = (
-        "Each rank came up as a singleton: the launcher's process manager (PMI) and this MPI library do not speak with "
-        "each other, or the mpiexec is another MPI's."
-        if size == 1
-        else "The launcher started another number of ranks than the plan says."
-    )
-    return (
-        f"hidl: COMM_WORLD has {size} rank(s), and {expected} were planned. {cause}\n"
-        f"  MPI library: {library.splitlines()[0].strip()}\n"
-        f"  launcher's variables: {' '.join(seen) or 'none'}\n"
-        "  Next: start the ranks with the stack's own mpiexec, or with srun --mpi=TYPE as the library was built for."
-    )
+def _speaks_for_all(environment: Mapping[str, str]) -> bool:
+    """Whether this process prints the message: rank 0, as far as MPI or the launcher's variables can tell."""
+    if MPI.COMM_WORLD.rank != 0:
+        return False
+    numbers = [environment[name] for name in _RANK_VARIABLES if name in environment]
+    return not numbers or numbers[0] == "0"
 
 
-def main() -> None:
-    """Check, then run what the command line names."""
-    expected = os.environ.get("HIDL_WORLD_SIZE", "")
-    if not expected.isdecimal():
-        sys.exit("HIDL_WORLD_SIZE does not say how many ranks there must be")
-    world = check(int(expected))
-    if len(sys.argv) > 1:
-        run(world, sys.argv[1], sys.argv[2:])
+def _say(text: str) -> None:
+    """Write ``text`` to stderr in one piece, so that other ranks' lines do not come between."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -25,12 +25,12 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool) -> None:
     if json:
         emit_json("hidl.run/1", **document_of(run))
     else:
-        show(run, plan, conclusion)
+        show(run, conclusion)
     if conclusion.exit_code:
         raise typer.Exit(conclusion.exit_code)
 
 
-def show(run: Run, plan: Plan, conclusion: Conclusion) -> None:
+def show(run: Run, conclusion: Conclusion) -> None:
     """Print metrics, the scaling table and the verdict for people."""
     out = stdout()
     if conclusion.study is not None:
@@ -41,25 +41,25 @@ def show(run: Run, plan: Plan, conclusion: Conclusion) -> None:
         picture = run.directory / "scaling.png"
         draw(conclusion.study, picture)
         say(f"picture: {picture}")
-    else:
-        _show_metrics(conclusion.steps)
+        return
+    _show_metrics(conclusion.steps)
     if conclusion.verdict is not None:
-        style = {"pass": "green", "fail": "red"}.get(conclusion.verdict, "yellow")
-        out.print(f"[bold {style}]{conclusion.verdict}[/]: ", end="")
-        out.print(conclusion.reason, markup=False, highlight=False)
+        style = {"pass": "bold green", "fail": "bold red"}.get(conclusion.verdict, "bold yellow")
+        out.print(conclusion.verdict, style=style, end="")
+        out.print(f": {conclusion.reason}", markup=False)
     if conclusion.hint:
-        say(conclusion.hint)
+        say(f"next: {conclusion.hint}")
 
 
 def _show_metrics(steps: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    table = Table("metric", "value", "unit", "ranks", box=None, header_style="bold")
+    table = Table("metric", "value", "unit", "ranks", "repetition", box=None, header_style="bold")
     for step in steps:
         for name, metric in step["metrics"].items():
             value = metric["value"]
             text = f"{value:.6g}" if isinstance(value, float) else str(value)[:16]
-            table.add_row(name, text, metric["unit"], str(step["ranks"]))
+            table.add_row(name, text, metric["unit"], str(step["ranks"]), str(step["repetition"]))
     stdout().print(table)
 
 

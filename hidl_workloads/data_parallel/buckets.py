@@ -1,70 +1,59 @@
-"""Averaging arrays over all ranks in buckets, by non-blocking allreduce in place; broadcast; checksums."""
+"""Which gradients travel together."""
 
 from __future__ import annotations
 
-import hashlib
-from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+_SUPPORTED = ("float32", "float64")
 
 
-def split(sizes: Sequence[int], limit: int) -> list[range]:
-    """Cut a sequence of sizes (bytes) into runs of at most ``limit`` bytes each; a larger item is a run of its own."""
-    runs: list[range] = []
-    start = total = 0
-    for index, size in enumerate(sizes):
-        if index > start and total + size > limit:
-            runs.append(range(start, index))
-            start, total = index, 0
-        total += size
-    if sizes:
-        runs.append(range(start, len(sizes)))
-    return runs
+@dataclass(frozen=True)
+class Gradient:
+    """What the plan must know of one gradient: whose it is, how many elements it has, and their NumPy type's name."""
+
+    name: str
+    size: int
+    dtype: str
 
 
-class Reducer:
-    """Sums flat arrays over the ranks of a communicator of its own, many under way at once.
+@dataclass(frozen=True)
+class Bucket:
+    """Gradients that lie behind each other in one flat buffer: their indices, and where each begins (in elements)."""
 
-    Every rank must start the same arrays in the same order. MPI progresses only inside its calls, so whoever computes
-    meanwhile calls ``progress`` now and then.
+    members: tuple[int, ...]
+    offsets: tuple[int, ...]
+    size: int
+    dtype: str
+
+
+def plan(gradients: Sequence[Gradient], limit: int) -> tuple[Bucket, ...]:
+    """Put ``gradients`` (in the model's order) into buckets of at most ``limit`` bytes, last gradient first.
+
+    The backward pass yields the last layers' gradients first, so the first bucket is full first. A gradient larger
+    than ``limit`` gets a bucket of its own. Raises ``TypeError`` for a type that MPI does not have.
     """
-
-    def __init__(self, world: Any) -> None:
-        self.world = world.Dup()
-        self._requests: deque[Any] = deque()
-
-    def start(self, array: Any) -> None:
-        """Begin to sum ``array`` (contiguous; the buffer or the DLPack protocol) in place: hands off until ``finish``."""
-        from mpi4py import MPI
-
-        if self.world.size > 1:
-            self._requests.append(self.world.Iallreduce(MPI.IN_PLACE, array))
-
-    def progress(self) -> None:
-        """Let what is under way go on."""
-        while self._requests and self._requests[0].Test():
-            self._requests.popleft()
-
-    def finish(self) -> None:
-        """Wait for all that was started."""
-        while self._requests:
-            self._requests.popleft().Wait()
+    groups: list[list[int]] = []
+    filled = 0
+    for index in reversed(range(len(gradients))):
+        gradient = gradients[index]
+        if gradient.dtype not in _SUPPORTED:
+            raise TypeError(
+                f"the gradient of {gradient.name} is {gradient.dtype}, which MPI cannot add: keep weights in float32 "
+                "and use the framework's mixed precision for the arithmetic"
+            )
+        width = gradient.size * int(gradient.dtype.removeprefix("float")) // 8
+        if not groups or filled + width > limit or gradients[groups[-1][0]].dtype != gradient.dtype:
+            groups.append([])
+            filled = 0
+        groups[-1].append(index)
+        filled += width
+    return tuple(_bucket(gradients, members) for members in groups)
 
 
-def broadcast(world: Any, arrays: Iterable[NDArray[Any]]) -> None:
-    """Overwrite every rank's contiguous arrays with rank 0's, as bytes, so that any type will do."""
-    for array in arrays:
-        world.Bcast(array.reshape(-1).view("uint8"))
-
-
-def checksum(arrays: Iterable[tuple[str, np.ndarray[Any, Any]]]) -> str:
-    """SHA-256 over names, types, shapes and bytes of the arrays, in hexadecimal: equal only for equal models."""
-    digest = hashlib.sha256()
-    for name, array in arrays:
-        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
+def _bucket(gradients: Sequence[Gradient], members: Sequence[int]) -> Bucket:
+    offsets, end = [], 0
+    for index in members:
+        offsets.append(end)
+        end += gradients[index].size
+    return Bucket(tuple(members), tuple(offsets), end, gradients[members[0]].dtype)

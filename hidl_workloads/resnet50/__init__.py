@@ -1,4 +1,5 @@
-"""Data-parallel ResNet-50 training on synthetic images, with PyTorch or TensorFlow.
+"""Data-parallel training of ResNet-50 on synthetic images, for PyTorch and TensorFlow, on CPUs.
 
-The model is He et al., "Deep Residual Learning for Image Recognition" (2015).
+``python -m hidl_workloads.resnet50 --framework=torch --batch=8 ...``; ``parameters.Parameters`` lists all arguments.
+GPUs are not used, even where there are some: gradients go to MPI from the host's memory. The output says ``on CPU``.
 """

@@ -1,0 +1,204 @@
+"""``hidl stack``: what can be installed, what is, and how to use it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hidl_cli.commands.arguments import JsonOption, SiteOption, complete_stacks
+from hidl_cli.commands.install import OfflineOption, PrefixOption
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.installation import Installation
+    from hidl_cli.stack.lock import Lock
+
+app = typer.Typer(no_args_is_help=True, help="What can be installed, and what is.")
+
+StackArgument = Annotated[str, typer.Argument(help="A stack's name.", autocompletion=complete_stacks)]
+
+
+@app.command("list")
+def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
+    """List the stacks, and where they are installed."""
+    from hidl_cli.commands.render import emit_json
+    from hidl_cli.commands.tables import show_table
+    from hidl_cli.inputs.overlay import list_all
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+    from hidl_cli.stack.load import load_stack
+
+    where = load_site(site)
+    root = installation.root(where, prefix)
+    installed = [found for found in installation.list_all(root) if found.manifest["site"] == where.name]
+    documents: list[dict[str, Any]] = [
+        {
+            "name": entry.name,
+            "title": load_stack(entry.name).title,
+            "origin": entry.origin,
+            "installations": [_summary(found) for found in installed if found.prefix.parent.name == entry.name],
+        }
+        for entry in list_all("stack")
+    ]
+    if json:
+        emit_json("hidl.stack-list/1", site=where.name, root=str(root), stacks=documents)
+        return
+    show_table(
+        [
+            {
+                "stack": document["name"],
+                "title": document["title"],
+                "from": document["origin"],
+                "installed": "\n".join(_in_words(found) for found in document["installations"]),
+            }
+            for document in documents
+        ]
+    )
+
+
+@app.command()
+def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
+    """Show a stack: its recipe with what it extends, its lock and its installations."""
+    from hidl_cli.commands.render import emit_json
+    from hidl_cli.commands.tables import show_table
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation, lock
+    from hidl_cli.stack.load import load_stack
+    from hidl_cli.stack.target import detect
+
+    where, stack = load_site(site), load_stack(name)
+    root = installation.root(where, prefix)
+    choice = lock.choose(stack, detect(where), lock.directories(root))
+    installed = [
+        _summary(found)
+        for found in installation.list_all(root)
+        if (found.manifest["site"], found.prefix.parent.name) == (where.name, name)
+    ]
+    passed_over = [{"file": str(other.file), "reason": other.reason} for other in choice.passed_over]
+    locked = {package.name: package.version for package in choice.lock.packages} if choice.lock else None
+    if json:
+        document = {"file": str(choice.file), "digest": choice.lock.digest, "packages": locked} if choice.lock else None
+        emit_json(
+            "hidl.stack/1",
+            stack=stack.model_dump(mode="json"),
+            lock=document,
+            passed_over=passed_over,
+            installations=installed,
+        )
+        return
+    facts = [("stack", f"{stack.name}: {stack.title}"), ("MPI", stack.mpi)]
+    facts += [("verified by importing", ", ".join(stack.verify.imports))] if stack.verify.imports else []
+    facts += [("lock", str(choice.file) if choice.file else "none fits; the next installation makes one")]
+    facts += [("not used", f"{other['file']}: {other['reason']}") for other in passed_over]
+    facts += [("installed", _in_words(found)) for found in installed]
+    show_table([{"": fact, " ": value} for fact, value in facts])
+    rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in stack.packages.items()]
+    show_table([{"package": package, "asked for": spec, "locked": version} for package, spec, version in rows])
+
+
+@app.command()
+def lock(
+    name: StackArgument,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Only say whether a lock fits; exit code 4 if not.")] = False,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    offline: OfflineOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Make a new lock of a stack, with the newest versions that its recipe admits; print its file."""
+    from hidl_cli.commands.progress import progress
+    from hidl_cli.commands.render import emit_json, write
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+    from hidl_cli.stack.install import Order, draft, make_lock
+    from hidl_cli.stack.load import load_stack
+
+    where = load_site(site)
+    order = Order(where, load_stack(name), installation.root(where, prefix), locked=check, offline=offline)
+    before = draft(order).choice
+    file, changes = before.file, list[str]()
+    if not check:
+        new, file = make_lock(order, progress())
+        changes = _changes(before.lock, new)
+        used = draft(order).choice.file
+        if used != file:
+            progress().say(f"{used} comes first, and will be used")
+    if json:
+        emit_json("hidl.stack-lock/1", stack=name, file=str(file), changes=changes)
+        return
+    for change in changes:
+        progress().say(change)
+    write(f"{file}\n")
+
+
+@app.command()
+def env(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
+    """Print what activates a stack in this shell: eval "$(hidl stack env STACK)"."""
+    from hidl_cli.commands.render import emit_json, write
+    from hidl_cli.stack.installation import UNSET, variables
+
+    found = _find(name, site, prefix)
+    if json:
+        bin_ = str(found.prefix / "bin")
+        emit_json("hidl.stack-env/1", set=variables(found.prefix, name), prepend={"PATH": bin_}, unset=list(UNSET))
+    else:
+        write(found.activate.read_text(encoding="utf-8"))
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def exec_(
+    name: StackArgument,
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="A program and its arguments.")],
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+) -> None:
+    """Run a command in a stack's environment; it takes hidl's place. Options come before STACK."""
+    import os
+    import shutil
+
+    from hidl_cli import process
+    from hidl_cli.errors import UsageError
+
+    environment = _find(name, site, prefix).environment(os.environ)
+    if shutil.which(command[0], path=environment["PATH"]) is None:
+        raise UsageError(f"there is no program {command[0]!r} in stack {name} or on PATH")
+    process.replace_with(command, env=environment)
+
+
+def _find(name: str, site: str | None, prefix: str | None) -> Installation:
+    from hidl_cli.inputs.overlay import find
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+
+    find("stack", name)
+    where = load_site(site)
+    return installation.find(where, name, root=installation.root(where, prefix))
+
+
+def _summary(found: Installation) -> dict[str, Any]:
+    from hidl_cli.stack.installation import size
+
+    manifest = found.manifest
+    return {
+        "id": manifest["id"],
+        "prefix": str(found.prefix),
+        "current": found.is_current,
+        "bytes": size(found.prefix),
+        "created": manifest["created"],
+        "lock": manifest["lock"]["digest"],
+        "activation": str(found.activate),
+    }
+
+
+def _in_words(found: dict[str, Any]) -> str:
+    mark = "" if found["current"] else " (not in use)"
+    return f"{found['prefix']}  {found['bytes'] / 2**20:,.0f} MiB{mark}"
+
+
+def _changes(before: Lock | None, now: Lock) -> list[str]:
+    """What the new lock has otherwise than the one used so far."""
+    old = {package.name: package.version for package in before.packages} if before else {}
+    new = {package.name: package.version for package in now.packages}
+    words = {name: (old.get(name, "new"), new.get(name, "gone")) for name in sorted(old | new)}
+    return [f"{name}: {was} -> {is_}" for name, (was, is_) in words.items() if was != is_] if before else []

@@ -1,0 +1,188 @@
+"""Installations: prefixes that hold one locked stack each, found by site and stack.
+
+::
+
+    <root>/<site>/<stack>/<id>/              a prefix; it counts as soon as its manifest.json is there, written last
+    <root>/<site>/<stack>/current            a link to the installation in use
+    <root>/modulefiles/<site>/<stack>/<id>   the modulefile of each, and .version, which names the one in use
+    <root>/locks/                            locks that were made here
+    <root>/logs/                             what was said while installing
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hidl_cli import paths
+from hidl_cli.documents import read_json
+from hidl_cli.errors import MissingPrecondition
+
+if TYPE_CHECKING:
+    from hidl_cli.site.schema import Site
+
+SCHEMA = "hidl.installation/1"
+CURRENT = "current"
+MANIFEST = "manifest.json"
+
+_ID = re.compile(r"[0-9a-f]{12}")
+
+#: A stack's Python must not see modules of another one, nor look for its library elsewhere.
+UNSET = ("PYTHONHOME", "PYTHONPATH")
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A published installation. ``manifest`` is the document of schema ``hidl.installation/1``."""
+
+    prefix: Path
+    manifest: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def at(cls, prefix: Path) -> Installation:
+        """An installation that is assumed to be at ``prefix``: for plans that are not run. Nothing is read."""
+        return cls(prefix, {"lock": {"digest": ""}})
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.prefix / "bin" / "python"
+
+    @property
+    def mpiexec(self) -> Path:
+        """The mpiexec of the very MPI that its mpi4py is linked to."""
+        return self.prefix / "bin" / "mpiexec"
+
+    @property
+    def activate(self) -> Path:
+        """The script that a POSIX shell sources to use it."""
+        return self.prefix / "activate.sh"
+
+    @property
+    def lock(self) -> str:
+        """The SHA-256 of the lock's body."""
+        return str(self.manifest["lock"]["digest"])
+
+    @property
+    def is_current(self) -> bool:
+        """Is it the one in use?"""
+        return current(self.prefix.parent) == self.prefix
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """``base`` with this stack activated: what the activation script does, for programs that hidl starts."""
+        kept = {name: value for name, value in base.items() if name not in UNSET}
+        path = os.pathsep.join(part for part in (str(self.prefix / "bin"), base.get("PATH")) if part)
+        return {**kept, "PATH": path, **variables(self.prefix, self.prefix.parent.name)}
+
+
+def variables(prefix: Path, stack: str) -> dict[str, str]:
+    """The variables that an activated stack sets, beside PATH."""
+    return {"VIRTUAL_ENV": str(prefix), "HIDL_STACK": stack}
+
+
+def root(site: Site, prefix: str | None = None) -> Path:
+    """Where installations for ``site`` lie: ``prefix`` if given, else the site's place, else the user's own.
+
+    ``MissingPrecondition`` where the site's place names a variable that is not set.
+    """
+    return Path(prefix).expanduser().absolute() if prefix else _usual_root(site)
+
+
+def _usual_root(site: Site) -> Path:
+    place = site.install.root
+    if place is None:
+        return paths.user_data() / "installations"
+    unset = [name for name in re.findall(r"\$\{?(\w+)", place) if name not in os.environ]
+    if unset:
+        raise MissingPrecondition(
+            f"`install.root` of site {site.name} is {place}, and {', '.join(unset)} is not set",
+            hint="set it, or choose a place with --prefix",
+        )
+    return Path(os.path.expandvars(place)).expanduser().absolute()
+
+
+def find(site: Site, stack: str, *, root: Path) -> Installation:
+    """The installation of ``stack`` in use, made by this very hidl; ``MissingPrecondition`` where there is none."""
+    from hidl_cli.stack import own_wheel
+
+    again = hint(stack, site, root)
+    prefix = current(root / site.name / stack)
+    if prefix is None:
+        raise MissingPrecondition(f"stack {stack} is not installed for site {site.name} in {root}", hint=again)
+    installation = at(prefix)
+    if installation is None:
+        raise MissingPrecondition(f"the installation {prefix} is damaged: it has no valid manifest", hint=again)
+    for wheel in (own_wheel.workloads(),):
+        if installation.manifest["own"].get(wheel.name, {}).get("digest") != wheel.digest:
+            raise MissingPrecondition(
+                f"the installation {prefix} holds the {wheel.name} of another hidl than this one",
+                hint=f"{again}; the lock stays the same",
+            )
+    return installation
+
+
+def hint(stack: str, site: Site, root: Path) -> str:
+    """The command that installs the stack there."""
+    from hidl_cli.quoting import sh
+
+    words = f"hidl install {sh(stack)}" + ("" if site.name == "local" else f" --site {sh(site.name)}")
+    return words if root == _usual_root(site) else f"{words} --prefix {sh(str(root))}"
+
+
+def at(prefix: Path) -> Installation | None:
+    """The published installation at ``prefix``; None where there is none, or its manifest is damaged."""
+    try:
+        manifest = read_json(prefix / MANIFEST)
+        whole = manifest["schema"] == SCHEMA and manifest["id"] == prefix.name and _usable(manifest, prefix)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return Installation(prefix, manifest) if whole else None
+
+
+def _usable(manifest: Mapping[str, Any], prefix: Path) -> bool:
+    """Are the parts there that others rely on, and does the interpreter still exist that ``bin/python`` links to?"""
+    parts = [manifest["lock"]["digest"], manifest["own"], manifest["site"], manifest["packages"]]
+    return None not in parts and os.access(prefix / "bin" / "python", os.X_OK)
+
+
+def current(stack_directory: Path) -> Path | None:
+    """The prefix that ``current`` links to; None where there is no such link or it leads elsewhere."""
+    try:
+        name = str((stack_directory / CURRENT).readlink())
+    except OSError:
+        return None
+    return stack_directory / name if _ID.fullmatch(name) else None
+
+
+def modulefiles(root: Path, site: str, stack: str) -> Path:
+    """The directory of a stack's modulefiles; ``module use`` takes its parent."""
+    return root / "modulefiles" / site / stack
+
+
+def prefixes(stack_directory: Path) -> list[Path]:
+    """Every prefix of one stack, published or not; links are none."""
+    if not stack_directory.is_dir():
+        return []
+    return sorted(p for p in stack_directory.iterdir() if _ID.fullmatch(p.name) and p.is_dir() and not p.is_symlink())
+
+
+def list_all(root: Path) -> Iterator[Installation]:
+    """Every published installation below ``root``, by site and stack."""
+    for manifest in sorted(root.glob(f"*/*/*/{MANIFEST}")):
+        installation = at(manifest.parent) if _ID.fullmatch(manifest.parent.name) else None
+        if installation is not None:
+            yield installation
+
+
+def size(prefix: Path) -> int:
+    """Bytes on disk below ``prefix``; a file with several names counts once."""
+    seen: dict[tuple[int, int], int] = {}
+    for directory, _, files in os.walk(prefix):
+        for name in files:
+            status = os.lstat(os.path.join(directory, name))  # noqa: PTH118 - ten thousands of files
+            seen[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(seen.values())

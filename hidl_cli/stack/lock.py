@@ -1,0 +1,238 @@
+"""Locks: a stack resolved for one Python, platform and accelerator, as a requirements file with hashes.
+
+The header of a lock says what it was made for and from; its body is what pip and uv read, so a colleague can use it
+without hidl.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hidl_cli import paths
+from hidl_cli.errors import InvalidInput
+from hidl_cli.inputs.findings import Finding, Mark
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.schema import Stack
+    from hidl_cli.stack.target import Target
+
+SCHEMA = "hidl.lock/1"
+
+_HEADER = re.compile(r"# ([a-z]+): (.*)")
+_PACKAGE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9][A-Za-z0-9.!+_-]*)((?: --hash=sha256:[0-9a-f]{64})+)")
+_KEYS = ("schema", "stack", "python", "platform", "glibc", "accelerator", "inputs")
+
+
+@dataclass(frozen=True)
+class Package:
+    """One wheel of a lock; ``hashes`` are SHA-256 in hexadecimal, one for each file that may serve."""
+
+    name: str
+    version: str
+    hashes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A resolved stack. ``glibc`` is the oldest C library that it runs on, ``requires`` what the recipe asked for."""
+
+    stack: str
+    python: str
+    platform: str
+    glibc: tuple[int, int] | None
+    accelerator: str
+    requires: tuple[str, ...]
+    packages: tuple[Package, ...]
+
+    @property
+    def filename(self) -> str:
+        """The name of its file."""
+        return f"{self.stack}-{self.python}-{self.platform}-{self.accelerator}.txt"
+
+    @property
+    def inputs(self) -> str:
+        """The SHA-256 of what it was made from."""
+        return _sha256("\n".join(self.requires))
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of its body: what is installed."""
+        return _sha256(self.body())
+
+    def version(self, package: str) -> str | None:
+        """The locked version of a package, None where the lock does not hold it."""
+        return next((locked.version for locked in self.packages if locked.name == package), None)
+
+    def lines(self) -> tuple[str, ...]:
+        """Each package in the format of requirements files, in the order of ``packages``."""
+        return tuple(
+            " \\\n    ".join([f"{package.name}=={package.version}", *(f"--hash=sha256:{h}" for h in package.hashes)])
+            + "\n"
+            for package in self.packages
+        )
+
+    def body(self) -> str:
+        """All packages: a requirements file."""
+        return "".join(self.lines())
+
+    def text(self) -> str:
+        """The whole file."""
+        header = {
+            "schema": SCHEMA,
+            "stack": self.stack,
+            "python": self.python,
+            "platform": self.platform,
+            "glibc": "none" if self.glibc is None else ".".join(map(str, self.glibc)),
+            "accelerator": self.accelerator,
+            "inputs": f"sha256:{self.inputs}",
+        }
+        lines = [f"# {key}: {value}" for key, value in header.items()]
+        lines += [f"# requires: {requirement}" for requirement in self.requires]
+        lines += ["# Without hidl: pip install --require-hashes -r <this file>"]
+        return "\n".join(lines) + "\n" + self.body()
+
+
+@dataclass(frozen=True)
+class PassedOver:
+    """A lock of the stack that does not serve, and why."""
+
+    file: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The lock that serves, with its file, or None; and the locks before it that do not."""
+
+    lock: Lock | None
+    file: Path | None
+    passed_over: tuple[PassedOver, ...]
+
+
+def requirements(stack: Stack) -> tuple[str, ...]:
+    """What the stack asks for, one requirement a package, sorted."""
+    return tuple(sorted(f"{_normalized(name)}{spec.replace(' ', '')}" for name, spec in stack.packages.items()))
+
+
+def directories(root: Path) -> tuple[Path, ...]:
+    """Where locks lie, the first to win first: the user's, the system's, the installation root's, the shipped ones."""
+    return (
+        paths.user_config() / "locks",
+        paths.SYSTEM_CONFIG / "locks",
+        root / "locks",
+        paths.shipped() / "recipes" / "locks",
+    )
+
+
+def choose(stack: Stack, target: Target, places: Sequence[Path]) -> Choice:
+    """The first lock in ``places`` that fits the stack's recipe and the target; ``InvalidInput`` for a damaged one."""
+    name = f"{stack.name}-{target.python}-{target.platform}-{target.accelerator}.txt"
+    passed_over: list[PassedOver] = []
+    for file in (place / name for place in places):
+        if not file.is_file():
+            continue
+        lock = read(file)
+        reason = why_unfit(lock, stack, target)
+        if reason is None:
+            return Choice(lock, file, tuple(passed_over))
+        passed_over.append(PassedOver(file, reason))
+    return Choice(None, None, tuple(passed_over))
+
+
+def why_unfit(lock: Lock, stack: Stack, target: Target) -> str | None:
+    """What stands against this lock for the stack on the target; None: it serves."""
+    wanted = requirements(stack)
+    if lock.requires != wanted:
+        return f"the recipe has changed since: {_changes(lock.requires, wanted)}"
+    theirs = (lock.stack, lock.python, lock.platform, lock.accelerator)
+    ours = (stack.name, target.python, target.platform, target.accelerator)
+    if theirs != ours:
+        return f"it was made for {' '.join(theirs)}, and this is {' '.join(ours)}"
+    if lock.glibc is not None and (target.glibc is None or target.glibc < lock.glibc):
+        return f"it needs glibc {'.'.join(map(str, lock.glibc))}, which this machine does not have"
+    return None
+
+
+def read(file: Path) -> Lock:
+    """Read a lock; ``InvalidInput`` with the line where the file is none."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the lock {file} cannot be read: {error}") from error
+    header: dict[str, str] = {}
+    requires: list[str] = []
+    packages: list[Package] = []
+    for number, line in _logical_lines(text):
+        if match := _HEADER.fullmatch(line):
+            key, value = match.groups()
+            requires.append(value) if key == "requires" else header.setdefault(key, value)
+        elif match := _PACKAGE.fullmatch(line):
+            name, version, hashes = match.groups()
+            packages.append(Package(name, version, tuple(re.findall(r"[0-9a-f]{64}", hashes))))
+        elif line and not line.startswith("#"):
+            raise _faulty(file, number, "this line is no package with hashes", "name==version --hash=sha256:...")
+    for key in _KEYS:
+        if key not in header:
+            raise _faulty(file, 1, f"the header has no `{key}`", f"# {key}: ...")
+    if header["schema"] != SCHEMA:
+        raise _faulty(file, 1, f"schema {header['schema']!r} is not known", SCHEMA)
+    glibc = re.fullmatch(r"(\d+)\.(\d+)|none", header["glibc"])
+    if glibc is None:
+        raise _faulty(file, 1, f"glibc {header['glibc']!r} is no version", "# glibc: 2.28, or none")
+    lock = Lock(
+        stack=header["stack"],
+        python=header["python"],
+        platform=header["platform"],
+        glibc=None if header["glibc"] == "none" else (int(glibc[1]), int(glibc[2])),
+        accelerator=header["accelerator"],
+        requires=tuple(requires),
+        packages=tuple(packages),
+    )
+    if header["inputs"] != f"sha256:{lock.inputs}":
+        raise _faulty(file, 1, "`inputs` is not the hash of the `requires` lines", "a header that nobody edited")
+    return lock
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    """Numbered lines, with what a backslash continues joined by one space."""
+    lines: list[tuple[int, str]] = []
+    continued = False
+    for number, line in enumerate(text.splitlines(), start=1):
+        bare = line.strip()
+        part = bare.removesuffix("\\").rstrip()
+        if continued:
+            lines[-1] = (lines[-1][0], f"{lines[-1][1]} {part}")
+        else:
+            lines.append((number, part))
+        continued = bare.endswith("\\")
+    return lines
+
+
+def _changes(before: Sequence[str], now: Sequence[str]) -> str:
+    """The differences of two lists of requirements, in words."""
+    old, new = ({re.split(r"[^A-Za-z0-9._-]", line)[0]: line for line in side} for side in (before, now))
+    words = [f"{new[name]} is new" for name in new if name not in old]
+    words += [f"{old[name]} is gone" for name in old if name not in new]
+    words += [f"{old[name]} is now {new[name]}" for name in new if name in old and old[name] != new[name]]
+    return ", ".join(words) or "their order"
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _faulty(file: Path, line: int, message: str, expected: str) -> InvalidInput:
+    return InvalidInput(
+        f"the lock {file} is damaged",
+        findings=[Finding(message, expected, mark=Mark(file, line, 1))],
+        hint="remove the file, or make it anew with `hidl stack lock`",
+    )

@@ -1,0 +1,153 @@
+"""Where wheels come from: the site's word, then pip's own settings, handed to uv, which does not read pip's.
+
+What the user has set for uv itself (``UV_*``) always stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from hidl_cli.site.schema import Wheels
+
+_KEYS = ("index-url", "extra-index-url", "find-links", "cert", "no-index")
+_SECTIONS = ("global", "install")
+_TRUE = ("1", "true", "yes", "on")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+# Of these a private environment must know nothing: they would point uv or Python at another one.
+_FOREIGN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_SYSTEM_PYTHON", "UV_REQUIRE_HASHES")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Indexes (URLs), find-links (URLs or existing directories), certificates, and whether indexes are to be asked."""
+
+    index_url: str | None
+    extra_index_urls: tuple[str, ...]
+    find_links: tuple[str, ...]
+    cert: str | None
+    no_index: bool
+    #: Directories that the settings name and that do not exist. pip passes over them; uv would fail.
+    absent: tuple[str, ...]
+
+
+def read(wheels: Wheels, environ: Mapping[str, str]) -> Sources:
+    """The sources for a site: its own first, then those of pip's environment variables and configuration files."""
+    pip = _pip(environ)
+    links = [_absolute(link) for link in (*wheels.find_links, *pip.get("find-links", "").split())]
+    absent = [link for link in links if _is_local(link) and not _directory(link).exists()]
+    return Sources(
+        index_url=wheels.index_url or pip.get("index-url"),
+        extra_index_urls=_unique([*wheels.extra_index_urls, *pip.get("extra-index-url", "").split()]),
+        find_links=_unique(link for link in links if link not in absent),
+        cert=pip.get("cert"),
+        no_index=pip.get("no-index", "").lower() in _TRUE,
+        absent=_unique(absent),
+    )
+
+
+def uv_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that tell uv so, without those that the user has set.
+
+    With further indexes, uv would stop at the first that knows a package, even where it lacks the wanted version. pip
+    goes on to the next, and so shall uv: an incomplete index of a site breaks nothing, and what is installed is held
+    to the hashes of the lock.
+    """
+    indexes = sources.extra_index_urls
+    wanted = {
+        ("UV_DEFAULT_INDEX", "UV_INDEX_URL"): sources.index_url,
+        ("UV_INDEX", "UV_EXTRA_INDEX_URL"): " ".join(indexes),
+        ("UV_FIND_LINKS",): ",".join(_url(link) for link in sources.find_links),
+        ("UV_INDEX_STRATEGY",): "unsafe-first-match" if indexes else None,
+        ("SSL_CERT_FILE",): sources.cert,
+    }
+    return {names[0]: value for names, value in wanted.items() if value and not any(name in environ for name in names)}
+
+
+def uv_flags(sources: Sources, environ: Mapping[str, str]) -> list[str]:
+    """The options that tell uv what no variable can."""
+    chosen = any(name in environ for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"))
+    return ["--no-index"] if sources.no_index and not chosen else []
+
+
+def environment(variables: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment for uv: the user's, with ``variables``, and no Python downloaded unasked."""
+    own = {name: value for name, value in environ.items() if name not in _FOREIGN}
+    if own.get("UV_CACHE_DIR"):  # may be relative, and uv is not started in the directory that hidl is
+        own["UV_CACHE_DIR"] = str(Path(own["UV_CACHE_DIR"]).absolute())
+    return {"UV_PYTHON_DOWNLOADS": "never", **own, **variables, "NO_COLOR": "1"}
+
+
+def redact(text: str) -> str:
+    """``text`` without the user names and passwords of URLs."""
+    return _CREDENTIALS.sub("***", text)
+
+
+def _pip(environ: Mapping[str, str]) -> dict[str, str]:
+    """pip's settings: its configuration files, the later ones over the earlier, and the environment over all."""
+    settings: dict[str, str] = {}
+    for file in _files(environ):
+        settings |= _of_file(file)
+    for key in _KEYS:
+        value = environ.get(f"PIP_{key.replace('-', '_').upper()}")
+        if value:
+            settings[key] = value
+    return settings
+
+
+def _files(environ: Mapping[str, str]) -> list[Path]:
+    """pip's configuration files in its order. ``PIP_CONFIG_FILE=/dev/null`` means none at all."""
+    named = environ.get("PIP_CONFIG_FILE")
+    if named == os.devnull:
+        return []
+    home = Path.home()
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    system = [Path(place) / "pip" / "pip.conf" for place in (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")]
+    files = [*system, Path("/etc/pip.conf"), home / ".pip" / "pip.conf", config / "pip" / "pip.conf"]
+    return [*files, Path(sys.prefix) / "pip.conf", *([Path(named)] if named else [])]
+
+
+def _of_file(file: Path) -> dict[str, str]:
+    from configparser import Error, RawConfigParser
+
+    if not file.is_file():
+        return {}
+    parser = RawConfigParser()
+    try:
+        parser.read(file, encoding="utf-8")
+    except (Error, UnicodeDecodeError, OSError):  # pip itself says so when it is used; hidl only borrows the settings
+        return {}
+    sections = [parser[name] for name in _SECTIONS if parser.has_section(name)]
+    return {key: section[key].strip() for section in sections for key in _KEYS if section.get(key, "").strip()}
+
+
+def _is_local(place: str) -> bool:
+    return "://" not in place or place.startswith("file:")
+
+
+def _directory(place: str) -> Path:
+    return Path(unquote(urlsplit(place).path)) if place.startswith("file:") else Path(place)
+
+
+def _absolute(place: str) -> str:
+    """A directory as an absolute path: uv is not started in the directory that hidl is."""
+    if "://" in place or place.startswith("file:"):
+        return place
+    return str(Path(os.path.expandvars(place)).expanduser().absolute())
+
+
+def _url(place: str) -> str:
+    """A directory as a URL: uv separates the values of its variables by commas, which a path may hold."""
+    return place if "://" in place or place.startswith("file:") else Path(place).as_uri()
+
+
+def _unique(items: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(items))

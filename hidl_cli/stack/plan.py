@@ -1,0 +1,82 @@
+"""The plan of an installation: what is installed, from which lock and where; printed by the dry run, then followed."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.stack.lock import Lock
+from hidl_cli.stack.own_wheel import OwnWheel
+from hidl_cli.stack.target import Target
+
+#: PATH separates by colons, shells and modulefiles by line ends: a prefix that holds one cannot be activated.
+_UNUSABLE = (":", "\n", "\r", "\0")
+
+
+@dataclass(frozen=True)
+class InstallPlan:
+    """One stack on one site, as it is to be installed below ``root``.
+
+    ``lock_origin`` is the file of the lock, ``own`` hidl's own wheels, ``imports`` the modules that the verification
+    imports. Another lock or another hidl gives another ``id``, so what is in a prefix never changes.
+    """
+
+    site: str
+    stack: str
+    title: str
+    root: Path
+    target: Target
+    lock: Lock
+    lock_origin: Path
+    own: tuple[OwnWheel, ...]
+    imports: tuple[str, ...]
+    offline: bool = False
+
+    def __post_init__(self) -> None:
+        if any(character in str(self.root) for character in _UNUSABLE):
+            raise InvalidInput(
+                f"stacks cannot be installed below {str(self.root)!r}: PATH cannot hold ':' or a line end",
+                hint="choose another place with --prefix, or with `install.root` in the site's file",
+            )
+
+    @property
+    def id(self) -> str:
+        """A short hash of the lock's body and of hidl's own wheels."""
+        parts = [self.lock.digest, *(f"{wheel.name} {wheel.digest}" for wheel in self.own)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+    @property
+    def stack_directory(self) -> Path:
+        """What holds all installations of this stack."""
+        return self.root / self.site / self.stack
+
+    @property
+    def prefix(self) -> Path:
+        """The installation's own directory."""
+        return self.stack_directory / self.id
+
+    @property
+    def lock_file(self) -> Path:
+        """The copy of the lock in the prefix, from which it is filled."""
+        return self.prefix / "lock.txt"
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as part of a JSON document."""
+        return {
+            "site": self.site,
+            "stack": self.stack,
+            "prefix": str(self.prefix),
+            "id": self.id,
+            "python": self.target.python,
+            "platform": self.target.platform,
+            "accelerator": self.target.accelerator,
+            "interpreter": str(self.target.interpreter),
+            "lock": {"file": str(self.lock_origin), "digest": self.lock.digest},
+            "packages": {package.name: package.version for package in self.lock.packages},
+            "own": {wheel.name: {"version": wheel.version, "digest": wheel.digest} for wheel in self.own},
+            "imports": list(self.imports),
+            "offline": self.offline,
+        }

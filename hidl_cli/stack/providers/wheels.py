@@ -1,0 +1,241 @@
+"""Stacks from wheels, by uv: a virtual environment that is filled from a lock. Nothing is compiled."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uv import find_uv_bin
+
+from hidl_cli import documents, process
+from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
+from hidl_cli.stack import pip_settings
+from hidl_cli.stack.lock import Lock, Package, requirements
+from hidl_cli.stack.pip_settings import Sources
+from hidl_cli.stack.providers import Step
+
+if TYPE_CHECKING:
+    from hidl_cli.site.schema import Site
+    from hidl_cli.stack.plan import InstallPlan
+    from hidl_cli.stack.schema import Stack
+    from hidl_cli.stack.target import Target
+
+# Locks are made for this C library where the machine's is newer, so that they serve older machines too.
+_PORTABLE_GLIBC = (2, 28)
+_PORTABLE_PLATFORMS = ("linux-x86_64", "linux-aarch64")
+_CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
+_NETWORK = re.compile(
+    r"error sending request|dns error|Connect\)|timed out|Network connectivity is disabled|network was disabled",
+    re.IGNORECASE,
+)
+_CHATTER = re.compile(r"(Using (CPython|Python)|Resolved|Prepared|Installed|Downloading|Downloaded|Creating) ?.*")
+
+
+def _locked_glibc(target: Target) -> tuple[int, int] | None:
+    """The oldest C library that a lock made for ``target`` runs on."""
+    if target.glibc is None or target.platform not in _PORTABLE_PLATFORMS:
+        return target.glibc
+    return min(target.glibc, _PORTABLE_GLIBC)
+
+
+@dataclass(frozen=True)
+class Wheels:
+    """uv with the wheel sources of a site. ``environ`` is the user's environment."""
+
+    sources: Sources
+    environ: Mapping[str, str]
+
+    @classmethod
+    def for_site(cls, site: Site) -> Wheels:
+        """uv as it is to be used on ``site``."""
+        environ = dict(os.environ)
+        return cls(pip_settings.read(site.wheels, environ), environ)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See ``Provider``."""
+        return tuple(f"find-links {place} does not exist and is passed over" for place in self.sources.absent)
+
+    def resolve(self, stack: Stack, target: Target, *, offline: bool) -> Lock:
+        """See ``Provider``. On a target without a GPU, torch is its CPU build, or this fails."""
+        glibc = _locked_glibc(target)
+        with tempfile.TemporaryDirectory(prefix="hidl-lock-") as directory:
+            asked = Path(directory, f"{stack.name}.in")
+            asked.write_text("\n".join(requirements(stack)) + "\n", encoding="utf-8")
+            argv = self._compile(asked, target, "--format", "pylock.toml", "--only-binary", ":all:")
+            if glibc is not None and target.platform in _PORTABLE_PLATFORMS:
+                machine = target.platform.removeprefix("linux-")
+                argv += ["--python-platform", f"{machine}-manylinux_{glibc[0]}_{glibc[1]}"]
+            argv += self._torch_build(stack, target, Path(directory))
+            argv += ["--offline"] if offline else []
+            try:
+                packages = _packages(self._uv(argv).stdout)
+            except ProcessFailed as failure:
+                if offline:
+                    raise self._unresolvable_offline(stack, target, Path(directory), failure) from failure
+                raise _explained(failure, f"stack {stack.name} could not be resolved") from failure
+        unwanted = [package.name for package in packages if _CUDA.fullmatch(package.name)]
+        if target.accelerator == "cpu" and unwanted:
+            raise BuildFailed(
+                f"stack {stack.name} resolves to CUDA packages on a machine without a GPU: {', '.join(unwanted)}",
+                hint="constrain the package that asks for them to its CPU build, or set UV_TORCH_BACKEND=cpu",
+            )
+        return Lock(
+            stack=stack.name,
+            python=target.python,
+            platform=target.platform,
+            glibc=glibc,
+            accelerator=target.accelerator,
+            requires=requirements(stack),
+            packages=packages,
+        )
+
+    def missing(self, plan: InstallPlan) -> tuple[str, ...]:
+        """See ``Provider``: each package is tried in turn, for uv stops at the first that it cannot have."""
+        with tempfile.TemporaryDirectory(dir=plan.stack_directory, prefix=".offline-") as directory:
+            file = Path(directory, "lock.txt")
+            file.write_text(plan.lock.body(), encoding="utf-8")
+            argv = self._install(plan, "--target", f"{directory}/tree", "--python", str(plan.target.interpreter))
+            whole = self._uv([*argv, "--dry-run", "-r", str(file)], check=False)
+            if whole.status == 0 and "Would download" not in whole.stderr:
+                return ()
+            lacking = []
+            for requirement, package in zip(plan.lock.lines(), plan.lock.packages, strict=True):
+                file.write_text(requirement, encoding="utf-8")
+                if self._uv([*argv, "-r", str(file)], check=False).status != 0:
+                    lacking.append(f"{package.name}=={package.version}")
+            return tuple(lacking)
+
+    def steps(self, plan: InstallPlan) -> tuple[Step, ...]:
+        """See ``Provider``. Hashes are checked for every package but hidl's own wheels, which are built here."""
+        python = str(plan.prefix / "bin" / "python")
+        options = ["--no-project", "--allow-existing", "--prompt", f"{plan.stack}-{plan.id}"]
+        venv = ["venv", *options, "--python", str(plan.target.interpreter), str(plan.prefix)]
+        own = [str(wheel.file) for wheel in plan.own]
+        install = self._install(plan, "--python", python, "-r", str(plan.lock_file), *own)
+        variables = pip_settings.uv_variables(self.sources, self.environ)
+        return (
+            Step("make the virtual environment", (find_uv_bin(), *venv)),
+            Step(f"install {len(plan.lock.packages)} packages", (find_uv_bin(), *install), variables),
+        )
+
+    def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
+        """See ``Provider``."""
+        environment = pip_settings.environment(step.variables, self.environ)
+        try:
+            process.run(step.argv, cwd=Path("/"), env=environment, log=log, meanwhile=meanwhile)
+        except ProcessFailed as failure:
+            raise _explained(failure, f"failed to {step.title}") from failure
+        finally:
+            _scrub(log)
+
+    def _install(self, plan: InstallPlan, *options: str) -> list[str]:
+        """``uv pip install`` of exactly what is listed, from the right index for the locked build of torch."""
+        argv = ["pip", "install", "--no-deps", *pip_settings.uv_flags(self.sources, self.environ), *options]
+        argv += ["--offline"] if plan.offline else []
+        torch = plan.lock.version("torch")
+        if torch is None or "+" not in torch or "UV_TORCH_BACKEND" in self.environ:
+            return argv
+        with tempfile.TemporaryDirectory(prefix="hidl-torch-") as directory:
+            if self._torch_in_find_links(f"torch=={torch}", plan.target, Path(directory)):
+                return argv
+        return [*argv, "--torch-backend", torch.partition("+")[2]]
+
+    def _torch_build(self, stack: Stack, target: Target, directory: Path) -> list[str]:
+        """The options that choose the build of torch: PyPI's own is for CUDA, several GB."""
+        if "UV_TORCH_BACKEND" in self.environ:
+            return []
+        if target.accelerator == "cuda":
+            return ["--torch-backend", "auto"]
+        found = self._torch_in_find_links(f"torch{stack.packages.get('torch', '')}", target, directory)
+        if found is None or not found.endswith("+cpu"):
+            return ["--torch-backend", "cpu"]
+        constraint = directory / "torch.txt"
+        constraint.write_text(found + "\n", encoding="utf-8")
+        return ["--constraints", str(constraint)]
+
+    def _torch_in_find_links(self, requirement: str, target: Target, directory: Path) -> str | None:
+        """The torch that lies in the find-links and meets the requirement, as ``torch==<version>``."""
+        if not self.sources.find_links and "UV_FIND_LINKS" not in self.environ:
+            return None
+        asked = directory / "torch.in"
+        asked.write_text(requirement + "\n", encoding="utf-8")
+        found = self._uv(self._compile(asked, target, "--no-deps", "--no-index"), check=False)
+        return found.stdout.strip() if found.status == 0 else None
+
+    def _compile(self, asked: Path, target: Target, *options: str) -> list[str]:
+        flags = pip_settings.uv_flags(self.sources, self.environ) if "--no-index" not in options else []
+        plain = ["--no-header", "--no-annotate", "--python", str(target.interpreter)]
+        return ["pip", "compile", str(asked), *plain, *flags, *options]
+
+    def _uv(self, arguments: list[str], *, check: bool = True) -> process.Completed:
+        variables = pip_settings.uv_variables(self.sources, self.environ)
+        environment = pip_settings.environment(variables, self.environ)
+        return process.run([find_uv_bin(), *arguments], cwd=Path("/"), env=environment, check=check)
+
+    def _unresolvable_offline(
+        self, stack: Stack, target: Target, directory: Path, failure: ProcessFailed
+    ) -> MissingPrecondition:
+        """Name every requirement of the stack for which the cache and the wheelhouses hold nothing."""
+        lacking = []
+        for requirement in requirements(stack):
+            asked = directory / "one.in"
+            asked.write_text(requirement + "\n", encoding="utf-8")
+            if self._uv([*self._compile(asked, target, "--no-deps"), "--offline"], check=False).status != 0:
+                lacking.append(requirement)
+        what = f"missing: {', '.join(lacking)}" if lacking else _said(failure)
+        return MissingPrecondition(
+            f"stack {stack.name} has no lock here and cannot be resolved offline; {what}",
+            hint=f"run `hidl stack lock {stack.name}` once with a network, or put a lock beside the installations",
+        )
+
+
+def _packages(pylock: str) -> tuple[Package, ...]:
+    """Read the packages of a ``pylock.toml``, in which uv lists only the wheels that fit the target."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    packages = []
+    for package in tomllib.loads(pylock)["packages"]:
+        hashes = sorted({wheel["hashes"]["sha256"] for wheel in package["wheels"]})
+        packages.append(Package(package["name"], package["version"], tuple(hashes)))
+    return tuple(packages)
+
+
+def _explained(failure: ProcessFailed, what: str) -> HidlError:
+    """uv's failure in hidl's words, with uv's own message."""
+    said = _said(failure)
+    log = f"; the whole output is in {failure.log}" if failure.log else ""
+    if failure.status == 127:
+        return MissingPrecondition(f"{what}: {said}", hint="uv belongs to hidl: install hidl again")
+    if _NETWORK.search(failure.output):
+        return MissingPrecondition(
+            f"{what}: no network, or the package index cannot be reached\n{said}",
+            hint=f"check the network and the settings of pip (PIP_INDEX_URL, proxies), or use --offline{log}",
+        )
+    if "No space left on device" in failure.output or "Disk quota exceeded" in failure.output:
+        return BuildFailed(
+            f"{what}: the disk is full\n{said}", hint=f"make room, or choose another place with --prefix{log}"
+        )
+    return BuildFailed(f"{what}\n{said}", hint=log.removeprefix("; ") or None)
+
+
+def _scrub(log: Path) -> None:
+    """Take credentials out of the log: uv hides passwords by itself, user names and tokens it may not."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    clean = pip_settings.redact(text)
+    if clean != text:
+        documents.write_text(log, clean, mode=0o600)
+
+
+def _said(failure: ProcessFailed) -> str:
+    """What uv said, without its chatter and without credentials."""
+    lines = [line for line in failure.output.splitlines() if line.strip() and not _CHATTER.fullmatch(line.strip())]
+    return pip_settings.redact("\n".join(f"  {line}" for line in lines))

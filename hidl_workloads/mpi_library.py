@@ -1,0 +1,32 @@
+"""Which MPI library this process really uses: its version, and the files of it that are mapped into memory."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_MAPS = Path("/proc/self/maps")
+
+# libmpi.so.12, libmpich.so.12, libmpi_abi.so.1 (the standard ABI), libmpi_gnu_123.so.12 (Cray), and the copies that
+# wheels bring along under a mangled name (libmpi-1f2e3d4c.so.12). Not the language bindings (libmpi_mpifh.so, ...).
+_LIBMPI = re.compile(r"libmpi(ch)?(_abi|_(cray|gnu|intel|nvidia|amd|aocc)(_\d+)?)?(-[0-9a-f]{8})?\.(so|dylib)(\.|$)")
+
+
+def version() -> str:
+    """The library's own version string, its first line with single blanks (``MPICH Version: 5.0.2``)."""
+    from mpi4py import MPI
+
+    return " ".join(MPI.Get_library_version().splitlines()[0].split())
+
+
+def mapped() -> tuple[Path, ...] | None:
+    """Every MPI library in this process's memory, each distinct file once; None without a /proc/self/maps."""
+    if not _MAPS.exists():
+        return None
+    files: dict[tuple[str, str], Path] = {}
+    for line in _MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        # address, permissions, offset, device, inode, path (which may hold blanks)
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and _LIBMPI.match(fields[5].rpartition("/")[2]):
+            files.setdefault((fields[3], fields[4]), Path(fields[5].removesuffix(" (deleted)")))
+    return tuple(files.values())

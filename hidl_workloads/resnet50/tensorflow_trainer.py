@@ -1,0 +1,71 @@
+"""The training step with TensorFlow and Keras."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["KERAS_BACKEND"] = "tensorflow"  # Keras reads it when it is imported
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from hidl_workloads.data_parallel.tensorflow_gradients import GradientAverager, broadcast, named_weights
+from hidl_workloads.resnet50.parameters import Parameters
+from hidl_workloads.resnet50.trainer import CLASSES, Batch, rank_seed
+
+
+class TensorFlowTrainer:
+    """Keras's ResNet-50; gradients are averaged between the backward pass and the update."""
+
+    def __init__(self, communicator: MPI.Comm, parameters: Parameters, batch: Batch) -> None:
+        _set_threads()
+        keras.utils.set_random_seed(rank_seed(parameters.seed, communicator.rank))
+        keras.config.set_dtype_policy("mixed_bfloat16" if parameters.precision == "bfloat16" else "float32")
+        self.versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+        side = parameters.image_size
+        self._model = keras.applications.ResNet50(
+            weights=None, classes=CLASSES, classifier_activation=None, input_shape=(side, side, 3)
+        )
+        self.parameter_count = self._model.count_params()
+        optimizer = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}[parameters.optimizer]
+        self._optimizer = optimizer(learning_rate=parameters.learning_rate)
+        self._optimizer.build(self._model.trainable_variables)
+        broadcast(communicator, self._model)
+        self._averager = GradientAverager(
+            communicator, self._model.trainable_variables, int(parameters.bucket_mib * 2**20)
+        )
+        self._images = tf.constant(batch.images.transpose(0, 2, 3, 1))
+        self._labels = tf.constant(batch.labels)
+        self._forward_backward = tf.function(self._trace_forward_backward)
+        self._apply = tf.function(self._trace_apply)
+
+    def step(self) -> float:
+        """Train one step; returns the loss of this rank's batch."""
+        loss, gradients = self._forward_backward(self._images, self._labels)
+        self._apply(self._averager.average(gradients))
+        return float(loss)
+
+    def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
+        """Yield every trainable weight's name and value."""
+        return named_weights(self._model)
+
+    def _trace_forward_backward(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            logits = tf.cast(self._model(images, training=True), tf.float32)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        return loss, self._averager.backward(tape, loss)
+
+    def _trace_apply(self, gradients: list[tf.Tensor]) -> None:
+        self._optimizer.apply(self._averager.restore(gradients), self._model.trainable_variables)
+
+
+def _set_threads() -> None:
+    """Take the numbers of threads from TensorFlow's own variables, else from ``OMP_NUM_THREADS``, else leave them."""
+    everywhere = os.environ.get("OMP_NUM_THREADS", "0")  # 0: TensorFlow chooses
+    tf.config.threading.set_intra_op_parallelism_threads(int(os.environ.get("TF_NUM_INTRAOP_THREADS", everywhere)))
+    tf.config.threading.set_inter_op_parallelism_threads(int(os.environ.get("TF_NUM_INTEROP_THREADS", everywhere)))
