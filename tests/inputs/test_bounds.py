@@ -11,7 +11,7 @@ import pytest
 from hidl_cli.inputs.source import MAX_BYTES
 
 MEGABYTES = 300  # of address space beyond what the imported modules take
-SECONDS = 5  # of processor time
+SECONDS = 4  # of processor time
 
 CHECK = f"""
 import resource, sys
