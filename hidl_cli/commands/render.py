@@ -18,7 +18,7 @@ def stdout() -> Console:
     """The console for data."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False)
+    return Console(highlight=False, emoji=False)
 
 
 @cache
@@ -26,7 +26,7 @@ def stderr() -> Console:
     """The console for progress and prose."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def printable(text: str) -> str:

@@ -63,10 +63,13 @@ def read_source(path: Path) -> Source:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        _refuse_by_status(path, path.stat())
-        # O_NONBLOCK: should a FIFO have taken the file's place meanwhile, opening it must not wait for a writer
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # does not wait for a FIFO's writer
+        try:
+            _refuse_by_status(path, os.fstat(descriptor))
+            with os.fdopen(descriptor, "rb", closefd=False) as file:
+                content = file.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _refusal(path, f"cannot read the file: {reason}", "a readable YAML file") from error

@@ -98,7 +98,7 @@ def _value(path: tuple[str | int, ...], parameter: Mapping[str, Any], value: Any
         return
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
         yield Fault(path, f"the value is {describe(value)}, but the parameter's type is {kind}", _WORDS[kind])
-    elif _is_number(value):
+    elif _is_number(value) and not any(_limits("", parameter)):
         if _is_number(lowest := parameter.get("min")) and value < lowest:
             yield Fault(path, f"{value} is less than min", f"at least {lowest}")
         if _is_number(highest := parameter.get("max")) and value > highest:

@@ -11,7 +11,7 @@ import pytest
 from hidl_cli.inputs.source import MAX_BYTES
 
 MEGABYTES = 300  # of address space beyond what the imported modules take
-SECONDS = 5  # of processor time
+SECONDS = 4  # of processor time
 
 CHECK = f"""
 import resource, sys
@@ -53,10 +53,11 @@ HOSTILE = {
     "deep block": "\n".join(" " * depth + "a:" for depth in range(1000)),
     "many nulls": "a:\n" + filled("- \n")[:-10],
     "many lines": filled("\n"),
-    "many keys": "".join(f"k{n}: 1\n" for n in range(40_000)),
+    "many keys": "".join(f"k{n}: 1\n" for n in range(24_000)),
+    "many near misses": "".join(f"node_type{n}: 1\ndefault_partitio{n}: 1\n" for n in range(10_000)),
     "many duplicates": filled("a: b\n"),
     "many unknown node types": "partitions:\n" + "".join(f"  p{n}: {{node_type: x}}\n" for n in range(8_000)),
-    "many unknown conditions": "stacks: [{when: {" + ", ".join(f"c{n}: 1" for n in range(40_000)) + "}}]",
+    "many unknown conditions": "stacks: [{when: {" + ", ".join(f"c{n}: 1" for n in range(24_000)) + "}}]",
     "many packages": "packages:\n" + "".join(f"  - p{n}: x\n" for n in range(10_000)),
     "many versions": "packages: {a: '" + ">=1," * 100_000 + "'}",
     "one long line": "name: '" + "x" * 900_000 + "'",

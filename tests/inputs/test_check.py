@@ -163,6 +163,12 @@ def test_one_mistake_in_a_site(
     assert (finding.mark and finding.mark.line, finding.suggestion) == (line, suggestion)
 
 
+def test_the_path_of_a_faulty_key_is_its_place_in_the_document(checked: Any) -> None:
+    finding = one(checked(SITE, GOOD_SITE.replace("  cpu:", "  CPU_1: {}\n  cpu:", 1)))
+
+    assert finding.path == ("node_types", "CPU_1")
+
+
 @pytest.mark.parametrize(
     ("change", "line", "message"),
     [
@@ -212,11 +218,10 @@ def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int
 def test_one_mistake_in_a_workload(
     checked: Any, change: tuple[str, str], line: int, message: str, suggestion: str | None
 ) -> None:
-    found = checked(WORKLOAD, GOOD_WORKLOAD.replace(*change, 1)).findings
+    finding = one(checked(WORKLOAD, GOOD_WORKLOAD.replace(*change, 1)))
 
-    finding = next(finding for finding in found if message in finding.message)
-    assert {other.mark.line for other in found if other.mark} == {line}
-    assert finding.suggestion == suggestion
+    assert message in finding.message
+    assert (finding.mark and finding.mark.line, finding.suggestion) == (line, suggestion)
 
 
 def test_cross_checks_run_on_what_is_left_of_a_broken_file(checked: Any) -> None:
