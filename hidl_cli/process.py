@@ -13,17 +13,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from hidl_cli.errors import ProcessFailed
 
 _PR_SET_PDEATHSIG = 1
 _TAIL = 4000
 _GRACE_SECONDS = 5.0
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def run(
     ``check``, ends with a status other than 0.
     """
     argv = tuple(os.fspath(word) for word in command)
-    with _output_files(log) as (out, err):
+    with _output_files(log) as (out, err), _signals_deferred() as deliver_signals:
         start = out.tell()
         try:
             child = subprocess.Popen(
@@ -69,7 +71,13 @@ def run(
             )
         except OSError as error:
             raise ProcessFailed(argv, cwd=cwd, status=127, output=str(error), log=log) from error
-        status = _wait(child, timeout, meanwhile)
+
+        def alongside() -> None:
+            deliver_signals()
+            if meanwhile is not None:
+                meanwhile()
+
+        status = _wait(child, timeout, alongside)
         out.seek(start)
         stdout = out.read().decode("utf-8", "replace")
         stderr = ""
@@ -126,11 +134,36 @@ class _output_files:
             file.close()
 
 
-def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Callable[[], object] | None) -> int | None:
+@contextmanager
+def _signals_deferred() -> Iterator[Callable[[], None]]:
+    """Let no signal handler run until the function that this gives is called.
+
+    A handler that raises while a process is being forked is lost, for Python ignores what its hooks around a fork
+    raise; and one that raises right after it leaves a child that nobody knows.
+    """
+    arrived: list[int] = []
+    handlers: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # elsewhere no handler runs
+        handlers = {number: signal.getsignal(number) for number in _INTERRUPTS if callable(signal.getsignal(number))}
+        for number in handlers:
+            signal.signal(number, lambda number, _: arrived.append(number))
+
+    def deliver() -> None:
+        while handlers:
+            signal.signal(*handlers.popitem())
+        while arrived:
+            signal.raise_signal(arrived.pop())
+
+    try:
+        yield deliver
+    finally:
+        deliver()
+
+
+def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Callable[[], object]) -> int | None:
     """Return the exit status, or None after a time-out; whatever happens, the whole group is gone afterwards."""
     try:
-        if meanwhile is not None:
-            meanwhile()
+        meanwhile()
         return child.wait() if timeout is None or _ends_within(child, timeout) else None
     finally:
         if child.returncode is None:
