@@ -146,14 +146,14 @@ def env(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = Non
         write(found.activate.read_text(encoding="utf-8"))
 
 
-@app.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command("exec")
 def exec_(
     name: StackArgument,
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="A program and its arguments.")],
     site: SiteOption = None,
     prefix: PrefixOption = None,
 ) -> None:
-    """Run a command in a stack's environment; it takes hidl's place. Options come before STACK."""
+    """Run a command in a stack's environment; it takes hidl's place."""
     import os
     import shutil
 

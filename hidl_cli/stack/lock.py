@@ -175,15 +175,16 @@ def read(file: Path) -> Lock:
             name, version, hashes = match.groups()
             packages.append(Package(name, version, tuple(re.findall(r"[0-9a-f]{64}", hashes))))
         elif line and not line.startswith("#"):
-            raise _faulty(file, number, "this line is no package with hashes", "name==version --hash=sha256:...")
+            mark = Mark(file, number, 1, len(line), line)
+            raise _faulty(mark, "this line is no package with hashes", "name==version --hash=sha256:...")
     for key in _KEYS:
         if key not in header:
-            raise _faulty(file, 1, f"the header has no `{key}`", f"# {key}: ...")
+            raise _faulty(Mark(file), f"the header has no `{key}`", f"# {key}: ...")
     if header["schema"] != SCHEMA:
-        raise _faulty(file, 1, f"schema {header['schema']!r} is not known", SCHEMA)
+        raise _faulty(Mark(file), f"schema {header['schema']!r} is not known", SCHEMA)
     glibc = re.fullmatch(r"(\d+)\.(\d+)|none", header["glibc"])
     if glibc is None:
-        raise _faulty(file, 1, f"glibc {header['glibc']!r} is no version", "# glibc: 2.28, or none")
+        raise _faulty(Mark(file), f"glibc {header['glibc']!r} is no version", "# glibc: 2.28, or none")
     lock = Lock(
         stack=header["stack"],
         python=header["python"],
@@ -194,7 +195,7 @@ def read(file: Path) -> Lock:
         packages=tuple(packages),
     )
     if header["inputs"] != f"sha256:{lock.inputs}":
-        raise _faulty(file, 1, "`inputs` is not the hash of the `requires` lines", "a header that nobody edited")
+        raise _faulty(Mark(file), "`inputs` is not the hash of the `requires` lines", "a header that nobody edited")
     return lock
 
 
@@ -230,9 +231,9 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _faulty(file: Path, line: int, message: str, expected: str) -> InvalidInput:
+def _faulty(mark: Mark, message: str, expected: str) -> InvalidInput:
     return InvalidInput(
-        f"the lock {file} is damaged",
-        findings=[Finding(message, expected, mark=Mark(file, line, 1))],
+        f"the lock {mark.file} is damaged",
+        findings=[Finding(message, expected, mark=mark)],
         hint="remove the file, or make it anew with `hidl stack lock`",
     )

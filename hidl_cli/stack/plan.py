@@ -12,8 +12,8 @@ from hidl_cli.stack.lock import Lock
 from hidl_cli.stack.own_wheel import OwnWheel
 from hidl_cli.stack.target import Target
 
-#: PATH separates by colons, shells and modulefiles by line ends: a prefix that holds one cannot be activated.
-_UNUSABLE = (":", "\n", "\r", "\0")
+#: PATH separates by colons, shells and modulefiles by line ends, and mpi4py expands variables in its library's path.
+_UNUSABLE = (":", "$", "\n", "\r", "\0")
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,10 @@ class InstallPlan:
     offline: bool = False
 
     def __post_init__(self) -> None:
-        if any(character in str(self.root) for character in _UNUSABLE):
+        unusable = [character for character in _UNUSABLE if character in str(self.root)]
+        if unusable:
             raise InvalidInput(
-                f"stacks cannot be installed below {str(self.root)!r}: PATH cannot hold ':' or a line end",
+                f"stacks do not work below {str(self.root)!r}, for its {unusable[0]!r}",
                 hint="choose another place with --prefix, or with `install.root` in the site's file",
             )
 

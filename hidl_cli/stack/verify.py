@@ -20,6 +20,7 @@ SCHEMA = "hidl.verification/1"
 
 _RANKS = 2
 _TIMEOUT_SECONDS = 600.0
+_LINES = 12
 
 # What would tell MPI or Python of another world: a surrounding allocation, another launcher, another Python.
 _FOREIGN = ("PYTHON", "PMI", "SLURM_", "HYDRA_", "MPI_LOCAL", "OMPI_", "HIDL_WORLD_SIZE")
@@ -55,7 +56,7 @@ def run(plan: InstallPlan, log: Path) -> list[dict[str, Any]]:
     failed = [check for check in checks or () if not check["ok"]]
     if status == 0 and checks and not failed:
         return checks
-    why = [f"  {check['name']}: {check['detail']}" for check in failed] or [said or "it left no report"]
+    why = [f"  {check['name']}: {check['detail']}" for check in failed] or [_end(said) or "it left no report"]
     raise BuildFailed(
         "\n".join([f"stack {plan.stack} is installed, but does not pass its verification", *why]),
         hint=f"nothing was published; the whole output is in {log}",
@@ -75,6 +76,11 @@ def _checks(report: Path) -> list[dict[str, Any]] | None:
         return [{"name": str(c["name"]), "ok": c["ok"] is True, "detail": str(c["detail"])} for c in document["checks"]]
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _end(output: str) -> str:
+    """The last lines of what the ranks said: where an exception names itself."""
+    return "\n".join(f"  {line}" for line in output.splitlines()[-_LINES:])
 
 
 def _environment(prefix: Path, environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,27 @@
+"""What the tests of installations share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Hidl
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for all tests here: hidl's own wheel is built once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def hidl(hidl: Hidl, cache: Path) -> Hidl:
+    """hidl with no configuration and no installations."""
+    return Hidl(hidl.environment | {"XDG_CACHE_HOME": str(cache)})
+
+
+@pytest.fixture
+def root(hidl: Hidl) -> Path:
+    """The default root of hidl's installations."""
+    return Path(hidl.environment["XDG_DATA_HOME"]) / "hidl" / "installations"

@@ -1,0 +1,117 @@
+"""Installing is cut short in every way, and begun again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Hidl
+
+
+def processes_of(place: Path) -> list[str]:
+    """The command lines of living processes that name ``place``."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdecimal() and int(directory.name) != os.getpid():
+            try:
+                words = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if str(place) in words and state not in "ZX":
+                found.append(words)
+    return found
+
+
+def gone(place: Path) -> bool:
+    """Does every process that names ``place`` end within a few seconds?"""
+    deadline = time.monotonic() + 10
+    while processes_of(place) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not processes_of(place)
+
+
+def published(root: Path) -> list[Path]:
+    return [*root.glob("local/mpi/*/manifest.json"), *root.glob("local/mpi/current"), *root.glob("modulefiles/**/*")]
+
+
+def wait_for_step(root: Path, sign: str) -> None:
+    """Wait until something that matches ``sign`` is below the root."""
+    deadline = time.monotonic() + 30
+    while not list(root.glob(sign)):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_killed_at_any_moment_and_run_again_it_ends_installed_and_verified(hidl: Hidl, root: Path) -> None:
+    begun = time.monotonic()
+    hidl("install", "mpi")
+    whole = time.monotonic() - begun
+    for _ in range(10):
+        shutil.rmtree(root)
+        child = hidl.start("install", "mpi", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(random.uniform(0.05, whole))
+        child.kill()
+        child.wait()
+        again = hidl("install", "mpi", "--json")
+        assert again.returncode == 0, again.stderr
+        (installed,) = json.loads(again.stdout)["installations"]
+        assert all(check["ok"] for check in installed["verification"]["checks"])
+        assert gone(root)
+        assert not list(root.glob("local/mpi/.removed-*"))
+
+
+@pytest.mark.parametrize("sign", ["local/mpi/*/lock.txt", "local/mpi/*/bin/mpiexec", "local/mpi/*/bin/python"])
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_nothing_running_and_nothing_published(
+    hidl: Hidl, root: Path, sign: str, ending: signal.Signals
+) -> None:
+    child = hidl.start("install", "mpi", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    wait_for_step(root, sign)
+    child.send_signal(ending)
+    _, said = child.communicate(timeout=30)
+    assert (child.returncode, "interrupted" in said) == (130, True)
+    assert gone(root)
+    assert published(root) == []
+    assert hidl("install", "mpi").returncode == 0
+
+
+def test_the_second_of_two_waits_says_for_whom_and_finds_nothing_to_do(hidl: Hidl, root: Path) -> None:
+    first = hidl.start("install", "mpi", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_for_step(root, "local/mpi/*/lock.txt")
+    second = hidl("install", "mpi")
+    assert "installed in" in first.communicate(timeout=60)[0]
+    assert "nothing to do" in second.stdout
+    user = os.environ.get("USER") or f"uid {os.getuid()}"
+    assert f"waiting for hidl with pid {first.pid} of {user} on {os.uname().nodename}, started 20" in second.stderr
+
+
+def test_a_waiting_one_can_be_interrupted(hidl: Hidl, root: Path) -> None:
+    first = hidl.start("install", "mpi", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for_step(root, "local/mpi/*/lock.txt")
+        first.send_signal(signal.SIGSTOP)
+        second = hidl.start("install", "mpi", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        assert second.stderr is not None
+        assert "waiting for" in second.stderr.readline()
+        second.send_signal(signal.SIGINT)
+        assert second.wait(10) == 130
+    finally:
+        first.send_signal(signal.SIGCONT)
+        assert first.wait(60) == 0
+
+
+def test_the_lock_of_a_killed_one_is_free(hidl: Hidl, root: Path) -> None:
+    first = hidl.start("install", "mpi", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for_step(root, "local/mpi/*/lock.txt")
+    first.kill()
+    first.wait()
+    assert "waiting" not in hidl("install", "mpi").stderr

@@ -1,0 +1,131 @@
+"""Locks: what they say, when they serve, and how damage is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.lock import Lock, Package, choose, read, requirements, why_unfit
+from hidl_cli.stack.schema import Stack
+from hidl_cli.stack.target import Target
+from tests.conftest import REPOSITORY
+
+SHIPPED = REPOSITORY / "recipes" / "locks"
+STACK = Stack(name="toy", title="a toy", mpi="mpich", packages={"MPICH": ">=5.0", "num_py": ""})
+TARGET = Target("cp311", "linux-x86_64", (2, 36), "cpu", Path("/usr/bin/python3"))
+LOCK = Lock(
+    stack="toy",
+    python="cp311",
+    platform="linux-x86_64",
+    glibc=(2, 28),
+    accelerator="cpu",
+    requires=("mpich>=5.0", "num-py"),
+    packages=(Package("mpich", "5.0.2", ("a" * 64, "b" * 64)), Package("num-py", "1.0+cpu", ("c" * 64,))),
+)
+
+
+def written(directory: Path, lock: Lock) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / lock.filename
+    file.write_text(lock.text(), encoding="utf-8")
+    return file
+
+
+def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read(written(tmp_path, LOCK)) == LOCK
+
+
+def test_its_body_is_a_requirements_file_with_hashes() -> None:
+    assert LOCK.body() == (
+        f"mpich==5.0.2 \\\n    --hash=sha256:{'a' * 64} \\\n    --hash=sha256:{'b' * 64}\n"
+        f"num-py==1.0+cpu \\\n    --hash=sha256:{'c' * 64}\n"
+    )
+
+
+def test_the_digest_tells_other_bits_and_not_another_header() -> None:
+    assert replace(LOCK, glibc=None).digest == LOCK.digest
+    assert replace(LOCK, packages=LOCK.packages[:1]).digest != LOCK.digest
+
+
+def test_requirements_are_normalized_and_sorted() -> None:
+    assert requirements(STACK) == ("mpich>=5.0", "num-py")
+    assert why_unfit(LOCK, STACK, TARGET) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"requires": ("mpich>=4.0", "num-py")}, "mpich>=4.0 is now mpich>=5.0"),
+        ({"requires": ("mpich>=5.0",)}, "num-py is new"),
+        ({"requires": ("mpich>=5.0", "num-py", "torch")}, "torch is gone"),
+        ({"python": "cp312"}, "made for toy cp312"),
+        ({"accelerator": "cuda"}, "cuda"),
+        ({"glibc": (2, 40)}, "glibc 2.40"),
+    ],
+)
+def test_a_lock_that_does_not_serve_says_why(change: dict[str, object], reason: str) -> None:
+    assert reason in str(why_unfit(replace(LOCK, **change), STACK, TARGET))  # type: ignore[arg-type]
+
+
+def test_a_machine_without_glibc_gets_no_lock_that_needs_it() -> None:
+    assert why_unfit(LOCK, STACK, replace(TARGET, glibc=None)) is not None
+    assert why_unfit(replace(LOCK, glibc=None), STACK, replace(TARGET, glibc=None)) is None
+
+
+def test_the_first_lock_that_fits_wins_and_stale_ones_are_named(tmp_path: Path) -> None:
+    stale = written(tmp_path / "user", replace(LOCK, requires=("mpich>=4.0", "num-py")))
+    fresh = written(tmp_path / "root", LOCK)
+    written(tmp_path / "shipped", replace(LOCK, packages=()))
+    choice = choose(STACK, TARGET, [tmp_path / name for name in ("user", "none", "root", "shipped")])
+    assert (choice.file, choice.lock) == (fresh, LOCK)
+    assert [passed_over.file for passed_over in choice.passed_over] == [stale]
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda text: text + "-r /etc/passwd\n", 16),
+        (lambda text: text + "numpy==1.0\n", 16),
+        (lambda text: text + "--index-url https://example.invalid/simple\n", 16),
+        (lambda text: text.replace("hidl.lock/1", "hidl.lock/9"), 0),
+        (lambda text: text.replace("# stack: toy\n", ""), 0),
+        (lambda text: text.replace("requires: mpich>=5.0", "requires: mpich>=4.0"), 0),
+        (lambda text: text.replace("glibc: 2.28", "glibc: new"), 0),
+    ],
+)
+def test_a_damaged_lock_is_invalid_input_with_its_line(tmp_path: Path, damage, line: int) -> None:  # type: ignore[no-untyped-def]
+    file = written(tmp_path, LOCK)
+    file.write_text(damage(file.read_text()))
+    with pytest.raises(InvalidInput) as caught:
+        read(file)
+    (finding,) = caught.value.findings
+    assert finding.mark is not None
+    assert (finding.mark.file, finding.mark.line) == (file, line)
+
+
+def test_a_lock_in_another_encoding_is_invalid_input(tmp_path: Path) -> None:
+    file = tmp_path / "lock.txt"
+    file.write_bytes("# stack: mpi".encode("utf-16"))
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read(file)
+
+
+@pytest.mark.parametrize("name", ["mpi", "pytorch", "tensorflow"])
+def test_shipped_locks_fit_the_shipped_recipes(name: str) -> None:
+    target = replace(TARGET, glibc=(2, 28))
+    choice = choose(load_stack(name), target, [SHIPPED])
+    assert choice.passed_over == ()
+    assert choice.lock is not None
+
+
+def test_shipped_locks_name_no_host_and_no_cuda() -> None:
+    for file in SHIPPED.iterdir():
+        text = file.read_text()
+        assert "://" not in text
+        assert "nvidia" not in text
+        if "torch==" in text:
+            assert "+cpu" in text

@@ -1,0 +1,73 @@
+"""``hidl uninstall``: it removes what hidl has installed, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Hidl
+
+
+@pytest.fixture
+def prefix(hidl: Hidl) -> Path:
+    return Path(hidl.json("install", "mpi")["installations"][0]["prefix"])
+
+
+def older(prefix: Path, id_: str = "0123456789ab") -> Path:
+    """Another installation of the stack, not in use."""
+    other = prefix.with_name(id_)
+    other.mkdir()
+    (other / "lock.txt").write_bytes((prefix / "lock.txt").read_bytes())
+    return other
+
+
+def test_prefix_link_and_modulefile_go_locks_and_logs_stay(hidl: Hidl, prefix: Path, root: Path) -> None:
+    document = hidl.json("uninstall", "mpi")
+    assert document["removed"] == [str(prefix)]
+    left = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
+    assert {name for name in left if not name.startswith("logs/")} == {"local/mpi/.lock"}
+    assert any(name.startswith("logs/") for name in left)
+    again = hidl("uninstall", "mpi")
+    assert (again.returncode, "not installed" in again.stderr) == (4, True)
+
+
+def test_the_one_in_use_goes_and_with_all_every_one(hidl: Hidl, prefix: Path) -> None:
+    other = older(prefix)
+    assert hidl.json("uninstall", "mpi")["removed"] == [str(prefix)]
+    assert "--all" in hidl("uninstall", "mpi").stderr
+    assert hidl.json("uninstall", "mpi", "--all")["removed"] == [str(other)]
+
+
+def test_links_out_are_not_followed(hidl: Hidl, prefix: Path, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("")
+    (prefix / "link").symlink_to(precious)
+    prefix.with_name("aaaaaaaaaaaa").symlink_to(precious)
+    assert hidl("uninstall", "mpi", "--all").returncode == 0
+    assert (precious / "file").exists()
+
+
+def test_a_stack_directory_behind_a_link_is_refused(hidl: Hidl, prefix: Path, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    prefix.parent.rename(away)
+    prefix.parent.symlink_to(away)
+    refused = hidl("uninstall", "mpi")
+    assert (refused.returncode, "stays as it is" in refused.stderr) == (2, True)
+    assert (away / prefix.name / "manifest.json").is_file()
+
+
+def test_what_is_not_hidls_is_refused(hidl: Hidl, prefix: Path) -> None:
+    stranger = prefix.with_name("cafecafecafe")
+    stranger.mkdir()
+    (stranger / "data").write_text("")
+    refused = hidl("uninstall", "mpi", "--all")
+    assert (refused.returncode, str(stranger) in refused.stderr) == (2, True)
+    assert (stranger / "data").exists()
+    assert prefix.exists()
+
+
+@pytest.mark.parametrize("name", ["../mpi", "/", ".", "MPI", ""])
+def test_a_name_that_is_none_is_a_usage_error(hidl: Hidl, name: str) -> None:
+    assert hidl("uninstall", name).returncode == 2

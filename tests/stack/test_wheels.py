@@ -1,0 +1,118 @@
+"""The wheels provider: real uv on small indexes and wheelhouses in directories."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition
+from hidl_cli.site.load import load_site
+from hidl_cli.stack.pip_settings import read
+from hidl_cli.stack.providers.wheels import Wheels
+from hidl_cli.stack.schema import Stack
+from hidl_cli.stack.target import Target, detect
+from tests.stack.wheelhouse import make_index, make_wheel
+
+
+@pytest.fixture
+def target() -> Target:
+    return detect(load_site("local"))
+
+
+def provider(tmp_path: Path, **pip: str) -> Wheels:
+    """uv with these settings of pip alone, and a cache of its own."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    environ = kept | {"PIP_CONFIG_FILE": "/dev/null", "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_HTTP_RETRIES": "0"}
+    environ |= {f"PIP_{name.upper()}": value for name, value in pip.items()}
+    return Wheels(read(load_site("local").wheels, environ), environ)
+
+
+def stack(**packages: str) -> Stack:
+    return Stack(name="toy", title="a toy", mpi="mpich", packages=packages)
+
+
+def versions(uv: Wheels, wanted: Stack, target: Target, *, offline: bool = False) -> dict[str, str]:
+    lock = uv.resolve(wanted, target, offline=offline)
+    assert all(package.hashes for package in lock.packages)
+    return {package.name: package.version for package in lock.packages}
+
+
+def test_this_machine_is_a_target(target: Target) -> None:
+    assert target.python == f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    assert target.platform == f"{sys.platform}-{platform.machine()}"
+
+
+def test_a_wheelhouse_alone_serves(tmp_path: Path, target: Target) -> None:
+    house = tmp_path / "a house, with $odd 'name'"
+    make_wheel(house, "one", "1.0", requires=["two>=1"])
+    make_wheel(house, "two", "1.5")
+    make_index(tmp_path / "links", [])
+    uv = Wheels(
+        read(
+            load_site("local").wheels.model_copy(update={"find_links": [str(house)]}), {"PIP_CONFIG_FILE": "/dev/null"}
+        ),
+        provider(tmp_path).environ,
+    )
+    assert versions(uv, stack(one=""), target, offline=True) == {"one": "1.0", "two": "1.5"}
+
+
+def test_an_index_that_lacks_a_package_does_not_hide_the_next(tmp_path: Path, target: Target) -> None:
+    first = make_index(tmp_path / "first", [make_wheel(tmp_path / "files", "one", "1.0")])
+    second = make_index(tmp_path / "second", [make_wheel(tmp_path / "files", "two", "1.0")])
+    uv = provider(tmp_path, index_url=second, extra_index_url=first)
+    assert versions(uv, stack(one="", two=""), target) == {"one": "1.0", "two": "1.0"}
+
+
+def test_an_index_with_an_unsuitable_version_does_not_hide_the_next(tmp_path: Path, target: Target) -> None:
+    old = make_index(tmp_path / "old", [make_wheel(tmp_path / "files", "one", "1.0")])
+    new = make_index(tmp_path / "new", [make_wheel(tmp_path / "files", "one", "2.0")])
+    uv = provider(tmp_path, index_url=new, extra_index_url=old)
+    assert versions(uv, stack(one=">=2"), target) == {"one": "2.0"}
+
+
+def test_torch_is_the_cpu_build_of_the_wheelhouse(tmp_path: Path, target: Target) -> None:
+    house = tmp_path / "house"
+    make_wheel(house, "torch", "2.9.0+cpu")
+    index = make_index(tmp_path / "index", [make_wheel(tmp_path / "f", "torch", "3.0", requires=["nvidia_cublas"])])
+    make_index(tmp_path / "index", [make_wheel(tmp_path / "f", "nvidia_cublas", "1.0")])
+    uv = provider(tmp_path, index_url=index, find_links=str(house))
+    assert versions(uv, stack(torch=">=2.5"), target) == {"torch": "2.9.0+cpu"}
+
+
+def test_cuda_is_never_chosen_on_a_machine_without_a_gpu(tmp_path: Path, target: Target) -> None:
+    wheels = [make_wheel(tmp_path / "files", "one", "1.0", requires=["nvidia-cublas"])]
+    wheels.append(make_wheel(tmp_path / "files", "nvidia_cublas", "1.0"))
+    files = tmp_path / "index"
+    make_index(files, wheels)
+    (files / "nvidia_cublas").rename(files / "nvidia-cublas")
+    with pytest.raises(BuildFailed, match="CUDA packages on a machine without a GPU: nvidia-cublas"):
+        provider(tmp_path, index_url=files.as_uri()).resolve(stack(one=""), target, offline=False)
+
+
+def test_offline_names_every_requirement_that_cannot_be_had(tmp_path: Path, target: Target) -> None:
+    make_wheel(tmp_path / "house", "one", "1.0")
+    uv = provider(tmp_path, find_links=str(tmp_path / "house"))
+    with pytest.raises(MissingPrecondition) as caught:
+        uv.resolve(stack(one="", two=">=2", three=""), target, offline=True)
+    assert "missing: three, two>=2" in caught.value.message
+
+
+def test_what_no_index_has_is_told_in_the_words_of_uv(tmp_path: Path, target: Target) -> None:
+    index = make_index(tmp_path / "index", [])
+    with pytest.raises(BuildFailed) as caught:
+        provider(tmp_path, index_url=index).resolve(stack(one=""), target, offline=False)
+    assert "stack toy could not be resolved" in caught.value.message
+    assert "one was not found" in caught.value.message
+
+
+def test_no_network_is_told_without_the_password(tmp_path: Path, target: Target) -> None:
+    uv = provider(tmp_path, index_url="http://user:secret@127.0.0.1:9/simple")
+    with pytest.raises(HidlError) as caught:
+        uv.resolve(stack(one=""), target, offline=False)
+    assert isinstance(caught.value, MissingPrecondition)
+    assert "no network" in caught.value.message
+    assert "secret" not in caught.value.message + str(caught.value.hint)
