@@ -14,9 +14,7 @@ from hidl_workloads import intervals
 from hidl_workloads.metrics import write_json
 
 
-def test_rank_0_writes_one_document_about_the_whole_world(
-    stack_prefix: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_rank_0_writes_one_document_about_the_whole_world(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
     target = tmp_path / "metrics.json"
     completed = ranks.run(stack_prefix("mpi"), 3, "-m", "tells", HIDL_METRICS=str(target))
     assert completed.status == 0, completed.stderr

@@ -10,4 +10,6 @@ from hidl_workloads.metrics import Metric, report
 
 if __name__ == "__main__":
     parameters = {"arguments": sys.argv[1:], "same_main": sys.modules["__main__"].__dict__ is globals()}
-    report(MPI.COMM_WORLD, program="tells", parameters=parameters, versions={}, metrics=[Metric("one", 1.0, "1", [1.0])])
+    report(
+        MPI.COMM_WORLD, program="tells", parameters=parameters, versions={}, metrics=[Metric("one", 1.0, "1", [1.0])]
+    )
