@@ -39,13 +39,13 @@ def _names(kind: str, incomplete: str) -> list[str]:
 
 SiteOption = Annotated[
     str | None,
-    typer.Option("--site", help="The site [default: the detected one, else local].", autocompletion=complete_sites),
+    typer.Option("--site", help="The site (default: the detected one, else local).", autocompletion=complete_sites),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 RunArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]", help="A run's id, its begin or end [default: the last run].", autocompletion=complete_runs
+        metavar="[RUN]", help="A run's id, its begin or end (default: the last run).", autocompletion=complete_runs
     ),
 ]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hidl_cli.stack.install import Order, Outcome
 
 PrefixOption = Annotated[
-    str | None, typer.Option("--prefix", metavar="DIR", help="Root of the installations [default: the site's].")
+    str | None, typer.Option("--prefix", metavar="DIR", help="Root of the installations (default: the site's).")
 ]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Use uv's cache and local wheels only, no network.")]
 

@@ -20,11 +20,11 @@ def run(
     site: SiteOption = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
     ranks_per_node: Annotated[
-        int | None, typer.Option(min=1, help="MPI ranks on each node [default: one for each GPU, else 1].")
+        int | None, typer.Option(min=1, help="MPI ranks on each node (default: one for each GPU, else 1).")
     ] = None,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads of each rank [default: the node's cores divided among its ranks]."),
+        typer.Option(min=1, help="Threads of each rank (default: the node's cores divided among its ranks)."),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -38,14 +38,14 @@ def run(
         ),
     ] = None,
     repeat: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions of each size, interleaved [default: 5 with --scale, else 1].")
+        int | None, typer.Option(min=1, help="Repetitions of each size, interleaved (default: 5 with --scale, else 1).")
     ] = None,
     target: Annotated[
-        float | None, typer.Option(min=0.01, max=2.0, help="Efficiency to reach [default: the workload's].")
+        float | None, typer.Option(min=0.01, max=2.0, help="Efficiency to reach (default: the workload's).")
     ] = None,
-    launcher: Annotated[str | None, typer.Option(help="Who starts the ranks [default: the site's first].")] = None,
-    partition: Annotated[str | None, typer.Option(help="Partition [default: the site's].")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Root of the installations [default: the site's].")] = None,
+    launcher: Annotated[str | None, typer.Option(help="Who starts the ranks (default: the site's first).")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition (default: the site's).")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Root of the installations (default: the site's).")] = None,
     time: Annotated[str | None, typer.Option(metavar="[[HH:]MM:]SS", help="Time limit of the whole job.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow the run to its end and judge it.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,

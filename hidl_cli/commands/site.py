@@ -71,7 +71,7 @@ def show(
 def check(
     sites: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME|FILE]...", help="Sites or files [default: all]", autocompletion=complete_sites),
+        typer.Argument(metavar="[NAME|FILE]...", help="Sites or files (default: all)", autocompletion=complete_sites),
     ] = None,
     json: JsonOption = False,
 ) -> None:

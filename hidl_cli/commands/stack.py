@@ -160,10 +160,11 @@ def exec_(
     from hidl_cli import process
     from hidl_cli.errors import UsageError
 
+    program = command[1:] if command[0] == "--" else command
     environment = _find(name, site, prefix).environment(os.environ)
-    if shutil.which(command[0], path=environment["PATH"]) is None:
-        raise UsageError(f"there is no program {command[0]!r} in stack {name} or on PATH")
-    process.replace_with(command, env=environment)
+    if not program or shutil.which(program[0], path=environment["PATH"]) is None:
+        raise UsageError(f"there is no program {' '.join(program[:1])!r} in stack {name} or on PATH")
+    process.replace_with(program, env=environment)
 
 
 def _find(name: str, site: str | None, prefix: str | None) -> Installation:

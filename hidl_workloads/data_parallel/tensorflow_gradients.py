@@ -64,7 +64,7 @@ class GradientAverager:
         """Return this rank's part of the average gradients, in flat buffers; for use inside a ``tf.function``."""
         gradients = tape.gradient(
             loss,
-            self._variables,
+            [variable.value for variable in self._variables],
             # The division by the number of ranks costs nothing at the start of the backward pass.
             output_gradients=tf.ones_like(loss) / self._size,
             unconnected_gradients=tf.UnconnectedGradients.ZERO,

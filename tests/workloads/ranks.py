@@ -1,0 +1,30 @@
+"""Starts Python on real MPI ranks of an installed stack."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hidl_cli import process
+from hidl_cli.process import Completed
+
+REPOSITORY = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def run(prefix: Path, ranks: int, *words: str | Path, timeout: float = 240, **variables: str) -> Completed:
+    """Run ``python WORDS`` on ``ranks`` ranks of the stack in ``prefix``; hidl_workloads is the checkout's."""
+    command = [prefix / "bin" / "mpiexec", "-n", str(ranks), prefix / "bin" / "python", *words]
+    environment = python_environment() | {"HIDL_WORLD_SIZE": str(ranks)} | variables
+    return process.run(command, env=environment, timeout=timeout, check=False)
+
+
+def python_environment() -> dict[str, str]:
+    """An environment that no launcher has been in, with the checkout and the test programs on Python's path."""
+    return {
+        "PATH": "/usr/bin:/bin",
+        "HOME": os.environ["HOME"],
+        "PYTHONPATH": f"{REPOSITORY}:{PROGRAMS}",
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }

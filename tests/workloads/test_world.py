@@ -1,0 +1,85 @@
+"""The check of the world's size that precedes every program, and the end of all ranks when one fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import ranks
+
+from hidl_cli import process
+
+WORLD = ("-m", "hidl_workloads.world")
+
+
+@pytest.fixture
+def mpi(stack_prefix: Callable[[str], Path]) -> Path:
+    return stack_prefix("mpi")
+
+
+def test_a_world_of_the_expected_size_passes_in_silence(mpi: Path) -> None:
+    completed = ranks.run(mpi, 2, *WORLD)
+    assert (completed.status, completed.stdout, completed.stderr) == (0, "", "")
+
+
+def test_the_module_runs_in_the_same_process_with_its_arguments(mpi: Path, tmp_path: Path) -> None:
+    document = tmp_path / "metrics.json"
+    arguments = ["--note=a b; $(id) 'x' \"y\"\n\u00e9\u4e2d\U0001f600", "--", "", "-n"]
+    completed = ranks.run(mpi, 3, *WORLD, "tells", *arguments, HIDL_METRICS=str(document))
+    assert completed.status == 0, completed.stderr
+    assert json.loads(document.read_text())["parameters"] == {"arguments": arguments, "same_main": True}
+
+
+def test_singletons_end_with_86_and_the_cause_and_write_no_metrics(mpi: Path, tmp_path: Path) -> None:
+    document = tmp_path / "metrics.json"
+    environment = {"HIDL_WORLD_SIZE": "2", "HIDL_METRICS": str(document), "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}
+    completed = process.run(
+        [mpi / "bin" / "python", *WORLD, "tells"], env=ranks.python_environment() | environment, check=False
+    )
+    assert completed.status == 86
+    assert "2 singletons" in completed.stderr
+    assert "process-management interface" in completed.stderr
+    assert "SLURM_NTASKS=2" in completed.stderr
+    assert "MPICH Version" in completed.stderr
+    assert str((mpi / "lib" / "libmpi.so.12").resolve()) in completed.stderr
+    assert not document.exists()
+
+
+def test_of_many_singletons_only_the_first_speaks(mpi: Path) -> None:
+    environment = ranks.python_environment() | {"HIDL_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}
+    completed = process.run([mpi / "bin" / "python", *WORLD], env=environment, check=False)
+    assert (completed.status, completed.stderr) == (86, "")
+
+
+def test_a_world_of_another_size_ends_with_86_and_one_message(mpi: Path, tmp_path: Path) -> None:
+    document = tmp_path / "metrics.json"
+    completed = ranks.run(mpi, 2, *WORLD, "tells", HIDL_WORLD_SIZE="4", HIDL_METRICS=str(document))
+    assert completed.status == 86
+    assert completed.stderr.count("4 ranks were asked for, but the MPI world has 2") == 1
+    assert not document.exists()
+
+
+@pytest.mark.parametrize("size", ["", "two", "0", "-1"])
+def test_without_an_expected_size_nothing_runs(mpi: Path, size: str) -> None:
+    completed = ranks.run(mpi, 1, *WORLD, "tells", HIDL_WORLD_SIZE=size)
+    assert completed.status == 2
+    assert "$HIDL_WORLD_SIZE must be the number of ranks" in completed.stderr
+
+
+@pytest.mark.parametrize(("how", "status"), [("exception", 1), ("7", 7), ("256", 1)])
+def test_a_rank_that_fails_ends_all_ranks_at_once(mpi: Path, how: str, status: int) -> None:
+    start = time.monotonic()
+    completed = ranks.run(mpi, 3, *WORLD, "fails", how, timeout=60)
+    assert completed.status == status
+    assert time.monotonic() - start < 30
+
+
+def test_the_traceback_of_the_failed_rank_is_shown(mpi: Path) -> None:
+    completed = ranks.run(mpi, 2, *WORLD, "fails", "exception", timeout=60)
+    assert re.search(r'fails.py", line \d+', completed.stderr)
+    assert "RuntimeError: rank 1 has had enough" in completed.stderr
+    assert "rank 1 of 2 failed" in completed.stderr
