@@ -69,8 +69,15 @@ def test_killed_at_any_moment_and_run_again_it_ends_installed_and_verified(hidl:
         assert not list(root.glob("local/mpi/.removed-*"))
 
 
-@pytest.mark.parametrize("sign", ["local/mpi/*/lock.txt", "local/mpi/*/bin/mpiexec", "local/mpi/*/bin/python"])
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("sign", "ending"),
+    [
+        ("local/mpi/*/lock.txt", signal.SIGINT),
+        ("local/mpi/*/bin/mpiexec", signal.SIGINT),
+        ("local/mpi/*/lib/python3*/site-packages/mpi4py/__pycache__", signal.SIGINT),  # the ranks of the verification
+        ("local/mpi/*/bin/python", signal.SIGTERM),
+    ],
+)
 def test_interrupted_it_leaves_nothing_running_and_nothing_published(
     hidl: Hidl, root: Path, sign: str, ending: signal.Signals
 ) -> None:
