@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,29 +92,41 @@ def test_interrupted_it_leaves_nothing_running_and_nothing_published(
     assert hidl("install", "mpi").returncode == 0
 
 
-def test_the_second_of_two_waits_says_for_whom_and_finds_nothing_to_do(hidl: Hidl, root: Path) -> None:
-    first = hidl.start("install", "mpi", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.fixture
+def halted(hidl: Hidl, root: Path) -> Iterator[subprocess.Popen[str]]:
+    """An installation that stands still in its middle; it goes on to its end after the test."""
+    first = hidl.start("install", "mpi", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     wait_for_step(root, "local/mpi/*/lock.txt")
-    second = hidl("install", "mpi")
-    assert "installed in" in first.communicate(timeout=60)[0]
-    assert "nothing to do" in second.stdout
+    first.send_signal(signal.SIGSTOP)
+    yield first
+    first.send_signal(signal.SIGCONT)
+    assert first.wait(60) == 0
+
+
+def waiting(hidl: Hidl) -> tuple[subprocess.Popen[str], str]:
+    """A second installation that waits, and what it says while it does."""
+    second = hidl.start("install", "mpi", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert second.stderr is not None
+    return second, second.stderr.readline()
+
+
+def test_the_second_of_two_waits_says_for_whom_and_finds_nothing_to_do(
+    hidl: Hidl, halted: subprocess.Popen[str]
+) -> None:
+    second, said = waiting(hidl)
     user = os.environ.get("USER") or f"uid {os.getuid()}"
-    assert f"waiting for hidl with pid {first.pid} of {user} on {os.uname().nodename}, started 20" in second.stderr
+    assert f"waiting for hidl with pid {halted.pid} of {user} on {os.uname().nodename}, started 20" in said
+    halted.send_signal(signal.SIGCONT)
+    assert "installed in" in halted.communicate(timeout=60)[0]
+    assert "nothing to do" in second.communicate(timeout=60)[0]
 
 
-def test_a_waiting_one_can_be_interrupted(hidl: Hidl, root: Path) -> None:
-    first = hidl.start("install", "mpi", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_for_step(root, "local/mpi/*/lock.txt")
-        first.send_signal(signal.SIGSTOP)
-        second = hidl.start("install", "mpi", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        assert second.stderr is not None
-        assert "waiting for" in second.stderr.readline()
-        second.send_signal(signal.SIGINT)
-        assert second.wait(10) == 130
-    finally:
-        first.send_signal(signal.SIGCONT)
-        assert first.wait(60) == 0
+def test_a_waiting_one_can_be_interrupted(hidl: Hidl, halted: subprocess.Popen[str]) -> None:
+    second, said = waiting(hidl)
+    assert "waiting for" in said
+    second.send_signal(signal.SIGINT)
+    second.communicate(timeout=10)
+    assert second.returncode == 130
 
 
 def test_the_lock_of_a_killed_one_is_free(hidl: Hidl, root: Path) -> None:
