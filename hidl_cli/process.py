@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -24,6 +25,7 @@ from hidl_cli.errors import ProcessFailed
 _PR_SET_PDEATHSIG = 1
 _TAIL = 4000
 _GRACE_SECONDS = 5.0
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -58,18 +60,19 @@ def run(
     with _output_files(log) as (out, err):
         start = out.tell()
         try:
-            child = subprocess.Popen(
-                argv,
-                cwd=cwd,
-                env=None if env is None else dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                preexec_fn=_new_group_that_dies_with_parent(),  # noqa: PLW1509 - it calls nothing that takes a lock
-            )
+            with _interrupts_held() as held:
+                child = subprocess.Popen(
+                    argv,
+                    cwd=cwd,
+                    env=None if env is None else dict(env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    preexec_fn=_new_group_that_dies_with_parent(),  # noqa: PLW1509 - it calls nothing that takes a lock
+                )
         except OSError as error:
             raise ProcessFailed(argv, cwd=cwd, status=127, output=str(error), log=log) from error
-        status = _wait(child, timeout, meanwhile)
+        status = _wait(child, timeout, [*map(_raise_again, held), *([meanwhile] if meanwhile else [])])
         out.seek(start)
         stdout = out.read().decode("utf-8", "replace")
         stderr = ""
@@ -126,11 +129,35 @@ class _output_files:
             file.close()
 
 
-def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Callable[[], object] | None) -> int | None:
+@contextmanager
+def _interrupts_held() -> Iterator[list[int]]:
+    """Collect the interrupts that come while a process is started: Python drops what a handler raises amid a fork."""
+    held: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in _INTERRUPTS}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread():
+        handlers = {}  # only the main thread is interrupted
+    for number in handlers:
+        signal.signal(number, lambda number, _: held.append(number))
+    try:
+        yield held
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _raise_again(number: int) -> Callable[[], object]:
+    """What lets a held interrupt do its work."""
+    return lambda: signal.raise_signal(number)
+
+
+def _wait(
+    child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Sequence[Callable[[], object]]
+) -> int | None:
     """Return the exit status, or None after a time-out; whatever happens, the whole group is gone afterwards."""
     try:
-        if meanwhile is not None:
-            meanwhile()
+        for act in meanwhile:
+            act()
         return child.wait() if timeout is None or _ends_within(child, timeout) else None
     finally:
         if child.returncode is None:
@@ -160,9 +187,7 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
         child.wait(_GRACE_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    with suppress(
-        subprocess.TimeoutExpired
-    ):  # stuck in the kernel (a hung driver or file system): not even SIGKILL ends it
+    with suppress(subprocess.TimeoutExpired):  # a process that is stuck in the kernel is not ended even by SIGKILL
         child.wait(_GRACE_SECONDS)
 
 

@@ -97,3 +97,14 @@ def wait_for(file: Path) -> None:
     while not (file.exists() and file.read_text().endswith("\n")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_an_interrupt_amid_the_start_of_a_process_is_not_lost() -> None:
+    script = (
+        "import os, signal\nfrom hidl_cli import process\n"
+        "os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "process.run(['sleep', '20'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=15, check=False)
+    assert done.returncode == -signal.SIGINT
+    assert "KeyboardInterrupt" in done.stderr
