@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from hidl_cli.errors import ProcessFailed
 
@@ -57,22 +57,27 @@ def run(
     ``check``, ends with a status other than 0.
     """
     argv = tuple(os.fspath(word) for word in command)
-    with _output_files(log) as (out, err):
+    with _output_files(log) as (out, err), _signals_deferred() as deliver_signals:
         start = out.tell()
         try:
-            with _interrupts_held() as held:
-                child = subprocess.Popen(
-                    argv,
-                    cwd=cwd,
-                    env=None if env is None else dict(env),
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    preexec_fn=_new_group_that_dies_with_parent(),  # noqa: PLW1509 - it calls nothing that takes a lock
-                )
+            child = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env=None if env is None else dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                preexec_fn=_new_group_that_dies_with_parent(),  # noqa: PLW1509 - it calls nothing that takes a lock
+            )
         except OSError as error:
             raise ProcessFailed(argv, cwd=cwd, status=127, output=str(error), log=log) from error
-        status = _wait(child, timeout, [*map(_raise_again, held), *([meanwhile] if meanwhile else [])])
+
+        def alongside() -> None:
+            deliver_signals()
+            if meanwhile is not None:
+                meanwhile()
+
+        status = _wait(child, timeout, alongside)
         out.seek(start)
         stdout = out.read().decode("utf-8", "replace")
         stderr = ""
@@ -130,34 +135,35 @@ class _output_files:
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[list[int]]:
-    """Collect the interrupts that come while a process is started: Python drops what a handler raises amid a fork."""
-    held: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in _INTERRUPTS}
-    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
-    if threading.current_thread() is not threading.main_thread():
-        handlers = {}  # only the main thread is interrupted
-    for number in handlers:
-        signal.signal(number, lambda number, _: held.append(number))
+def _signals_deferred() -> Iterator[Callable[[], None]]:
+    """Let no signal handler run until the function that this gives is called.
+
+    A handler that raises while a process is being forked is lost, for Python ignores what its hooks around a fork
+    raise; and one that raises right after it leaves a child that nobody knows.
+    """
+    arrived: list[int] = []
+    handlers: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # elsewhere no handler runs
+        handlers = {number: signal.getsignal(number) for number in _INTERRUPTS if callable(signal.getsignal(number))}
+        for number in handlers:
+            signal.signal(number, lambda number, _: arrived.append(number))
+
+    def deliver() -> None:
+        while handlers:
+            signal.signal(*handlers.popitem())
+        while arrived:
+            signal.raise_signal(arrived.pop())
+
     try:
-        yield held
+        yield deliver
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        deliver()
 
 
-def _raise_again(number: int) -> Callable[[], object]:
-    """What lets a held interrupt do its work."""
-    return lambda: signal.raise_signal(number)
-
-
-def _wait(
-    child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Sequence[Callable[[], object]]
-) -> int | None:
+def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Callable[[], object]) -> int | None:
     """Return the exit status, or None after a time-out; whatever happens, the whole group is gone afterwards."""
     try:
-        for act in meanwhile:
-            act()
+        meanwhile()
         return child.wait() if timeout is None or _ends_within(child, timeout) else None
     finally:
         if child.returncode is None:

@@ -87,5 +87,7 @@ def _dry_run(orders: list[Order], *, json: bool) -> None:
             lines += [f"  package {name} {own['version']} (hidl's own)" for name, own in plan["own"].items()]
         for step in document["steps"]:
             variables = [f"{name}={value}" for name, value in step["variables"].items()]
+            if step["without_network"]:
+                lines.append("  # first with --offline: what uv's cache holds needs no network")
             lines.append("  $ " + sh_line([*(["env", *variables] if variables else []), *step["argv"]]))
         write(printable("\n".join(lines)) + "\n")

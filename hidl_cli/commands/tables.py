@@ -21,7 +21,9 @@ def show_table(rows: Sequence[dict[str, Any]]) -> None:
         return
     table = Table(*rows[0], box=None, header_style="bold")
     for row in rows:
-        table.add_row(*(Text(printable("" if value is None else str(value))) for value in row.values()))
+        table.add_row(
+            *(Text(printable("" if value is None else str(value)), overflow="fold") for value in row.values())
+        )
     stdout().print(table)
 
 

@@ -113,6 +113,7 @@ def preview(order: Order) -> dict[str, Any]:
             {
                 "title": step.title,
                 "argv": list(step.argv),
+                "without_network": list(step.without_network) if step.without_network else None,
                 "variables": {name: redact(value) for name, value in step.variables.items()},
             }
             for step in commands
@@ -223,7 +224,7 @@ def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
                 provider.run(step, log)
         with progress.step(last.title, log):
             provider.run(last, log, meanwhile=render)
-        with progress.step(verify.step(plan).title, log):
+        with progress.step(verify.step(plan).title):
             checks = verify.run(plan, log)
         return _complete(plan, rendered[0], checks)
     except Exception:

@@ -11,7 +11,9 @@ import pytest
 
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition
 from hidl_cli.site.load import load_site
+from hidl_cli.stack.lock import Lock, Package
 from hidl_cli.stack.pip_settings import read
+from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.wheels import Wheels
 from hidl_cli.stack.schema import Stack
 from hidl_cli.stack.target import Target, detect
@@ -91,6 +93,26 @@ def test_cuda_is_never_chosen_on_a_machine_without_a_gpu(tmp_path: Path, target:
     (files / "nvidia_cublas").rename(files / "nvidia-cublas")
     with pytest.raises(BuildFailed, match="CUDA packages on a machine without a GPU: nvidia-cublas"):
         provider(tmp_path, index_url=files.as_uri()).resolve(stack(one=""), target, offline=False)
+
+
+def test_a_site_with_gpus_gets_locks_of_its_own() -> None:
+    site = load_site("local")
+    node = site.node_type().model_copy(update={"gpus": 4})
+    assert detect(site.model_copy(update={"node_types": {"host": node}})).accelerator == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("locked", "in_house", "backend"),
+    [("2.9.0+cpu", True, None), ("2.9.0+cpu", False, "cpu"), ("2.9.0+cu128", False, "cu128"), ("2.9.0", False, None)],
+)
+def test_the_locked_build_of_torch_comes_from_the_wheelhouse_or_from_its_own_index(
+    tmp_path: Path, target: Target, locked: str, in_house: bool, backend: str | None
+) -> None:
+    make_wheel(tmp_path / "house", "torch", locked if in_house else "1.0+cpu")
+    lock = Lock("toy", "cp311", "linux-x86_64", None, "cpu", (), (Package("torch", locked, ("0" * 64,)),))
+    plan = InstallPlan("local", "toy", "a toy", tmp_path / "root", target, lock, tmp_path / "lock.txt", (), ())
+    argv = provider(tmp_path, find_links=str(tmp_path / "house")).steps(plan)[-1].argv
+    assert (argv[argv.index("--torch-backend") + 1] if "--torch-backend" in argv else None) == backend
 
 
 def test_offline_names_every_requirement_that_cannot_be_had(tmp_path: Path, target: Target) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Locks are made for this C library where the machine's is newer, so that they serve older machines too.
 _PORTABLE_GLIBC = (2, 28)
 _PORTABLE_PLATFORMS = ("linux-x86_64", "linux-aarch64")
+# uv reads the configuration of a project that it is started in: it is started in none.
+_CWD = Path("/")
 _CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
 _NETWORK = re.compile(
     r"error sending request|dns error|Connect\)|timed out|Network connectivity is disabled|network was disabled",
@@ -122,14 +124,26 @@ class Wheels:
         variables = pip_settings.uv_variables(self.sources, self.environ)
         return (
             Step("make the virtual environment", (find_uv_bin(), *venv)),
-            Step(f"install {len(plan.lock.packages)} packages", (find_uv_bin(), *install), variables),
+            Step(
+                title=f"install {len(plan.lock.packages)} packages",
+                argv=(find_uv_bin(), *install),
+                variables=variables,
+                without_network=None if plan.offline else (find_uv_bin(), *install, "--offline"),
+            ),
         )
 
     def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See ``Provider``."""
         environment = pip_settings.environment(step.variables, self.environ)
         try:
-            process.run(step.argv, cwd=Path("/"), env=environment, log=log, meanwhile=meanwhile)
+            if step.without_network:
+                tried = process.run(
+                    step.without_network, cwd=_CWD, env=environment, log=log, check=False, meanwhile=meanwhile
+                )
+                if tried.status == 0:
+                    return
+                meanwhile = None
+            process.run(step.argv, cwd=_CWD, env=environment, log=log, meanwhile=meanwhile)
         except ProcessFailed as failure:
             raise _explained(failure, f"failed to {step.title}") from failure
         finally:
@@ -177,7 +191,7 @@ class Wheels:
     def _uv(self, arguments: list[str], *, check: bool = True) -> process.Completed:
         variables = pip_settings.uv_variables(self.sources, self.environ)
         environment = pip_settings.environment(variables, self.environ)
-        return process.run([find_uv_bin(), *arguments], cwd=Path("/"), env=environment, check=check)
+        return process.run([find_uv_bin(), *arguments], cwd=_CWD, env=environment, check=check)
 
     def _unresolvable_offline(
         self, stack: Stack, target: Target, directory: Path, failure: ProcessFailed
