@@ -55,7 +55,7 @@ def training(request: pytest.FixtureRequest, train: Train, tmp_path_factory: pyt
     words = (
         f"--precision={precision}",
         f"--optimizer={optimizer}",
-        f"--learning_rate={LEARNING_RATE[optimizer]}",
+        "--learning_rate=1e-3",
         f"--note={NOTE}",
     )
     completed = train(framework, metrics, *words)
