@@ -193,9 +193,7 @@ def _end_group(child: subprocess.Popen[bytes]) -> None:
         child.wait(_GRACE_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    with suppress(
-        subprocess.TimeoutExpired
-    ):  # stuck in the kernel (a hung driver or file system): not even SIGKILL ends it
+    with suppress(subprocess.TimeoutExpired):  # a process that is stuck in the kernel is not ended even by SIGKILL
         child.wait(_GRACE_SECONDS)
 
 

@@ -1,0 +1,155 @@
+"""The ResNet-50 workload, as hidl starts it: through the world's check, on two ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ranks
+import yaml
+
+from hidl_cli.process import Completed
+from hidl_workloads.resnet50.parameters import Parameters, parse
+from hidl_workloads.resnet50.trainer import make_batch, rank_seed
+
+RANKS, BATCH, STEPS = 2, 2, 2
+NOTE = "a b; touch /tmp/x $(id) 'one' \"two\"\nline \u00e9\u4e2d\U0001f600 --steps=9"
+PARAMETER_COUNT = {"torch": 25_557_032, "tensorflow": 25_636_712}  # torchvision's and keras.applications'
+Train = Callable[..., Completed]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a run printed, and its metrics document."""
+
+    framework: str
+    stdout: str
+    document: dict[str, Any]
+
+    def metric(self, name: str) -> dict[str, Any]:
+        (found,) = (metric for metric in self.document["metrics"] if metric["name"] == name)
+        return dict(found)
+
+
+@pytest.fixture(scope="module")
+def train(stack_prefix: Callable[[str], Path]) -> Train:
+    def run(framework: str, metrics: Path, *words: str) -> Completed:
+        size = (f"--batch={BATCH}", "--image_size=32", f"--steps={STEPS}", "--warmup=1")
+        program = ("-m", "hidl_workloads.world", "hidl_workloads.resnet50", f"--framework={framework}")
+        prefix = stack_prefix({"torch": "pytorch"}.get(framework, framework))
+        return ranks.run(prefix, RANKS, *program, *size, *words, HIDL_METRICS=str(metrics))
+
+    return run
+
+
+@pytest.fixture(scope="module", params=["torch", "torch bfloat16 adam", "tensorflow bfloat16 adam"])
+def training(request: pytest.FixtureRequest, train: Train, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    framework, precision, optimizer = [*request.param.split(), "float32", "sgd"][:3]
+    metrics = tmp_path_factory.mktemp("run") / "metrics.json"
+    words = (
+        f"--precision={precision}",
+        f"--optimizer={optimizer}",
+        "--learning_rate=1e-3",
+        f"--note={NOTE}",
+    )
+    completed = train(framework, metrics, *words)
+    assert completed.status == 0, completed.stderr
+    return Training(framework, completed.stdout, json.loads(metrics.read_text()))
+
+
+def test_the_weights_are_equal_on_all_ranks(training: Training) -> None:
+    checksum = training.metric("weight_checksum")
+    assert checksum["unit"] == "sha256"
+    assert checksum["samples"] == [checksum["value"]] * RANKS
+    assert re.fullmatch("[0-9a-f]{64}", checksum["value"])
+
+
+def test_the_model_is_resnet_50(training: Training) -> None:
+    assert f"ResNet-50, {PARAMETER_COUNT[training.framework]:,} parameters" in training.stdout
+
+
+def test_the_rate_is_that_of_all_ranks_at_the_median_step(training: Training) -> None:
+    time, rate = training.metric("step_time"), training.metric("images_per_second")
+    assert (time["unit"], rate["unit"]) == ("s", "images/s")
+    assert len(time["samples"]) == len(rate["samples"]) == STEPS
+    assert time["value"] == statistics.median(time["samples"])
+    assert rate["value"] == pytest.approx(RANKS * BATCH / time["value"])
+
+
+def test_the_loss_is_of_the_size_that_guessing_has(training: Training) -> None:
+    loss = training.metric("loss")
+    assert loss["unit"] == "nats"
+    assert 0 < loss["value"] < 12  # guessing one of 1000 classes: ln(1000) = 6.9
+
+
+def test_the_familiar_lines_are_printed_once(training: Training) -> None:
+    assert len(re.findall(r"^Img/sec per rank: \d+\.\d \+-\d+\.\d$", training.stdout, re.MULTILINE)) == 1
+    assert len(re.findall(r"^Total img/sec on 2 rank\(s\): \d+\.\d \+-\d+\.\d$", training.stdout, re.MULTILINE)) == 1
+
+
+def test_the_parameters_are_kept_letter_by_letter(training: Training) -> None:
+    parameters = training.document["parameters"]
+    assert parameters["note"] == NOTE
+    assert parameters.keys() == {field.name for field in fields(Parameters)}
+    assert (parameters["batch"], parameters["image_size"], parameters["learning_rate"]) == (BATCH, 32, 1e-3)
+
+
+def test_the_versions_of_the_framework_are_kept(training: Training) -> None:
+    assert training.document["versions"].keys() >= {"python", "mpi4py", "mpi_library", training.framework}
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_without_metrics(train: Train, tmp_path: Path) -> None:
+    completed = train("torch", tmp_path / "metrics.json", "--learning_rate=1e30")
+    assert completed.status == 1
+    assert re.search(r"FloatingPointError: the loss is (nan|inf) in step \d: choose a smaller", completed.stderr)
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_wrong_argument_is_named(train: Train, tmp_path: Path) -> None:
+    completed = train("torch", tmp_path / "metrics.json", "--stesp=3")
+    assert completed.status == 1
+    assert "no such argument: '--stesp=3'" in completed.stderr
+
+
+def test_the_parameters_are_those_of_the_recipe() -> None:
+    recipe = yaml.safe_load((ranks.REPOSITORY / "recipes" / "workloads" / "resnet50.yaml").read_text())
+    declared = {name: parameter["default"] for name, parameter in recipe["parameters"].items()}
+    assert {field.name: field.default for field in fields(Parameters)} == declared
+
+
+@pytest.mark.parametrize("note", ["", "--", "-x", "=", "a=b", "--steps=1", " \n'\"\\", "\u00e9\U0001f600", "\udcff"])
+def test_any_note_is_taken_as_it_is(note: str) -> None:
+    assert parse([f"--note={note}"]) == Parameters(note=note)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("--batch", "no such argument: '--batch'"),
+        ("batch=2", "no such argument: 'batch=2'"),
+        ("--batch=two", "batch must be an integer, not 'two'"),
+        ("--batch=0", "batch must be 1 or more, not 0"),
+        ("--learning_rate=nan", "learning_rate must be 0 or more, not nan"),
+        ("--learning_rate=fast", "learning_rate must be a number, not 'fast'"),
+        ("--framework=jax", "framework must be one of torch, tensorflow, not 'jax'"),
+    ],
+)
+def test_a_value_that_is_not_valid_is_refused(word: str, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        parse([word])
+
+
+def test_every_rank_has_images_of_its_own() -> None:
+    small = parse(["--batch=1", "--image_size=32"])
+    assert (make_batch(small, 0).images != make_batch(small, 1).images).any()
+
+
+def test_seeds_of_neighbouring_runs_and_ranks_do_not_meet() -> None:
+    seeds = {rank_seed(seed, rank) for seed in range(30) for rank in range(30)}
+    assert len(seeds) == 900
