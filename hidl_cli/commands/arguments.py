@@ -41,6 +41,9 @@ SiteOption = Annotated[
     str | None,
     typer.Option("--site", help="The site (default: the detected one, else local).", autocompletion=complete_sites),
 ]
+PrefixOption = Annotated[
+    str | None, typer.Option("--prefix", metavar="DIR", help="Root of the installations (default: the site's).")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 RunArgument = Annotated[
     str | None,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hidl_cli.commands.render import emit_json, say, stderr, stdout
-from hidl_cli.results.store import document_of
 from hidl_cli.runs.conclude import Conclusion, conclude
 from hidl_cli.runs.follow import follow, scheduler_of
+from hidl_cli.runs.history import document_of
 from hidl_cli.runs.record import Run, Status
 
 if TYPE_CHECKING:

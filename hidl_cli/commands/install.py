@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, SiteOption, complete_stacks
+from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks
 
 if TYPE_CHECKING:
     from hidl_cli.stack.install import Order, Outcome
 
-PrefixOption = Annotated[
-    str | None, typer.Option("--prefix", metavar="DIR", help="Root of the installations (default: the site's).")
-]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Use uv's cache and local wheels only, no network.")]
 
 

@@ -7,6 +7,8 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from hidl_cli.inputs.findings import visible
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -31,7 +33,7 @@ def stderr() -> Console:
 
 def printable(text: str) -> str:
     """``text`` with control characters (but line ends and tabs) made visible, so that no terminal obeys them."""
-    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
+    return "".join(c if c in "\n\t" else visible(c) for c in text)
 
 
 def say(text: str, *, style: str | None = None) -> None:

@@ -29,7 +29,7 @@ def list_(
 
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_results
-    from hidl_cli.results.store import results
+    from hidl_cli.runs.history import results
 
     found = list(islice(results(workload=workload), number))
     if json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, SiteOption, complete_workloads, seconds
+from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_workloads, seconds
 
 if TYPE_CHECKING:
     from hidl_cli.runs.plan import Plan
@@ -45,7 +45,7 @@ def run(
     ] = None,
     launcher: Annotated[str | None, typer.Option(help="Who starts the ranks (default: the site's first).")] = None,
     partition: Annotated[str | None, typer.Option(help="Partition (default: the site's).")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Root of the installations (default: the site's).")] = None,
+    prefix: PrefixOption = None,
     time: Annotated[str | None, typer.Option(metavar="[[HH:]MM:]SS", help="Time limit of the whole job.")] = None,
     wait: Annotated[bool, typer.Option(help="Follow the run to its end and judge it.")] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, SiteOption, complete_stacks
-from hidl_cli.commands.install import OfflineOption, PrefixOption
+from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks
+from hidl_cli.commands.install import OfflineOption
 
 if TYPE_CHECKING:
     from hidl_cli.stack.installation import Installation

@@ -19,7 +19,7 @@ def status(
 
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_run, show_runs
-    from hidl_cli.results.store import document_of, refresh
+    from hidl_cli.runs.history import document_of, refresh
     from hidl_cli.runs.record import all_runs, find
 
     if run is not None:

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, SiteOption, complete_stacks
-from hidl_cli.commands.install import PrefixOption
+from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks
 
 
 def uninstall(

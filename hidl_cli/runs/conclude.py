@@ -119,9 +119,9 @@ def _how_it_ended(run: Run, status: Status) -> str:
 
 
 def _tail(run: Run) -> str:
-    """The last lines of the job's stderr, fit for a terminal."""
+    """The last lines of the job's stderr."""
     try:
         lines = run.stderr.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return ""
-    return "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines[-_TAIL_LINES:])
+    return "\n".join(lines[-_TAIL_LINES:])
