@@ -32,8 +32,16 @@ _INTERRUPTED = 130
 
 # A rank's number, as its launcher tells it: the message is printed once, by the rank whose number is 0.
 _RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
-_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS")
-_KIND_VARIABLES = ("PMIX_NAMESPACE", "SLURM_MPI_TYPE", "MPIRUN_RSH_LAUNCH", "JSM_NAMESPACE_SIZE", "FLUX_JOB_SIZE")
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+_KIND_VARIABLES = (
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+    "PMIX_NAMESPACE",
+    "SLURM_MPI_TYPE",
+    "MPIRUN_RSH_LAUNCH",
+    "JSM_NAMESPACE_SIZE",
+    "FLUX_JOB_SIZE",
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -59,7 +67,7 @@ def explain(expected: int, found: int, environment: Mapping[str, str]) -> str:
     """Say what is wrong with a world of ``found`` ranks, why that is, and what to look at."""
     from hidl_workloads import mpi_library
 
-    if found == 1:
+    if found == 1 and not any(environment.get(name) == "1" for name in _SIZE_VARIABLES):
         what = f"{expected} ranks were asked for, but each is alone in an MPI world of size 1 ({expected} singletons)"
         why = (
             "The launcher's process-management interface and the MPI library of the program do not speak with each\n"

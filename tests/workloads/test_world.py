@@ -63,6 +63,13 @@ def test_a_world_of_another_size_ends_with_86_and_one_message(mpi: Path, tmp_pat
     assert not document.exists()
 
 
+def test_a_launcher_that_was_told_another_number_is_not_taken_for_one_that_is_not_understood(mpi: Path) -> None:
+    completed = ranks.run(mpi, 1, *WORLD, HIDL_WORLD_SIZE="2")
+    assert completed.status == 86
+    assert "2 ranks were asked for, but the MPI world has 1" in completed.stderr
+    assert "singletons" not in completed.stderr
+
+
 @pytest.mark.parametrize("size", ["", "two", "0", "-1"])
 def test_without_an_expected_size_nothing_runs(mpi: Path, size: str) -> None:
     completed = ranks.run(mpi, 1, *WORLD, "tells", HIDL_WORLD_SIZE=size)
