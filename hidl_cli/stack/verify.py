@@ -11,7 +11,7 @@ from hidl_cli import process
 from hidl_cli.documents import read_json
 from hidl_cli.errors import BuildFailed, ProcessFailed
 from hidl_cli.stack.installation import Installation
-from hidl_cli.stack.providers import Step
+from hidl_cli.stack.providers import Step, log_command
 
 if TYPE_CHECKING:
     from hidl_cli.stack.plan import InstallPlan
@@ -42,6 +42,7 @@ def run(plan: InstallPlan, log: Path) -> list[dict[str, Any]]:
     """
     verification = step(plan)
     status, said = 0, ""
+    log_command(log, verification.argv)
     try:
         process.run(
             verification.argv,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.conftest import Hidl
 
@@ -25,3 +26,11 @@ def hidl(hidl: Hidl, cache: Path) -> Hidl:
 def root(hidl: Hidl) -> Path:
     """The default root of hidl's installations."""
     return Path(hidl.environment["XDG_DATA_HOME"]) / "hidl" / "installations"
+
+
+def recipe(hidl: Hidl, name: str, **keys: object) -> None:
+    """Write a user's stack."""
+    document = {"name": name, "title": f"test stack {name}", "mpi": "mpich"} | keys
+    file = hidl.config / "stacks" / f"{name}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(document))

@@ -11,21 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hidl_cli.stack.installation import at
 from tests.conftest import REPOSITORY, Hidl
+from tests.stack.conftest import recipe
 from tests.stack.wheelhouse import make_wheel
 
 LOCK = REPOSITORY / "recipes" / "locks" / "mpi-cp311-linux-x86_64-cpu.txt"
-
-
-def recipe(hidl: Hidl, name: str, **keys: object) -> None:
-    """Write a user's stack."""
-    document = {"name": name, "title": f"test stack {name}", "mpi": "mpich"} | keys
-    file = hidl.config / "stacks" / f"{name}.yaml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(document))
 
 
 def files(root: Path) -> set[str]:

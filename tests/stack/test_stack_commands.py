@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.conftest import REPOSITORY, Hidl
-from tests.stack.test_install import recipe
+from tests.stack.conftest import recipe
 
 LOCK = REPOSITORY / "recipes" / "locks" / "mpi-cp311-linux-x86_64-cpu.txt"
 

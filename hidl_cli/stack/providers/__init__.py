@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -27,6 +27,14 @@ class Step:
     argv: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     without_network: tuple[str, ...] | None = None
+
+
+def log_command(log: Path, argv: Sequence[str]) -> None:
+    """Note in the log which command the output that follows is of."""
+    from hidl_cli.quoting import sh_line
+
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"$ {sh_line(argv)}\n")
 
 
 class Provider(Protocol):

@@ -18,7 +18,7 @@ from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, Process
 from hidl_cli.stack import pip_settings
 from hidl_cli.stack.lock import Lock, Package, requirements
 from hidl_cli.stack.pip_settings import Sources
-from hidl_cli.stack.providers import Step
+from hidl_cli.stack.providers import Step, log_command
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from hidl_cli.stack.schema import Stack
     from hidl_cli.stack.target import Target
 
-# Locks are made for this C library where the machine's is newer, so that they serve older machines too.
-_PORTABLE_GLIBC = (2, 28)
+# Where the machine's C library is newer, locks are made for the first of these, so that they serve older machines too.
+# They are the tags that both wheels and uv's --python-platform know.
+_PORTABLE_GLIBC = ((2, 28), (2, 17))
 _PORTABLE_PLATFORMS = ("linux-x86_64", "linux-aarch64")
 # uv reads the configuration of a project that it is started in: it is started in none.
 _CWD = Path("/")
@@ -43,7 +44,7 @@ def _locked_glibc(target: Target) -> tuple[int, int] | None:
     """The oldest C library that a lock made for ``target`` runs on."""
     if target.glibc is None or target.platform not in _PORTABLE_PLATFORMS:
         return target.glibc
-    return min(target.glibc, _PORTABLE_GLIBC)
+    return next((version for version in _PORTABLE_GLIBC if version <= target.glibc), target.glibc)
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,9 @@ class Wheels:
             asked = Path(directory, f"{stack.name}.in")
             asked.write_text("\n".join(requirements(stack)) + "\n", encoding="utf-8")
             argv = self._compile(asked, target, "--format", "pylock.toml", "--only-binary", ":all:")
-            if glibc is not None and target.platform in _PORTABLE_PLATFORMS:
+            if glibc in _PORTABLE_GLIBC and target.platform in _PORTABLE_PLATFORMS:
                 machine = target.platform.removeprefix("linux-")
-                argv += ["--python-platform", f"{machine}-manylinux_{glibc[0]}_{glibc[1]}"]
+                argv += ["--python-platform", f"{machine}-manylinux_{'_'.join(map(str, glibc))}"]
             argv += self._torch_build(stack, target, Path(directory))
             argv += ["--offline"] if offline else []
             try:
@@ -134,16 +135,16 @@ class Wheels:
 
     def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See ``Provider``."""
-        environment = pip_settings.environment(step.variables, self.environ)
+        env = pip_settings.environment(step.variables, self.environ)
         try:
             if step.without_network:
-                tried = process.run(
-                    step.without_network, cwd=_CWD, env=environment, log=log, check=False, meanwhile=meanwhile
-                )
+                log_command(log, step.without_network)
+                tried = process.run(step.without_network, cwd=_CWD, env=env, log=log, check=False, meanwhile=meanwhile)
                 if tried.status == 0:
                     return
                 meanwhile = None
-            process.run(step.argv, cwd=_CWD, env=environment, log=log, meanwhile=meanwhile)
+            log_command(log, step.argv)
+            process.run(step.argv, cwd=_CWD, env=env, log=log, meanwhile=meanwhile)
         except ProcessFailed as failure:
             raise _explained(failure, f"failed to {step.title}") from failure
         finally:
@@ -218,7 +219,9 @@ def _packages(pylock: str) -> tuple[Package, ...]:
         import tomli as tomllib
     packages = []
     for package in tomllib.loads(pylock)["packages"]:
-        hashes = sorted({wheel["hashes"]["sha256"] for wheel in package["wheels"]})
+        hashes = sorted({wheel["hashes"]["sha256"] for wheel in package["wheels"] if "sha256" in wheel["hashes"]})
+        if not hashes:
+            raise BuildFailed(f"{package['name']} {package['version']} comes without a SHA-256, so it cannot be locked")
         packages.append(Package(package["name"], package["version"], tuple(hashes)))
     return tuple(packages)
 
