@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hidl_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from hidl_cli.inputs.overlay import KindName
 
 
 def complete_sites(incomplete: str) -> list[str]:
@@ -31,10 +34,10 @@ def complete_runs(incomplete: str) -> list[str]:
     return [run.id for run in all_runs() if run.id.startswith(incomplete)]
 
 
-def _names(kind: str, incomplete: str) -> list[str]:
+def _names(kind: KindName, incomplete: str) -> list[str]:
     from hidl_cli.inputs.overlay import list_all
 
-    return [entry.name for entry in list_all(kind) if entry.name.startswith(incomplete)]  # type: ignore[arg-type]
+    return [entry.name for entry in list_all(kind) if entry.name.startswith(incomplete)]
 
 
 SiteOption = Annotated[
