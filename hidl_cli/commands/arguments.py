@@ -29,7 +29,7 @@ def complete_workloads(incomplete: str) -> list[str]:
 
 def complete_runs(incomplete: str) -> list[str]:
     """The ids of runs that begin so."""
-    from hidl_cli.runs.record import all_runs
+    from hidl_cli.record.run import all_runs
 
     return [run.id for run in all_runs() if run.id.startswith(incomplete)]
 

@@ -18,7 +18,7 @@ def logs(
 ) -> None:
     """Print what a run's program printed."""
     from hidl_cli.runs.follow import read_log
-    from hidl_cli.runs.record import find
+    from hidl_cli.record.run import find
 
     record = find(run)
     for chunk in read_log(record, record.stderr if stderr else record.stdout, follow=follow):

@@ -56,7 +56,7 @@ def run(
     from hidl_cli.launch.script import job_script
     from hidl_cli.runs.follow import scheduler_of
     from hidl_cli.runs.prepare import Request, prepare
-    from hidl_cli.runs.record import create
+    from hidl_cli.record.run import create
 
     plan = prepare(
         Request(

@@ -20,7 +20,7 @@ def status(
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_run, show_runs
     from hidl_cli.runs.history import document_of, refresh
-    from hidl_cli.runs.record import all_runs, find
+    from hidl_cli.record.run import all_runs, find
 
     if run is not None:
         document = document_of(refresh(find(run)))
@@ -40,22 +40,25 @@ def cancel(run: RunArgument = None) -> None:
     """End a run and all its processes."""
     from hidl_cli.commands.render import say
     from hidl_cli.runs.follow import scheduler_of
-    from hidl_cli.runs.record import State, find
+    from hidl_cli.runs.plan import plan_of
+    from hidl_cli.record.run import find
+    from hidl_cli.record.state import State
 
     record = find(run)
-    scheduler = scheduler_of(record.plan())
-    before = scheduler.poll(record)
+    scheduler = scheduler_of(plan_of(record))
+    (before,) = scheduler.poll([record])
     if before.state.is_final:
         say(f"run {record.id} has ended already: {before.state.value}")
         return
     scheduler.cancel(record, state=State.CANCELLED)
-    say(f"run {record.id}: {scheduler.poll(record).state.value}")
+    say(f"run {record.id}: {scheduler.poll([record])[0].state.value}")
 
 
 def resume(run: RunArgument = None, json: JsonOption = False) -> None:
     """Follow a run that was started before (--no-wait, or hidl was killed) to its end, and judge it."""
     from hidl_cli.commands.following import follow_and_judge
-    from hidl_cli.runs.record import find
+    from hidl_cli.record.run import find
+    from hidl_cli.runs.plan import plan_of
 
     record = find(run)
-    follow_and_judge(record, record.plan(), json=json)
+    follow_and_judge(record, plan_of(record), json=json)

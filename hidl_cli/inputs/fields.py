@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"
 _IDENTIFIER = r"^[a-z][a-z0-9_]*$"
 _MODULE = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+_SCHEDULER_WORD = r"^[A-Za-z0-9_][A-Za-z0-9_.:/+@=,&|*()\[\]-]*$"
 _WALL_TIME = r"^(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d$"
 
 MAX_REGEX = 1000  # longer regular expressions are a mistake, and slow to compile
@@ -18,13 +20,18 @@ PATTERNS = {
     _NAME: "lower-case letters, digits, and . _ - after the first character",
     _IDENTIFIER: "lower-case letters, digits and _, beginning with a letter",
     _MODULE: "a Python module's name, such as package.module",
+    _VARIABLE: "an environment variable's name: letters, digits and _, not beginning with a digit",
+    _SCHEDULER_WORD: "one word without spaces or quotes, not beginning with a sign",
     _WALL_TIME: "[days-]hours:minutes:seconds, such as 48:00:00 or 2-00:00:00",
 }
 
 Name = Annotated[str, Field(pattern=_NAME, max_length=64, description=PATTERNS[_NAME])]
 Identifier = Annotated[str, Field(pattern=_IDENTIFIER, max_length=64, description=PATTERNS[_IDENTIFIER])]
 Module = Annotated[str, Field(pattern=_MODULE, description=PATTERNS[_MODULE])]
+EnvironmentVariable = Annotated[str, Field(pattern=_VARIABLE, max_length=128, description=PATTERNS[_VARIABLE])]
+SchedulerWord = Annotated[str, Field(pattern=_SCHEDULER_WORD, max_length=128, description=PATTERNS[_SCHEDULER_WORD])]
 WallTime = Annotated[str, Field(pattern=_WALL_TIME, description=PATTERNS[_WALL_TIME])]
+Scalar = bool | int | float | str
 Regex = Annotated[str, Field(max_length=MAX_REGEX)]
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]

@@ -10,13 +10,15 @@ from typing import Any
 from hidl_cli.errors import MetricMissing
 from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.follow import scheduler_of
-from hidl_cli.runs.record import Run, State, all_runs
+from hidl_cli.runs.plan import plan_of
+from hidl_cli.record.run import Run, all_runs
+from hidl_cli.record.state import State
 
 
 def refresh(run: Run) -> Run:
     """Bring the directory up to date: ask the scheduler, and judge a run that ended while nobody followed it."""
-    plan = run.plan()
-    status = scheduler_of(plan).poll(run)
+    plan = plan_of(run)
+    (status,) = scheduler_of(plan).poll([run])
     if status.state is State.COMPLETED and run.document("verdict") is None:
         with suppress(MetricMissing):  # the verdict says so
             conclude(run, plan, status)
@@ -25,7 +27,7 @@ def refresh(run: Run) -> Run:
 
 def document_of(run: Run) -> dict[str, Any]:
     """One run as plain data: what it was, how it ended, its metrics and its verdict."""
-    plan = run.plan()
+    plan = plan_of(run)
     status = run.status()
     metrics = run.document("metrics") or {}
     verdict = run.document("verdict") or {}
@@ -53,7 +55,7 @@ def document_of(run: Run) -> dict[str, Any]:
 def results(*, workload: str | None = None, root: Path | None = None) -> Iterator[dict[str, Any]]:
     """The documents of all runs that ended well, the newest first; of one workload where it is named."""
     for run in all_runs(root):
-        if workload is None or run.plan().workload.name == workload:
+        if workload is None or plan_of(run).workload.name == workload:
             document = document_of(refresh(run))
             if document["state"] == State.COMPLETED.value:
                 yield document

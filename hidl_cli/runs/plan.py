@@ -9,10 +9,12 @@ from datetime import datetime, timezone
 from typing import Any
 
 from hidl_cli import __version__
-from hidl_cli.errors import InvalidInput
+from hidl_cli.documents import read_json
+from hidl_cli.errors import HidlError, InvalidInput
 from hidl_cli.launch.launchers import Launcher
 from hidl_cli.launch.placement import Placement
 from hidl_cli.quoting import sh_line
+from hidl_cli.record.run import Run
 from hidl_cli.runs.parameters import arguments
 from hidl_cli.runs.workload import Value, Workload
 from hidl_cli.site.schema import Site
@@ -147,6 +149,14 @@ def make_plan(
         target=target,
         time_limit=time_limit,
     )
+
+
+def plan_of(run: Run) -> Plan:
+    """The plan in a run's directory; ``HidlError`` where it holds none that can be read."""
+    try:
+        return Plan.from_json(read_json(run.directory / "plan.json"))
+    except (OSError, ValueError) as error:
+        raise HidlError(f"{run.directory} is no run directory that this hidl can read: {error}") from error
 
 
 def stack_for(workload: Workload, parameters: Mapping[str, Value]) -> str:

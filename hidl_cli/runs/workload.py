@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hidl_cli.inputs.fields import Identifier, Module, Name, Strict
+from hidl_cli.inputs.fields import EnvironmentVariable, Identifier, Module, Name, Scalar, Strict
+from hidl_cli.mpi import Family
 
-Value = bool | int | float | str
+Value = Scalar
 
 
 class Program(Strict):
@@ -75,4 +76,7 @@ class Workload(Strict):
     )
     parameters: dict[Identifier, Parameter] = Field(default_factory=dict, description="what `--set` may change")
     metrics: dict[Identifier, Metric] = Field(default_factory=dict, description="what the program yields")
+    tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
+        default_factory=dict, description="run-time variables that suit it, for each MPI family that reads them"
+    )
     scaling: Scaling | None = Field(None, description="how it scales; null: it is not meant to")

@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from hidl_cli import process
 from hidl_cli.documents import write_text
 from hidl_cli.errors import SubmitRefused
-from hidl_cli.runs.record import Run, State, Status
+from hidl_cli.launch.allocation import Allocation
+from hidl_cli.record.run import Run
+from hidl_cli.record.state import State, Status
+from hidl_cli.site.schema import Policies
 
 _GRACE_SECONDS = 10.0
 
@@ -20,6 +24,10 @@ class Local:
     """Runs job scripts on this machine, at once."""
 
     name = "local"
+
+    def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
+        """See ``Scheduler.header``: there is nobody to be asked."""
+        return ()
 
     def submit(self, run: Run, *, time_limit: float | None) -> None:
         """See ``Scheduler.submit``."""
@@ -35,8 +43,12 @@ class Local:
         job = {"scheduler": self.name, "pid": child.pid, "birth": _birth(child.pid), "deadline": deadline}
         run.write("job", {"schema": "hidl.job/1", **job})
 
-    def poll(self, run: Run) -> Status:
-        """See ``Scheduler.poll``. The time limit is held here: this machine has nobody else to do it."""
+    def poll(self, runs: Sequence[Run]) -> list[Status]:
+        """See ``Scheduler.poll``."""
+        return [self._poll(run) for run in runs]
+
+    def _poll(self, run: Run) -> Status:
+        """How one run fares. The time limit is held here: this machine has nobody else to do it."""
         alive = _is_alive(run)  # asked before the status is read: a job that ends in between is not taken for lost
         status = run.status()
         if status.state.is_final:

@@ -14,15 +14,17 @@ from hidl_cli.site.schema import Site
 
 
 def references(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Partitions name a node type, and the default partition is a partition."""
+    """Partitions name a node type; the default partition and the default MPI library are there."""
     node_types, partitions = mapping(data, "node_types"), mapping(data, "partitions")
     for name in partitions:
         node_type = mapping(partitions, name).get("node_type")
         if isinstance(node_type, str) and node_type not in node_types:
             yield _dangling(("partitions", name, "node_type"), "node type", node_type, node_types)
-    default = data.get("default_partition")
-    if isinstance(default, str) and default not in partitions:
-        yield _dangling(("default_partition",), "partition", default, partitions)
+    defaults = (("default_partition", "partition", partitions), ("default_mpi", "MPI library", mapping(data, "mpi")))
+    for key, what, known in defaults:
+        name: Any = data.get(key)
+        if isinstance(name, str) and name not in known:
+            yield _dangling((key,), what, name, known)
 
 
 def node_limits(data: Mapping[str, Any]) -> Iterator[Fault]:

@@ -1,4 +1,7 @@
-"""What a site is: the machine that stacks are installed and run on, as described in ``site_configs/*.yaml``."""
+"""What a site is: the machine that stacks are installed and run on, as described in ``site_configs/*.yaml``.
+
+Whatever a file does not know is null, and stays so: nothing is guessed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,22 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hidl_cli.inputs.fields import Name, NonNegative, Positive, Regex, Strict, WallTime
+from hidl_cli.inputs.fields import (
+    EnvironmentVariable,
+    Name,
+    NonNegative,
+    Positive,
+    Regex,
+    Scalar,
+    SchedulerWord,
+    Strict,
+    WallTime,
+)
+from hidl_cli.mpi import Family
+
+SchedulerName = Literal["local", "slurm", "lsf"]
+LauncherName = Literal["mpiexec", "mpirun", "mpirun_rsh", "srun", "ibrun", "jsrun"]
+Use = Literal["required", "optional", "never"]
 
 
 class NodeType(Strict):
@@ -23,15 +41,99 @@ class NodeType(Strict):
     )
     gpus: NonNegative | None = Field(None, description="GPUs per node")
     gpu_model: str | None = Field(None, description="the GPU's model name")
+    gpu_arch: str | None = Field(None, description="what compilers call the GPU: sm_80, gfx90a, ...")
+    gpu_memory_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="memory of one GPU, in GiB")
+    count: Positive | None = Field(None, description="how many nodes of this kind there are")
+
+
+class WallLimit(Strict):
+    """The longest run time of jobs of up to so many nodes."""
+
+    max_nodes: Positive | None = Field(None, description="for jobs of up to so many nodes; null: of any size")
+    max_wall: WallTime = Field(description="longest run time, [days-]hours:minutes:seconds")
 
 
 class Partition(Strict):
-    """A queue: which nodes it holds, and its limits."""
+    """A queue: which nodes it holds, how it is asked for, its limits and its price."""
 
     node_type: str = Field(description="a key of node_types")
+    queue: SchedulerWord | None = Field(
+        None, description="the scheduler's own name of the partition or queue; null: the key is its name"
+    )
+    qos: SchedulerWord | None = Field(None, description="the quality of service that jobs ask for here (`--qos`)")
+    constraint: SchedulerWord | None = Field(None, description="the node feature that jobs ask for (`--constraint`)")
     min_nodes: Positive = Field(1, description="fewest nodes of a job")
     max_nodes: Positive | None = Field(None, description="most nodes of a job; null: unknown")
     max_wall: WallTime | None = Field(None, description="longest run time, [days-]hours:minutes:seconds")
+    max_wall_by_nodes: list[WallLimit] = Field(
+        default_factory=list, description="where it depends on the job's size: the limits, the smallest jobs first"
+    )
+    charge: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="what one node-hour costs, in the site's units; null: unknown"
+    )
+    restricted: bool = Field(False, description="open to those only whom the site has admitted")
+
+
+class Mpi(Strict):
+    """An MPI library that the site offers. Stacks run on it where their packages fit its binary interface (ABI)."""
+
+    family: Family = Field(description="which MPI it is: this says which variables it reads")
+    version: str | None = Field(None, description="its version, as `mpichversion` or `ompi_info` tells it")
+    modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
+    prefix: str | None = Field(None, description="where it is installed; null: its modules put it on PATH")
+    launchers: list[LauncherName] = Field(
+        default_factory=list, description="those of the site's launchers that start its ranks; empty: all of them"
+    )
+    srun_mpi: Literal["pmi2", "pmix", "pmix_v3", "pmix_v4", "cray_shasta", "none"] | None = Field(
+        None, description="what `srun --mpi=` must be given for it; null: the site's default"
+    )
+    environment: dict[EnvironmentVariable, str] = Field(
+        default_factory=dict, description="variables, other than its tuning, that its jobs need"
+    )
+    launcher_arguments: dict[LauncherName, list[str]] = Field(
+        default_factory=dict, description="further arguments that a launcher needs for it"
+    )
+    tuning: dict[EnvironmentVariable, Scalar] = Field(
+        default_factory=dict, description="run-time variables of this library that suit the site"
+    )
+
+
+class Policies(Strict):
+    """What a job's script must, may and must not say here: the lines that a site refuses are left out."""
+
+    partition: Use = Field("optional", description="the partition or queue (`--partition`, `-q`)")
+    time: Use = Field("optional", description="the time limit (`--time`, `-W`)")
+    account: Use = Field("optional", description="the project that pays (`--account`, `-P`)")
+    qos: Use = Field("optional", description="the quality of service (`--qos`)")
+    constraint: Use = Field("optional", description="node features (`--constraint`)")
+    reservation: Use = Field("optional", description="a reservation (`--reservation`, `-U`)")
+    tasks: Literal["ntasks-per-node", "none"] = Field(
+        "ntasks-per-node", description="how the ranks are asked for (`--ntasks-per-node`)"
+    )
+    cpus: Literal["cpus-per-task", "none"] = Field(
+        "none", description="how the cores of a rank are asked for (`--cpus-per-task`)"
+    )
+    memory: Literal["mem", "mem-per-cpu", "none"] = Field("none", description="how memory is asked for")
+    gpus: Literal["gres", "gpus-per-node", "none"] = Field("none", description="how GPUs are asked for")
+    export: Literal["all", "none", "never"] = Field(
+        "never", description="`--export=ALL`, `--export=NONE`, or no such line"
+    )
+    node_names: bool = Field(
+        True, description="may a script name nodes; if not, host lists come from the allocation at run time alone"
+    )
+    exclusive: bool = Field(False, description="nodes are asked for whole (`--exclusive`)")
+    directives: list[Annotated[str, Field(pattern=r"^-[^\n\r\0]*$", max_length=200)]] = Field(
+        default_factory=list, description="further options of the scheduler, one a line, as they stand in a script"
+    )
+    default_time: WallTime | None = Field(
+        None, description="the time limit where none is asked for; null: one hour, or less where the partition has less"
+    )
+    environment: dict[EnvironmentVariable, str] = Field(
+        default_factory=dict, description="variables that every job exports"
+    )
+    modules: list[SchedulerWord] = Field(
+        default_factory=list, description="modules that every job loads before those of its MPI"
+    )
 
 
 class Match(Strict):
@@ -42,6 +144,9 @@ class Match(Strict):
     )
     env: dict[str, Regex] = Field(
         default_factory=dict, description="environment variables, each with a regular expression for its whole value"
+    )
+    cluster: Regex | None = Field(
+        None, description="a regular expression that the scheduler's name of the cluster must match as a whole"
     )
 
 
@@ -77,20 +182,27 @@ class Site(Strict):
     match: Match | None = Field(
         None, description="how hidl knows that it is on this site; not taken over from another site through `extends`"
     )
-    scheduler: Literal["local"] = Field(description="who gives the allocation")
-    launchers: Annotated[list[Literal["mpiexec"]], Field(min_length=1)] = Field(
-        description="who starts ranks inside an allocation; the first is the default"
+    successor: str | None = Field(None, description="the site that took this one's place")
+    notes: list[str] = Field(default_factory=list, description="what users should know, in sentences")
+    interconnect: str | None = Field(None, description="the network between the nodes")
+    scheduler: SchedulerName | None = Field(description="who gives the allocation; null: unknown")
+    launchers: list[LauncherName] = Field(
+        description="who starts ranks inside an allocation; the first is the default; empty: unknown"
     )
-    node_types: Annotated[dict[Name, NodeType], Field(min_length=1)] = Field(description="kinds of compute nodes")
-    partitions: Annotated[dict[Name, Partition], Field(min_length=1)] = Field(description="queues")
-    default_partition: str = Field(description="a key of partitions")
+    node_types: dict[Name, NodeType] = Field(description="kinds of compute nodes; empty: unknown")
+    partitions: dict[Name, Partition] = Field(description="queues; empty: unknown")
+    default_partition: str | None = Field(description="a key of partitions; null: users must name one")
+    mpi: dict[Name, Mpi] = Field(default_factory=dict, description="MPI libraries that the site offers")
+    default_mpi: str | None = Field(None, description="a key of mpi; null: each stack's own MPI library")
+    policies: Policies = Field(default_factory=Policies, description="what job scripts must and must not say")
     install: Install = Field(default_factory=Install, description="where and how stacks are installed")
     wheels: Wheels = Field(default_factory=Wheels, description="where wheels come from")
 
-    def partition(self, name: str | None = None) -> Partition:
-        """The named partition, or the default one; ``KeyError`` where there is none of that name."""
-        return self.partitions[name or self.default_partition]
+    def partition(self, name: str | None = None) -> Partition | None:
+        """The named partition, or the default one; None where there is none of that name, or no default."""
+        return self.partitions.get(name or self.default_partition or "")
 
     def node_type(self, partition: str | None = None) -> NodeType:
-        """The node type of a partition (None: the default one)."""
-        return self.node_types[self.partition(partition).node_type]
+        """The node type of a partition (None: the default one); one that is unknown throughout, where it is not said."""
+        found = self.partition(partition)
+        return self.node_types[found.node_type] if found else NodeType.model_validate({})

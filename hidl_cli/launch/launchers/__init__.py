@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
 from hidl_cli.errors import UsageError
+from hidl_cli.launch.launchers.contract import Launch, Request
 from hidl_cli.launch.launchers.mpiexec import Mpiexec
-from hidl_cli.launch.placement import Placement
 
 
 class Launcher(Protocol):
-    """Answers one question: which argv starts ``program`` on every rank of a placement."""
+    """Answers one question: how is a program started on every rank of a placement?"""
 
     name: str
 
-    def command(self, placement: Placement, program: list[str], *, mpi_prefix: Path, on_one_host: bool) -> list[str]:
-        """Return the argv; it is run in the run's directory, where the file ``hosts`` lists the allocation's hosts.
-
-        ``mpi_prefix`` is where the stack's own MPI lies; ``on_one_host``: the allocation is the machine itself.
-        """
+    def launch(self, request: Request) -> Launch:
+        """The launch of the request; ``InvalidInput`` where this launcher cannot serve its MPI library."""
 
 
 def launchers() -> Mapping[str, Launcher]:

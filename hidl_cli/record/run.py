@@ -4,52 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli import paths
 from hidl_cli.documents import read_json, write_json, write_text
 from hidl_cli.errors import HidlError, UsageError
+from hidl_cli.record.state import State, Status
 
 if TYPE_CHECKING:
     from hidl_cli.runs.plan import Plan
-
-
-class State(str, Enum):
-    """Where a run is in its life; the words are Slurm's, where Slurm has one."""
-
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-    INTERRUPTED = "INTERRUPTED"
-    TIMEOUT = "TIMEOUT"
-    LOST = "LOST"
-
-    @property
-    def is_final(self) -> bool:
-        """Does the run stay in this state?"""
-        return self not in (State.PENDING, State.RUNNING)
-
-
-@dataclass(frozen=True)
-class Status:
-    """What is known of a run: ``step`` of ``steps`` (from 1), times in seconds since the epoch, its exit status."""
-
-    state: State
-    step: int = 0
-    steps: int = 0
-    started: float | None = None
-    ended: float | None = None
-    exit_status: int | None = None
-    hosts: tuple[str, ...] = ()
-
-    @property
-    def seconds(self) -> float | None:
-        """How long the job ran; None while it does."""
-        return None if self.started is None or self.ended is None else self.ended - self.started
 
 
 @dataclass(frozen=True)
@@ -82,15 +46,6 @@ class Run:
         """Where step ``step`` (from 1) of the plan leaves its metrics."""
         return self.directory / "steps" / str(step) / "metrics.json"
 
-    def plan(self) -> Plan:
-        """What was asked and resolved; ``HidlError`` where the directory holds none that can be read."""
-        from hidl_cli.runs.plan import Plan
-
-        try:
-            return Plan.from_json(read_json(self.directory / "plan.json"))
-        except (OSError, ValueError) as error:
-            raise HidlError(f"{self.directory} is no run directory that this hidl can read: {error}") from error
-
     def status(self) -> Status:
         """What the job itself said last; PENDING before it said anything."""
         try:
@@ -103,14 +58,15 @@ class Run:
                 document["ended"],
                 document["exit_status"],
                 tuple(document["hosts"]),
+                document.get("reason"),
             )
         except FileNotFoundError:
             return Status(State.PENDING)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HidlError(f"{self.directory / 'status.json'} cannot be read: {error}") from error
 
-    def end_as(self, state: State) -> None:
-        """Write the final state of a job that could not write it itself."""
+    def end_as(self, state: State, *, reason: str | None = None) -> None:
+        """Write the final state of a job that could not write it itself; ``reason``: the scheduler's, for people."""
         last = self.status()
         document = {
             "schema": "hidl.status/1",
@@ -121,6 +77,7 @@ class Run:
             "step": last.step,
             "steps": last.steps,
             "hosts": list(last.hosts),
+            "reason": reason,
         }
         write_json(self.directory / "status.json", document)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import HidlError, UsageError
-from hidl_cli.runs.record import Run, State, all_runs, find
+from hidl_cli.record.run import Run, all_runs, find
+from hidl_cli.record.state import State
 
 
 @pytest.fixture
@@ -59,4 +60,4 @@ def test_a_broken_status_or_plan_is_told(root: Path, content: str) -> None:
     with pytest.raises(HidlError, match=r"status\.json cannot be read"):
         run.status()
     with pytest.raises(HidlError, match="no run directory that this hidl can read"):
-        run.plan()
+        plan_of(run)
