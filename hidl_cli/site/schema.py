@@ -122,7 +122,7 @@ class Policies(Strict):
         True, description="may a script name nodes; if not, host lists come from the allocation at run time alone"
     )
     exclusive: bool = Field(False, description="nodes are asked for whole (`--exclusive`)")
-    directives: list[Annotated[str, Field(pattern=r"^-[^\n\r\0]*$", max_length=200)]] = Field(
+    directives: list[Annotated[str, Field(pattern=r"^-[^\x00-\x1f]*$", max_length=200)]] = Field(
         default_factory=list, description="further options of the scheduler, one a line, as they stand in a script"
     )
     default_time: WallTime | None = Field(
