@@ -1,9 +1,9 @@
 """Values of variables: whether one fits its variable's type and range, and the text that the environment carries.
 
 What libraries take was tried: MPICH 5.0.2 ends the program on a number with a suffix, on a hexadecimal one and on a
-word of an enumeration in capitals, wraps a number beyond 32 bits round, and takes 0 and 1 (and some words) for a switch.
-MVAPICH2 reads a switch with ``atoi``, so that ``yes`` means no. So hidl checks values itself, and passes on the one form
-that all of them take.
+word of an enumeration in capitals, wraps a number beyond 32 bits round, and takes 0 and 1 (and some words) for a
+switch. MVAPICH2 reads a switch with ``atoi``, so that ``yes`` means no. So hidl checks values itself, and passes on the
+one form that all of them take.
 """
 
 from __future__ import annotations
