@@ -23,32 +23,42 @@ Type = Literal["bool", "int", "size", "float", "enum", "range", "text", "path", 
 TYPES: tuple[Type, ...] = get_args(Type)
 
 _PREFIXES = ("MPIR_CVAR_", "MV2_", "MVP_", "MPICH_", "MPIR_PARAM_")
-_READER = re.compile(r"([a-z0-9-]+?)(?:(>=|>)([0-9.]+))?")
+_READER = re.compile(r"([a-z0-9-]+?)(?:(>=|>)([0-9.]+))?(?:<([0-9.]+))?")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A family that reads a variable, and since when: ``relation`` (``>=`` or ``>``) and ``version``, or empty.
+    """A family that reads a variable, since when and until when.
 
-    ``>`` stands where the first release that reads it is not known, but the last one that does not is.
+    ``relation`` is ``>=`` or ``>``, for the version ``since``: ``>`` stands where the first release that reads it is
+    not known, but the last one that does not is. ``until`` is the first release that is known not to read it any more.
+    All are empty where nothing is known.
     """
 
     family: Family
     relation: str = ""
-    version: str = ""
+    since: str = ""
+    until: str = ""
 
     def admits(self, version: str | None) -> bool:
-        """Does that version read it? Where either is unknown: yes, as nothing speaks against it."""
-        own, since = numbers(version), numbers(self.version)
-        if not self.relation or not own or not since:
+        """Does that version read it? Where that is unknown: yes, as nothing speaks against it."""
+        own = numbers(version)
+        if not own:
             return True
-        return own > since if self.relation == ">" else own >= since
+        begun = not self.since or own > numbers(self.since) or (self.relation == ">=" and own == numbers(self.since))
+        return begun and (not self.until or own < numbers(self.until))
+
+    @property
+    def versions(self) -> str:
+        """Which versions, as in the table: ``>=2.3.6``."""
+        ended = f"<{self.until}" if self.until else ""
+        return f"{self.relation}{self.since}{',' if self.since and ended else ''}{ended}"
 
     def __str__(self) -> str:
-        words = {"": "", ">=": f" from {self.version} on", ">": f" after {self.version}"}
-        return self.family + words[self.relation]
+        since = {"": "", ">=": f" from {self.since} on", ">": f" after {self.since}"}[self.relation]
+        return self.family + since + (f" before {self.until}" if self.until else "")
 
 
 @dataclass(frozen=True)
@@ -205,8 +215,8 @@ def _other_name(name: str, word: str) -> str:
 def _reader(word: str) -> Reader:
     match = _READER.fullmatch(word)
     if match is None:
-        raise ValueError(f"{word!r} is no reader: a family, with >=version or >version")
-    return Reader(_family(match[1]), match[2] or "", match[3] or "")
+        raise ValueError(f"{word!r} is no reader: a family, with >=version or >version, and <version")
+    return Reader(_family(match[1]), match[2] or "", match[3] or "", match[4] or "")
 
 
 def _family(word: str) -> Family:

@@ -39,7 +39,7 @@ def judge(family: Family, version: str | None, name: str, value: Scalar) -> Fit 
         return _not_read(family, name)
     reader = known.reader(family) if known else None
     if reader and not reader.admits(version):
-        return _too_new(reader, version, name)
+        return _of_another_version(reader, version, name)
     try:
         if known:
             return Fit(known.name, canonical(known, value))
@@ -68,13 +68,16 @@ def _not_read(family: Family, name: str) -> Misfit:
 
 def _of_another_family(family: Family, name: str, readers: str) -> Misfit:
     """The variable is known, and this family does not read it: that it would be ignored in silence is the fault."""
-    message = f"{family} does not read `{clipped(name)}`; it is read by {readers}"
+    return _ignored(family, family, name, readers)
+
+
+def _of_another_version(reader: Reader, version: str | None, name: str) -> Misfit:
+    return _ignored(reader.family, f"{reader.family} {version}", name, str(reader))
+
+
+def _ignored(family: Family, library: str, name: str, readers: str) -> Misfit:
+    message = f"{library} does not read `{clipped(name)}`; it is read by {readers}"
     other = counterpart(name, family)
     if other is None:
         return Misfit(message, f"no such line: no counterpart on {family} is known", on_name=True)
     return Misfit(message, f"its counterpart on {family}: {other}", other.variable or None, on_name=True)
-
-
-def _too_new(reader: Reader, version: str | None, name: str) -> Misfit:
-    message = f"{reader.family} {version} does not read `{clipped(name)}`; it is read by {reader}"
-    return Misfit(message, "no such line, or a newer library", on_name=True)

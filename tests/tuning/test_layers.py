@@ -170,6 +170,13 @@ def test_a_variable_of_a_newer_version_is_refused() -> None:
     )
 
 
+def test_a_variable_that_a_newer_version_dropped_is_refused_with_its_new_name() -> None:
+    (finding,) = refusal("mpich", "5.0.2", MPIR_CVAR_CH4_OFI_EAGER_MAX_MSG_SIZE="64K").findings
+
+    assert "it is read by mpich before 5.0.0" in finding.message
+    assert finding.suggestion == "MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD"
+
+
 def test_where_the_version_is_unknown_any_variable_of_the_family_is_taken() -> None:
     assert tuned(Library("m", "mvapich2"), by_hand(MV2_ENABLE_SHARP_REDUCE=1)) == {"MV2_ENABLE_SHARP_REDUCE": "1"}
 
