@@ -48,7 +48,8 @@ def _preload(request: Request) -> dict[str, str]:
         return {}
     if request.mpi.prefix is None:
         raise InvalidInput(
-            f"jsrun preloads Spectrum MPI unless {_PRELOAD} names {request.mpi.name}'s libmpi.so, whose place is unknown",
+            f"jsrun preloads Spectrum MPI unless {_PRELOAD} names the libmpi.so of {request.mpi.name}: its place is "
+            "unknown",
             hint=f"give the site's MPI library {request.mpi.name} a `prefix`, or {_PRELOAD} in its `environment`",
         )
     return {_PRELOAD: f"{request.mpi.prefix}/lib/libmpi.so"}
