@@ -62,7 +62,7 @@ def _program(words: tuple[str, ...]) -> tuple[str, ...]:
 def _check(arguments: Iterable[str]) -> None:
     """``InvalidInput`` for an argument that would change how mpirun_rsh hands on values and arguments."""
     words = list(arguments)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         option, _, value = word.lstrip("-").partition("=")
         if not word.startswith("-") or option not in _OTHER_WAYS:
             continue
