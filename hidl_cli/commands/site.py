@@ -171,5 +171,5 @@ def _named(word: str) -> Entry:
 
     path = Path(word)
     if is_base(path):
-        raise UsageError(f"{word} is a base, not a site", hint="check a site that extends it: the two are checked as one")
+        raise UsageError(f"{word} is a base, not a site", hint="check a site that extends it")
     return at_path("site", path) if path.suffix in (".yaml", ".yml") or "/" in word else find("site", word)

