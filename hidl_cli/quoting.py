@@ -3,6 +3,7 @@ passes through here."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
@@ -31,3 +32,10 @@ def tcl(value: str) -> str:
     if not value.isprintable():
         raise InvalidInput(f"the value {value!r} holds a control character, which a modulefile cannot carry")
     return "".join(c if c.isalnum() or c in "_./-+@%:," else f"\\{c}" for c in value) or "{}"
+
+
+def word(value: str) -> str:
+    """Return ``value``, which must be fit to stand unquoted in any configuration file, or ``InvalidInput``."""
+    if not re.fullmatch(r"[A-Za-z0-9._/@+~:-]+", value):
+        raise InvalidInput(f"the value {value!r} cannot stand in a configuration file as it is")
+    return value
