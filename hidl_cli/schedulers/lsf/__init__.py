@@ -22,7 +22,7 @@ from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers.lsf import bjobs
 from hidl_cli.schedulers.lsf.bjobs import Record
 from hidl_cli.schedulers.lsf.header import header, options
-from hidl_cli.schedulers.lsf.judge import Judgement, is_settled, judge
+from hidl_cli.schedulers.lsf.judgement import Judgement, is_settled, judge
 from hidl_cli.site.schema import Policies
 
 _SUBMIT_SECONDS = 120.0
@@ -93,7 +93,7 @@ class Lsf:
         return replace(status, state=judgement.state, reason=judgement.reason)
 
     def cancel(self, run: Run, *, state: State) -> None:
-        """See ``Scheduler.cancel``. Raises ``SchedulerUnreachable`` where LSF does not take it; then nothing is done."""
+        """See ``Scheduler.cancel``; ``SchedulerUnreachable`` where LSF does not take the order: then nothing is done."""
         if run.status().state.is_final:
             return
         job = _job(run)
@@ -133,7 +133,9 @@ def _no_answer(error: ProcessFailed, run: Run) -> Exception:
         )
     words = " ".join(error.output.split())
     if "threshold" in words.lower():  # LSF would go on trying until others of the user's jobs have started
-        return SubmitRefused(f"LSF does not take the job now: {words}", hint="wait until others of your jobs have begun")
+        return SubmitRefused(
+            f"LSF does not take the job now: {words}", hint="wait until others of your jobs have begun"
+        )
     return SchedulerUnreachable(
         f"LSF does not answer: {words}",
         hint=f"it may have taken the job all the same: look with `bjobs -a -Jd {run.id}` before you try again",

@@ -94,7 +94,7 @@ def parse_history(answer: str) -> list[Record]:
 
 
 def kill(id: str) -> None:
-    """End a job; one that has ended already, or that LSF knows no more, is no error. Raises ``SchedulerUnreachable``."""
+    """End a job; one that has ended, or that LSF knows no more, is no error. Raises ``SchedulerUnreachable``."""
     completed = _run("bkill", id)
     words = (completed.stderr + completed.stdout).strip()
     gone = re.search(r"already finished|No matching job found|is not found", words)

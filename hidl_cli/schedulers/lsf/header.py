@@ -18,7 +18,7 @@ from hidl_cli.site.schema import Policies, Use
 REPORT = "lsf.log"
 
 _MARK = "#BSUB"
-_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/+@=,-]*")
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/+@=,#-]*")  # reservations are called user1#0
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def _option(letter: str, what: str, use: Use, value: str | None) -> list[str]:
     if not _WORD.fullmatch(value):
         raise InvalidInput(
             f"{value!r} cannot stand for {what} in a job script of LSF ({letter})",
-            hint="letters, digits and _ . : / + @ = , - can, with no sign at the beginning",
+            hint="letters, digits and _ . : / + @ = , # - can, with no sign at the beginning",
         )
     return [f"{letter} {value}"]
 
@@ -106,7 +106,7 @@ def _refuse_what_lsf_has_not(allocation: Allocation, policies: Policies) -> None
         if value is not None:
             raise InvalidInput(
                 f"LSF has no option for {what}, but {value} is asked for",
-                hint="leave it out; what LSF has instead (-R, -M, -app, ...) can stand in the site's policies.directives",
+                hint="leave it out; what LSF has instead (-R, -M, -app) can stand in the site's policies.directives",
             )
     if policies.gpus != "none":
         raise InvalidInput(
