@@ -93,8 +93,8 @@ class Lsf:
         return replace(status, state=judgement.state, reason=judgement.reason)
 
     def cancel(self, run: Run, *, state: State) -> None:
-        """See ``Scheduler.cancel``; ``SchedulerUnreachable`` where LSF does not take the order: then nothing is done."""
-        if run.status().state.is_final:
+        """See ``Scheduler.cancel``; ``SchedulerUnreachable`` where LSF does not take it: then nothing is done."""
+        if is_settled(run.status()):  # not: final, for a job that LSF put back into its queue called itself cancelled
             return
         job = _job(run)
         id = job.get("id") or next((record.id for record in bjobs.ask() if record.description == run.id), None)
