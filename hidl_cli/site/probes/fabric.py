@@ -1,4 +1,4 @@
-"""The network between nodes, as this host's adapters show it: the kernel's files, else ``ibstat`` or ``ibv_devinfo``."""
+"""The network between nodes, as this host's adapters show it: the kernel's files, or ``ibstat`` or ``ibv_devinfo``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def probe(host: Host) -> Fact | None:
 
 
 def _described(ports: list[Port]) -> str:
-    """``2 x InfiniBand, 200 Gb/s (4X HDR)``: the fastest ports of the fastest kind; plain Ethernet only without others."""
+    """``2 x InfiniBand, 200 Gb/s (4X HDR)``: the fastest ports; Ethernet only where there is nothing else."""
     fabric = [port for port in ports if port.link_layer == "InfiniBand"] or ports
     best = max(fabric, key=lambda port: port.gigabits or 0)
     alike = [port for port in fabric if (port.gigabits, port.speed) == (best.gigabits, best.speed)]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from hidl_cli.mpi import Family
-from hidl_cli.site.machine import Gpus, Machine
 
 
 @dataclass(frozen=True)
@@ -89,17 +87,3 @@ class Fact:
 
     value: str
     source: str
-
-
-@dataclass(frozen=True)
-class Found:
-    """All that was found on one machine. ``launchers``: by name, where each lies."""
-
-    hostname: str
-    machine: Machine
-    gpus: Gpus = field(default_factory=lambda: Gpus(None))
-    batch: Batch | None = None
-    launchers: Mapping[str, str] = field(default_factory=dict)
-    libraries: tuple[Library, ...] = ()
-    interconnect: Fact | None = None
-    remarks: tuple[str, ...] = ()

@@ -6,9 +6,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hidl_cli.site.probes.host import Host
 
+T = TypeVar("T")
 _NVIDIA = ("nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
 _AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
 
@@ -89,6 +91,6 @@ def _models(names: Sequence[str]) -> str | None:
     return ", ".join(dict.fromkeys(name for name in names if name)) or None
 
 
-def _common(values: Sequence[object]) -> object | None:
+def _common(values: Sequence[T]) -> T | None:
     """The value that all share."""
     return values[0] if values and len(set(values)) == 1 else None

@@ -1,4 +1,4 @@
-"""LSF, as ``lsid``, ``bqueues -l``, ``bparams``, ``lshosts -w`` and ``bhosts -w`` tell of it (their reference pages)."""
+"""LSF, as ``lsid``, ``bqueues -l``, ``bparams``, ``lshosts -w`` and ``bhosts -w`` tell of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def probe(host: Host) -> Batch | None:
     default = _DEFAULT_QUEUES.search(host.ask("bparams", seconds=_SECONDS) or "")
     queues = tuple(_queues(host.ask("bqueues", "-l", seconds=_SECONDS) or "", default[1] if default else None))
     names = tuple(queue.name for queue in queues)
-    remarks = ["LSF does not tell which hosts are compute nodes of which queue: every queue is drafted with all of them"]
+    remarks = ["which hosts a queue has is not asked: each is drafted with all of them"]
     if not identity:
         remarks = ["lsid is on the PATH, but LSF gave no answer"]
     return Batch(

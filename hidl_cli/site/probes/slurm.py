@@ -31,9 +31,11 @@ def probe(host: Host) -> Batch | None:
         _node(fields, has_gpu_gres)
         for fields in _lines(host.ask("scontrol", "--oneliner", "show", "node", seconds=_SECONDS), "NodeName")
     )
-    partitions = tuple(_lines(host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS), "PartitionName"))
-    types = re.findall(r"^\s+(\w+)$", host.ask("srun", "--mpi=list") or "", re.MULTILINE)
-    versions = re.findall(r"\bpmix_v\d+\b", host.ask("srun", "--mpi=list") or "")
+    partitions = tuple(
+        _lines(host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS), "PartitionName")
+    )
+    plugins = host.ask("srun", "--mpi=list") or ""
+    types = re.findall(r"^(?:srun:)?\s+(\w+)$", plugins, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", plugins)
     return Batch(
         "slurm",
         version=config.get(_VERSION),
@@ -41,7 +43,7 @@ def probe(host: Host) -> Batch | None:
         nodes=nodes,
         queues=tuple(_queue(fields) for fields in partitions),
         policies=tuple(_policies(config, partitions, has_gpu_gres)),
-        srun_mpi=tuple(dict.fromkeys((*types, *versions))),
+        srun_mpi=tuple(dict.fromkeys(types)),
         sources=("scontrol show config", "scontrol show partition", "scontrol show node"),
         remarks=tuple(_remarks(config, has_gpu_gres)),
     )
@@ -115,7 +117,9 @@ def _policies(
         yield Policy("cpus", "cpus-per-task", why)
     limits = [f"{key}={config[key]}" for key in ("DefMemPerNode", "DefMemPerCPU") if _known(config.get(key))]
     if "MEMORY" in parameters.upper() and limits:
-        yield Policy("memory", "mem", f"SelectTypeParameters={parameters}, {limits[0]}: jobs that ask for none get that")
+        yield Policy(
+            "memory", "mem", f"SelectTypeParameters={parameters}, {limits[0]}: jobs that ask for none get that"
+        )
     if has_gpu_gres:
         yield Policy("gpus", "gres", f"GresTypes={config['GresTypes']}")
     enforced = config.get("AccountingStorageEnforce", "none")
