@@ -28,6 +28,7 @@ finish() { # state exit-status
 }
 
 # Whoever ends the run early leaves the reason in the file `reason` before the signal.
+# shellcheck disable=SC2317
 ended_early() {
     trap '' TERM INT HUP
     if [[ -n $child ]]; then
@@ -67,6 +68,7 @@ list_hosts > hosts
 write_status RUNNING null null
 
 # The stack, and what all steps share.
+# shellcheck disable=SC1091
 source /dev/null
 export OMP_NUM_THREADS=1
 
