@@ -28,7 +28,7 @@ finish() { # state exit-status
 }
 
 # Whoever ends the run early leaves the reason in the file `reason` before the signal.
-# shellcheck disable=SC2317
+# shellcheck disable=SC2317,SC2329
 ended_early() {
     trap '' TERM INT HUP
     if [[ -n $child ]]; then
@@ -181,12 +181,10 @@ begin_step '1 rank' 1 '{host}'
 expect_ranks 1
 launch /prefix/bin/mpiexec -n 1 prog '--note=a b'
 
-
 begin_step '2 ranks' 1 '{host}'
 expect_ranks 2
 launch check it
 expect_ranks 2
 launch /prefix/bin/mpiexec -n 1 prog '--note=a b'
-
 
 finish COMPLETED 0
