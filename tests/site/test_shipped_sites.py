@@ -13,7 +13,8 @@ from hidl_cli.site.detect import choose, detect
 from hidl_cli.site.schema import Partition, Site
 
 SHIPPED = [entry.name for entry in list_all("site") if entry.origin == "shipped"]
-TACC = "frontera frontera-rtx horizon lonestar6 longhorn stampede2 stampede2-knl stampede3 vista".split()
+STAMPEDES = ["stampede2", "stampede2-knl", "stampede3"]
+TACC = ["frontera", "frontera-rtx", "horizon", "lonestar6", "longhorn", *STAMPEDES, "vista"]
 CORAL = ["lassen", "sierra", "summit"]
 ALPS = ["alps-clariden", "alps-daint", "alps-santis"]
 USES_GDR = ["dgx2", "frontera-rtx", "pitzer", "ri2"]
