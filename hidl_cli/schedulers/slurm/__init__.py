@@ -34,7 +34,7 @@ class Slurm:
 
     def cancel(self, run: Run, *, state: State) -> None:
         """See ``Scheduler.cancel``."""
-        cancel.cancel(run, self._poller, state=state)
+        cancel.cancel(run, state=state)
 
     def pause(self, seconds: float) -> float:
         """See ``Scheduler.pause``: most polls look at the run's directory alone, and Slurm is asked less often."""

@@ -19,6 +19,8 @@ from hidl_cli.schedulers.slurm.reasons import never_starts
 
 #: How long Slurm may need to say why a job ended after its script did, and a shared file system to show what it wrote.
 GRACE_SECONDS = 15.0
+#: How long what a job wrote last may be on its way through a shared file system.
+LAG_SECONDS = 3.0
 
 
 class Verb(Enum):
@@ -60,10 +62,14 @@ def as_before(said: Status, reason: str | None) -> Fate:
 
 def fate(said: Status, job: Job, partition: Callable[[str], Mapping[str, str]], *, now: float | None = None) -> Fate:
     """What becomes of a run of which Slurm knows the job."""
+    now = time.time() if now is None else now
     if job.state is State.PENDING:
         return _waiting(job, partition)
     if job.state is State.RUNNING:
-        return _running(said, job, now or time.time())
+        return _running(said, job, now)
+    by_itself = job.state in (State.COMPLETED, State.FAILED)
+    if by_itself and not said.state.is_final and not job.ended_before(LAG_SECONDS, now):
+        return as_before(replace(said, state=State.RUNNING), None)
     return _ended(said, job)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from hidl_cli.record.state import State
@@ -18,6 +18,7 @@ _SQUEUE = {
     "start": "%S",
     "nodes": "%D",
     "limit": "%l",
+    "end": "%e",
     "partition": "%P",
     "hosts": "%N",
     "directory": "%Z",
@@ -29,6 +30,7 @@ _SACCT = {
     "start": "Start",
     "nodes": "NNodes",
     "limit": "Timelimit",
+    "end": "End",
     "partition": "Partition",
     "hosts": "NodeList",
     "directory": "WorkDir",
@@ -50,18 +52,35 @@ class Job:
     start: str = ""
     nodes: str = ""
     limit: str = ""
+    end: str = ""
     partition: str = ""
     hosts: str = ""
     directory: str = ""
-    state: State = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "state", state_of(self.word))
+    @property
+    def state(self) -> State:
+        """What hidl calls its state."""
+        return state_of(self.word)
+
+    def ended_before(self, seconds: float, now: float) -> bool:
+        """Did it end more than so many seconds ago? Where no time is told, it did."""
+        try:
+            return now - datetime.fromisoformat(self.end).timestamp() > seconds
+        except ValueError:
+            return True
 
 
 def squeue(user: int, cluster: str | None) -> list[str]:
     """The command that tells of all jobs of a user: those that ended lately too, and those in hidden partitions."""
-    words = ["squeue", "--noheader", "--all", "--noconvert", "--states=all", f"--user={user}", f"--format={'|'.join(_SQUEUE.values())}"]
+    words = [
+        "squeue",
+        "--noheader",
+        "--all",
+        "--noconvert",
+        "--states=all",
+        f"--user={user}",
+        f"--format={'|'.join(_SQUEUE.values())}",
+    ]
     return [*words, *([] if cluster is None else [f"--clusters={cluster}"])]
 
 

@@ -1,8 +1,7 @@
-"""The poller: how all runs fare, at the cost of one ``squeue`` at most, and of none where the jobs' own word is enough."""
+"""The poller: how all runs fare, at the cost of one ``squeue`` at most; of none where the jobs' own word is enough."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,13 +119,10 @@ class _Questions:
     def _accounted(self) -> Mapping[str, Job]:
         """What the accounting knows of the runs that squeue does not know (any more); those are noted as missing."""
         gone = [each for each in self._here if self._job(each) is None]
-        numbers = {each.mark: ticket.directory_of(each.run) for each in gone}
         since = min(each.ticket.submitted for each in gone) - 60
-        found = self._accounting.find(
-            {each.mark: (each.ticket.id, ticket.directory_of(each.run)) for each in gone}, since
-        )
-        still_missing = [mark for mark in numbers if mark not in found]
-        self._board.note(missing=still_missing, found=found)
+        wanted = {each.mark: (each.ticket.id, ticket.directory_of(each.run)) for each in gone}
+        found = self._accounting.find(wanted, since)
+        self._board.note(missing=[mark for mark in wanted if mark not in found], found=found)
         return found
 
     def _look_up_partition(self, name: str) -> Mapping[str, str]:
@@ -144,7 +140,7 @@ def _carry_out(each: _Open, decided: Fate, elsewhere: str | None) -> Status:
         except programs.NoAnswer:
             return replace(decided.status, state=State.PENDING)  # another time
     try:
-        each.run.end_as(decided.status.state, reason=decided.status.reason, exit_status=decided.status.exit_status)
+        each.run.end_as(decided.status.state, reason=decided.status.reason)
     except OSError as error:
         told = f"{decided.status.reason or decided.status.state.value}; status.json cannot be written: {error.strerror}"
         return replace(decided.status, reason=told)
@@ -153,8 +149,3 @@ def _carry_out(each: _Open, decided: Fate, elsewhere: str | None) -> Status:
 
 def _since(answered: float) -> str:
     return "" if not answered else f" since {time.strftime('%H:%M:%S', time.localtime(answered))}"
-
-
-def me() -> int:
-    """The user whose jobs these are."""
-    return os.getuid()

@@ -1,4 +1,4 @@
-"""Slurm's own programs as hidl calls them: always with a time limit, and free of variables that change their answers."""
+"""Slurm's own programs as hidl calls them: with a time limit, and free of variables that change their answers."""
 
 from __future__ import annotations
 
@@ -101,6 +101,11 @@ def ping() -> None:
 def keys(text: str) -> dict[str, str]:
     """Read ``Key=value`` words, as ``scontrol show`` prints them; a value ends at the next key."""
     return dict(re.findall(r"([A-Za-z][\w/:]*)=(.*?)(?=\s+[A-Za-z][\w/:]*=|\s*$)", text, re.MULTILINE))
+
+
+def me() -> int:
+    """The user whose jobs hidl asks for."""
+    return os.getuid()
 
 
 def partition(name: str) -> dict[str, str]:

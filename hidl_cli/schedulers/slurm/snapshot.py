@@ -94,7 +94,7 @@ class Board:
         try:
             if last.error is not None:
                 programs.ping()  # where nobody listens it tells at once, for which squeue needs ten seconds
-            completed = programs.call(*jobs.squeue(os.getuid(), self._cluster))
+            completed = programs.call(*jobs.squeue(programs.me(), self._cluster))
         except programs.NoAnswer as silence:
             return replace(last, asked=now, error=str(silence))
         if completed.status != 0:
