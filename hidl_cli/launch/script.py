@@ -17,8 +17,13 @@ def job_script(plan: Plan) -> str:
         {
             "run": plan.run,
             "title": f"{plan.workload.name} on {plan.site}, stack {plan.stack}",
+            "scheduler": plan.scheduler,
+            "header": plan.header,
+            "modules": plan.modules,
             "activate": plan.activate,
+            "mpi": None if plan.mpi_of_the_stack else plan.mpi,
             "environment": plan.environment,
+            "origins": {setting.name: setting.origin for setting in plan.tuning},
             "steps": plan.steps,
         },
     )

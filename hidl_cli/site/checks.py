@@ -22,9 +22,9 @@ def references(data: Mapping[str, Any]) -> Iterator[Fault]:
             yield _dangling(("partitions", name, "node_type"), "node type", node_type, node_types)
     defaults = (("default_partition", "partition", partitions), ("default_mpi", "MPI library", mapping(data, "mpi")))
     for key, what, known in defaults:
-        name: Any = data.get(key)
-        if isinstance(name, str) and name not in known:
-            yield _dangling((key,), what, name, known)
+        default: Any = data.get(key)
+        if isinstance(default, str) and default not in known:
+            yield _dangling((key,), what, default, known)
 
 
 def node_limits(data: Mapping[str, Any]) -> Iterator[Fault]:

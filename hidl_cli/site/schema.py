@@ -203,6 +203,6 @@ class Site(Strict):
         return self.partitions.get(name or self.default_partition or "")
 
     def node_type(self, partition: str | None = None) -> NodeType:
-        """The node type of a partition (None: the default one); one that is unknown throughout, where it is not said."""
+        """The node type of a partition (None: the default one); where it is not said, one of no known facts."""
         found = self.partition(partition)
         return self.node_types[found.node_type] if found else NodeType.model_validate({})
