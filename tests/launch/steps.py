@@ -55,15 +55,15 @@ def functions() -> str:
 
 def script(launch: Launch, ranks: int, *, hosts: tuple[str, ...] = ("localhost",), exports: Mapping[str, str]) -> str:
     """A whole job script of one step."""
-    lines = [functions(), f"expect_ranks {ranks}"]
+    lines = [functions()]
     lines += [f"export {name}={sh(value)}" for name, value in {**exports, **launch.environment}.items()]
     lines += [f"printf '%s\\n' {sh(launch.host_line.format(host=host))} >> hosts" for host in hosts]
     forwarded = ""
     if launch.forwarded:
-        lines.append(f"forwarded {launch.forward_option or ''} {sh_line(launch.forwarded)}")
+        lines.append(f"forwarded {ranks} {launch.forward_option or ''} {sh_line(launch.forwarded)}")
         forwarded = '"${forwarded[@]}"'
     reader = "status_from_stderr" if launch.status_on_stderr else ""
-    lines.append(f"launch {reader} {sh_line(launch.argv)} {forwarded} {sh_line(launch.rest)}")
+    lines.append(f"launch {ranks} {reader} {sh_line(launch.argv)} {forwarded} {sh_line(launch.rest)}")
     return "\n".join([*lines, "finish COMPLETED 0", ""])
 
 
