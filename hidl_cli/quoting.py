@@ -22,6 +22,13 @@ def sh_line(words: Iterable[str]) -> str:
     return " ".join(sh(word) for word in words)
 
 
+def within_single_quotes(value: str) -> str:
+    """Escape ``value`` for a program that puts it between single quotes in a line for a POSIX shell by itself."""
+    if "\0" in value:
+        raise InvalidInput(f"the value {value!r} holds a NUL character, which no program's argument can carry")
+    return value.replace("'", "'\"'\"'")
+
+
 def comment(value: str) -> str:
     """Return ``value`` fit to stand in a comment line: control characters and line ends become spaces."""
     return "".join(character if character.isprintable() else " " for character in value)

@@ -29,6 +29,22 @@ def show_table(rows: Sequence[Mapping[str, Any]], *, whole: Collection[str] = ()
     stdout().print(table)
 
 
+def show_sites(documents: Sequence[dict[str, Any]]) -> None:
+    """The sites, a line each."""
+    show_table(
+        [
+            {
+                "name": document["name"],
+                "status": document["status"] or "unknown",
+                "scheduler": document["scheduler"] or "unknown",
+                "launchers": ", ".join(document["launchers"]) or "unknown",
+                "title": document["title"],
+            }
+            for document in documents
+        ]
+    )
+
+
 def show_runs(documents: Sequence[dict[str, Any]]) -> None:
     """The last runs, a line each."""
     show_table(
