@@ -9,6 +9,7 @@ read before the first question.
 from __future__ import annotations
 
 import csv
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from functools import cache
 from typing import Literal, TypeVar, get_args
 
 from hidl_cli import paths
-from hidl_cli.inputs.faults import nearest
+from hidl_cli.inputs.findings import clipped
 from hidl_cli.mpi import FAMILIES, Family
 
 Type = Literal["bool", "int", "size", "float", "enum", "range", "text", "path", "internal"]
@@ -24,6 +25,7 @@ TYPES: tuple[Type, ...] = get_args(Type)
 
 _PREFIXES = ("MPIR_CVAR_", "MV2_", "MVP_", "MPICH_", "MPIR_PARAM_")
 _READER = re.compile(r"([a-z0-9-]+?)(?:(>=|>)([0-9.]+))?(?:<([0-9.]+))?")
+_WITHOUT_PREFIX = 0.9  # names of other programs are like many a name
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 T = TypeVar("T")
 
@@ -140,10 +142,17 @@ def all_names() -> Iterable[str]:
     return _by_name().keys()
 
 
-def nearest_name(name: str) -> str | None:
-    """The known name that this one is most likely a misspelling of."""
-    prefix = next((known for known in _PREFIXES if name.startswith(known)), "")
-    return nearest(name, (known for known in all_names() if known.startswith(prefix))) or nearest(name, all_names())
+def nearest_name(name: str, family: Family | None = None, *, likeness: float = 0.75) -> str | None:
+    """The known name that this one is most likely a misspelling of; with ``family``, one that it reads.
+
+    Compared is what follows the prefix, which all names of a library share; ``likeness`` is between 0 and 1.
+    """
+    prefix = next((known for known in _PREFIXES if name.upper().startswith(known)), "")
+    known_names = all_names() if family is None else (known for known in all_names() if variable(known, family))
+    rest = {known.removeprefix(prefix): known for known in known_names if known.startswith(prefix)}
+    least = likeness if prefix else max(likeness, _WITHOUT_PREFIX)
+    near = difflib.get_close_matches(clipped(name).upper().removeprefix(prefix), rest, n=1, cutoff=least)
+    return rest[near[0]] if near else _by_prefix(name)
 
 
 def numbers(version: str | None) -> tuple[int, ...]:
@@ -173,6 +182,15 @@ def rows_of(table: str) -> list[dict[str, str]]:
     """The rows of ``recipes/tuning/<table>.csv``."""
     with (paths.shipped() / "recipes" / "tuning" / f"{table}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def _by_prefix(name: str) -> str | None:
+    """The name in capitals where it then falls under a pattern, as names in the environment are in capitals."""
+    folded = name.upper()
+    found = pattern(folded)
+    if found is None or name.startswith(found.prefix):
+        return None
+    return folded if name == name.lower() else found.prefix + name[len(found.prefix) :]
 
 
 @cache

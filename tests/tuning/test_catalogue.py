@@ -139,6 +139,10 @@ def test_what_only_the_binary_release_has_is_not_said_of_the_source_release() ->
         ("MV2_CPU_BINDING_POLCY", "MV2_CPU_BINDING_POLICY"),
         ("mv2_use_cuda", "MV2_USE_CUDA"),
         ("MVP_ENABLE_GPUS", "MVP_ENABLE_GPU"),
+        ("ucx_tls", "UCX_TLS"),
+        ("OMPI_mca_btl", "OMPI_MCA_btl"),
+        ("OMP_NUM_THREADS", None),
+        ("LD_LIBRARY_PATH", None),
         ("XYZZY", None),
     ],
 )
