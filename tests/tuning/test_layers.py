@@ -61,6 +61,12 @@ def test_deep_learning_support_is_a_preset_from_2_3_4_on(version: str | None, se
     assert ("MV2_SUPPORT_DL" in tuned(Library("gdr", "mvapich2-gdr", version), gpus=True)) is set_
 
 
+def test_a_version_that_does_not_read_a_preset_does_not_get_it() -> None:
+    values = tuned(Library("gdr", "mvapich2-gdr", "2.2"), gpus=True)
+
+    assert values == {"MV2_USE_CUDA": "1", "MV2_USE_RDMA_CM": "0"}
+
+
 def test_gpus_of_amd_are_no_gpus_of_nvidia() -> None:
     values = tuned(GDR, Layer("site x", {"MV2_USE_ROCM": 1}), gpus=True)
 
