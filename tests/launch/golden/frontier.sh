@@ -5,6 +5,7 @@
 #SBATCH --account=ABC123
 #SBATCH --nodes=64
 #SBATCH --ntasks-per-node=8
+#SBATCH --cpus-per-task=7
 #SBATCH --output=stdout.log
 #SBATCH --error=stderr.log
 #SBATCH --open-mode=append

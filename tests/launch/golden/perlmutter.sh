@@ -6,6 +6,7 @@
 #SBATCH --constraint=gpu
 #SBATCH --nodes=64
 #SBATCH --ntasks-per-node=4
+#SBATCH --cpus-per-task=16
 #SBATCH --gpus-per-node=4
 #SBATCH --output=stdout.log
 #SBATCH --error=stderr.log

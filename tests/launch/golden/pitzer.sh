@@ -3,6 +3,7 @@
 #SBATCH --time=01:00:00
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=20
 #SBATCH --gpus-per-node=2
 #SBATCH --output=stdout.log
 #SBATCH --error=stderr.log
