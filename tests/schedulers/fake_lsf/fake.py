@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 SPOOL = Path(os.environ["FAKE_LSF"])
 SETTINGS: dict[str, Any] = {
-    "down": False,  # nobody answers; the commands wait LSB_NTRIES times, or for ever
+    "down": False,  # nobody answers (or, to the command named here); it waits LSB_NTRIES times, or for ever
     "parse_script": False,  # LSB_BSUB_PARSE_SCRIPT: "bsub FILE" reads FILE's #BSUB lines
     "minute": 60.0,  # how long a minute of a run limit takes, in seconds
     "interval": 0.4,  # JOB_TERMINATE_INTERVAL: between SIGINT, SIGTERM and SIGKILL
@@ -55,7 +55,7 @@ def called(command: str) -> None:
     with (SPOOL / "calls").open("a") as file:
         file.write(shlex.join([command, *sys.argv[1:]]) + "\n")
     tries = int(os.environ.get("LSB_NTRIES", "1000000"))
-    while settings()["down"]:
+    while settings()["down"] in (True, command):
         print("LSF is down. Please wait ...", file=sys.stderr, flush=True)
         tries -= 1
         if tries <= 0:
