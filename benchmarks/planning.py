@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure import Outcome
+from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.placement import Size, place
 from hidl_cli.launch.script import job_script
+from hidl_cli.mpi import Library
 from hidl_cli.runs.load import load_workload
 from hidl_cli.runs.parameters import resolve
-from hidl_cli.runs.plan import make_plan, stack_for
+from hidl_cli.runs.planning import Choices, make_plan
+from hidl_cli.runs.prepare import stack_for
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import Installation
 
@@ -54,15 +57,20 @@ def _plan(nodes: list[int]) -> str:
     workload = load_workload("resnet50")
     parameters = resolve(workload, [])
     placements = place(site, [Size.of_nodes(count, 4) for count in nodes])
+    installation = Installation.at(Path("/installations/large/pytorch/0"))
     plan = make_plan(
-        site=site,
-        workload=workload,
-        stack=stack_for(workload, parameters),
-        installation=Installation.at(Path("/installations/large/pytorch/0")),
-        launcher=launcher("mpiexec"),
-        parameters=parameters,
+        Choices(
+            site=site,
+            workload=workload,
+            parameters=parameters,
+            stack=stack_for(workload, parameters),
+            installation=installation,
+            library=Library("pytorch", "mpich", prefix=str(installation.prefix)),
+            launcher=launcher("mpiexec"),
+        ),
         unit="nodes",
         sizes=list(zip(nodes, placements, strict=True)),
         repetitions=1,
+        asked=Asked(),
     )
     return job_script(plan)

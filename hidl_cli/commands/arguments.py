@@ -57,13 +57,15 @@ RunArgument = Annotated[
 
 
 def seconds(text: str) -> float:
-    """Read ``SS``, ``MM:SS`` or ``HH:MM:SS`` as seconds; ``UsageError`` where it is none."""
-    parts = text.split(":")
-    if len(parts) > 3 or not all(part.isdecimal() for part in parts):
-        raise UsageError(f"{text!r} is no time", hint="for example 90, 15:00 or 02:00:00")
+    """Read ``SS``, ``MM:SS``, ``HH:MM:SS`` or ``D-HH:MM:SS`` as seconds; ``UsageError`` where it is none."""
+    days, dash, clock = text.rpartition("-")
+    parts = clock.split(":")
+    if not all(part.isdecimal() for part in (*parts, days or "0")) or len(parts) > 3 or (dash and len(parts) < 3):
+        raise UsageError(f"{text!r} is no time", hint="for example 90, 15:00, 02:00:00 or 1-12:00:00")
     total = 0
     for part in parts:
         total = total * 60 + int(part)
+    total += int(days or 0) * 86400
     if total == 0:
         raise UsageError("a time limit of 0 lets nothing run")
     return float(total)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hidl_cli.commands.render import emit_json, say, stderr, stdout
+from hidl_cli.record.run import Run
+from hidl_cli.record.state import Status
 from hidl_cli.runs.conclude import Conclusion, conclude
 from hidl_cli.runs.follow import follow, scheduler_of
 from hidl_cli.runs.history import document_of
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import Status
 
 if TYPE_CHECKING:
     from hidl_cli.runs.plan import Plan

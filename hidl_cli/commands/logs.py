@@ -17,8 +17,8 @@ def logs(
     ] = False,
 ) -> None:
     """Print what a run's program printed."""
-    from hidl_cli.runs.follow import read_log
     from hidl_cli.record.run import find
+    from hidl_cli.runs.follow import read_log
 
     record = find(run)
     for chunk in read_log(record, record.stderr if stderr else record.stdout, follow=follow):

@@ -19,8 +19,8 @@ def status(
 
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_run, show_runs
-    from hidl_cli.runs.history import document_of, refresh
     from hidl_cli.record.run import all_runs, find
+    from hidl_cli.runs.history import document_of, refresh
 
     if run is not None:
         document = document_of(refresh(find(run)))
@@ -39,10 +39,10 @@ def status(
 def cancel(run: RunArgument = None) -> None:
     """End a run and all its processes."""
     from hidl_cli.commands.render import say
-    from hidl_cli.runs.follow import scheduler_of
-    from hidl_cli.runs.plan import plan_of
     from hidl_cli.record.run import find
     from hidl_cli.record.state import State
+    from hidl_cli.runs.follow import scheduler_of
+    from hidl_cli.runs.plan import plan_of
 
     record = find(run)
     scheduler = scheduler_of(plan_of(record))

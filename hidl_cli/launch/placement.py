@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hidl_cli.errors import SubmitRefused, UsageError
+from hidl_cli.launch import limits
 from hidl_cli.site.schema import Site
 
 #: Variables that tell the usual libraries how many threads a rank may use.
@@ -58,7 +58,11 @@ class Size:
 
 
 def place(
-    site: Site, sizes: list[Size], *, partition: str | None = None, threads: int | None = None
+    site: Site,
+    sizes: list[Size],
+    *,
+    partition: str | None = None,
+    threads: int | None = None,
 ) -> list[Placement]:
     """Place each size on the site's nodes, in the same order.
 
@@ -66,17 +70,7 @@ def place(
     fullest one), so that the steps of a study differ in their number of ranks alone. Raises ``UsageError`` for an
     unknown partition, ``SubmitRefused`` where a size is outside the partition's limits.
     """
-    if partition is not None and partition not in site.partitions:
-        known = ", ".join(site.partitions)
-        raise UsageError(f"site {site.name} has no partition {partition!r}", hint=f"its partitions: {known}")
-    limits = site.partition(partition)
-    for size in sizes:
-        if size.nodes < limits.min_nodes or (limits.max_nodes is not None and size.nodes > limits.max_nodes):
-            raise SubmitRefused(
-                f"{size.nodes} node(s) asked for; partition {partition or site.default_partition} of site {site.name} "
-                f"admits {limits.min_nodes} to {limits.max_nodes or 'any number of'} node(s) in a job",
-                hint="ask for fewer nodes, or for more ranks on each (--ranks-per-node)",
-            )
+    limits.check_nodes(site, partition, [size.nodes for size in sizes])
     cores = site.node_type(partition).cores
     fullest = max(size.ranks_per_node for size in sizes)
     per_rank = threads or max(1, (cores or fullest) // fullest)

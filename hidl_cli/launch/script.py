@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hidl_cli.templates import render_script
+from hidl_cli.tuning.preload import preloads
 
 if TYPE_CHECKING:
     from hidl_cli.runs.plan import Plan
@@ -17,8 +18,15 @@ def job_script(plan: Plan) -> str:
         {
             "run": plan.run,
             "title": f"{plan.workload.name} on {plan.site}, stack {plan.stack}",
+            "scheduler": plan.scheduler,
+            "launcher": plan.launcher,
+            "header": plan.header,
+            "modules": plan.modules,
             "activate": plan.activate,
+            "mpi": None if plan.mpi_of_the_stack else plan.mpi,
             "environment": plan.environment,
+            "origins": {setting.name: setting.origin for setting in plan.tuning},
+            "preload": preloads(plan.mpi, plan.tuning),
             "steps": plan.steps,
         },
     )

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli.errors import ExitCode, JobFailed, MetricMissing
-from hidl_cli.runs.metrics import read_metrics, unequal
-from hidl_cli.runs.plan import Plan
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
+from hidl_cli.runs.metrics import read_metrics, unequal
+from hidl_cli.runs.plan import Plan
 
 if TYPE_CHECKING:
     from hidl_cli.results.scaling import Study

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hidl_cli.runs.plan import Plan, plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
+from hidl_cli.runs.plan import Plan, plan_of
 from hidl_cli.schedulers import Scheduler, scheduler
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli.errors import MetricMissing
+from hidl_cli.record.run import Run, all_runs
+from hidl_cli.record.state import State
 from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.follow import scheduler_of
 from hidl_cli.runs.plan import plan_of
-from hidl_cli.record.run import Run, all_runs
-from hidl_cli.record.state import State
 
 
 def refresh(run: Run) -> Run:

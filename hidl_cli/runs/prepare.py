@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from hidl_cli.errors import UsageError
+from hidl_cli.errors import InvalidInput, MissingPrecondition, UsageError
+from hidl_cli.inputs.findings import Finding
+from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.placement import Size, place
+from hidl_cli.launch.library import launcher_for, library_for
+from hidl_cli.launch.placement import Placement, Size, place
+from hidl_cli.mpi import Library
 from hidl_cli.runs.load import load_workload
 from hidl_cli.runs.parameters import resolve
-from hidl_cli.runs.plan import Plan, make_plan, stack_for
+from hidl_cli.runs.plan import Plan
+from hidl_cli.runs.planning import Choices, make_plan
+from hidl_cli.runs.workload import Value, Workload
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
+from hidl_cli.stack.installation import Installation
+from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.schema import Stack
+from hidl_cli.tuning.layers import Layer, Setting, effective
 
 
 @dataclass(frozen=True)
 class Request:
-    """What ``hidl run`` was asked for; None: the default. ``time_limit`` is in seconds."""
+    """What ``hidl run`` was asked for; None: the default.
+
+    ``assignments`` (``--set``) and ``tuning`` (``--mv2``) are words of the form ``NAME=VALUE``. ``hypothetical``: the
+    plan is only looked at, so that the stack need not be installed.
+    """
 
     workload: str
     site: str | None = None
@@ -26,13 +40,15 @@ class Request:
     ranks_per_node: int | None = None
     threads: int | None = None
     assignments: Sequence[str] = ()
+    tuning: Sequence[str] = ()
     scale: str | None = None
     repeat: int | None = None
     target: float | None = None
     launcher: str | None = None
-    partition: str | None = None
+    mpi: str | None = None
     prefix: str | None = None
-    time_limit: float | None = None
+    asked: Asked = field(default_factory=Asked)
+    hypothetical: bool = False
 
 
 def prepare(request: Request) -> Plan:
@@ -43,45 +59,97 @@ def prepare(request: Request) -> Plan:
     """
     site = load_site(request.site)
     workload = load_workload(request.workload)
-    parameters = resolve(workload, request.assignments)
-    name = request.launcher or site.launchers[0]
-    if name not in site.launchers:
-        raise UsageError(f"site {site.name} has no launcher {name!r}", hint=f"it has: {', '.join(site.launchers)}")
-    per_node = request.ranks_per_node or site.node_type(request.partition).gpus or None
-    unit, sizes = _sizes(request, site, per_node)
     if request.scale and workload.scaling is None:
         raise UsageError(
             f"workload {workload.name} does not say how it scales", hint="leave --scale out, or add `scaling` to it"
         )
-    placements = place(site, [size for _, size in sizes], partition=request.partition, threads=request.threads)
-    stack = stack_for(workload, parameters)
-    return make_plan(
+    unit, sizes = _sizes(request, site)
+    plan = make_plan(
+        _choices(request, site, workload),
+        unit=unit,
+        sizes=sizes,
+        repetitions=request.repeat or (5 if request.scale else 1),
+        asked=request.asked,
+        target=request.target or (workload.scaling.target if workload.scaling else None),
+    )
+    if plan.missing and not request.hypothetical:
+        raise UsageError(f"site {site.name} demands {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
+    return plan
+
+
+def _choices(request: Request, site: Site, workload: Workload) -> Choices:
+    parameters = resolve(workload, request.assignments)
+    stack = load_stack(stack_for(workload, parameters))
+    installed = _installation(request, site, stack.name)
+    own = Library(stack.name, stack.mpi, version=installed.version_of(stack.mpi), prefix=str(installed.prefix))
+    library = library_for(site, own, request.mpi)
+    return Choices(
         site=site,
         workload=workload,
-        stack=stack,
-        installation=installation.find(site, stack, root=installation.root(site, request.prefix)),
-        launcher=launcher(name),
         parameters=parameters,
-        unit=unit,
-        sizes=[(step, placement) for (step, _), placement in zip(sizes, placements, strict=True)],
-        repetitions=request.repeat or (5 if request.scale else 1),
-        partition=request.partition,
-        target=request.target or (workload.scaling.target if workload.scaling else None),
-        time_limit=request.time_limit,
+        stack=stack.name,
+        installation=installed,
+        library=library,
+        launcher=launcher(launcher_for(site, library, request.launcher)),
+        tuning=_tuning(request, site, stack, workload, library),
     )
 
 
-def _sizes(request: Request, site: Site, per_node: int | None) -> tuple[str, list[tuple[int, Size]]]:
-    """What is counted (``ranks`` or ``nodes``), and each step's number of them with its size, the smallest first."""
+def stack_for(workload: Workload, parameters: Mapping[str, Value]) -> str:
+    """The first stack of the workload whose conditions the parameters meet; ``InvalidInput`` where none is."""
+    for choice in workload.stacks:
+        if all(parameters.get(name) == value for name, value in choice.when.items()):
+            return choice.stack
+    raise InvalidInput(f"no stack of workload {workload.name} serves these parameters", hint="see its `stacks`")
+
+
+def _installation(request: Request, site: Site, stack: str) -> Installation:
+    root = installation.root(site, request.prefix)
+    try:
+        return installation.find(site, stack, root=root)
+    except MissingPrecondition:
+        if not request.hypothetical:
+            raise
+        return Installation.at(root / site.name / stack / installation.CURRENT)
+
+
+def _tuning(request: Request, site: Site, stack: Stack, workload: Workload, library: Library) -> tuple[Setting, ...]:
+    """The effective tuning: the site's, the stack's, the workload's, the command line's, each over those before."""
+    of_the_site = site.mpi[library.name].tuning if library.name in site.mpi else {}
+    layers = (
+        Layer(f"site {site.name}", of_the_site),
+        Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
+        Layer(f"workload {workload.name}", workload.tuning.get(library.family, {})),
+        Layer("command line", _assignments(request.tuning)),
+    )
+    return effective(library, layers, gpus=bool(site.node_type(request.asked.partition).gpus))
+
+
+def _assignments(words: Sequence[str]) -> dict[str, str]:
+    """Read ``NAME=VALUE`` words; ``InvalidInput`` with all that are none."""
+    faults = [Finding(f"--mv2 {word!r} has no '='", "NAME=VALUE") for word in words if "=" not in word]
+    if faults:
+        raise InvalidInput(f"{len(faults)} value(s) of --mv2 are not understood", findings=faults)
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def _sizes(request: Request, site: Site) -> tuple[str, list[tuple[int, Placement]]]:
+    """What is counted (``ranks`` or ``nodes``), and each step's number of them with its placement, smallest first."""
+    per_node = request.ranks_per_node or site.node_type(request.asked.partition).gpus or None
     if request.scale is None:
         size = Size.of_nodes(request.nodes, per_node or 1)
-        return "ranks", [(size.ranks, size)]
-    if request.nodes != 1:
-        raise UsageError("--scale and --nodes exclude each other", hint="the steps of --scale say how many nodes")
-    unit, numbers = parse_scale(request.scale, default_unit="ranks" if site.scheduler == "local" else "nodes")
-    if unit == "ranks":
-        return unit, [(number, Size.of_ranks(number, request.ranks_per_node)) for number in numbers]
-    return unit, [(number, Size.of_nodes(number, per_node or 1)) for number in numbers]
+        unit, counted = "ranks", [(size.ranks, size)]
+    else:
+        if request.nodes != 1:
+            raise UsageError("--scale and --nodes exclude each other", hint="the steps of --scale say how many nodes")
+        unit, numbers = parse_scale(request.scale, default_unit="ranks" if site.scheduler == "local" else "nodes")
+        if unit == "ranks":
+            counted = [(number, Size.of_ranks(number, request.ranks_per_node)) for number in numbers]
+        else:
+            counted = [(number, Size.of_nodes(number, per_node or 1)) for number in numbers]
+    sizes = [size for _, size in counted]
+    placements = place(site, sizes, partition=request.asked.partition, threads=request.threads)
+    return unit, [(number, placement) for (number, _), placement in zip(counted, placements, strict=True)]
 
 
 def parse_scale(text: str, *, default_unit: str) -> tuple[str, list[int]]:

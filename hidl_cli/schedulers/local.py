@@ -31,8 +31,7 @@ class Local:
 
     def submit(self, run: Run, *, time_limit: float | None) -> None:
         """See ``Scheduler.submit``."""
-        environment = {name: value for name, value in os.environ.items() if name != "HIDL_RUN_DIRECTORY"}
-        environment["HIDL_RUN_ID"] = run.id
+        environment = {**os.environ, "HIDL_RUN_ID": run.id}
         try:
             child = process.start_detached(
                 ["bash", run.script], cwd=run.directory, env=environment, stdout=run.stdout, stderr=run.stderr

@@ -67,6 +67,11 @@ class Installation:
         """The SHA-256 of the lock's body."""
         return str(self.manifest["lock"]["digest"])
 
+    def version_of(self, package: str) -> str | None:
+        """The version of one of its packages; None where it has none of that name."""
+        version = self.manifest.get("packages", {}).get(package)
+        return None if version is None else str(version)
+
     @property
     def is_current(self) -> bool:
         """Is it the one in use?"""

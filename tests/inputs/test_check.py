@@ -117,10 +117,11 @@ def test_findings_are_worded_for_people(checked: Any) -> None:
     words = [f"{finding.message} / {finding.expected}" for finding in checked(SITE, text).findings]
 
     assert words == [
-        "the key `scheduler` is missing / one of: local (who gives the allocation)",
-        "the key `launchers` is missing / a list (who starts ranks inside an allocation; the first is the default)",
-        "the key `partitions` is missing / a mapping of `key: value` lines (queues)",
-        "the key `default_partition` is missing / text (a key of partitions)",
+        "the key `scheduler` is missing / one of: local, slurm, lsf (who gives the allocation; null: unknown)",
+        "the key `launchers` is missing / a list (who starts ranks inside an allocation; the first is the default; "
+        "empty: unknown)",
+        "the key `partitions` is missing / a mapping of `key: value` lines (queues; empty: unknown)",
+        "the key `default_partition` is missing / text (a key of partitions; null: users must name one)",
         "`title` is a list / text (the site's full name, for people)",
         "`node_types.cpu.detect` is text / true or false (fill what is null from the machine that hidl runs on, at run "
         "time)",
@@ -148,7 +149,7 @@ def one(examined: Examined[Any]) -> Finding:
         (("scheduler", "match: {env: {A: '['}}\nscheduler"), 3, "no regular expression", None),
         (("scheduler", "status: inservice\nscheduler"), 3, "cannot be `inservice`", "in-service"),
         (("  cpu:", "  CPU_1: {}\n  cpu:"), 6, "`CPU_1` is not well-formed", None),
-        (("[mpiexec]", "[]"), 4, "`launchers` is empty", None),
+        (("[mpiexec]", "[mpiexce]"), 4, "cannot be `mpiexce`", "mpiexec"),
         (("title: X", "title: X\nextends: lcoal"), 3, "no site called `lcoal`", "local"),
         (("title: X", "title: X\nextends: x"), 3, "`x` extends itself", None),
         (("title: X", "title: X\nextends: [a]"), 3, "`extends` is a list", None),

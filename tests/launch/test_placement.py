@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from hidl_cli.errors import SubmitRefused, UsageError
-from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.placement import Placement, Size, place
+from hidl_cli.launch.placement import Size, place
 from hidl_cli.site.schema import Site
 
 
@@ -62,25 +59,3 @@ def test_an_unknown_partition_is_told_with_those_that_exist() -> None:
     with pytest.raises(UsageError) as caught:
         place(site(), [Size.of_nodes(1, 1)], partition="gpu")
     assert caught.value.hint == "its partitions: p, q"
-
-
-def test_mpiexec_on_one_host_forks_and_binds(tmp_path: Path) -> None:
-    argv = launcher("mpiexec").command(
-        Placement(1, 2, 2, 4, bind=True), ["prog", "a b"], mpi_prefix=tmp_path, on_one_host=True
-    )
-    mpiexec = f"{tmp_path}/bin/mpiexec"
-    assert argv == [mpiexec, "-n", "2", "-launcher", "fork", "-bind-to", "core:4", "prog", "a b"]
-
-
-def test_mpiexec_on_several_hosts_takes_them_from_the_allocation(tmp_path: Path) -> None:
-    argv = launcher("mpiexec").command(
-        Placement(3, 2, 5, 1, bind=False), ["prog"], mpi_prefix=tmp_path, on_one_host=False
-    )
-    mpiexec = f"{tmp_path}/bin/mpiexec"
-    assert argv == [mpiexec, "-n", "5", "-f", "hosts", "-ppn", "2", "-bind-to", "none", "prog"]
-
-
-def test_an_unknown_launcher_is_told_with_those_that_exist() -> None:
-    with pytest.raises(UsageError) as caught:
-        launcher("mpirun")
-    assert caught.value.hint == "known launchers: mpiexec"

@@ -10,19 +10,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import UndefinedError
 
+from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.launch.placement import Placement
 from hidl_cli.templates import render_script
 from tests.conftest import REPOSITORY
 
-GOLDEN = REPOSITORY / "tests" / "launch" / "job.golden.sh"
+GOLDEN = REPOSITORY / "tests" / "launch" / "golden" / "toy.sh"
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 
+VALUES = {
+    "scheduler": "local",
+    "launcher": "mpiexec",
+    "header": [],
+    "modules": [],
+    "mpi": None,
+    "environment": {"OMP_NUM_THREADS": "1"},
+    "origins": {},
+    "preload": False,
+}
+
+
 def script(argv: list[str], *, run: str = "run-1", title: str = "toy on local", activate: str = "/dev/null") -> str:
-    step = {"title": "1 rank", "placement": Placement(1, 1, 1, 1, bind=True), "argv": argv, "preflight": None}
-    checked = step | {"title": "2 ranks", "placement": Placement(1, 2, 2, 1, bind=True), "preflight": ["check", "it"]}
-    values = {"run": run, "title": title, "activate": activate, "environment": {"OMP_NUM_THREADS": "1"}}
-    return render_script("job.sh.j2", values | {"steps": [step, checked]})
+    one, two = Placement(1, 1, 1, 1, bind=True), Placement(1, 2, 2, 1, bind=True)
+    step = {"title": "1 rank", "placement": one, "launch": Launch(tuple(argv)), "preflight": None}
+    checked = step | {"title": "2 ranks", "placement": two, "preflight": Launch(("check", "it"))}
+    return render_script(
+        "job.sh.j2", VALUES | {"run": run, "title": title, "activate": activate, "steps": [step, checked]}
+    )
 
 
 def test_the_script_is_the_golden_one() -> None:
@@ -44,7 +59,8 @@ def test_a_value_that_is_missing_is_an_error() -> None:
 
 
 def test_a_name_that_is_no_variable_is_an_error() -> None:
-    values = {"run": "r", "title": "t", "activate": "a", "steps": [], "environment": {"A=1; touch /tmp/x; B": "1"}}
+    values = VALUES | {"run": "r", "title": "t", "activate": "a", "steps": []}
+    values |= {"environment": {"A=1; touch /tmp/x; B": "1"}}
     with pytest.raises(ValueError, match="no name of a shell variable"):
         render_script("job.sh.j2", values)
 

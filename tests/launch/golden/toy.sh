@@ -2,9 +2,13 @@
 # hidl run run-1: toy on local
 # Runs 2 step(s), one after another, in this one allocation.
 # It keeps status.json itself (state, times, exit status, hosts), so that no accounting is needed to know how it ended.
-# To run it again, copy this directory and call: bash job.sh
+# To run it again, copy this directory, and submit job.sh (or call: bash job.sh) from within it.
 set -euo pipefail
-cd -- "${HIDL_RUN_DIRECTORY:-$(dirname -- "${BASH_SOURCE[0]}")}"
+
+# Schedulers run a copy of the script that lies elsewhere, and tell where it was submitted.
+directory=$(dirname -- "${BASH_SOURCE[0]}")
+[[ -e $directory/plan.json ]] || directory=${SLURM_SUBMIT_DIR:-${LS_SUBCWD:-$directory}}
+cd -- "$directory"
 
 export HIDL_RUN_ID=run-1
 started=$(date +%s.%N)
@@ -24,6 +28,7 @@ finish() { # state exit-status
 }
 
 # Whoever ends the run early leaves the reason in the file `reason` before the signal.
+# shellcheck disable=SC2317,SC2329
 ended_early() {
     trap '' TERM INT HUP
     if [[ -n $child ]]; then
@@ -35,17 +40,19 @@ ended_early() {
 trap ended_early TERM INT HUP
 trap 'finish FAILED $?' EXIT
 
-begin_step() { # title
+begin_step() { # title nodes form-of-a-line-of-the-host-file
     step=$((step + 1))
     printf '# step %d of %d: %s\n' "$step" 2 "$1"
     write_status RUNNING null null
     mkdir -p "steps/$step"
     rm -f -- "steps/$step/metrics.json"
+    head -n "$2" hosts | while read -r host; do echo "${3/\{host\}/$host}"; done > "steps/$step/hosts"
 }
 
 launch() { # number-of-ranks command...
     local status=0
-    HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json "${@:2}" < /dev/null &
+    tell_program "$1"
+    "${@:2}" < /dev/null &
     child=$!
     wait "$child" || status=$?
     child=
@@ -54,17 +61,26 @@ launch() { # number-of-ranks command...
     fi
 }
 
-hostname > hosts
+tell_program() { # number-of-ranks
+    export HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json
+}
+
+list_hosts() {
+    hostname
+}
+
+list_hosts > hosts
 write_status RUNNING null null
 
 # The stack, and what all steps share.
+# shellcheck disable=SC1091
 source /dev/null
 export OMP_NUM_THREADS=1
 
-begin_step '1 rank'
+begin_step '1 rank' 1 '{host}'
 launch 1 /prefix/bin/mpiexec -n 1 prog '--note=a b'
 
-begin_step '2 ranks'
+begin_step '2 ranks' 1 '{host}'
 launch 2 check it
 launch 2 /prefix/bin/mpiexec -n 1 prog '--note=a b'
 

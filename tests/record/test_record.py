@@ -9,6 +9,7 @@ import pytest
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.record.run import Run, all_runs, find
 from hidl_cli.record.state import State
+from hidl_cli.runs.plan import plan_of
 
 
 @pytest.fixture

@@ -1,0 +1,65 @@
+"""Which MPI library a run's ranks are linked to: the stack's own, or one that the site offers in its place."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hidl_cli.errors import UsageError
+from hidl_cli.mpi import Family, Library
+from hidl_cli.site.schema import Mpi, Site
+
+#: How a user asks for the stack's own library.
+OF_THE_STACK = "stack"
+
+_OPEN_MPI: tuple[Family, ...] = ("openmpi", "spectrum-mpi")
+
+
+def library_for(site: Site, own: Library, wanted: str | None) -> Library:
+    """The library of that name: a key of the site's ``mpi``, or ``stack`` for ``own``; None: the site's default.
+
+    Raises ``UsageError`` for an unknown name.
+    """
+    name = wanted or site.default_mpi or OF_THE_STACK
+    if name == OF_THE_STACK:
+        return own
+    if name not in site.mpi:
+        known = ", ".join([*site.mpi, OF_THE_STACK])
+        raise UsageError(f"site {site.name} offers no MPI library {name!r}", hint=f"it has: {known}")
+    return _of_the_site(name, site.mpi[name])
+
+
+def launcher_for(site: Site, library: Library, wanted: str | None) -> str:
+    """The launcher of that name; None: the first of the site's that starts this library's ranks.
+
+    Raises ``UsageError`` where the site has it not, or has none.
+    """
+    offered = site.mpi[library.name].launchers if library.name in site.mpi else []
+    fitting = [name for name in offered or site.launchers if name in site.launchers] or list(site.launchers)
+    if not fitting:
+        raise UsageError(f"site {site.name} does not say which launcher it has", hint="`launchers` in its file")
+    if wanted is None:
+        return fitting[0]
+    if wanted not in fitting:
+        raise UsageError(
+            f"site {site.name} has no launcher {wanted!r} for MPI library {library.name}",
+            hint=f"it has: {', '.join(fitting)}",
+        )
+    return wanted
+
+
+def abi(library: Library) -> Literal["mpich", "openmpi"]:
+    """The binary interface that the library has, as mpi4py's wheels call it (``MPI4PY_MPIABI``)."""
+    return "openmpi" if library.family in _OPEN_MPI else "mpich"
+
+
+def _of_the_site(name: str, mpi: Mpi) -> Library:
+    return Library(
+        name,
+        mpi.family,
+        version=mpi.version,
+        prefix=mpi.prefix,
+        modules=tuple(mpi.modules),
+        srun_mpi=mpi.srun_mpi,
+        environment=dict(mpi.environment),
+        launcher_arguments={launcher: tuple(words) for launcher, words in mpi.launcher_arguments.items()},
+    )

@@ -1,0 +1,153 @@
+"""Making the launch plan: every choice is made by now, and is written down as one value."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.launch.allocation import Asked, allocate, missing
+from hidl_cli.launch.launchers import Launcher
+from hidl_cli.launch.launchers.contract import Launch, Request
+from hidl_cli.launch.library import abi
+from hidl_cli.launch.placement import Placement
+from hidl_cli.mpi import Library
+from hidl_cli.runs.parameters import arguments
+from hidl_cli.runs.plan import Plan, Step
+from hidl_cli.runs.workload import Value, Workload
+from hidl_cli.schedulers import scheduler
+from hidl_cli.site.schema import Site
+from hidl_cli.stack.installation import Installation
+from hidl_cli.tuning.layers import Setting
+
+#: What the job script sets only when it runs, and every rank must get.
+_SET_BY_THE_SCRIPT = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "VIRTUAL_ENV",
+    "HIDL_STACK",
+    "HIDL_RUN_ID",
+    "HIDL_WORLD_SIZE",
+    "HIDL_METRICS",
+)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a plan is made of: where, what, on which MPI library, started by whom, tuned how."""
+
+    site: Site
+    workload: Workload
+    parameters: Mapping[str, Value]
+    stack: str
+    installation: Installation
+    library: Library
+    launcher: Launcher
+    tuning: Sequence[Setting] = ()
+
+
+def make_plan(
+    choices: Choices,
+    *,
+    unit: str,
+    sizes: Sequence[tuple[int, Placement]],
+    repetitions: int,
+    asked: Asked,
+    target: float | None = None,
+) -> Plan:
+    """Resolve a run: the steps are the sizes in turn, interleaved as often as there are repetitions.
+
+    Raises ``InvalidInput`` for a site that does not say its scheduler, and what ``allocate`` and the launcher raise.
+    """
+    site, workload, library = choices.site, choices.workload, choices.library
+    if site.scheduler is None:
+        raise InvalidInput(f"the file of site {site.name} does not say its scheduler", hint="`scheduler` in its file")
+    placements = [placement for _, placement in sizes]
+    allocation = allocate(site, f"hidl-{workload.name}", placements, asked)
+    partition = site.partition(asked.partition)
+    environment = {
+        **placements[0].environment(),
+        **site.policies.environment,
+        **library.environment,
+        **({} if library.prefix == str(choices.installation.prefix) else {"MPI4PY_MPIABI": abi(library)}),
+        **{setting.name: setting.value for setting in choices.tuning},
+    }
+    now = datetime.now(timezone.utc)
+    return Plan(
+        run=f"{now:%Y%m%d-%H%M%S}-{workload.name}-{secrets.token_hex(2)}",
+        created=now.isoformat(timespec="seconds"),
+        site=site.name,
+        scheduler=site.scheduler,
+        launcher=choices.launcher.name,
+        partition=asked.partition or site.default_partition,
+        allocation=allocation,
+        header=scheduler(site.scheduler).header(allocation, site.policies),
+        stack=choices.stack,
+        prefix=str(choices.installation.prefix),
+        activate=str(choices.installation.activate),
+        lock=choices.installation.lock,
+        mpi=library,
+        modules=(*site.policies.modules, *library.modules),
+        tuning=tuple(choices.tuning),
+        workload=workload,
+        parameters=dict(choices.parameters),
+        unit=unit,
+        steps=_steps(choices, sizes, repetitions, environment, asked.partition),
+        environment=environment,
+        target=target,
+        charge=partition.charge if partition else None,
+        missing=tuple(missing(site.policies, allocation)),
+    )
+
+
+def _steps(
+    choices: Choices,
+    sizes: Sequence[tuple[int, Placement]],
+    repetitions: int,
+    environment: Mapping[str, str],
+    partition: str | None,
+) -> tuple[Step, ...]:
+    program = _program(choices.workload, choices.installation, choices.parameters)
+    check = (str(choices.installation.python), "-m", "hidl_workloads.world")
+    gpus = choices.site.node_type(partition).gpus
+
+    def launch(words: tuple[str, ...], placement: Placement, number: int) -> Launch:
+        request = Request(
+            placement,
+            words,
+            choices.library,
+            environment=environment,
+            forward=_SET_BY_THE_SCRIPT,
+            hostfile=f"steps/{number}/hosts",
+            on_one_host=choices.site.scheduler == "local",
+            gpus_per_rank=max(1, gpus // placement.ranks_per_node) if gpus else None,
+        )
+        return choices.launcher.launch(request)
+
+    planned = [(size, placement, round_) for round_ in range(1, repetitions + 1) for size, placement in sizes]
+    return tuple(
+        Step(
+            size,
+            repetition,
+            placement,
+            launch(program, placement, number),
+            None if choices.workload.program.module else launch(check, placement, number),
+        )
+        for number, (size, placement, repetition) in enumerate(planned, start=1)
+    )
+
+
+def _program(workload: Workload, installation: Installation, parameters: Mapping[str, Value]) -> tuple[str, ...]:
+    """The argv of one rank; a Python module is run by the module that checks the world's size first.
+
+    A command that the stack has is the stack's, whatever else is on PATH.
+    """
+    if workload.program.module:
+        python = (str(installation.python), "-m", "hidl_workloads.world", workload.program.module)
+        return (*python, *arguments(parameters))
+    command, *rest = workload.program.command or [""]
+    of_the_stack = installation.prefix / "bin" / command
+    return (str(of_the_stack) if of_the_stack.is_file() else command, *rest, *arguments(parameters))
