@@ -5,6 +5,7 @@
 #SBATCH --account=ABC123
 #SBATCH --nodes=64
 #SBATCH --ntasks-per-node=8
+#SBATCH --cpus-per-task=7
 #SBATCH --output=stdout.log
 #SBATCH --error=stderr.log
 #SBATCH --open-mode=append
@@ -81,12 +82,16 @@ list_hosts > hosts
 write_status RUNNING null null
 
 # The MPI library of the site, cray-mpich (cray-mpich), takes the place of the stack's own: they share one ABI.
-mpi_prefix=$(dirname -- "$(dirname -- "$(command -v mpicc || echo /usr/bin/mpicc)")")
+mpi_prefix=$(command -v mpicc || true)
+mpi_prefix=${mpi_prefix%/bin/mpicc}
 
 # The stack, and what all steps share.
 # shellcheck disable=SC1091
 source /apps/hidl/frontier/pytorch/current/activate.sh
-export PATH=$mpi_prefix/bin:$PATH LD_LIBRARY_PATH=$mpi_prefix/lib64:$mpi_prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+if [[ -n $mpi_prefix ]]; then
+    export PATH=$mpi_prefix/bin:$PATH
+    export LD_LIBRARY_PATH=$mpi_prefix/lib64:$mpi_prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
 export OMP_NUM_THREADS=7
 export MKL_NUM_THREADS=7
 export OPENBLAS_NUM_THREADS=7

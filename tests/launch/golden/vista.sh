@@ -95,12 +95,16 @@ set +u; module load nvidia/24.5; set -u
 set +u; module load ompi/5.0; set -u
 
 # The MPI library of the site, openmpi (openmpi), takes the place of the stack's own: they share one ABI.
-mpi_prefix=$(dirname -- "$(dirname -- "$(command -v mpicc || echo /usr/bin/mpicc)")")
+mpi_prefix=$(command -v mpicc || true)
+mpi_prefix=${mpi_prefix%/bin/mpicc}
 
 # The stack, and what all steps share.
 # shellcheck disable=SC1091
 source /apps/hidl/vista/pytorch/current/activate.sh
-export PATH=$mpi_prefix/bin:$PATH LD_LIBRARY_PATH=$mpi_prefix/lib64:$mpi_prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+if [[ -n $mpi_prefix ]]; then
+    export PATH=$mpi_prefix/bin:$PATH
+    export LD_LIBRARY_PATH=$mpi_prefix/lib64:$mpi_prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
 export OMP_NUM_THREADS=72
 export MKL_NUM_THREADS=72
 export OPENBLAS_NUM_THREADS=72
