@@ -5,26 +5,21 @@ How it is asked, and why no library stands between, is told in docs/explanation/
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from hidl_cli.documents import write_text
-from hidl_cli.errors import SchedulerUnreachable, SubmitRefused
+from hidl_cli.errors import SchedulerUnreachable
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.lsf import commands
-from hidl_cli.schedulers.lsf.header import header, options
-from hidl_cli.schedulers.lsf.judgement import is_settled
-from hidl_cli.schedulers.lsf.poll import Poller
-from hidl_cli.schedulers.lsf.ticket import Ticket, keep
+from hidl_cli.schedulers.lsf import commands, submit
+from hidl_cli.schedulers.lsf.header import header
+from hidl_cli.schedulers.lsf.poll import Poller, is_over
 from hidl_cli.site.schema import Policies
 
 _CANCEL_SECONDS = 45.0  # LSF sends SIGINT, SIGTERM and SIGKILL ten seconds apart
-_SUBMITTED = re.compile(r"Job <(\d+)> is submitted to (?:default )?queue")
 
 
 class Lsf:
@@ -40,31 +35,8 @@ class Lsf:
         return header(allocation, policies)
 
     def submit(self, run: Run, *, time_limit: float | None) -> None:
-        """See ``Scheduler.submit``. The time limit is LSF's to hold: it stands in the script's header.
-
-        LSF reads ``#BSUB`` lines from standard input alone, or, as on Summit, from a script that is named alone. So
-        they are given as options too, which every LSF takes. The job's description carries the run's id: a hidl that
-        was killed before it could note the job finds it by that.
-        """
-        words = options(run.script.read_text(encoding="utf-8"))
-        directory = str(run.directory.resolve())
-        where = [] if "%" in directory else ["-cwd", directory]  # LSF would expand a %
-        own = {"HIDL_RUN_DIRECTORY": directory, "HIDL_RUN_ID": run.id}
-        opened = Ticket(None, commands.cluster(), time.time())
-        keep(run, opened)
-        try:
-            answer = commands.call(
-                *("bsub", *words, *where, "-Jd", run.id, "./job.sh"),
-                timeout=commands.SUBMIT_SECONDS,
-                cwd=run.directory,
-                own=own.items(),
-            )
-        except SchedulerUnreachable as error:
-            raise _no_answer(error, run) from error
-        accepted = _SUBMITTED.search(f"{answer.stdout}\n{answer.stderr}")
-        if accepted is None:
-            raise _refused(commands.said(answer))
-        keep(run, replace(opened, id=accepted[1]))
+        """See ``Scheduler.submit``; the time limit stands in the script."""
+        submit.submit(run, self._poller)
 
     def poll(self, runs: Sequence[Run]) -> list[Status]:
         """See ``Scheduler.poll``: one ``bjobs`` for all of them, and none where all have ended."""
@@ -72,7 +44,7 @@ class Lsf:
 
     def cancel(self, run: Run, *, state: State) -> None:
         """See ``Scheduler.cancel``; ``SchedulerUnreachable`` where LSF does not take it: then nothing is done."""
-        if is_settled(run.status()):  # not: final, for a job that LSF put back into its queue called itself cancelled
+        if is_over(run, run.status()):  # not: final, for a job that LSF put back into its queue called itself cancelled
             return
         job = self._poller.find(run, max_age=0)
         write_text(run.directory / "reason", state.value)
@@ -106,20 +78,3 @@ class Lsf:
     def pause(self, seconds: float) -> float:
         """See ``Scheduler.pause``: most polls look at the run's directory alone, and LSF is asked less often."""
         return min(2.0, max(0.2, seconds / 20))
-
-
-def _refused(words: str) -> SubmitRefused | SchedulerUnreachable:
-    if commands.is_down(words):
-        return commands.unreachable(words)
-    return SubmitRefused(f"LSF does not take the job: {words}", hint="see `bqueues -l` for the limits of the queues")
-
-
-def _no_answer(error: SchedulerUnreachable, run: Run) -> SubmitRefused | SchedulerUnreachable:
-    if "threshold" in error.message.lower():  # bsub would try until others of the user's jobs have started
-        return SubmitRefused(
-            f"LSF does not take the job now: {error.message}", hint="wait until others of your jobs have begun"
-        )
-    return SchedulerUnreachable(
-        error.message,
-        hint=f"it may have taken the job all the same: look with `bjobs -a -Jd {run.id}` before you try again",
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 from hidl_cli import process
@@ -19,6 +18,7 @@ _TRIES = {"LSB_NTRIES": "1"}
 _DROPPED = {
     "BSUB_QUIET",
     "BSUB_QUIET2",
+    "HIDL_RUN_ID",
     "LSB_BATCH_JID",
     "LSB_DJOB_HOSTFILE",
     "LSB_HOSTS",
@@ -34,22 +34,15 @@ _DOWN = re.compile(
 )
 
 
-def call(
-    *command: str,
-    timeout: float | None = None,
-    cwd: Path | None = None,
-    own: Iterable[tuple[str, str]] = (),
-) -> process.Completed:
+def call(*command: str, timeout: float | None = None, cwd: Path | None = None) -> process.Completed:
     """Run one of LSF's commands and return what it said, whatever its exit status.
 
-    ``own``: variables beside the user's. Raises ``SchedulerUnreachable`` where it had no answer within ``timeout``
-    seconds (None: the time of a question), ``MissingPrecondition`` where it is not there.
+    Raises ``SchedulerUnreachable`` where it had no answer within ``timeout`` seconds (None: the time of a question),
+    ``MissingPrecondition`` where it is not there.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+    environment = {name: value for name, value in os.environ.items() if name not in _DROPPED} | _TRIES
     try:
-        return process.run(
-            command, cwd=cwd, env=environment | _TRIES | dict(own), timeout=timeout or QUESTION_SECONDS, check=False
-        )
+        return process.run(command, cwd=cwd, env=environment, timeout=timeout or QUESTION_SECONDS, check=False)
     except ProcessFailed as error:
         if error.status == 127:
             raise MissingPrecondition(

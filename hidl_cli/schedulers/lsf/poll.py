@@ -43,7 +43,7 @@ class Poller:
     def poll(self, runs: Sequence[Run]) -> list[Status]:
         """See ``Scheduler.poll``."""
         statuses = [_said_by_the_job(run) for run in runs]
-        unsettled = [number for number, status in enumerate(statuses) if not is_settled(status)]
+        unsettled = [number for number, run in enumerate(runs) if not is_over(run, statuses[number])]
         if not unsettled:
             return statuses
         open_runs = [_Open(runs[number], ticket.ticket_of(runs[number]), statuses[number]) for number in unsettled]
@@ -120,7 +120,7 @@ class Poller:
     def _carry_out(self, each: _Open, record: Record | None, judgement: Judgement) -> Status:
         """Write down an end, and take back what would wait for ever."""
         said = _said_by_the_job(each.run)
-        if is_settled(said):
+        if is_over(each.run, said):
             return said
         if not judgement.state.is_final:
             return replace(said, state=judgement.state, reason=judgement.reason)
@@ -136,6 +136,11 @@ class Poller:
             told = f"{judgement.reason}; status.json cannot be written: {error.strerror}"
             return replace(said, state=judgement.state, reason=told)
         return each.run.status()
+
+
+def is_over(run: Run, said: Status) -> bool:
+    """Is this the end, whatever LSF says? It is too where hidl itself had the run ended."""
+    return is_settled(said) or (said.state.is_final and (run.directory / "reason").exists())
 
 
 def _said_by_the_job(run: Run) -> Status:

@@ -33,6 +33,7 @@ SETTINGS: dict[str, Any] = {
     "max_nodes": 4,  # of every queue
     "max_minutes": 120,  # RUNLIMIT of every queue
     "queues": ["batch", "debug"],
+    "mute": False,  # bsub takes the job, and then hangs
     "noise": "",  # what an esub of the site prints with every submission
     "hide": False,  # bjobs forgets every job for the moment
 }
@@ -87,6 +88,8 @@ def bsub() -> None:
     if settings()["noise"]:
         print(settings()["noise"])
     job = enter(given, command, script)
+    if settings()["mute"]:
+        time.sleep(3600)
     queue = f"queue <{given['-q']}>" if "-q" in given else "default queue <batch>"
     print(f"Job <{job['id']}> is submitted to {queue}.", flush=True)
     if os.fork() == 0:
@@ -191,7 +194,7 @@ def job_environment(job: dict[str, Any]) -> dict[str, str]:
     }
     passed = dict(os.environ)
     if given.get("-env", "all") != "all":
-        passed = {name: os.environ[name] for name in [*given["-env"].split(","), "PATH", "HOME"] if name in os.environ}
+        passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return passed | own
 
 

@@ -27,7 +27,9 @@ SCRIPT = """\
 #!/usr/bin/env bash
 {header}
 set -euo pipefail
-cd -- "${{HIDL_RUN_DIRECTORY:-$(dirname -- "${{BASH_SOURCE[0]}}")}}"
+directory=$(dirname -- "${{BASH_SOURCE[0]}}")
+[[ -e $directory/plan.json ]] || directory=$LS_SUBCWD
+cd -- "$directory"
 {functions}
 write_status() {{ # state exit-status end-time
     printf '{{"state": "%s", "exit_status": %s, "started": 1.0, "ended": %s, "step": 1, "steps": 1, "hosts": []}}' \\

@@ -12,9 +12,10 @@ from collections.abc import Callable
 import pytest
 
 from hidl_cli.errors import MissingPrecondition, SchedulerUnreachable, SubmitRefused
+from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers import scheduler
-from hidl_cli.schedulers.lsf import Lsf, commands, judgement, poll, ticket
+from hidl_cli.schedulers.lsf import Lsf, commands, judgement, poll, submit, ticket
 from hidl_cli.site.schema import Policies
 from tests.conftest import REPOSITORY
 from tests.schedulers.lsf.conftest import FakeLsf, is_running
@@ -114,13 +115,31 @@ def test_lsf_that_is_down_is_unreachable(lsf: FakeLsf) -> None:
         lsf.submitted("true")
 
 
-def test_an_lsf_that_never_answers_is_unreachable(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_lsf_that_never_answers_leaves_open_whether_it_took_the_job(
+    lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commands, "SUBMIT_SECONDS", 0.5)
     monkeypatch.setattr(commands, "_TRIES", {})
+    monkeypatch.setattr(submit, "_SEARCHES", 1)
     lsf.set(down="bsub")
-    with pytest.raises(SchedulerUnreachable) as caught:
+    with pytest.raises(SchedulerUnreachable, match="whether LSF took the job of run run-1 is not known"):
         lsf.submitted("true")
-    assert "bjobs -a -Jd run-1" in (caught.value.hint or "")
+
+
+def test_a_job_that_was_taken_without_an_answer_is_not_submitted_again(
+    lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "SUBMIT_SECONDS", 1.0)
+    lsf.set(mute=True, pending="Not enough job slot(s)")
+    run = lsf.submitted("true")
+    assert ((run.document("job") or {})["id"], len(lsf.calls("bsub"))) == ("101", 1)
+
+
+@pytest.mark.parametrize("asked", [{"queue": "nowhere"}, {"nodes": 5}])
+def test_what_lsf_refused_is_recorded(lsf: FakeLsf, asked: dict[str, object]) -> None:
+    with pytest.raises(SubmitRefused):
+        lsf.submitted("true", **asked)
+    assert Lsf().poll([Run(lsf.runs / "run-1")])[0].state is State.REFUSED
 
 
 def test_a_machine_without_lsf_is_told_apart(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
