@@ -35,16 +35,26 @@ def choose_subnet(layout: Layout, remembered: int | None) -> int:
 
     ``MissingPrecondition`` where none is left.
     """
-    links = {link["ifname"]: link.get("ifalias") for link in _ip_json("link", "show")}
+    links = {str(link["ifname"]): link.get("ifalias") for link in _ip_json("link", "show")}
     networks = _networks_in_use()
-    first = [] if remembered is None else [remembered]
-    for subnet in [*first, *range(256)]:
-        if links.get(host_link(subnet)) == str(layout.directory):
-            return subnet
-        network = ipaddress.ip_network(f"10.77.{subnet}.0/24")
+    roles = marks.find(layout.directory)
+
+    first = () if remembered is None else (remembered,)
+
+    def usable(subnet: int) -> bool:
         settings = Settings(subnet=subnet)
-        free = host_link(subnet) not in links and not any(network.overlaps(used) for used in networks)
-        if free and _port_is_free(settings.slurmctld_port) and _port_is_free(settings.slurmdbd_port):
+        here = subnet == remembered
+        if links.get(host_link(subnet)) != str(layout.directory):
+            network = ipaddress.ip_network(f"{settings.prefix}0/24")
+            if host_link(subnet) in links or any(network.overlaps(used) for used in networks):
+                return False
+        return all(
+            (here and role in roles) or _port_is_free(port)
+            for role, port in (("slurmctld", settings.slurmctld_port), ("slurmdbd", settings.slurmdbd_port))
+        )
+
+    for subnet in (*first, *range(256)):
+        if usable(subnet):
             return subnet
     raise MissingPrecondition(
         "all networks 10.77.0.0/24 to 10.77.255.0/24, or the ports that belong to them, are in use",

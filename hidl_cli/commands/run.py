@@ -119,6 +119,8 @@ def run(
             write(script)
         if not plan.lock:
             say(f"stack {plan.stack} is not installed for site {plan.site}: the script shows where it would be")
+        if plan.missing:
+            say(f"site {plan.site} demands {' and '.join(plan.missing)}, which a run needs and this script lacks")
         return
     record = create(plan, script)
     scheduler_of(plan).submit(record, time_limit=plan.allocation.time_limit)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.errors import UsageError
-from hidl_cli.launch.allocation import Allocation, Asked, allocate
+from hidl_cli.launch.allocation import Allocation, Asked, allocate, missing
 from hidl_cli.launch.placement import Placement
 from tests.launch.sites import site
 
@@ -50,12 +50,12 @@ def test_an_option_that_the_site_refuses_is_an_error(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["account", "qos", "constraint", "reservation"])
-def test_an_option_that_the_site_demands_is_asked_of_the_user(option: str) -> None:
-    with pytest.raises(UsageError, match=f"demands --{option}"):
-        allocate(site(policies={option: "required"}), "job", STUDY, Asked())
+def test_what_the_site_demands_and_nobody_gave_is_told(option: str) -> None:
+    here = site(policies={option: "required"})
+    assert missing(here.policies, allocate(here, "job", STUDY, Asked())) == [f"--{option}"]
+    assert missing(here.policies, allocate(here, "job", STUDY, Asked(**{option: "x"}))) == []
 
 
 def test_a_partition_is_demanded_where_there_is_no_default() -> None:
     nowhere = site(default_partition=None, policies={"partition": "required"})
-    with pytest.raises(UsageError, match="demands --partition"):
-        allocate(nowhere, "job", STUDY, Asked())
+    assert missing(nowhere.policies, allocate(nowhere, "job", STUDY, Asked())) == ["--partition"]

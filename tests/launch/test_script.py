@@ -26,6 +26,7 @@ VALUES = {
     "mpi": None,
     "environment": {"OMP_NUM_THREADS": "1"},
     "origins": {},
+    "preload": False,
 }
 
 

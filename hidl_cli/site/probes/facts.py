@@ -1,0 +1,89 @@
+"""What probes find: plain facts, each None where it is unknown. Who found them stands beside them, for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hidl_cli.mpi import Family
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What makes nodes of one kind: cores that jobs may use, memory in MiB, the GPUs' models and their number."""
+
+    sockets: int | None = None
+    cores: int | None = None
+    threads_per_core: int | None = None
+    memory_mib: int | None = None
+    gpus: int | None = None
+    gpu_model: str | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A compute node as its scheduler knows it; ``arch`` is known of nodes only that have been up."""
+
+    name: str
+    hardware: Hardware
+    features: frozenset[str] = frozenset()
+    queues: tuple[str, ...] = ()
+    arch: str | None = None
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A partition or queue. ``left_out``: why it is of no use to hidl; ``remarks``: what people should know of it."""
+
+    name: str
+    is_default: bool = False
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    max_wall: str | None = None
+    restricted: bool = False
+    left_out: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A value for one of a site's ``policies``, and where it comes from."""
+
+    key: str
+    value: str | bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A scheduler: its cluster's name, nodes, queues and policies. ``srun_mpi``: what its ``srun --mpi=`` takes."""
+
+    scheduler: Literal["slurm", "lsf"]
+    version: str | None = None
+    cluster: str | None = None
+    nodes: tuple[Node, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    policies: tuple[Policy, ...] = ()
+    srun_mpi: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Library:
+    """An MPI library: on the PATH (``prefix``), or offered as a module."""
+
+    name: str
+    family: Family
+    version: str | None
+    source: str
+    prefix: str | None = None
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One value and where it comes from."""
+
+    value: str
+    source: str

@@ -1,0 +1,84 @@
+"""The machine that probes ask: which programs it has, what they answer, and what its files hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from hidl_cli import process
+from hidl_cli.errors import ProcessFailed
+from hidl_cli.site.cgroups import read
+
+_SECONDS = 10.0
+
+
+class Host(Protocol):
+    """What a probe may ask."""
+
+    @property
+    def hostname(self) -> str:
+        """The host's name as its kernel says it."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of this process."""
+
+    def which(self, program: str) -> str | None:
+        """Where a program lies on the PATH; None where it is not there."""
+
+    def ask(self, *command: str, seconds: float = _SECONDS) -> str | None:
+        """What a command prints (its stderr, where it prints nothing on stdout); None where it fails or is not there.
+
+        It is ended after ``seconds``.
+        """
+
+    def read(self, path: str) -> str:
+        """The text of a small file of the kernel; empty where there is none."""
+
+    def list(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory, sorted; none where there is no such directory."""
+
+
+@dataclass
+class ThisHost:
+    """The machine that hidl runs on. ``failures``: the commands that were there but gave no answer, and why."""
+
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    root: Path = Path("/")
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def hostname(self) -> str:
+        """The host's name as its kernel says it."""
+        return os.uname().nodename
+
+    def which(self, program: str) -> str | None:
+        """Where a program lies on the PATH."""
+        return shutil.which(program, path=self.environment.get("PATH"))
+
+    def ask(self, *command: str, seconds: float = _SECONDS) -> str | None:
+        """What a command prints, in the language of the documentation; None where it fails or is not there."""
+        if self.which(command[0]) is None:
+            return None
+        try:
+            completed = process.run(command, env={**self.environment, "LC_ALL": "C"}, timeout=seconds)
+        except ProcessFailed as error:
+            why = " ".join(error.output.split()) or error.message
+            self.failures.append(f"`{' '.join(command)}` gave no answer: {why[:300]}")
+            return None
+        return completed.stdout if completed.stdout.strip() else completed.stderr
+
+    def read(self, path: str) -> str:
+        """The text of a small file of the kernel."""
+        return read(self.root / path.lstrip("/"))
+
+    def list(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory, sorted."""
+        try:
+            return tuple(sorted(entry.name for entry in (self.root / directory.lstrip("/")).iterdir()))
+        except OSError:
+            return ()

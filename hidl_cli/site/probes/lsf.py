@@ -1,0 +1,103 @@
+"""LSF, as ``lsid``, ``bqueues -l``, ``bparams``, ``lshosts -w`` and ``bhosts -w`` tell of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hidl_cli.site.probes.facts import Batch, Hardware, Node, Queue
+from hidl_cli.site.probes.host import Host
+
+_SECONDS = 30.0
+_CLUSTER = re.compile(r"^My cluster name is (\S+)\s*$", re.MULTILINE)
+_VERSION = re.compile(r"\bLSF\b[^\n]*?\s(\d+(?:\.\d+)+)")
+_DEFAULT_QUEUES = re.compile(r"^Default Queues:\s*(\S+)", re.MULTILINE)
+_QUEUE = re.compile(r"^QUEUE:\s*(\S+)\s*$", re.MULTILINE)
+_RUN_LIMIT = re.compile(r"^\s*RUNLIMIT\b[^\n]*\n\s*([0-9]+(?:\.[0-9]+)?)\s*min", re.MULTILINE)
+_USERS = re.compile(r"^USERS:\s*(.*\S)\s*$", re.MULTILINE)
+_STATUS = re.compile(r"\b(Open|Closed):(Active|Inact\w*)")
+_UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+def probe(host: Host) -> Batch | None:
+    """What LSF is here; None where there is no ``lsid``. LSF does not tell how many cores of a host jobs may use."""
+    if host.which("lsid") is None:
+        return None
+    identity = host.ask("lsid", seconds=_SECONDS) or ""
+    cluster, version = _CLUSTER.search(identity), _VERSION.search(identity)
+    default = _DEFAULT_QUEUES.search(host.ask("bparams", seconds=_SECONDS) or "")
+    queues = tuple(_queues(host.ask("bqueues", "-l", seconds=_SECONDS) or "", default[1] if default else None))
+    names = tuple(queue.name for queue in queues)
+    remarks = ["which hosts a queue has is not asked: each is drafted with all of them"]
+    if not identity:
+        remarks = ["lsid is on the PATH, but LSF gave no answer"]
+    return Batch(
+        "lsf",
+        version=version[1] if version else None,
+        cluster=cluster[1] if cluster else None,
+        nodes=tuple(_nodes(host, names)),
+        queues=queues,
+        sources=("lsid", "bqueues -l", "bparams", "lshosts -w", "bhosts -w"),
+        remarks=tuple(remarks),
+    )
+
+
+def _queues(text: str, default: str | None) -> Iterator[Queue]:
+    places = [found.start() for found in _QUEUE.finditer(text)]
+    for start, end in zip(places, [*places[1:], len(text)], strict=True):
+        block = text[start:end]
+        name, limit = _QUEUE.match(block), _RUN_LIMIT.search(block)
+        users, status = _USERS.search(block), _STATUS.search(block)
+        if name is None:  # cannot be: the block begins with it
+            continue
+        remarks = [f"USERS: {users[1]}"] if users and users[1] != "all" else []
+        if status and status[0] != "Open:Active":
+            remarks.append(f"STATUS {status[0]}")
+        yield Queue(
+            name[1],
+            is_default=name[1] == default,
+            max_wall=_wall(float(limit[1])) if limit else None,
+            restricted=bool(users and not {"all", "all users"} & {users[1]}),
+            remarks=tuple(remarks),
+        )
+
+
+def _nodes(host: Host, queues: tuple[str, ...]) -> Iterator[Node]:
+    """The hosts that run jobs (``bhosts -w``) with what ``lshosts -w`` knows of each.
+
+    Hosts whose limit of jobs is 0 or ``-`` run none. Its ``ncpus`` counts processors, cores or threads, as the site
+    defined it (EGO_DEFINE_NCPUS), so that it is not used.
+    """
+    running = set()
+    for row in _rows(host.ask("bhosts", "-w", seconds=_SECONDS)):
+        if row.get("MAX", "-") not in ("-", "0"):
+            running.add(row["HOST_NAME"])
+    for row in _rows(host.ask("lshosts", "-w", seconds=_SECONDS)):
+        if row["HOST_NAME"] not in running or row.get("server") == "No":
+            continue
+        yield Node(row["HOST_NAME"], Hardware(memory_mib=_mebibytes(row.get("maxmem", ""))), queues=queues)
+
+
+def _rows(text: str | None) -> Iterator[dict[str, str]]:
+    """The lines of a table by the titles of its columns; a last column may hold spaces."""
+    lines = [line for line in (text or "").splitlines() if line.strip()]
+    if not lines or not lines[0].startswith("HOST_NAME"):
+        return
+    titles = lines[0].split()
+    for line in lines[1:]:
+        words = line.split(maxsplit=len(titles) - 1)
+        if len(words) >= 2:
+            yield dict(zip(titles, words, strict=False))
+
+
+def _mebibytes(text: str) -> int | None:
+    """606.9G of ``lshosts``, to one decimal place."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMGT])", text)
+    return round(float(found[1]) * _UNITS[found[2]]) or None if found else None
+
+
+def _wall(minutes: float) -> str:
+    seconds = int(minutes * 60)
+    days, hours = divmod(seconds // 3600, 24)
+    clock = f"{hours:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{days}-{clock}" if days else clock

@@ -1,0 +1,153 @@
+"""Slurm, as ``scontrol`` tells of it (its manual, and `slurm.conf(5)` for what the parameters mean)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from hidl_cli.site.probes.facts import Batch, Hardware, Node, Policy, Queue
+from hidl_cli.site.probes.gres import gpus_of
+from hidl_cli.site.probes.host import Host
+
+_SECONDS = 30.0  # a controller of thousands of nodes takes some
+_CONFIG = re.compile(r"^(\w+)\s*= (.*)$", re.MULTILINE)
+_VERSION = "SLURM_VERSION"
+_NOTHING = {"(null)", "N/A", "NONE", "UNLIMITED", "INFINITE", ""}
+_FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=.*")  # what administrators write: it may look like other fields
+_FIELD = re.compile(r"(?:^| )([A-Za-z_]+)=(\S*)")
+_WALL = re.compile(r"(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d")
+_ACCESS = ("AllowAccounts", "AllowGroups", "AllowQos")
+
+
+def probe(host: Host) -> Batch | None:
+    """What Slurm is here; None where there is no ``scontrol``. Facts that it does not tell are left empty."""
+    if host.which("scontrol") is None:
+        return None
+    config = dict(_CONFIG.findall(host.ask("scontrol", "show", "config", seconds=_SECONDS) or ""))
+    if not config:
+        return Batch("slurm", remarks=("scontrol is on the PATH, but slurmctld gave no answer",))
+    has_gpu_gres = "gpu" in config.get("GresTypes", "").split(",")
+    nodes = tuple(
+        _node(fields, has_gpu_gres)
+        for fields in _lines(host.ask("scontrol", "--oneliner", "show", "node", seconds=_SECONDS), "NodeName")
+    )
+    partitions = tuple(
+        _lines(host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS), "PartitionName")
+    )
+    plugins = host.ask("srun", "--mpi=list") or ""
+    types = re.findall(r"^(?:srun:)?\s+(\w+)$", plugins, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", plugins)
+    return Batch(
+        "slurm",
+        version=config.get(_VERSION),
+        cluster=_known(config.get("ClusterName")),
+        nodes=nodes,
+        queues=tuple(_queue(fields) for fields in partitions),
+        policies=tuple(_policies(config, partitions, has_gpu_gres)),
+        srun_mpi=tuple(dict.fromkeys(types)),
+        sources=("scontrol show config", "scontrol show partition", "scontrol show node"),
+        remarks=tuple(_remarks(config, has_gpu_gres)),
+    )
+
+
+def _lines(text: str | None, first: str) -> Iterator[dict[str, str]]:
+    """The fields of each line of ``scontrol --oneliner``; of a name that stands there twice, the first counts."""
+    for line in (text or "").splitlines():
+        if line.startswith(f"{first}="):
+            yield dict(reversed(_FIELD.findall(_FREE_TEXT.sub("", line))))
+
+
+def _node(fields: Mapping[str, str], has_gpu_gres: bool) -> Node:
+    sockets, per_socket = _number(fields.get("Sockets")), _number(fields.get("CoresPerSocket"))
+    reserved_cores = _number(fields.get("CoreSpecCount")) or 0
+    memory = _number(fields.get("RealMemory"))
+    gpus, model = gpus_of(fields.get("Gres", "")) if has_gpu_gres else (None, None)
+    hardware = Hardware(
+        sockets=sockets,
+        cores=max(1, sockets * per_socket - reserved_cores) if sockets and per_socket else None,
+        threads_per_core=_number(fields.get("ThreadsPerCore")),
+        # 1 MiB is what Slurm assumes of a node whose memory was not configured (slurm.conf, RealMemory)
+        memory_mib=memory - (_number(fields.get("MemSpecLimit")) or 0) if memory and memory > 1 else None,
+        gpus=gpus,
+        gpu_model=model,
+    )
+    return Node(
+        name=fields["NodeName"],
+        hardware=hardware,
+        features=frozenset(_words(fields.get("AvailableFeatures"))),
+        queues=tuple(_words(fields.get("Partitions"))),
+        arch=_known(fields.get("Arch")),
+    )
+
+
+def _queue(fields: Mapping[str, str]) -> Queue:
+    wall = fields.get("MaxTime", "")
+    state = fields.get("State", "UP")
+    admitted = [f"{key}={fields[key]}" for key in _ACCESS if fields.get(key, "ALL") != "ALL"]
+    left_out = None
+    if fields.get("RootOnly") == "YES":
+        left_out = "only root may submit to it"
+    elif fields.get("Nodes", "(null)") in _NOTHING:
+        left_out = "it has no nodes"
+    remarks = [*admitted]
+    if state != "UP":
+        remarks.append(f"State={state}")
+    if fields.get("OverSubscribe") == "EXCLUSIVE":
+        remarks.append("OverSubscribe=EXCLUSIVE: jobs get whole nodes")
+    if fields.get("MaxNodes") == "UNLIMITED":
+        remarks.append(f"MaxNodes=UNLIMITED (it has {fields.get('TotalNodes', '?')} nodes)")
+    return Queue(
+        name=fields["PartitionName"],
+        is_default=fields.get("Default") == "YES",
+        min_nodes=max(1, _number(fields.get("MinNodes")) or 1),
+        max_nodes=_number(fields.get("MaxNodes")) or None,
+        max_wall=wall if _WALL.fullmatch(wall) else None,
+        restricted=bool(admitted),
+        left_out=left_out,
+        remarks=tuple(remarks),
+    )
+
+
+def _policies(
+    config: Mapping[str, str], partitions: tuple[Mapping[str, str], ...], has_gpu_gres: bool
+) -> Iterator[Policy]:
+    select, parameters = config.get("SelectType", ""), config.get("SelectTypeParameters", "")
+    whole_nodes = select == "select/linear" or all(one.get("OverSubscribe") == "EXCLUSIVE" for one in partitions)
+    if select and not whole_nodes:
+        why = f"SelectType={select}: nodes are shared, and a rank gets one core unless the job asks for more"
+        yield Policy("cpus", "cpus-per-task", why)
+    limits = [f"{key}={config[key]}" for key in ("DefMemPerNode", "DefMemPerCPU") if _known(config.get(key))]
+    if "MEMORY" in parameters.upper() and limits:
+        yield Policy(
+            "memory", "mem", f"SelectTypeParameters={parameters}, {limits[0]}: jobs that ask for none get that"
+        )
+    if has_gpu_gres:
+        yield Policy("gpus", "gres", f"GresTypes={config['GresTypes']}")
+    enforced = config.get("AccountingStorageEnforce", "none")
+    if "associations" in enforced or "limits" in enforced:
+        why = f"AccountingStorageEnforce={enforced}: without --account your default account pays; none: `required`"
+        yield Policy("account", "optional", why)
+
+
+def _remarks(config: Mapping[str, str], has_gpu_gres: bool) -> Iterator[str]:
+    enforce = config.get("EnforcePartLimits", "NO")
+    if enforce == "NO":
+        yield "EnforcePartLimits=NO: a job beyond a partition's limits is accepted, and waits for ever"
+    if not has_gpu_gres:
+        yield "GresTypes names no gpu: Slurm does not tell how many GPUs a node has"
+    if _known(config.get("MpiDefault")):
+        yield f"MpiDefault={config['MpiDefault']}: what `srun` without --mpi uses"
+    for key in ("JobSubmitPlugins", "CliFilterPlugins"):
+        if _known(config.get(key)):
+            yield f"{key}={config[key]}: jobs may be refused or changed by rules that Slurm does not tell"
+
+
+def _known(value: str | None) -> str | None:
+    return None if value is None or value.strip() in _NOTHING or value.strip().lower() == "none" else value.strip()
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value and re.fullmatch(r"[0-9]{1,12}", value) else None
+
+
+def _words(value: str | None) -> list[str]:
+    return [word for word in (_known(value) or "").split(",") if word]
