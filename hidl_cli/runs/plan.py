@@ -52,7 +52,8 @@ class Plan:
     the lines of the job script that ask the scheduler for ``allocation``. ``environment`` is what all steps share, the
     values of ``tuning`` among it. ``unit`` is ``ranks`` or ``nodes``: what the sizes of the steps count. ``target`` is
     the efficiency to reach (None: the run is no study, or has nothing to be judged by). ``charge`` is what a node-hour
-    costs, in the site's units. ``missing`` are the options that the site demands and nobody gave.
+    costs, in the site's units. ``missing`` are the options that the site demands and nobody gave; ``warnings`` are
+    what a user should know before it runs, in sentences.
     """
 
     run: str
@@ -78,6 +79,7 @@ class Plan:
     target: float | None
     charge: float | None
     missing: tuple[str, ...]
+    warnings: tuple[str, ...]
     hidl: str = __version__
 
     @property
