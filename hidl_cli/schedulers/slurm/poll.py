@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 
 from hidl_cli import paths
 from hidl_cli.record.run import Run
@@ -13,7 +13,16 @@ from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers.slurm import programs, ticket
 from hidl_cli.schedulers.slurm.accounting import Accounting
 from hidl_cli.schedulers.slurm.cluster import this_cluster
-from hidl_cli.schedulers.slurm.fate import Fate, Verb, as_before, fate, is_settled, said_by_the_job, without_job
+from hidl_cli.schedulers.slurm.fate import (
+    Fate,
+    Verb,
+    as_before,
+    fate,
+    is_settled,
+    said_by_the_job,
+    unanswered,
+    without_job,
+)
 from hidl_cli.schedulers.slurm.jobs import Job
 from hidl_cli.schedulers.slurm.snapshot import Board, Snapshot
 from hidl_cli.schedulers.slurm.ticket import Ticket
@@ -33,17 +42,13 @@ class _Open:
     ticket: Ticket
     said: Status
 
-    @property
-    def mark(self) -> str:
-        """What it is called among the missing ones."""
-        return self.ticket.id or self.run.id
-
 
 class Poller:
     """Asks for one process; the answers are shared by all."""
 
     def __init__(self) -> None:
         self._boards: dict[str | None, Board] = {}
+        self._questions: dict[str | None, _Questions] = {}
         self._began: float | None = None
 
     def poll(self, runs: Sequence[Run], *, max_age: float | None = None) -> list[Status]:
@@ -65,8 +70,12 @@ class Poller:
         board, elsewhere = self._board(cluster)
         ended = any(each.said.state.is_final for each in here)  # Slurm knows why by now, or will in a moment
         snapshot = board.look(min(self._interval(), 1.0 if ended else LAST_INTERVAL) if max_age is None else max_age)
-        questions = _Questions(board, snapshot, elsewhere, here)
-        return [_carry_out(each, questions.fate(each), elsewhere) for each in here]
+        questions = self._questions.get(cluster)
+        if questions is None or questions.snapshot.asked != snapshot.asked:
+            questions = self._questions[cluster] = _Questions(board, snapshot, elsewhere)
+        questions.snapshot = snapshot  # others may have learnt more beside the same answer
+        fates = questions.fates(here)
+        return [_carry_out(each, decided, elsewhere) for each, decided in zip(here, fates, strict=True)]
 
     def _board(self, cluster: str | None) -> tuple[Board, str | None]:
         """The cluster's board, and its name where Slurm's programs must be told that it is another."""
@@ -84,49 +93,59 @@ class Poller:
 
 
 class _Questions:
-    """One answer of squeue, and what else must be asked because of it: each thing once for all runs."""
+    """One answer of squeue, and what else must be asked because of it: each thing once, for all runs together."""
 
-    def __init__(self, board: Board, snapshot: Snapshot, elsewhere: str | None, here: list[_Open]) -> None:
+    def __init__(self, board: Board, snapshot: Snapshot, elsewhere: str | None) -> None:
+        self.snapshot = snapshot
         self._board = board
-        self._snapshot = snapshot
-        self._here = here
-        self._elsewhere = elsewhere
         self._accounting = Accounting(board, snapshot, elsewhere)
-        self._partition = cache(self._look_up_partition)
+        self._told: dict[str, Job | None] = {}
+        self._partition = cache(programs.partition)
 
-    def fate(self, each: _Open) -> Fate:
-        """What becomes of this run."""
-        snapshot = self._snapshot
-        if snapshot.error is not None:
-            return as_before(each.said, f"Slurm does not answer{_since(snapshot.answered)}: {snapshot.error}")
-        if snapshot.asked <= each.ticket.submitted:
+    def fates(self, here: list[_Open]) -> list[Fate]:
+        """What becomes of these runs."""
+        if self.snapshot.error is not None:
+            words = f"Slurm does not answer{_since(self.snapshot.answered)}: {self.snapshot.error}"
+            return [unanswered(each.said, words) for each in here]
+        self._look_into_the_accounting([each for each in here if self._is_gone(each)])
+        return [self._fate(each) for each in here]
+
+    def _fate(self, each: _Open) -> Fate:
+        if self.snapshot.asked <= each.ticket.submitted:
             return as_before(each.said, None)
-        job = self._job(each) or self._accounted.get(each.mark)
+        job = self._job(each) or self._told.get(each.run.id)
         if job is not None:
             if each.ticket.id is None:
                 ticket.keep(each.run, replace(each.ticket, id=job.id))
-            return fate(each.said, job, self._partition)
+            return fate(each.said, job, self._partition, asked=self.snapshot.asked)
         if each.ticket.id is None and time.time() - each.ticket.submitted < SUBMISSION_SECONDS:
             return as_before(each.said, "being submitted, or Slurm's answer is not known")
-        since = snapshot.missing.get(each.mark, time.time())
+        since = self.snapshot.missing.get(each.run.id, time.time())
         name = f"job {each.ticket.id}" if each.ticket.id else "no job of this run: was hidl ended while submitting it?"
         return without_job(each.said, time.time() - since, f"Slurm does not know {name}")
 
     def _job(self, each: _Open) -> Job | None:
-        return self._snapshot.job(each.ticket.id, ticket.directory_of(each.run))
+        return self.snapshot.job(each.ticket.id, ticket.directory_of(each.run))
 
-    @cached_property
-    def _accounted(self) -> Mapping[str, Job]:
-        """What the accounting knows of the runs that squeue does not know (any more); those are noted as missing."""
-        gone = [each for each in self._here if self._job(each) is None]
-        since = min(each.ticket.submitted for each in gone) - 60
-        wanted = {each.mark: (each.ticket.id, ticket.directory_of(each.run)) for each in gone}
-        found = self._accounting.find(wanted, since)
-        self._board.note(missing=[mark for mark in wanted if mark not in found], found=found)
-        return found
+    def _is_gone(self, each: _Open) -> bool:
+        return self._job(each) is None and self.snapshot.asked > each.ticket.submitted
 
-    def _look_up_partition(self, name: str) -> Mapping[str, str]:
-        return programs.partition(name)
+    def _look_into_the_accounting(self, gone: list[_Open]) -> None:
+        """Ask for those that squeue does not know (any more); who is not to be found there either is missing.
+
+        Only an end is believed: a job that slurmctld lost stays PENDING or RUNNING in the accounting for ever.
+        """
+        wanted = {
+            each.run.id: (each.ticket.id, ticket.directory_of(each.run))
+            for each in gone
+            if each.run.id not in self._told
+        }
+        if not wanted:
+            return
+        found = self._accounting.find(wanted, since=min(each.ticket.submitted for each in gone) - 60)
+        ended = {name: job for name, job in found.items() if job.state.is_final}
+        self._told |= {name: ended.get(name) for name in wanted}
+        self._board.note(missing=[name for name in wanted if name not in ended], found=ended)
 
 
 def _carry_out(each: _Open, decided: Fate, elsewhere: str | None) -> Status:
