@@ -6,18 +6,18 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hidl_cli import paths, process
-from hidl_cli.cluster import files, marks, network, packages, services
+from hidl_cli.cluster import files, marks, network, packages, services, subnets
 from hidl_cli.cluster import settings as settings_
 from hidl_cli.cluster.layout import Layout
 from hidl_cli.cluster.nodes import Node
 from hidl_cli.cluster.settings import Settings
-from hidl_cli.errors import HidlError, MissingPrecondition, ProcessFailed, UsageError
+from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.quoting import sh
 from hidl_cli.stack.exclusive import held
 
@@ -56,7 +56,7 @@ class Cluster:
 
     def service(self, name: str) -> services.Service:
         """The named service; ``UsageError`` where the cluster has none of that name."""
-        for service in services.of(self.layout, accounting=self.settings.accounting):
+        for service in self._services(self.settings):
             if service.name == name:
                 return service
         raise UsageError(f"the cluster has no {name}")
@@ -67,17 +67,15 @@ class Cluster:
         What lives and fits stays as it is. Raises ``MissingPrecondition`` where no cluster can be had here,
         ``UsageError`` for an impossible wish and ``HidlError`` where a part does not start.
         """
-        before = settings_.load(self.layout)
-        wanted = (before or Settings()).changed(**_with_shares(wishes))
+        _, wanted = self._wanted(wishes)
         if (reason := packages.obstacle(accounting=wanted.accounting)) is not None:
             raise reason
         with self._locked():
-            before = settings_.load(self.layout)
-            wanted = (before or Settings()).changed(**_with_shares(wishes))
+            before, wanted = self._wanted(wishes)
             self.layout.make()
             packages.install(accounting=wanted.accounting, log=self.layout.log("apt-get"), say=self._say)
             with held(_LOCKS / "networks" / "lock", self._say):
-                wanted = wanted.changed(subnet=network.choose_subnet(self.layout, wanted.subnet))
+                wanted = wanted.changed(subnet=subnets.choose(self.layout, wanted.subnet))
                 if before is not None and not before.same_nodes(wanted):
                     self._say("other nodes are asked for: taking the cluster down first")
                     self._end_processes(before)
@@ -91,13 +89,13 @@ class Cluster:
 
     def down(self, *, purge: bool = False) -> None:
         """End all of it, whatever is left of it; with ``purge``, remove the directory with its history too."""
-        if sys.platform != "linux":
-            return
+        if (reason := packages.not_root_of_linux()) is not None:
+            raise reason
         with self._locked():
             self._end_processes(settings_.load(self.layout))
             if purge:
-                shutil.rmtree(self.layout.directory, ignore_errors=False) if self.layout.directory.exists() else None
-                self._say(f"removed {self.layout.directory}")
+                self.layout.remove()
+                self._say(f"{self.layout.directory} removed")
 
     def restart(self, service: str) -> None:
         """End a service in good order and start it again."""
@@ -106,45 +104,51 @@ class Cluster:
             found.stop()
             found.ensure()
 
+    def start_node(self, name: str) -> None:
+        """Start a node that is down, or what is down of it; Slurm knows of it a little later."""
+        with self._locked():
+            self.nodes[name].start(self.settings)
+
     def status(self) -> dict[str, Any]:
         """What of the cluster lives, and what Slurm says of its nodes: plain values."""
         settings = self.settings
-        alive = [service for service in services.of(self.layout, accounting=settings.accounting)]
-        states = self._node_states() if any(s.name == "slurmctld" and s.pids for s in alive) else {}
+        daemons = [_daemon(service) for service in self._services(settings)]
+        states = self._node_states() if daemons[-1]["answers"] else {}
         return {
             "directory": str(self.layout.directory),
             "slurm_conf": str(self.layout.conf),
             "network": f"{settings.prefix}0/24",
             "accounting": settings.accounting,
             "enforce_limits": settings.enforce_limits,
-            "daemons": [
-                {"name": service.name, "pid": min(service.pids, default=None), "answers": bool(service.pids) and service.answers()}
-                for service in alive
-            ],
+            "daemons": daemons,
             "nodes": [
-                {
-                    "name": name,
-                    "address": settings.address(name),
-                    "pid": node.init,
-                    **node.services(),
-                    "state": states.get(name),
-                }
+                {"name": name, "address": settings.address(name), "pid": node.init}
+                | node.services()
+                | {"state": states.get(name)}
                 for name, node in self.nodes.items()
             ],
         }
 
+    def _wanted(self, wishes: dict[str, Any]) -> tuple[Settings | None, Settings]:
+        """What the cluster was asked to be before, and what it shall be now."""
+        before = settings_.load(self.layout)
+        return before, (before or Settings(shares=shared())).changed(**wishes)
+
+    def _services(self, settings: Settings) -> list[services.Service]:
+        return services.of(self.layout, accounting=settings.accounting)
+
     def _ensure_services(self, settings: Settings, changed: frozenset[str]) -> None:
-        if not settings.accounting:
-            for service in (services.Slurmdbd(self.layout), services.MariaDb(self.layout)):
+        wanted = self._services(settings)
+        for service in reversed(services.of(self.layout, accounting=True)):
+            if service.reads in changed or service.name not in {other.name for other in wanted}:
                 service.stop()
-        for service in services.of(self.layout, accounting=settings.accounting):
-            reads = {"slurmctld": "etc/slurm.conf", "slurmdbd": "etc/slurmdbd.conf"}.get(service.name)
-            if reads in changed:
-                service.stop()
+        for service in wanted:
             if service.ensure():
                 self._say(f"{service.name} started")
 
     def _ensure_nodes(self, settings: Settings, changed: frozenset[str]) -> None:
+        for share in settings.shares:
+            Path(share).mkdir(parents=True, exist_ok=True)
         for name, node in self.nodes.items():
             if started := node.start(settings):
                 self._say(f"{name} at {settings.address(name)}: {', '.join(started)} started")
@@ -171,35 +175,40 @@ class Cluster:
 
     def _end_processes(self, settings: Settings | None) -> None:
         """End everything that carries the cluster's mark, the nodes first; then the network."""
+        known = {service.name: service for service in reversed(services.of(self.layout, accounting=True))}
         roles = marks.find(self.layout.directory)
-        ordered = [service.name for service in reversed(services.of(self.layout, accounting=True))]
-        for role in sorted(roles, key=lambda role: ordered.index(role) if role in ordered else -1):
-            if role in ordered:
-                found = next(s for s in services.of(self.layout, accounting=True) if s.name == role)
-                found.stop()
-            elif role != network.ROLE:
-                Node(self.layout, role).kill()
-            if role != network.ROLE:
-                self._say(f"{role} ended")
+        for node in sorted(roles.keys() - known.keys() - {network.ROLE}):
+            Node(self.layout, node).kill()
+            self._say(f"{node} ended")
+        for name, service in known.items():
+            if name in roles:
+                service.stop()
+                self._say(f"{name} ended")
         if shutil.which("ip", path=marks.plain_environment()["PATH"]):
             network.remove_switch(self.layout, settings)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         name = str(self.layout.directory).strip("/").replace("/", "-")
-        try:
-            with held(_LOCKS / name / "lock", self._say):
-                yield
-        except PermissionError as error:
-            raise MissingPrecondition(f"a cluster needs root: {error}", hint="try again as root, with sudo") from error
+        with held(_LOCKS / name / "lock", self._say):
+            yield
 
 
-def _with_shares(wishes: dict[str, Any]) -> dict[str, Any]:
-    """The wishes with the directories that users need on the nodes added to those that were named."""
-    named = wishes.get("shares")
-    if named is None:
-        return wishes
+def _daemon(service: services.Service) -> dict[str, Any]:
+    pids = service.pids
+    return {"name": service.name, "pid": min(pids, default=None), "answers": bool(pids) and service.answers()}
+
+
+def shared(named: Sequence[Path] = ()) -> tuple[str, ...]:
+    """The directories that are to be seen on the nodes although they lie in places that each node has for itself.
+
+    These are the ones named, the user's home, hidl's own directories, and the interpreter with its libraries.
+    ``UsageError`` for one that was named and is not there.
+    """
     for share in named:
-        if not Path(share).is_dir():
+        if not share.is_dir():
             raise UsageError(f"--share {share}: there is no such directory")
-    return wishes | {"shares": tuple(sorted(str(Path(share).absolute()) for share in named))}
+    own = [paths.user_data(), paths.user_state(), paths.user_config(), paths.user_cache()]
+    own += [Path.home(), paths.shipped(), Path(sys.prefix), Path(sys.base_prefix)]
+    seen = (place for path in (*named, *own) for place in (path.absolute(), path.resolve()))
+    return tuple(sorted({str(place) for place in seen if files.is_private(place)}))

@@ -69,6 +69,11 @@ def _places(layout: Layout, settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
+def is_private(path: Path) -> bool:
+    """Whether the path lies in a place that each node has for itself."""
+    return any(Path(place) in path.absolute().parents for place in PRIVATE_PLACES)
+
+
 def _make_keys(layout: Layout) -> None:
     if not layout["etc/munge.key"].exists():
         write_text(layout["etc/munge.key"], secrets.token_hex(64), mode=0o600)

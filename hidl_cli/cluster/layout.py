@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from hidl_cli import paths
 from hidl_cli.errors import UsageError
 
 _SOCKET_PATH_MAX = 107  # bytes of sockaddr_un.sun_path, less its NUL: unix(7)
+
+_PARTS = ("etc", "run", "log", "state", "spool", "ssh")
 
 
 def default_directory() -> Path:
@@ -38,7 +42,7 @@ class Layout:
             )
         if len(text) + len("/run/mariadb.sock") > _SOCKET_PATH_MAX:
             raise UsageError(
-                f"a cluster cannot live in {text}: the paths of its sockets would be longer than {_SOCKET_PATH_MAX} bytes",
+                f"a cluster cannot live in {text}: its sockets' paths would be longer than {_SOCKET_PATH_MAX} bytes",
                 hint="name a shorter place with --directory",
             )
         return layout
@@ -67,8 +71,17 @@ class Layout:
         """The log of a daemon or a node."""
         return self[f"log/{name}.log"]
 
+    def remove(self) -> None:
+        """Remove what a cluster has written; other files in its directory stay, and the directory with them."""
+        self.settings.unlink(missing_ok=True)
+        for name in (*_PARTS, "mysql", "mysql.new"):
+            if self[name].exists():
+                shutil.rmtree(self[name])
+        with suppress(OSError):
+            self.directory.rmdir()
+
     def make(self) -> None:
         """Make the directories. Users other than root may look into them, for their jobs need slurm.conf and munge."""
-        for name in ("", "etc", "run", "log", "state", "spool", "ssh"):
+        for name in ("", *_PARTS):
             self[name].mkdir(parents=True, exist_ok=True)
             self[name].chmod(0o755)

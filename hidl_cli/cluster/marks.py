@@ -1,4 +1,4 @@
-"""Which processes belong to a cluster: each is started with the cluster's directory and its own role in its environment."""
+"""Which processes belong to a cluster: each has the cluster's directory and its own role in its environment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ def environment(directory: Path, role: str) -> dict[str, str]:
 def plain_environment() -> dict[str, str]:
     """The environment of what runs on nodes and belongs to nobody."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    return {"PATH": path, "HOME": str(Path("~root").expanduser()), "LANG": "C.UTF-8", "USER": "root", "SHELL": "/bin/bash"}
+    return {
+        "PATH": path,
+        "HOME": str(Path("~root").expanduser()),
+        "LANG": "C.UTF-8",
+        "USER": "root",
+        "SHELL": "/bin/bash",
+    }
 
 
 def find(directory: Path) -> dict[str, list[int]]:

@@ -39,7 +39,9 @@ class Node:
         network.connect(self.layout, settings, self.name, init)
         alive = self.services()
         if not alive["sshd"]:
-            self.run(["/usr/sbin/sshd", "-f", self.layout["etc/sshd_config"], "-E", self.layout.log(f"sshd-{self.name}")])
+            self.run(
+                ["/usr/sbin/sshd", "-f", self.layout["etc/sshd_config"], "-E", self.layout.log(f"sshd-{self.name}")]
+            )
             started.append("sshd")
         if not alive["slurmd"]:
             self.run(["slurmd", "-N", self.name, "-f", self.layout.conf])
@@ -57,8 +59,8 @@ class Node:
         """What runs on the node, without what every node runs: that of jobs and of users."""
         init = self.init
         members = marks.namespace_members(init) if init else []
-        own = ("sleep", "sshd", "slurmd")
-        return [member for member in members if member.pid != init and not (member.parent == init and member.name in own)]
+        own = {member.pid for member in members if member.parent == init and member.name in ("sleep", "sshd", "slurmd")}
+        return [member for member in members if member.pid not in own and member.pid != init]
 
     def run(self, command: Sequence[str | Path], timeout: float = _SECONDS) -> process.Completed:
         """Run a command on the node, as root and with a plain environment."""
@@ -78,7 +80,7 @@ class Node:
         self.layout[f"run/{self.name}"].mkdir(exist_ok=True)
         self.layout[f"spool/{self.name}"].mkdir(exist_ok=True)
         namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        command = ["unshare", *namespaces, "bash", self.layout["etc/node.sh"], self.name]
+        command: list[str | Path] = ["unshare", *namespaces, "bash", self.layout["etc/node.sh"], self.name]
         environment = marks.environment(self.layout.directory, self.name)
         child = process.start_detached(command, cwd=Path("/"), env=environment, stdout=log, stderr=log)
         deadline = time.monotonic() + _SECONDS

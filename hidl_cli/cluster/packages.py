@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from hidl_cli import process
@@ -34,7 +32,13 @@ ACCOUNTING_PROGRAMS = {
     "mariadb-server-core": ("mariadbd", "mariadb-install-db"),
     "mariadb-client-core": ("mariadb",),
 }
-_SERVICES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "munge": "munge", "openssh-server": "ssh", "slurmdbd": "slurmdbd"}
+_SERVICES = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "munge": "munge",
+    "openssh-server": "ssh",
+    "slurmdbd": "slurmdbd",
+}
 
 
 def missing(*, accounting: bool) -> list[str]:
@@ -43,20 +47,26 @@ def missing(*, accounting: bool) -> list[str]:
     absent = [
         package for package, programs in wanted.items() if not all(shutil.which(name, path=_PATH) for name in programs)
     ]
-    return absent if _has_pmix() else [*absent, "libpmix2"]
+    return absent if _has_pmix() else [*absent, "libpmix-dev"]
+
+
+def not_root_of_linux() -> MissingPrecondition | None:
+    """Why this user or this system can have nothing to do with clusters; None where nothing speaks against it."""
+    if sys.platform != "linux":
+        return MissingPrecondition(f"a cluster needs Linux's namespaces, and this is {sys.platform}")
+    if os.geteuid() != 0:
+        return MissingPrecondition(
+            f"a cluster needs root to make the namespaces that are its nodes, and you are user {os.geteuid()}",
+            hint="try again as root, with sudo",
+        )
+    return None
 
 
 def obstacle(*, accounting: bool) -> MissingPrecondition | None:
-    """Why no cluster can be had here whatever is installed; None where nothing speaks against it."""
-    if sys.platform != "linux":
-        return MissingPrecondition(f"a cluster needs Linux's namespaces, and this is {sys.platform}")
+    """Why no cluster can be had here; None where nothing speaks against it. What can be installed is no obstacle."""
+    if (reason := not_root_of_linux()) is not None:
+        return reason
     absent = missing(accounting=accounting)
-    if os.geteuid() != 0:
-        also = f"; {sh_line(['apt-get', 'install', *absent])} is needed too" if absent else ""
-        return MissingPrecondition(
-            f"a cluster needs root: nodes are network, mount and pid namespaces, and user {os.geteuid()} may not make them",
-            hint=f"try again as root: sudo hidl cluster up{also}",
-        )
     if absent and not shutil.which("apt-get", path=_PATH):
         return MissingPrecondition(
             f"a cluster needs the programs of Debian's packages {', '.join(absent)}, and there is no apt-get",
@@ -106,10 +116,8 @@ def _disable_services(services: list[str]) -> None:
 
 
 def _has_pmix() -> bool:
-    with suppress(OSError):
-        ctypes.CDLL("libpmix.so.2")  # what Slurm's plugin loads
-        return True
-    return False
+    """Whether Slurm's PMIx plugin finds its library: it opens libpmix.so by its full path, without a version."""
+    return any(next(Path("/").glob(f"usr/lib*/{place}libpmix.so"), None) for place in ("", "*/", "*/pmix2/lib/"))
 
 
 def _last_line(output: str) -> str:

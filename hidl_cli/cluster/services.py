@@ -6,6 +6,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from hidl_cli import process
@@ -14,14 +15,15 @@ from hidl_cli.cluster.layout import Layout
 from hidl_cli.errors import HidlError, ProcessFailed
 
 _STARTS = 60.0  # seconds that a daemon may take to answer
-_ANSWERS = 20.0  # seconds that a command may take
+_ANSWERS = 20.0  # seconds that a living daemon may be busy
+_ASKING = 5.0  # seconds that a question may take
 
 
 class Service:
     """A daemon: how it is started, and how one sees that it answers."""
 
     name: str
-    ending = signal.SIGTERM
+    reads: str | None = None  # the configuration file that it reads when it starts
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -50,7 +52,7 @@ class Service:
 
     def stop(self) -> None:
         """End it in good order."""
-        marks.end(self.pids, self.ending, 20)
+        marks.end(self.pids, signal.SIGTERM, 20)
 
     def kill(self) -> None:
         """End it as a crash does."""
@@ -77,11 +79,15 @@ class Service:
             ) from error
 
     def _succeeds(self, *command: str | Path) -> bool:
+        completed = self._ask(*command)
+        return completed is not None and completed.status == 0
+
+    def _ask(self, *command: str | Path) -> process.Completed | None:
+        """Run a command against the service; None where it hangs."""
         environment = marks.plain_environment() | {"SLURM_CONF": str(self.layout.conf)}
-        try:
-            return process.run(command, env=environment, timeout=_ANSWERS, check=False).status == 0
-        except ProcessFailed:
-            return False
+        with suppress(ProcessFailed):
+            return process.run(command, env=environment, timeout=_ASKING, check=False)
+        return None
 
 
 class Munged(Service):
@@ -166,6 +172,7 @@ class Slurmdbd(Service):
     """The accounting: who ran what."""
 
     name = "slurmdbd"
+    reads = "etc/slurmdbd.conf"
 
     def start(self) -> None:
         """Start it."""
@@ -187,6 +194,7 @@ class Slurmctld(Service):
     """The scheduler."""
 
     name = "slurmctld"
+    reads = "etc/slurm.conf"
 
     def start(self) -> None:
         """Start it."""
@@ -194,12 +202,8 @@ class Slurmctld(Service):
 
     def answers(self) -> bool:
         """Whether it answers a ping."""
-        environment = marks.plain_environment() | {"SLURM_CONF": str(self.layout.conf)}
-        try:
-            completed = process.run(["scontrol", "ping"], env=environment, timeout=_ANSWERS, check=False)
-        except ProcessFailed:
-            return False
-        return " is UP" in completed.stdout
+        completed = self._ask("scontrol", "ping")
+        return completed is not None and " is UP" in completed.stdout
 
 
 def of(layout: Layout, *, accounting: bool) -> list[Service]:

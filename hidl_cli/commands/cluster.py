@@ -49,7 +49,7 @@ def up(
     json: JsonOption = False,
 ) -> None:
     """Bring the cluster up, or mend what has died of it: munge, MariaDB, slurmdbd, slurmctld, and nodes with slurmd."""
-    from hidl_cli.cluster.cluster import Cluster
+    from hidl_cli.cluster.cluster import Cluster, shared
     from hidl_cli.commands.render import emit_json, printable, say
 
     tell = _clock()
@@ -59,7 +59,7 @@ def up(
         cpus_per_node=cpus_per_node,
         accounting=accounting,
         enforce_limits=enforce_limits,
-        shares=share,
+        shares=shared(share) if share else None,
     )
     tell(f"{settings.nodes} nodes are usable")
     if json:
@@ -98,8 +98,7 @@ def status(*, directory: DirectoryOption = None, json: JsonOption = False) -> No
         emit_json("hidl.cluster-status/1", **found)
         return
     say(f"SLURM_CONF={found['slurm_conf']}")
-    daemons = [{"daemon": d["name"], "pid": d["pid"], "state": "answers" if d["answers"] else "down"} for d in found["daemons"]]
-    show_table(daemons)
+    show_table([{key: _word(value) for key, value in daemon.items()} for daemon in found["daemons"]])
     show_table([{key: _word(value) for key, value in node.items()} for node in found["nodes"]])
 
 

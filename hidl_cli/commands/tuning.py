@@ -15,7 +15,7 @@ def complete_variables(incomplete: str) -> list[str]:
     """The names of variables that begin so."""
     from hidl_cli.tuning.catalogue import all_names
 
-    return sorted(name for name in all_names() if name.startswith(incomplete.upper()))
+    return sorted(name for name in all_names() if name.startswith(incomplete))
 
 
 def complete_families(incomplete: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 SITE = """\
@@ -22,7 +24,7 @@ def names(hidl: Any, *arguments: str) -> list[str]:
 
 
 def test_list_tells_what_each_variable_takes_and_who_reads_it(hidl: Any) -> None:
-    document = hidl.json("tuning", "list", "MV2_USE_CUDA")
+    document = hidl.json("tuning", "list", "MV2_USE_CUD?")
 
     assert document["schema"] == "hidl.tuning-list/1"
     assert document["variables"] == [
@@ -121,11 +123,13 @@ def test_explain_of_an_unknown_name_tells_the_nearest(hidl: Any) -> None:
 
 
 def test_names_are_completed(hidl: Any) -> None:
-    completed = hidl(
-        "tuning", "explain", _HIDL_COMPLETE="complete_bash", COMP_WORDS="hidl tuning explain MV2_USE_CU", COMP_CWORD="3"
+    variables = {"_HIDL_COMPLETE": "complete_bash", "COMP_WORDS": "hidl tuning explain MV2_USE_CU", "COMP_CWORD": "3"}
+    script = "import sys\nsys.argv[0] = 'hidl'\nfrom hidl_cli.commands.app import app\napp(prog_name='hidl')"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=hidl.environment | variables, capture_output=True, text=True, check=False
     )
 
-    assert "MV2_USE_CUDA" in completed.stdout.split()
+    assert done.stdout.split() == ["MV2_USE_CUDA"]
 
 
 def test_site_check_marks_tuning_that_does_not_fit(hidl: Any) -> None:

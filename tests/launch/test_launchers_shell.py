@@ -1,4 +1,4 @@
-"""The shell functions that start ranks: run by bash, with a stand-in for mpirun_rsh that quotes as little as it does."""
+"""The shell functions that start ranks, run by bash, with a stand-in for mpirun_rsh that quotes as little as it."""
 
 from __future__ import annotations
 
