@@ -56,7 +56,14 @@ def test_of_many_singletons_only_the_first_speaks(mpi: Path) -> None:
 
 
 def test_a_rank_s_number_is_its_launcher_s_not_that_of_the_slurm_step_around_it(mpi: Path) -> None:
-    names = ["MV2_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID"]
+    names = [
+        "MV2_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "JSM_NAMESPACE_RANK",
+        "PMIX_RANK",
+        "PMI_RANK",
+        "PALS_RANKID",
+    ]
     program = (
         "from hidl_workloads.world import _speaks_for_all\n"
         f"print([name for name in {names} if _speaks_for_all({{'SLURM_PROCID': '0', name: '1'}})])\n"
