@@ -1,4 +1,4 @@
-"""Runs one step as a job script does: the shell functions of ``templates/launchers.sh.j2`` around a launch."""
+"""Runs one step as a job script does: the shell functions of ``templates/launchers/`` around a launch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tests.conftest import REPOSITORY
 
 PROGRAMS = REPOSITORY / "tests" / "launch" / "programs"
 
+_PARTS = ("launch", "as_root", "forwarded", "status")
 _BEGIN = """
 set -euo pipefail
 step=1
@@ -50,7 +51,7 @@ class Ended:
 
 def functions() -> str:
     """The shell functions."""
-    return _BEGIN + render_script("launchers.sh.j2", {})
+    return _BEGIN + "".join(render_script(f"launchers/{part}.sh.j2", {}) for part in _PARTS)
 
 
 def script(

@@ -16,7 +16,8 @@ GRACE_SECONDS = 60.0
 #: How long a job may have no host at all before it counts as one that never starts: hosts come back after a reboot.
 _NO_HOST_SECONDS = 600.0
 
-_WAITING = {"PEND", "PROV", "WAIT", "PSUSP", "FWD_PEND"}
+#: LSF's words for a job that has not begun.
+WAITING = {"PEND", "PROV", "WAIT", "PSUSP", "FWD_PEND"}
 _RUNNING = {"RUN", "USUSP", "SSUSP", "UNKWN"}
 
 _ENDED_BY = {
@@ -82,7 +83,7 @@ def judge(status: Status, record: Record | None, *, pending: float, unclear: flo
     patient = unclear < GRACE_SECONDS
     if record is None:
         return _unknown(status, patient)
-    if record.stat in _WAITING:
+    if record.stat in WAITING:
         return _waiting(record, pending)
     if record.stat in _RUNNING:
         return _running(status, record, patient)
