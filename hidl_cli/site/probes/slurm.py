@@ -42,7 +42,7 @@ def probe(host: Host) -> Batch | None:
         cluster=_known(config.get("ClusterName")),
         nodes=nodes,
         queues=tuple(_queue(fields) for fields in partitions),
-        policies=tuple(_policies(config, partitions, has_gpu_gres)),
+        policies=tuple(_policies(config, partitions, has_gpu_gres, _default_account(host, config))),
         srun_mpi=tuple(dict.fromkeys(types)),
         sources=("scontrol show config", "scontrol show partition", "scontrol show node"),
         remarks=tuple(_remarks(config, has_gpu_gres)),
@@ -108,10 +108,11 @@ def _queue(fields: Mapping[str, str]) -> Queue:
 
 
 def _policies(
-    config: Mapping[str, str], partitions: tuple[Mapping[str, str], ...], has_gpu_gres: bool
+    config: Mapping[str, str], partitions: tuple[Mapping[str, str], ...], has_gpu_gres: bool, account: str | None
 ) -> Iterator[Policy]:
     select, parameters = config.get("SelectType", ""), config.get("SelectTypeParameters", "")
-    whole_nodes = select == "select/linear" or all(one.get("OverSubscribe") == "EXCLUSIVE" for one in partitions)
+    exclusive = [one.get("OverSubscribe") == "EXCLUSIVE" for one in partitions if one.get("RootOnly") != "YES"]
+    whole_nodes = select == "select/linear" or all(exclusive)
     if select and not whole_nodes:
         why = f"SelectType={select}: nodes are shared, and a rank gets one core unless the job asks for more"
         yield Policy("cpus", "cpus-per-task", why)
@@ -123,9 +124,18 @@ def _policies(
     if has_gpu_gres:
         yield Policy("gpus", "gres", f"GresTypes={config['GresTypes']}")
     enforced = config.get("AccountingStorageEnforce", "none")
-    if "associations" in enforced or "limits" in enforced:
-        why = f"AccountingStorageEnforce={enforced}: without --account your default account pays; none: `required`"
-        yield Policy("account", "optional", why)
+    if account is not None:
+        pays = f"without --account, {account} pays" if account else "you have no default account"
+        yield Policy("account", "optional" if account else "required", f"AccountingStorageEnforce={enforced}: {pays}")
+
+
+def _default_account(host: Host, config: Mapping[str, str]) -> str | None:
+    """Who pays for this user's jobs that name no account: empty where nobody does, None where nobody must or knows."""
+    enforced, user = config.get("AccountingStorageEnforce", "none"), host.environment.get("USER")
+    if not user or not any(word in enforced for word in ("associations", "limits", "qos", "wckeys", "safe")):
+        return None
+    said = host.ask("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=DefaultAccount")
+    return None if said is None else said.strip().partition("\n")[0]
 
 
 def _remarks(config: Mapping[str, str], has_gpu_gres: bool) -> Iterator[str]:
