@@ -3,6 +3,7 @@ passes through here."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
@@ -21,6 +22,13 @@ def sh_line(words: Iterable[str]) -> str:
     return " ".join(sh(word) for word in words)
 
 
+def within_single_quotes(value: str) -> str:
+    """Escape ``value`` for a program that puts it between single quotes in a line for a POSIX shell by itself."""
+    if "\0" in value:
+        raise InvalidInput(f"the value {value!r} holds a NUL character, which no program's argument can carry")
+    return value.replace("'", "'\"'\"'")
+
+
 def comment(value: str) -> str:
     """Return ``value`` fit to stand in a comment line: control characters and line ends become spaces."""
     return "".join(character if character.isprintable() else " " for character in value)
@@ -31,3 +39,10 @@ def tcl(value: str) -> str:
     if not value.isprintable():
         raise InvalidInput(f"the value {value!r} holds a control character, which a modulefile cannot carry")
     return "".join(c if c.isalnum() or c in "_./-+@%:," else f"\\{c}" for c in value) or "{}"
+
+
+def word(value: str) -> str:
+    """Return ``value``, which must be fit to stand unquoted in any configuration file, or ``InvalidInput``."""
+    if not re.fullmatch(r"[A-Za-z0-9._/@+~:-]+", value):
+        raise InvalidInput(f"the value {value!r} cannot stand in a configuration file as it is")
+    return value

@@ -10,7 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from hidl_cli import paths
-from hidl_cli.quoting import comment, sh, sh_line, tcl
+from hidl_cli.quoting import comment, sh, sh_line, tcl, word
 
 
 def render_script(template: str, values: Mapping[str, Any]) -> str:
@@ -26,6 +26,11 @@ def render_script(template: str, values: Mapping[str, Any]) -> str:
 def render_modulefile(template: str, values: Mapping[str, Any]) -> str:
     """Render a modulefile: as ``render_script``, but each value is quoted as one word of Tcl."""
     return _render(template, values, tcl)
+
+
+def render_configuration(template: str, values: Mapping[str, Any]) -> str:
+    """Render a configuration file of a daemon: each value must be one plain word, for these files know no quoting."""
+    return _render(template, values, word)
 
 
 def _render(template: str, values: Mapping[str, Any], quote: Callable[[str], str]) -> str:

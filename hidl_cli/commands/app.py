@@ -9,7 +9,20 @@ import typer
 from typer.core import TyperGroup
 
 from hidl_cli import __version__
-from hidl_cli.commands import config, install, logs, results, run, site, stack, status, uninstall, workload
+from hidl_cli.commands import (
+    cluster,
+    config,
+    install,
+    logs,
+    results,
+    run,
+    site,
+    stack,
+    status,
+    tuning,
+    uninstall,
+    workload,
+)
 from hidl_cli.commands.render import show_error, show_interrupt
 from hidl_cli.errors import ExitCode, HidlError
 
@@ -50,6 +63,8 @@ app.add_typer(results.app, name="results")
 app.add_typer(stack.app, name="stack")
 app.add_typer(workload.app, name="workload")
 app.add_typer(site.app, name="site")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(tuning.app, name="tuning")
 app.add_typer(config.app, name="config")
 
 

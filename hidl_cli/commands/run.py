@@ -68,6 +68,9 @@ def run(
         str | None, typer.Option("--time", "-t", metavar="[[[D-]HH:]MM:]SS", help="Time limit of the whole job.")
     ] = None,
     wait: Annotated[bool, typer.Option(help="Follow the run to its end and judge it.")] = True,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Tell what it costs at most, and whether limits admit it; run nothing.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -102,15 +105,22 @@ def run(
                 constraint=constraint,
                 reservation=reservation,
             ),
-            hypothetical=dry_run,
+            hypothetical=dry_run or estimate,
         )
     )
+    if estimate:
+        _show_estimate(plan, json=json)
+        return
     script = job_script(plan)
     if dry_run:
         if json:
             emit_json("hidl.run-plan/1", plan=plan.to_json(), script=script)
         else:
             write(script)
+        if not plan.lock:
+            say(f"stack {plan.stack} is not installed for site {plan.site}: the script shows where it would be")
+        if plan.missing:
+            say(f"site {plan.site} demands {' and '.join(plan.missing)}, which a run needs and this script lacks")
         return
     record = create(plan, script)
     scheduler_of(plan).submit(record, time_limit=plan.allocation.time_limit)
@@ -127,12 +137,29 @@ def run(
     follow_and_judge(record, plan, json=json)
 
 
+def _show_estimate(plan: Plan, *, json: bool) -> None:
+    from dataclasses import asdict
+
+    from hidl_cli.commands.render import emit_json, write
+    from hidl_cli.launch.estimate import estimate, in_words
+    from hidl_cli.site.load import load_site
+
+    found = estimate(plan, load_site(plan.site).partition(plan.partition))
+    if json:
+        emit_json("hidl.estimate/1", site=plan.site, partition=plan.partition, **asdict(found))
+    else:
+        write("\n".join(in_words(found, plan)) + "\n")
+
+
 def _show_launches(plan: Plan) -> None:
     """Print one launch line for each size: what a person would type."""
     from hidl_cli.commands.render import say
 
     if not all(step.placement.bind for step in plan.steps):
-        say("more ranks x threads than cores: ranks are not bound, and times tell little about scaling", style="yellow")
+        say(
+            "more ranks x threads than known cores: ranks are not bound, and times tell little about scaling",
+            style="yellow",
+        )
     shown = {step.size: step for step in reversed(plan.steps)}
     for step in sorted(shown.values(), key=lambda step: step.size):
         say(f"$ {plan.command_line(step)}", style="dim")

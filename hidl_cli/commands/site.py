@@ -17,9 +17,12 @@ app = typer.Typer(no_args_is_help=True, help="The machines that hidl knows.")
 
 @app.command("list")
 def list_(json: JsonOption = False) -> None:
-    """List the sites, and where each comes from."""
+    """List the sites: what each is, whether it can be used, and who gives nodes and starts ranks there.
+
+    `hidl config show --origin` tells where each one's file comes from.
+    """
     from hidl_cli.commands.render import emit_json
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.tables import show_sites
     from hidl_cli.inputs.load import examine
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.site.checks import RULES
@@ -32,6 +35,8 @@ def list_(json: JsonOption = False) -> None:
                 "name": entry.name,
                 "title": site.title if site else None,
                 "status": site.status if site else "faulty",
+                "scheduler": site.scheduler if site else None,
+                "launchers": list(site.launchers) if site else [],
                 "origin": entry.origin,
                 "file": str(entry.path),
             }
@@ -39,7 +44,7 @@ def list_(json: JsonOption = False) -> None:
     if json:
         emit_json("hidl.site-list/1", sites=rows)
     else:
-        show_table([{key: row[key] for key in ("name", "title", "status", "origin")} for row in rows])
+        show_sites(rows)
 
 
 @app.command()
@@ -77,15 +82,16 @@ def check(
 ) -> None:
     """Check site files: everything that is wrong with them, and which facts they leave unknown.
 
-    Ends with 3 where anything is wrong.
+    Without a name, the unknown facts are counted. Ends with 3 where anything is wrong.
     """
-    from hidl_cli.commands.render import emit_json, printable, write
+    from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.errors import ExitCode
     from hidl_cli.inputs.findings import as_document
     from hidl_cli.inputs.load import counted, examine, faulty
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.site.checks import RULES
-    from hidl_cli.site.load import resolve, unknown_facts
+    from hidl_cli.site.load import resolve
+    from hidl_cli.site.unknown import unknown_facts
 
     entries = [_named(word) for word in sites] if sites else list_all("site")
     examined = [examine(RULES, entry) for entry in entries]
@@ -107,8 +113,13 @@ def check(
         return
     for one, paths in zip(examined, unknown, strict=True):
         state = "in order" if one.model else counted(len(one.findings))
-        write(printable(f"{one.entry.name}: {state} ({one.entry.path})\n"))
-        write("".join(f"  unknown: {'.'.join(path)}\n" for path in paths))
+        if sites:
+            write(printable(f"{one.entry.name}: {state} ({one.entry.path})\n"))
+            write("".join(f"  unknown: {'.'.join(path)}\n" for path in paths))
+        else:
+            write(printable(f"{one.entry.name}: {state}{f', {len(paths)} unknown' if paths else ''}\n"))
+    if any(unknown) and not sites:
+        say("`hidl site check NAME` lists the facts that a site's file leaves unknown")
     if wrong:
         raise faulty(wrong)
 
@@ -155,7 +166,10 @@ def schema() -> None:
 
 def _named(word: str) -> Entry:
     """The entry that a word of the command line means: a file where it looks like one, else a site's name."""
-    from hidl_cli.inputs.overlay import at_path, find
+    from hidl_cli.errors import UsageError
+    from hidl_cli.inputs.overlay import at_path, find, is_base
 
     path = Path(word)
+    if is_base(path):
+        raise UsageError(f"{word} is a base, not a site", hint="check a site that extends it")
     return at_path("site", path) if path.suffix in (".yaml", ".yml") or "/" in word else find("site", word)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli.commands.render import printable, say, stdout
@@ -11,20 +11,38 @@ if TYPE_CHECKING:
     from hidl_cli.runs.workload import Workload
 
 
-def show_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Print rows of one shape as a table; the keys are the heads of the columns."""
+def show_table(rows: Sequence[Mapping[str, Any]], *, whole: Collection[str] = ()) -> None:
+    """Print rows of one shape as a table; the keys are the heads of the columns, ``whole`` those that never wrap."""
     from rich.table import Table
     from rich.text import Text
 
     if not rows:
         say("none")
         return
-    table = Table(*rows[0], box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    for head in rows[0]:
+        table.add_column(head, no_wrap=head in whole)
     for row in rows:
         table.add_row(
             *(Text(printable("" if value is None else str(value)), overflow="fold") for value in row.values())
         )
     stdout().print(table)
+
+
+def show_sites(documents: Sequence[dict[str, Any]]) -> None:
+    """The sites, a line each."""
+    show_table(
+        [
+            {
+                "name": document["name"],
+                "status": document["status"] or "unknown",
+                "scheduler": document["scheduler"] or "unknown",
+                "launchers": ", ".join(document["launchers"]) or "unknown",
+                "title": document["title"],
+            }
+            for document in documents
+        ]
+    )
 
 
 def show_runs(documents: Sequence[dict[str, Any]]) -> None:

@@ -124,7 +124,7 @@ def _base(entry: Entry, root: Node, above: Sequence[Entry]) -> Entry | Fault | N
     path = ("extends",)
     if not isinstance(name, str):
         return Fault(path, f"`extends` is {tree.describe(name)}", f"the name of a {entry.kind}")
-    known = {candidate.name: candidate for candidate in overlay.list_all(entry.kind)}
+    known = {candidate.name: candidate for candidate in overlay.list_all(entry.kind, bases=True)}
     base = known.get(name)
     if name == entry.name:
         base = entry.shadows[0] if entry.shadows else None

@@ -19,6 +19,7 @@ _SHIPPED: dict[KindName, str] = {
     "workload": "recipes/workloads",
 }
 _SUFFIX = ".yaml"
+_BASE = "_"  # what the names of bases begin with
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,23 @@ def directories(kind: KindName) -> tuple[tuple[Origin, Path], ...]:
     )
 
 
-def list_all(kind: KindName) -> tuple[Entry, ...]:
-    """Every known entry of this kind, sorted by name."""
+def list_all(kind: KindName, *, bases: bool = False) -> tuple[Entry, ...]:
+    """Every known entry of this kind, sorted by name.
+
+    ``bases``: with those that can be extended alone, and not used themselves; their names begin with ``_``.
+    """
     found: dict[str, list[Entry]] = {}
     for origin, directory in directories(kind):
         # is_file() is not asked: a FIFO or an unreadable file of that name is reported when it is read, not passed over
         for path in sorted(directory.glob(f"[!.]*{_SUFFIX}")):
-            found.setdefault(path.stem, []).append(Entry(kind, path.stem, path, origin))
+            if bases or not is_base(path):
+                found.setdefault(path.stem, []).append(Entry(kind, path.stem, path, origin))
     return tuple(_winner(found[name]) for name in sorted(found))
+
+
+def is_base(path: Path) -> bool:
+    """Is this file one that others extend, and that stands for nothing by itself?"""
+    return path.name.startswith(_BASE)
 
 
 def find(kind: KindName, name: str) -> Entry:

@@ -49,7 +49,7 @@ class Allocation:
 def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: Asked) -> Allocation:
     """The allocation that holds every one of the placements, by the site's partitions and policies.
 
-    Raises ``UsageError`` for what the site refuses or demands, ``SubmitRefused`` for what is beyond its limits.
+    Raises ``UsageError`` for what the site refuses, ``SubmitRefused`` for what is beyond its limits.
     """
     policies, partition = site.policies, site.partition(asked.partition)
     nodes = max(placement.nodes for placement in placements)
@@ -72,17 +72,16 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: 
         constraint=None if policies.constraint == "never" and not asked.constraint else constraint,
         reservation=asked.reservation,
     )
-    _hold(site.name, policies, allocation)
+    for option in ("account", "qos", "constraint", "reservation"):
+        if getattr(policies, option) == "never" and getattr(allocation, option) is not None:
+            raise UsageError(f"site {site.name} admits no --{option}", hint="leave it out")
     return allocation
 
 
-def _hold(site: str, policies: Policies, allocation: Allocation) -> None:
-    """Raise ``UsageError`` where the policies refuse what is asked for, or demand what is not."""
-    for option in ("account", "qos", "constraint", "reservation"):
-        use, value = getattr(policies, option), getattr(allocation, option)
-        if use == "never" and value is not None:
-            raise UsageError(f"site {site} admits no --{option}", hint="leave it out")
-        if use == "required" and value is None:
-            raise UsageError(f"site {site} demands --{option}", hint=f"--{option} NAME")
-    if policies.partition == "required" and allocation.queue is None:
-        raise UsageError(f"site {site} demands --partition", hint=f"its partitions: hidl site show {site}")
+def missing(policies: Policies, allocation: Allocation) -> list[str]:
+    """The options that the site demands, and that the allocation does not carry."""
+    demanded = [
+        name for name in ("account", "qos", "constraint", "reservation") if getattr(policies, name) == "required"
+    ]
+    found = [f"--{name}" for name in demanded if getattr(allocation, name) is None]
+    return [*found, "--partition"] if policies.partition == "required" and allocation.queue is None else found

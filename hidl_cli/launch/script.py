@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hidl_cli.templates import render_script
+from hidl_cli.tuning.preload import preloads
 
 if TYPE_CHECKING:
     from hidl_cli.runs.plan import Plan
@@ -24,6 +25,7 @@ def job_script(plan: Plan) -> str:
             "mpi": None if plan.mpi_of_the_stack else plan.mpi,
             "environment": plan.environment,
             "origins": {setting.name: setting.origin for setting in plan.tuning},
+            "preload": preloads(plan.mpi, plan.tuning),
             "steps": plan.steps,
         },
     )

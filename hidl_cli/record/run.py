@@ -66,14 +66,15 @@ class Run:
             raise HidlError(f"{self.directory / 'status.json'} cannot be read: {error}") from error
 
     def end_as(self, state: State, *, reason: str | None = None) -> None:
-        """Write the final state of a job that could not write it itself; ``reason``: the scheduler's, for people."""
+        """Write the final state of a job that could not write it itself, or did not know it; ``reason``: the
+        scheduler's, for people. What the job wrote of its end stays."""
         last = self.status()
         document = {
             "schema": "hidl.status/1",
             "state": state.value,
-            "exit_status": None,
+            "exit_status": last.exit_status,
             "started": last.started,
-            "ended": None,
+            "ended": last.ended,
             "step": last.step,
             "steps": last.steps,
             "hosts": list(last.hosts),

@@ -68,6 +68,14 @@ def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(("scaling", "metric"), message, "a metric without `equal_on_all_ranks`")
 
 
+def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Each MPI family reads the variables that are set for it, and their values fit."""
+    if data.get("tuning"):
+        from hidl_cli.tuning import checks  # the catalogue is read for files that have any tuning
+
+        yield from checks.by_family(data)
+
+
 def _choices(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
     path = ("parameters", name)
     kind, choices = parameter.get("type"), parameter.get("choices", [])
@@ -110,4 +118,4 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 #: What a workload's file must satisfy.
-RULES = Rules("workload", Workload, (one_program, parameters, stack_conditions, scaling_metric))
+RULES = Rules("workload", Workload, (one_program, parameters, stack_conditions, scaling_metric, tuning))

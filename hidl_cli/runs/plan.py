@@ -51,7 +51,7 @@ class Plan:
     the lines of the job script that ask the scheduler for ``allocation``. ``environment`` is what all steps share, the
     values of ``tuning`` among it. ``unit`` is ``ranks`` or ``nodes``: what the sizes of the steps count. ``target`` is
     the efficiency to reach (None: the run is no study, or has nothing to be judged by). ``charge`` is what a node-hour
-    costs, in the site's units.
+    costs, in the site's units. ``missing`` are the options that the site demands and nobody gave.
     """
 
     run: str
@@ -76,6 +76,7 @@ class Plan:
     environment: Mapping[str, str]
     target: float | None
     charge: float | None
+    missing: tuple[str, ...]
     hidl: str = __version__
 
     @property

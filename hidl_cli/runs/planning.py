@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.allocation import Asked, allocate
+from hidl_cli.launch.allocation import Asked, allocate, missing
 from hidl_cli.launch.launchers import Launcher
 from hidl_cli.launch.launchers.contract import Launch, Request
 from hidl_cli.launch.library import abi
@@ -99,6 +99,7 @@ def make_plan(
         environment=environment,
         target=target,
         charge=partition.charge if partition else None,
+        missing=tuple(missing(site.policies, allocation)),
     )
 
 

@@ -64,7 +64,7 @@ def prepare(request: Request) -> Plan:
             f"workload {workload.name} does not say how it scales", hint="leave --scale out, or add `scaling` to it"
         )
     unit, sizes = _sizes(request, site)
-    return make_plan(
+    plan = make_plan(
         _choices(request, site, workload),
         unit=unit,
         sizes=sizes,
@@ -72,6 +72,9 @@ def prepare(request: Request) -> Plan:
         asked=request.asked,
         target=request.target or (workload.scaling.target if workload.scaling else None),
     )
+    if plan.missing and not request.hypothetical:
+        raise UsageError(f"site {site.name} demands {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
+    return plan
 
 
 def _choices(request: Request, site: Site, workload: Workload) -> Choices:

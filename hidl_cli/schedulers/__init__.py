@@ -10,6 +10,8 @@ from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers.local import Local
+from hidl_cli.schedulers.lsf import Lsf
+from hidl_cli.schedulers.slurm import Slurm
 from hidl_cli.site.schema import Policies
 
 
@@ -47,7 +49,7 @@ class Scheduler(Protocol):
 
 def schedulers() -> Mapping[str, Scheduler]:
     """All schedulers by name."""
-    return {scheduler.name: scheduler for scheduler in (Local(),)}
+    return {scheduler.name: scheduler for scheduler in (Local(), Slurm(), Lsf())}
 
 
 def scheduler(name: str) -> Scheduler:

@@ -53,6 +53,15 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
             yield Fault(path, message, "a regular expression of Python's `re`")
 
 
+def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Each MPI library reads the variables that the site sets for it, and their values fit."""
+    libraries = mapping(data, "mpi")
+    if any(mapping(libraries, name).get("tuning") for name in libraries):
+        from hidl_cli.tuning import checks  # the catalogue is read for files that have any tuning
+
+        yield from checks.of_site(data)
+
+
 def _dangling(path: tuple[str, ...], what: str, name: str, known: Mapping[str, Any]) -> Fault:
     return Fault(path, f"there is no {what} called `{clipped(name)}`", one_of(known), nearest(name, known))
 
@@ -66,4 +75,4 @@ def _does_not_compile(pattern: str) -> str | None:
 
 
 #: What a site's file must satisfy.
-RULES = Rules("site", Site, (references, node_limits, conditions), own=frozenset({"name", "extends", "match"}))
+RULES = Rules("site", Site, (references, node_limits, conditions, tuning), own=frozenset({"name", "extends", "match"}))

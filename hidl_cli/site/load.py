@@ -9,7 +9,7 @@ from hidl_cli.inputs.load import load
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.detect import choose, detect
 from hidl_cli.site.machine import gpus, machine
-from hidl_cli.site.schema import NodeType, Partition, Site
+from hidl_cli.site.schema import NodeType, Site
 
 
 def load_site(name: str | None = None) -> Site:
@@ -25,20 +25,6 @@ def resolve(site: Site) -> Site:
     """The site with every null of its ``detect: true`` node types filled from this machine, as far as it tells."""
     node_types = {name: _filled(node) if node.detect else node for name, node in site.node_types.items()}
     return site.model_copy(update={"node_types": node_types})
-
-
-def unknown_facts(site: Site) -> tuple[tuple[str, ...], ...]:
-    """The paths of what the site leaves null in its node types and partitions."""
-    paths = []
-    for group in ("node_types", "partitions"):
-        for name, part in getattr(site, group).items():
-            paths += [(group, name, key) for key, value in part if value is None and not _is_moot(part, key)]
-    return tuple(paths)
-
-
-def _is_moot(part: NodeType | Partition, key: str) -> bool:
-    """Nodes without GPUs have no model of them."""
-    return isinstance(part, NodeType) and key == "gpu_model" and part.gpus == 0
 
 
 def _filled(node: NodeType) -> NodeType:

@@ -37,7 +37,7 @@ class NodeType(Strict):
     cores: Positive | None = Field(None, description="physical cores per node that jobs may use")
     threads_per_core: Positive | None = Field(None, description="hardware threads per core")
     memory_gib: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="memory per node that jobs may use, in GiB"
+        None, description="memory per node that jobs may use, or what is installed where that is not known, in GiB"
     )
     gpus: NonNegative | None = Field(None, description="GPUs per node")
     gpu_model: str | None = Field(None, description="the GPU's model name")
@@ -177,7 +177,9 @@ class Site(Strict):
         None,
         description="another site whose keys hold where this file gives none; by its own name, the file that it hides",
     )
-    status: Literal["in-service", "declining", "planned", "retired"] = Field("in-service", description="can it be used")
+    status: Literal["in-service", "early", "declining", "planned", "retired"] | None = Field(
+        "in-service", description="can it be used; early: by those alone whom the centre has invited; null: unknown"
+    )
     sources: list[str] = Field(default_factory=list, description="where the facts in this file come from")
     match: Match | None = Field(
         None, description="how hidl knows that it is on this site; not taken over from another site through `extends`"

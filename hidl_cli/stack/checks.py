@@ -47,5 +47,15 @@ def mpi_is_installed(data: Mapping[str, Any]) -> Iterator[Fault]:
         )
 
 
+def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Each MPI family reads the variables that are set for it, and their values fit."""
+    if data.get("tuning"):
+        from hidl_cli.tuning import checks  # the catalogue is read for files that have any tuning
+
+        yield from checks.by_family(data)
+
+
 #: What a stack's file must satisfy.
-RULES = Rules("stack", Stack, (names_and_specifiers, mpi_is_installed), appended=frozenset({("verify", "imports")}))
+RULES = Rules(
+    "stack", Stack, (names_and_specifiers, mpi_is_installed, tuning), appended=frozenset({("verify", "imports")})
+)

@@ -42,12 +42,41 @@ def test_list_tells_each_site_and_where_it_comes_from(hidl: Any) -> None:
         "name": "mine",
         "title": "A cluster",
         "status": "in-service",
+        "scheduler": "local",
+        "launchers": ["mpiexec"],
         "origin": "user",
         "file": str(file),
     }
     assert sites["local"]["origin"] == "shipped"
     assert sites["broken"]["status"] == "faulty"
     assert "mine" in hidl("site", "list").stdout
+
+
+def test_list_marks_what_is_retired_and_what_is_unknown(hidl: Any) -> None:
+    rows = {line.split()[0]: line.split() for line in hidl("site", "list", COLUMNS="200").stdout.splitlines()}
+
+    assert rows["summit"][1:4] == ["retired", "lsf", "jsrun"]
+    assert rows["lassen"][1] == "unknown"
+    assert rows["nurion"][1:4] == ["unknown"] * 3
+
+
+def test_a_base_is_no_site_to_be_listed_shown_or_checked(hidl: Any) -> None:
+    names = [site["name"] for site in hidl.json("site", "list")["sites"]]
+
+    assert not [name for name in names if name.startswith("_")]
+    assert hidl("site", "show", "_tacc").returncode == 2
+    refused = hidl("site", "check", "site_configs/_tacc.yaml")
+    assert (refused.returncode, "is a base" in refused.stderr) == (2, True)
+
+
+def test_check_without_a_name_counts_what_is_unknown_a_line_for_each_site(hidl: Any) -> None:
+    done = hidl("site", "check")
+
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == len(hidl.json("site", "list")["sites"])
+    assert "frontera: in order\n" in done.stdout
+    assert "frontier: in order, 1 unknown\n" in done.stdout
+    assert "hidl site check NAME" in done.stderr
 
 
 def test_show_is_yaml_with_the_files_that_it_comes_from(hidl: Any) -> None:

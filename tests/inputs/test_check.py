@@ -118,8 +118,8 @@ def test_findings_are_worded_for_people(checked: Any) -> None:
 
     assert words == [
         "the key `scheduler` is missing / one of: local, slurm, lsf (who gives the allocation; null: unknown)",
-        "the key `launchers` is missing / a list (who starts ranks inside an allocation; the first is the default; empty: "
-        "unknown)",
+        "the key `launchers` is missing / a list (who starts ranks inside an allocation; the first is the default; "
+        "empty: unknown)",
         "the key `partitions` is missing / a mapping of `key: value` lines (queues; empty: unknown)",
         "the key `default_partition` is missing / text (a key of partitions; null: users must name one)",
         "`title` is a list / text (the site's full name, for people)",

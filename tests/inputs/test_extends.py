@@ -50,6 +50,31 @@ def test_mappings_merge_and_lists_and_values_are_replaced(sites: Path) -> None:
     assert site.node_types["gpu"].gpus == 4
 
 
+def test_a_base_needs_no_name_and_no_whole_description(sites: Path) -> None:
+    (sites / "_centre.yaml").write_text("scheduler: slurm\npolicies: {node_names: false}\n")
+    (sites / "own.yaml").write_text(BASE.replace("base", "own").replace("scheduler: local", "extends: _centre"))
+
+    assert (load_site("own").scheduler, load_site("own").policies.node_names) == ("slurm", False)
+
+
+def test_a_users_base_comes_before_the_shipped_one(sites: Path) -> None:
+    (sites / "_tacc.yaml").write_text("extends: _tacc\npolicies: {account: required}\n")
+
+    policies = load_site("vista").policies
+
+    assert (policies.account, policies.node_names) == ("required", False)
+
+
+def test_a_fault_in_a_base_is_shown_where_it_stands(sites: Path) -> None:
+    (sites / "_centre.yaml").write_text("policies: {node_names: perhaps}\n")
+    (sites / "own.yaml").write_text("name: own\nextends: _centre\n" + BASE.partition("\n")[2])
+
+    (finding,) = examine(RULES, find("site", "own")).findings
+
+    assert finding.mark is not None
+    assert finding.mark.file.name == "_centre.yaml"
+
+
 def test_null_takes_a_value_away(sites: Path) -> None:
     (sites / "own.yaml").write_text("name: own\nextends: base\npartitions: {normal: {max_nodes: null}}\n")
 

@@ -51,6 +51,15 @@ def test_hidden_files_and_other_files_are_no_entries(config: Path) -> None:
     assert {entry.origin for entry in list_all("site")} == {"shipped"}
 
 
+def test_a_base_is_for_others_to_extend_and_no_entry_itself(config: Path) -> None:
+    put(config / "sites", "_centre")
+
+    assert "_centre" in {entry.name for entry in list_all("site", bases=True)}
+    assert "_centre" not in {entry.name for entry in list_all("site")}
+    with pytest.raises(UsageError, match="no site called '_centre'"):
+        find("site", "_centre")
+
+
 def test_an_unknown_name_is_answered_with_the_nearest_and_all_known_ones(config: Path) -> None:
     with pytest.raises(UsageError, match="no stack called 'pytroch'") as caught:
         find("stack", "pytroch")

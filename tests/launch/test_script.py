@@ -15,7 +15,7 @@ from hidl_cli.launch.placement import Placement
 from hidl_cli.templates import render_script
 from tests.conftest import REPOSITORY
 
-GOLDEN = REPOSITORY / "tests" / "launch" / "job.golden.sh"
+GOLDEN = REPOSITORY / "tests" / "launch" / "golden" / "toy.sh"
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 
@@ -26,6 +26,7 @@ VALUES = {
     "mpi": None,
     "environment": {"OMP_NUM_THREADS": "1"},
     "origins": {},
+    "preload": False,
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.site.load import load_site, resolve, unknown_facts
+from hidl_cli.site.load import load_site, resolve
 from hidl_cli.site.machine import machine
 from hidl_cli.site.schema import Site
 
@@ -56,11 +56,3 @@ def test_nvidia_smi_is_asked_only_where_gpus_are_unknown(tmp_path: Path, monkeyp
 
     assert not (tmp_path / "asked").exists()
     assert resolve(site(detect=True)).node_type().gpu_model == "NVIDIA A40"
-
-
-def test_unknown_facts_are_the_nulls_of_node_types_and_partitions() -> None:
-    known = {"cpu": "c", "arch": "a", "sockets": 1, "cores": 8, "threads_per_core": 1, "memory_gib": 4.0}
-
-    assert unknown_facts(site(**known, gpus=0)) == (("partitions", "q", "max_nodes"), ("partitions", "q", "max_wall"))
-    assert ("node_types", "host", "gpu_model") in unknown_facts(site(**known, gpus=2))
-    assert ("node_types", "host", "gpus") in unknown_facts(site(**known))

@@ -7,7 +7,12 @@ from typing import Protocol
 
 from hidl_cli.errors import UsageError
 from hidl_cli.launch.launchers.contract import Launch, Request
+from hidl_cli.launch.launchers.ibrun import Ibrun
+from hidl_cli.launch.launchers.jsrun import Jsrun
 from hidl_cli.launch.launchers.mpiexec import Mpiexec
+from hidl_cli.launch.launchers.mpirun import Mpirun
+from hidl_cli.launch.launchers.mpirun_rsh import MpirunRsh
+from hidl_cli.launch.launchers.srun import Srun
 
 
 class Launcher(Protocol):
@@ -21,7 +26,8 @@ class Launcher(Protocol):
 
 def launchers() -> Mapping[str, Launcher]:
     """All launchers by name."""
-    return {launcher.name: launcher for launcher in (Mpiexec(),)}
+    known: tuple[Launcher, ...] = (Mpiexec(), Mpirun(), MpirunRsh(), Srun(), Ibrun(), Jsrun())
+    return {launcher.name: launcher for launcher in known}
 
 
 def launcher(name: str) -> Launcher:

@@ -29,16 +29,21 @@ class Request:
     on_one_host: bool = False
     gpus_per_rank: int | None = None
 
+    def arguments_for(self, launcher: str) -> tuple[str, ...]:
+        """Further arguments that the site gives ``launcher`` for this library."""
+        return tuple(self.mpi.launcher_arguments.get(launcher, ()))
+
 
 @dataclass(frozen=True)
 class Launch:
     """How the job script starts the ranks: ``argv``, with ``environment`` set for this command beside what the script
     exports.
 
-    Where ``forwarded`` is not empty, the script puts ``NAME=value`` for each of these names that is set, quoted for a
-    remote shell, between ``argv`` and ``rest``; else ``rest`` is empty. ``host_line`` is the form of a line of the
-    host file, ``{host}`` its placeholder. ``status_on_stderr``: the launcher's own exit status is 0 or 1 only, and the
-    script reads the ranks' from its stderr.
+    Where ``forwarded`` is not empty, the script puts words for each of these names that is set between ``argv`` and
+    ``rest``; else ``rest`` is empty. The words are ``NAME=value``, quoted for a remote shell, or, where
+    ``forward_option`` is given, this option and the name alone. ``host_line`` is the form of a line of the host file,
+    ``{host}`` its placeholder. ``status_on_stderr``: the launcher's own exit status is 0 or 1 only, and the script
+    reads the ranks' from its stderr.
     """
 
     argv: tuple[str, ...]
@@ -47,6 +52,7 @@ class Launch:
     environment: Mapping[str, str] = field(default_factory=dict)
     host_line: str = "{host}"
     status_on_stderr: bool = False
+    forward_option: str | None = None
 
     @property
     def words(self) -> tuple[str, ...]:

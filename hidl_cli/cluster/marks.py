@@ -1,0 +1,127 @@
+"""Which processes belong to a cluster: each has the cluster's directory and its own role in its environment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_DIRECTORY = "HIDL_CLUSTER_DIRECTORY"
+_ROLE = "HIDL_CLUSTER_ROLE"
+
+
+@dataclass(frozen=True)
+class Process:
+    """A living process, by this machine's pid."""
+
+    pid: int
+    parent: int
+    name: str
+    command: str
+
+
+def environment(directory: Path, role: str) -> dict[str, str]:
+    """The whole environment of a process of the cluster; nothing of the user's gets into it."""
+    return plain_environment() | {_DIRECTORY: str(directory), _ROLE: role}
+
+
+def plain_environment() -> dict[str, str]:
+    """The environment of what runs on nodes and belongs to nobody."""
+    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    return {
+        "PATH": path,
+        "HOME": str(Path("~root").expanduser()),
+        "LANG": "C.UTF-8",
+        "USER": "root",
+        "SHELL": "/bin/bash",
+    }
+
+
+def find(directory: Path) -> dict[str, list[int]]:
+    """The living processes of the cluster in ``directory``: their pids by role."""
+    found: dict[str, list[int]] = {}
+    wanted = f"{_DIRECTORY}={directory}".encode()
+    for pid in _pids():
+        variables = _read(f"/proc/{pid}/environ").split(b"\0")  # empty for one that has ended
+        if wanted in variables:
+            role = next((v.partition(b"=")[2] for v in variables if v.startswith(_ROLE.encode() + b"=")), b"")
+            found.setdefault(role.decode("utf-8", "replace"), []).append(pid)
+    return found
+
+
+def pid_1_of_its_namespace(pids: Iterable[int]) -> int | None:
+    """The one of ``pids`` that is pid 1 of a namespace below this one."""
+    for pid in pids:
+        numbers = next((line.split()[1:] for line in _status(pid) if line.startswith("NSpid:")), [])
+        if len(numbers) > 1 and numbers[-1] == "1":
+            return pid
+    return None
+
+
+def namespace_members(init: int) -> list[Process]:
+    """All processes in the pid namespace of ``init``, with it."""
+    namespace = _namespace(init)
+    if namespace is None:
+        return []
+    return [process for pid in _pids() if _namespace(pid) == namespace and (process := _process(pid))]
+
+
+def end(pids: Iterable[int], number: signal.Signals, seconds: float) -> None:
+    """Send the signal, wait for them to end, and kill what is left after ``seconds``."""
+    left = list(pids)
+    for pid in left:
+        _kill(pid, number)
+    deadline = time.monotonic() + seconds
+    while (left := [pid for pid in left if alive(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for pid in left:
+        _kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while any(alive(pid) for pid in left) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and has not ended (a zombie has)."""
+    state = next((line.split()[1] for line in _status(pid) if line.startswith("State:")), "X")
+    return state not in ("Z", "X")
+
+
+def _process(pid: int) -> Process | None:
+    status = {key: value.strip() for key, _, value in (line.partition(":") for line in _status(pid))}
+    if not status or status["State"][0] in "ZX":
+        return None
+    words = _read(f"/proc/{pid}/cmdline").decode("utf-8", "replace").rstrip("\0").split("\0")
+    return Process(pid, int(status["PPid"]), status["Name"], " ".join(words))
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - a Path for each costs
+
+
+def _namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115 - as above
+    except OSError:
+        return None
+
+
+def _status(pid: int) -> list[str]:
+    return _read(f"/proc/{pid}/status").decode("utf-8", "replace").splitlines()
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - as above
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _kill(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

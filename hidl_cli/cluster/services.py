@@ -1,0 +1,212 @@
+"""The daemons of a cluster that run on this machine itself."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from hidl_cli import process
+from hidl_cli.cluster import marks
+from hidl_cli.cluster.layout import Layout
+from hidl_cli.errors import HidlError, ProcessFailed
+
+_STARTS = 60.0  # seconds that a daemon may take to answer
+_ANSWERS = 20.0  # seconds that a living daemon may be busy
+_ASKING = 5.0  # seconds that a question may take
+
+
+class Service:
+    """A daemon: how it is started, and how one sees that it answers."""
+
+    name: str
+    reads: str | None = None  # the configuration file that it reads when it starts
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def start(self) -> None:
+        """Start it; it need not answer yet."""
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        """Whether it does its work."""
+        raise NotImplementedError
+
+    @property
+    def pids(self) -> list[int]:
+        return marks.find(self.layout.directory).get(self.name, [])
+
+    def ensure(self) -> bool:
+        """See that it answers; returns whether it had to be started."""
+        if self.pids and self._answers_within(_ANSWERS):
+            return False
+        self.stop()
+        self.start()
+        if not self._answers_within(_STARTS):
+            raise HidlError(f"{self.name} does not answer", hint=f"see {self.layout.log(self.name)}")
+        return True
+
+    def stop(self) -> None:
+        """End it in good order."""
+        marks.end(self.pids, signal.SIGTERM, 20)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        marks.end(self.pids, signal.SIGKILL, 10)
+
+    def _answers_within(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while not self.answers():
+            if time.monotonic() > deadline or not self.pids:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def _daemonize(self, *command: str | Path, variables: dict[str, str] | None = None) -> None:
+        """Run a program that puts itself into the background once it has begun."""
+        environment = marks.environment(self.layout.directory, self.name) | (variables or {})
+        environment["SLURM_CONF"] = str(self.layout.conf)
+        try:
+            process.run(command, env=environment, cwd=Path("/"), timeout=_STARTS)
+        except ProcessFailed as error:
+            raise HidlError(
+                f"{self.name} could not be started: {error.output.strip() or error.message}",
+                hint=f"see {self.layout.log(self.name)}",
+            ) from error
+
+    def _succeeds(self, *command: str | Path) -> bool:
+        completed = self._ask(*command)
+        return completed is not None and completed.status == 0
+
+    def _ask(self, *command: str | Path) -> process.Completed | None:
+        """Run a command against the service; None where it hangs."""
+        environment = marks.plain_environment() | {"SLURM_CONF": str(self.layout.conf)}
+        with suppress(ProcessFailed):
+            return process.run(command, env=environment, timeout=_ASKING, check=False)
+        return None
+
+
+class Munged(Service):
+    """Who a message is from: all daemons and commands ask it."""
+
+    name = "munged"
+
+    def start(self) -> None:
+        """Start it. --force: above its directory others may write, as in /tmp."""
+        self._daemonize(
+            "munged",
+            "--force",
+            f"--key-file={self.layout['etc/munge.key']}",
+            f"--socket={self.layout.munge_socket}",
+            f"--pid-file={self.layout['run/munged.pid']}",
+            f"--log-file={self.layout.log(self.name)}",
+            f"--seed-file={self.layout['run/munge.seed']}",
+        )
+
+    def answers(self) -> bool:
+        """Whether it makes a credential."""
+        return self._succeeds("munge", "--no-input", "--socket", self.layout.munge_socket)
+
+
+class MariaDb(Service):
+    """The database of the accounting. It listens on a socket alone, and knows root by the kernel's word."""
+
+    name = "mariadbd"
+
+    def start(self) -> None:
+        """Start it; its data directory is made first, where there is none."""
+        data = self.layout["mysql"]
+        if not data.is_dir():
+            self._make_data_directory(data)
+        log = self.layout.log(self.name)
+        process.start_detached(
+            [
+                "mariadbd",
+                "--no-defaults",
+                "--user=root",
+                f"--datadir={data}",
+                f"--socket={self.layout.mariadb_socket}",
+                f"--pid-file={self.layout['run/mariadbd.pid']}",
+                "--skip-networking",
+                "--innodb-buffer-pool-size=64M",
+                "--innodb-log-file-size=16M",
+                "--innodb-lock-wait-timeout=900",
+                "--innodb-flush-log-at-trx-commit=2",
+            ],
+            cwd=Path("/"),
+            env=marks.environment(self.layout.directory, self.name),
+            stdout=log,
+            stderr=log,
+        )
+
+    def answers(self) -> bool:
+        """Whether it takes a statement, which makes the database where there is none."""
+        statement = "CREATE DATABASE IF NOT EXISTS slurm_acct_db"
+        return self._succeeds("mariadb", "--no-defaults", "--socket", self.layout.mariadb_socket, "-e", statement)
+
+    def _make_data_directory(self, data: Path) -> None:
+        new = data.with_name("mysql.new")
+        shutil.rmtree(new, ignore_errors=True)
+        process.run(
+            [
+                "mariadb-install-db",
+                "--no-defaults",
+                "--user=root",
+                f"--datadir={new}",
+                "--auth-root-authentication-method=socket",
+                "--skip-test-db",
+                "--innodb-log-file-size=16M",
+            ],
+            env=marks.environment(self.layout.directory, self.name),
+            timeout=300,
+            log=self.layout.log("mariadb-install-db"),
+        )
+        new.rename(data)
+
+
+class Slurmdbd(Service):
+    """The accounting: who ran what."""
+
+    name = "slurmdbd"
+    reads = "etc/slurmdbd.conf"
+
+    def start(self) -> None:
+        """Start it."""
+        self._daemonize("slurmdbd", variables={"MYSQL_UNIX_PORT": str(self.layout.mariadb_socket)})
+
+    def answers(self) -> bool:
+        """Whether it lists clusters."""
+        return self._succeeds("sacctmgr", "--noheader", "list", "cluster")
+
+    def ensure(self) -> bool:
+        """See that it answers and knows the cluster."""
+        started = super().ensure()
+        if started:  # status 1 where it knows it already
+            self._succeeds("sacctmgr", "--immediate", "--quiet", "add", "cluster", "hidl")
+        return started
+
+
+class Slurmctld(Service):
+    """The scheduler."""
+
+    name = "slurmctld"
+    reads = "etc/slurm.conf"
+
+    def start(self) -> None:
+        """Start it."""
+        self._daemonize("slurmctld", "-f", self.layout.conf)
+
+    def answers(self) -> bool:
+        """Whether it answers a ping."""
+        completed = self._ask("scontrol", "ping")
+        return completed is not None and " is UP" in completed.stdout
+
+
+def of(layout: Layout, *, accounting: bool) -> list[Service]:
+    """The services in the order in which they are started."""
+    accountants: list[Callable[[Layout], Service]] = [MariaDb, Slurmdbd] if accounting else []
+    return [make(layout) for make in (Munged, *accountants, Slurmctld)]

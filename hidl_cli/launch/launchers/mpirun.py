@@ -1,0 +1,43 @@
+"""``mpirun`` of Open MPI 4 and 5, and of its kin."""
+
+from __future__ import annotations
+
+from hidl_cli.launch.launchers.contract import Launch, Request
+from hidl_cli.launch.launchers.families import require_fit
+
+
+class Mpirun:
+    """The ``mpirun`` of the very library: with another MPI's, N singletons would start."""
+
+    name = "mpirun"
+
+    def launch(self, request: Request) -> Launch:
+        """See ``Launcher.launch``.
+
+        mpirun passes on variables that are named by ``-x`` alone. It warns of one that is not set, so names that are
+        set at run time only are given then. As root it starts nothing unless ``OMPI_ALLOW_RUN_AS_ROOT`` and
+        ``OMPI_ALLOW_RUN_AS_ROOT_CONFIRM`` are 1: the job script sees to that where it runs as root.
+        """
+        require_fit(self.name, request.mpi)
+        placement = request.placement
+        argv = [request.mpi.program(self.name), "-np", str(placement.ranks)]
+        if request.on_one_host:
+            argv += ["--host", f"localhost:{placement.ranks_per_node}"]
+        else:
+            argv += ["--hostfile", request.hostfile]
+        each = f"ppr:{placement.ranks_per_node}:node"
+        if placement.bind:
+            argv += ["--map-by", f"{each}:PE={placement.threads_per_rank}", "--bind-to", "core"]
+        else:
+            argv += ["--map-by", f"{each}:OVERSUBSCRIBE", "--bind-to", "none"]
+        argv += request.arguments_for(self.name)
+        for name in request.environment:
+            argv += ["-x", name]
+        forwarded = tuple(name for name in request.forward if name not in request.environment)
+        return Launch(
+            argv=(*argv, *(() if forwarded else request.program)),
+            forwarded=forwarded,
+            rest=request.program if forwarded else (),
+            host_line=f"{{host}} slots={placement.ranks_per_node}",
+            forward_option="-x",
+        )

@@ -1,0 +1,159 @@
+"""Variables for people and programs: one in full, and many as a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from hidl_cli.errors import UsageError
+from hidl_cli.inputs.faults import nearest
+from hidl_cli.mpi import FAMILIES, Family
+from hidl_cli.tuning import catalogue
+from hidl_cli.tuning.catalogue import Pattern, Variable
+from hidl_cli.tuning.counterparts import counterparts
+from hidl_cli.tuning.presets import presets
+from hidl_cli.tuning.values import expectation
+
+
+def family_and_version(text: str) -> tuple[Family, str | None]:
+    """Read ``family`` or ``family@version``; ``UsageError`` for a family that there is none of."""
+    word, _, version = text.partition("@")
+    for family in FAMILIES:
+        if family == word:
+            return family, version or None
+    meant = nearest(word, FAMILIES)
+    hint = f"did you mean {meant}?" if meant else f"one of: {', '.join(FAMILIES)}"
+    raise UsageError(f"there is no MPI family called {word!r}", hint=hint)
+
+
+def listed(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
+    """The variables whose name or meaning holds ``words``, or whose name matches it as a pattern with ``*`` and ``?``.
+
+    With ``mpi`` (``family`` or ``family@version``): those that it reads.
+    """
+    library = family_and_version(mpi) if mpi else None
+    return [
+        _summary(variable)
+        for variable in catalogue.all_variables()
+        if _matches(variable, words) and (library is None or _read_by(variable, *library))
+    ]
+
+
+def list_rows(documents: Sequence[dict[str, Any]], mpi: str | None) -> list[dict[str, str | None]]:
+    """What ``listed`` gave, as rows of a table; with ``mpi``, who reads them needs no saying."""
+    family = family_and_version(mpi)[0] if mpi else None
+    rows = []
+    for document in documents:
+        words = document["values"]
+        takes = "|".join(words) if isinstance(words, list) else f"{document['type']} {words or ''}".strip()
+        row = {"name": document["name"], "takes": takes, "default": document["default"]}
+        if family is None:
+            row["read by"] = readers(document["readers"])
+        else:
+            row["versions"] = next(r["versions"] for r in document["readers"] if r["family"] == family)
+        rows.append(row | {"meaning": document["meaning"]})
+    return rows
+
+
+def readers(documents: Sequence[dict[str, Any]]) -> str:
+    """The readers of a variable in one line."""
+    return ", ".join(f"{reader['family']}{reader['versions'] or ''}" for reader in documents)
+
+
+def explained(name: str) -> dict[str, Any]:
+    """All that is known of a variable, by any of its names; ``UsageError`` where nothing is."""
+    rows, pattern = catalogue.variables(name), catalogue.pattern(name)
+    if not rows and pattern is None:
+        meant = catalogue.nearest_name(name)
+        hint = f"did you mean {meant}?" if meant else "hidl tuning list shows all of them"
+        raise UsageError(f"there is no variable called {name!r}", hint=hint)
+    names = {name, *(other for variable in rows for other in variable.names)}
+    return {
+        "name": name,
+        "variables": [_full(variable) for variable in rows],
+        "pattern": _pattern(pattern) if pattern else None,
+        "counterparts": [
+            {
+                "families": list(other.families),
+                "variable": other.variable or None,
+                "how": other.how,
+                "provenance": other.provenance,
+            }
+            for other in counterparts(name)
+        ],
+        "presets": list(_presets(names)),
+        "sites": list(_sites(names)),
+    }
+
+
+def _matches(variable: Variable, words: str | None) -> bool:
+    if not words:
+        return True
+    if any(sign in words for sign in "*?["):
+        return any(fnmatchcase(name, words.upper()) for name in variable.names)
+    return words.upper() in " ".join(variable.names) or words.casefold() in variable.meaning.casefold()
+
+
+def _read_by(variable: Variable, family: Family, version: str | None) -> bool:
+    reader = variable.reader(family)
+    return reader is not None and reader.admits(version) and variable.type != "internal"
+
+
+def _summary(variable: Variable) -> dict[str, Any]:
+    return {
+        "name": variable.name,
+        "type": variable.type,
+        "values": list(variable.words) or variable.values or None,
+        "default": variable.default or None,
+        "readers": [_reader(variable, family) for family in FAMILIES if variable.reader(family)],
+        "meaning": variable.meaning,
+    }
+
+
+def _full(variable: Variable) -> dict[str, Any]:
+    return _summary(variable) | {
+        "takes": expectation(variable),
+        "also": list(variable.also),
+        "meaning_from": variable.meaning_from,
+        "provenance": variable.provenance,
+    }
+
+
+def _reader(variable: Variable, family: Family) -> dict[str, Any]:
+    reader = variable.reader(family)
+    since = f"{reader.relation}{reader.version}" if reader else ""
+    return {"family": family, "versions": since or None}
+
+
+def _pattern(pattern: Pattern) -> dict[str, Any]:
+    return {
+        "prefix": pattern.prefix,
+        "families": list(pattern.families),
+        "meaning": pattern.meaning,
+        "provenance": pattern.provenance,
+    }
+
+
+def _presets(names: set[str]) -> Iterator[dict[str, Any]]:
+    for preset in presets():
+        for name in names.intersection(preset.values):
+            yield {
+                "family": preset.family,
+                "value": preset.values[name],
+                "when": preset.conditions,
+                "source": preset.source,
+            }
+
+
+def _sites(names: set[str]) -> Iterator[dict[str, Any]]:
+    """The sites, in order, that set one of the names for one of their MPI libraries."""
+    from hidl_cli.inputs.load import examine
+    from hidl_cli.inputs.overlay import list_all
+    from hidl_cli.site.checks import RULES
+
+    for entry in list_all("site"):
+        site = examine(RULES, entry).model
+        for key, library in site.mpi.items() if site else ():
+            for name in names.intersection(library.tuning):
+                yield {"site": entry.name, "mpi": key, "value": library.tuning[name]}

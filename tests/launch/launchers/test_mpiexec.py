@@ -1,0 +1,50 @@
+"""mpiexec (Hydra): hosts, binding, and what Intel MPI does in another way."""
+
+from __future__ import annotations
+
+from hidl_cli.launch.launchers.mpiexec import Mpiexec
+from tests.launch.launchers.asking import PROGRAM, placement, request
+
+START = ("/opt/mpi/bin/mpiexec", "-n", "8")
+HOSTS = ("-f", "steps/1/hosts", "-ppn", "4")
+
+
+def test_the_whole_command() -> None:
+    assert Mpiexec().launch(request("mpich")).argv == (*START, *HOSTS, "-bind-to", "core:8", *PROGRAM)
+
+
+def test_on_this_machine_it_asks_no_scheduler() -> None:
+    launch = Mpiexec().launch(request("mpich", on_one_host=True))
+    assert launch.argv == (*START, "-launcher", "fork", "-bind-to", "core:8", *PROGRAM)
+
+
+def test_a_node_with_too_few_cores_shares_them() -> None:
+    launch = Mpiexec().launch(request("mpich", placement(bind=False)))
+    assert launch.argv == (*START, *HOSTS, "-bind-to", "none", *PROGRAM)
+
+
+def test_a_line_of_the_host_file_is_a_host() -> None:
+    assert Mpiexec().launch(request("mpich")).host_line == "{host}"
+
+
+def test_it_passes_the_environment_on_by_itself() -> None:
+    assert Mpiexec().launch(request("mpich", forward=("PATH",), environment={"N": "1"})).forwarded == ()
+
+
+def test_intel_mpi_binds_by_its_variables_and_keeps_to_ppn() -> None:
+    launch = Mpiexec().launch(request("intel-mpi"))
+    assert launch.argv == (*START, *HOSTS, *PROGRAM)
+    assert launch.environment == {
+        "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0",
+        "I_MPI_PIN": "1",
+        "I_MPI_PIN_DOMAIN": "8:compact",
+    }
+
+
+def test_or_not_at_all() -> None:
+    assert Mpiexec().launch(request("intel-mpi", placement(bind=False))).environment["I_MPI_PIN"] == "0"
+
+
+def test_tuning_has_the_last_word() -> None:
+    launch = Mpiexec().launch(request("intel-mpi", environment={"I_MPI_PIN_DOMAIN": "socket"}))
+    assert "I_MPI_PIN_DOMAIN" not in launch.environment

@@ -1,0 +1,39 @@
+"""mpirun (Open MPI): hosts, mapping, binding, and the variables that it is told to pass on."""
+
+from __future__ import annotations
+
+from hidl_cli.launch.launchers.mpirun import Mpirun
+from tests.launch.launchers.asking import PROGRAM, placement, request
+
+START = ("/opt/mpi/bin/mpirun", "-np", "8")
+HOSTS = ("--hostfile", "steps/1/hosts")
+BOUND = ("--map-by", "ppr:4:node:PE=8", "--bind-to", "core")
+
+
+def test_the_whole_command() -> None:
+    assert Mpirun().launch(request("openmpi")).argv == (*START, *HOSTS, *BOUND, *PROGRAM)
+
+
+def test_on_this_machine_the_host_has_as_many_slots_as_ranks() -> None:
+    launch = Mpirun().launch(request("openmpi", placement(1), on_one_host=True))
+    assert launch.argv == ("/opt/mpi/bin/mpirun", "-np", "4", "--host", "localhost:4", *BOUND, *PROGRAM)
+
+
+def test_a_node_with_too_few_cores_is_oversubscribed() -> None:
+    launch = Mpirun().launch(request("openmpi", placement(bind=False)))
+    assert launch.argv[5:9] == ("--map-by", "ppr:4:node:OVERSUBSCRIBE", "--bind-to", "none")
+
+
+def test_the_host_file_says_how_many_slots_a_host_has() -> None:
+    assert Mpirun().launch(request("openmpi")).host_line.format(host="c1") == "c1 slots=4"
+
+
+def test_variables_are_passed_on_by_name() -> None:
+    launch = Mpirun().launch(request("openmpi", environment={"A": "a b", "B": ""}))
+    assert launch.argv[9:13] == ("-x", "A", "-x", "B")
+
+
+def test_those_that_the_script_sets_too_as_far_as_they_are_set() -> None:
+    launch = Mpirun().launch(request("openmpi", environment={"A": "1"}, forward=("PATH", "A")))
+    assert (launch.argv[9:], launch.forwarded, launch.forward_option) == (("-x", "A"), ("PATH",), "-x")
+    assert launch.rest == PROGRAM

@@ -1,0 +1,79 @@
+"""Runs one step as a job script does: the shell functions of ``templates/launchers.sh.j2`` around a launch."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hidl_cli.launch.launchers.contract import Launch
+from hidl_cli.quoting import sh, sh_line
+from hidl_cli.templates import render_script
+from tests.conftest import REPOSITORY
+
+PROGRAMS = REPOSITORY / "tests" / "launch" / "programs"
+
+_BEGIN = """
+set -euo pipefail
+step=1
+child=
+mkdir -p steps/1
+finish() {
+    trap - EXIT
+    printf '%s %s' "$1" "$2" > ended
+    exit "$2"
+}
+ended_early() {
+    trap '' TERM INT HUP
+    if [[ -n $child ]]; then
+        kill -TERM "$child" 2> /dev/null || true
+        wait "$child" || true
+    fi
+    finish CANCELLED 143
+}
+trap ended_early TERM INT HUP
+trap 'finish FAILED $?' EXIT
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a step ended: what the script told of it, and what came out."""
+
+    state: str
+    status: int
+    stdout: str
+    stderr: str
+
+
+def functions() -> str:
+    """The shell functions."""
+    return _BEGIN + render_script("launchers.sh.j2", {})
+
+
+def script(launch: Launch, ranks: int, *, hosts: tuple[str, ...] = ("localhost",), exports: Mapping[str, str]) -> str:
+    """A whole job script of one step."""
+    lines = [functions()]
+    lines += [f"export {name}={sh(value)}" for name, value in {**exports, **launch.environment}.items()]
+    lines += [f"printf '%s\\n' {sh(launch.host_line.format(host=host))} >> hosts" for host in hosts]
+    forwarded = ""
+    if launch.forwarded:
+        lines.append(f"forwarded {ranks} {launch.forward_option or ''} {sh_line(launch.forwarded)}")
+        forwarded = '"${forwarded[@]}"'
+    reader = "status_from_stderr" if launch.status_on_stderr else ""
+    lines.append(f"launch {ranks} {reader} {sh_line(launch.argv)} {forwarded} {sh_line(launch.rest)}")
+    return "\n".join([*lines, "finish COMPLETED 0", ""])
+
+
+def run(text: str, directory: Path, *, timeout: float = 120, **variables: str) -> Ended:
+    """Run a script in ``directory`` in an environment that no launcher has been in."""
+    file = directory / "job.sh"
+    file.write_text(text, encoding="utf-8")
+    environment = {"PATH": f"{PROGRAMS}:/usr/bin:/bin", "HOME": os.environ["HOME"], "LC_ALL": "C.UTF-8", **variables}
+    completed = subprocess.run(
+        ["bash", file], cwd=directory, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    state, _, status = (directory / "ended").read_text().partition(" ")
+    return Ended(state, int(status), completed.stdout, completed.stderr)

@@ -1,0 +1,61 @@
+"""What a scheduler is asked for, by the site's partitions and policies."""
+
+from __future__ import annotations
+
+import pytest
+
+from hidl_cli.errors import UsageError
+from hidl_cli.launch.allocation import Allocation, Asked, allocate, missing
+from hidl_cli.launch.placement import Placement
+from tests.launch.sites import site
+
+STUDY = [Placement(1, 4, 4, 2, bind=True), Placement(3, 4, 12, 2, bind=True)]
+
+
+def test_one_allocation_holds_all_steps_of_a_study() -> None:
+    allocation = allocate(site(), "job", STUDY, Asked(account="abc"))
+    assert allocation == Allocation(
+        job_name="job",
+        nodes=3,
+        ranks_per_node=4,
+        cores_per_rank=2,
+        gpus_per_node=4,
+        memory_gib=64.0,
+        time_limit=1800,
+        queue="p",
+        account="abc",
+    )
+
+
+def test_a_partition_goes_by_the_schedulers_name_with_its_quality_of_service() -> None:
+    allocation = allocate(site(), "job", STUDY, Asked(partition="large"))
+    assert (allocation.queue, allocation.qos) == ("batch", "big")
+
+
+def test_what_the_user_asks_for_goes_before_what_the_partition_says() -> None:
+    assert allocate(site(), "job", STUDY, Asked(partition="large", qos="mine")).qos == "mine"
+
+
+@pytest.mark.parametrize("line", ["partition", "qos", "constraint"])
+def test_a_line_that_the_site_refuses_is_left_out(line: str) -> None:
+    partitions = {"p": {"node_type": "n", "qos": "q", "constraint": "gpu"}}
+    allocation = allocate(site(partitions=partitions, policies={line: "never"}), "job", STUDY, Asked())
+    assert getattr(allocation, "queue" if line == "partition" else line) is None
+
+
+@pytest.mark.parametrize("option", ["account", "qos", "constraint", "reservation"])
+def test_an_option_that_the_site_refuses_is_an_error(option: str) -> None:
+    with pytest.raises(UsageError, match=f"admits no --{option}"):
+        allocate(site(policies={option: "never"}), "job", STUDY, Asked(**{option: "x"}))
+
+
+@pytest.mark.parametrize("option", ["account", "qos", "constraint", "reservation"])
+def test_what_the_site_demands_and_nobody_gave_is_told(option: str) -> None:
+    here = site(policies={option: "required"})
+    assert missing(here.policies, allocate(here, "job", STUDY, Asked())) == [f"--{option}"]
+    assert missing(here.policies, allocate(here, "job", STUDY, Asked(**{option: "x"}))) == []
+
+
+def test_a_partition_is_demanded_where_there_is_no_default() -> None:
+    nowhere = site(default_partition=None, policies={"partition": "required"})
+    assert missing(nowhere.policies, allocate(nowhere, "job", STUDY, Asked())) == ["--partition"]

@@ -1,0 +1,49 @@
+"""Which MPI library and which launcher a run gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from hidl_cli.errors import UsageError
+from hidl_cli.launch.library import abi, launcher_for, library_for
+from hidl_cli.mpi import Library
+from tests.launch.sites import site
+
+OWN = Library("pytorch", "mpich", prefix="/stacks/pytorch")
+
+
+def test_without_a_word_it_is_the_stacks_own() -> None:
+    assert library_for(site(), OWN, None) is OWN
+
+
+def test_the_sites_default_takes_its_place_and_stack_brings_it_back() -> None:
+    here = site(default_mpi="mv2")
+    assert library_for(here, OWN, None) == Library("mv2", "mvapich2-gdr", version="2.3.7", modules=("mv2",))
+    assert library_for(here, OWN, "stack") is OWN
+
+
+def test_an_unknown_library_is_told_with_those_that_exist() -> None:
+    with pytest.raises(UsageError) as caught:
+        library_for(site(), OWN, "impi")
+    assert caught.value.hint == "it has: mv2, ompi, stack"
+
+
+@pytest.mark.parametrize(("mpi", "expected"), [(None, "srun"), ("mv2", "mpirun_rsh"), ("ompi", "srun")])
+def test_the_launcher_is_the_first_that_serves_the_library(mpi: str | None, expected: str) -> None:
+    assert launcher_for(site(), library_for(site(), OWN, mpi), None) == expected
+
+
+def test_a_launcher_that_does_not_serve_the_library_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"no launcher 'srun' for MPI library mv2") as caught:
+        launcher_for(site(), library_for(site(), OWN, "mv2"), "srun")
+    assert caught.value.hint == "it has: mpirun_rsh"
+
+
+def test_a_site_whose_launchers_are_unknown_says_so() -> None:
+    with pytest.raises(UsageError, match="does not say which launcher"):
+        launcher_for(site(launchers=[]), OWN, None)
+
+
+@pytest.mark.parametrize(("family", "expected"), [("mvapich2-gdr", "mpich"), ("spectrum-mpi", "openmpi")])
+def test_the_abi_is_one_of_two(family: str, expected: str) -> None:
+    assert abi(Library("x", family)) == expected  # type: ignore[arg-type]

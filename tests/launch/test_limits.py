@@ -1,0 +1,52 @@
+"""What a site admits is held against what is asked for, before anybody is asked."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hidl_cli.errors import SubmitRefused
+from hidl_cli.launch.limits import check_nodes, clock, longest, seconds, time_limit
+from hidl_cli.site.schema import Partition
+from tests.launch.sites import site
+
+BINS = {"node_type": "n", "max_wall": "01:00:00"} | {
+    "max_wall_by_nodes": [{"max_nodes": 91, "max_wall": "02:00:00"}, {"max_nodes": 183, "max_wall": "06:00:00"}]
+}
+
+
+def test_too_many_nodes_are_told_with_the_partitions_that_admit_them() -> None:
+    with pytest.raises(SubmitRefused, match=r"5 node\(s\) asked for; partition p .* admits 1 to 4") as caught:
+        check_nodes(site(), None, [5])
+    assert caught.value.hint == "these admit it: large (--partition)"
+
+
+@pytest.mark.parametrize(("nodes", "expected"), [(1, 7200), (91, 7200), (92, 21600), (184, 3600)])
+def test_the_longest_run_time_is_that_of_the_jobs_size(nodes: int, expected: float) -> None:
+    assert longest(Partition.model_validate(BINS), nodes) == expected
+
+
+def test_more_time_than_is_admitted_is_refused_with_what_is() -> None:
+    with pytest.raises(SubmitRefused, match=r"00:40:00 asked for; .* admits 00:30:00") as caught:
+        time_limit(site(), None, 1, 2400)
+    assert "--time 00:30:00 or less" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("keys", "partition", "expected"),
+    [
+        ({}, "large", 3600),
+        ({}, "p", 1800),
+        ({"policies": {"default_time": "00:10:00"}}, "large", 600),
+        ({"scheduler": "local"}, "large", None),
+    ],
+    ids=["an hour", "what the partition admits", "the site's default", "none on the machine itself"],
+)
+def test_where_no_time_is_asked_for(keys: dict[str, object], partition: str, expected: float | None) -> None:
+    assert time_limit(site(**keys), partition, 1, None) == expected
+
+
+@given(st.integers(0, 10**6))
+def test_a_time_reads_back(total: int) -> None:
+    assert seconds(clock(total)) == total

@@ -1,0 +1,114 @@
+"""The job scripts for real systems: held by golden files, well-formed, and carrying each site's rules.
+
+After a change that is meant: HIDL_WRITE_GOLDEN=1 pytest tests/launch/test_site_scripts.py, and read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hidl_cli.launch.allocation import Asked
+from hidl_cli.launch.script import job_script
+from hidl_cli.runs.prepare import Request, prepare
+from tests.conftest import REPOSITORY
+
+GOLDEN = REPOSITORY / "tests" / "launch" / "golden"
+GDRCOPY = ["MV2_USE_GDRCOPY=1", "MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so"]
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "frontera": {"nodes": 64},
+    "frontera-rtx": {"nodes": 16, "launcher": "mpirun_rsh", "mpi": "mvapich2-gdr"},
+    "frontera-rtx-study": {"site": "frontera-rtx", "scale": "1,2,4", "repeat": 2, "tuning": GDRCOPY},
+    "summit": {"nodes": 64, "asked": Asked(account="ABC123")},
+    "pitzer": {"nodes": 8},
+    "stampede2": {"nodes": 64},
+    "perlmutter": {"nodes": 64, "asked": Asked(account="m0000_g")},
+    "frontier": {"nodes": 64, "asked": Asked(account="ABC123")},
+    "vista": {"nodes": 64},
+    "lassen": {"nodes": 64},
+}
+TACC = ["frontera", "frontera-rtx", "frontera-rtx-study", "stampede2", "vista"]
+
+
+def script(system: str) -> str:
+    keys = {"site": system} | SYSTEMS[system]
+    plan = prepare(Request("resnet50", prefix="/apps/hidl", hypothetical=True, **keys))
+    return job_script(replace(plan, run="RUN"))
+
+
+def commands(text: str) -> str:
+    """The script without its comments, but with what it asks the scheduler for."""
+    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*#(?!SBATCH|BSUB)", line))
+
+
+@pytest.fixture(autouse=True)
+def no_configuration(config: Path) -> None:
+    """Shipped sites alone."""
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_script_is_the_golden_one(system: str) -> None:
+    golden = GOLDEN / f"{system}.sh"
+    if os.environ.get("HIDL_WRITE_GOLDEN"):
+        golden.write_text(script(system))
+    assert script(system) == golden.read_text()
+
+
+@pytest.mark.parametrize("system", [*SYSTEMS, "toy"])
+def test_a_golden_script_is_well_formed(system: str) -> None:
+    golden = GOLDEN / f"{system}.sh"
+    assert subprocess.run(["bash", "-n", golden], check=False).returncode == 0
+    checked = subprocess.run(["shellcheck", golden], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("system", TACC)
+def test_no_script_for_tacc_names_a_node_or_asks_for_what_tacc_refuses(system: str) -> None:
+    refused = r"--nodelist|--exclude|\s-w\s|\s-x\s|--mem\b|--gres|--gpus-per-task|--gpus-per-node|SBATCH --export"
+    assert re.findall(refused, commands(script(system))) == []
+
+
+@pytest.mark.parametrize("system", TACC)
+def test_every_script_for_tacc_says_how_many_nodes_for_how_long(system: str) -> None:
+    header = [line.split()[1] for line in script(system).splitlines() if line.startswith("#SBATCH")]
+    assert {"--nodes", "--time"} <= {word.split("=")[0] for word in header}
+
+
+@pytest.mark.parametrize("system", ["frontera-rtx", "frontera-rtx-study", "pitzer"])
+def test_where_mvapich2_gdr_runs_its_tuning_reaches_every_rank(system: str) -> None:
+    (launch, *_) = re.findall(r"^launch .*mpirun_rsh.*", script(system), re.MULTILINE)
+    tuning = "MV2_USE_CUDA=1 MV2_CPU_BINDING_POLICY=hybrid MV2_HYBRID_BINDING_POLICY=spread MV2_USE_RDMA_CM=0".split()
+    assert set(tuning) <= set(launch.split())
+
+
+def test_the_users_own_tuning_comes_with_its_origin() -> None:
+    assert f"export {GDRCOPY[1]} # command line" in script("frontera-rtx-study").splitlines()
+
+
+@pytest.mark.parametrize(("system", "text"), [("summit", "--smpiargs=-gpu"), ("lassen", "--smpiargs=-gpu")])
+def test_spectrum_mpi_is_told_of_gpus(system: str, text: str) -> None:
+    assert text in script(system)
+
+
+def test_frontier_gives_its_ranks_56_cores_and_cray_mpich_the_gpus() -> None:
+    text = script("frontier")
+    assert "--ntasks-per-node=8 --cpus-per-task=7" in text
+    assert "export MPICH_GPU_SUPPORT_ENABLED=1" in text
+
+
+def test_perlmutter_is_asked_by_quality_of_service_and_constraint() -> None:
+    header = [line for line in script("perlmutter").splitlines() if line.startswith("#SBATCH")]
+    assert not any("--partition" in line for line in header)
+    assert {"#SBATCH --qos=regular", "#SBATCH --constraint=gpu"} <= set(header)
+
+
+def test_a_study_takes_place_in_one_allocation_of_its_largest_size() -> None:
+    text = script("frontera-rtx-study")
+    assert "#SBATCH --nodes=4" in text
+    assert len(re.findall(r"^begin_step ", text, re.MULTILINE)) == 6

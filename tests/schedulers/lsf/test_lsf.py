@@ -1,0 +1,340 @@
+"""Runs through LSF, from their submission to their end, on a fake LSF that does what the documentation says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from hidl_cli.errors import MissingPrecondition, SchedulerUnreachable, SubmitRefused
+from hidl_cli.record.state import State, Status
+from hidl_cli.schedulers import lsf as lsf_module
+from hidl_cli.schedulers import scheduler
+from hidl_cli.schedulers.lsf import Lsf, judgement
+from hidl_cli.site.schema import Policies
+from tests.conftest import REPOSITORY
+from tests.schedulers.lsf.conftest import FakeLsf, is_running
+
+Poll = Callable[..., Status]
+
+
+def test_lsf_is_known_by_its_name() -> None:
+    assert isinstance(scheduler("lsf"), Lsf)
+
+
+# ---- a run's life
+
+
+def test_a_job_that_ends_well_is_completed(lsf: FakeLsf, polled: Poll) -> None:
+    assert polled(lsf.submitted("true")).state is State.COMPLETED
+
+
+def test_a_job_that_fails_is_failed_with_its_own_exit_status(lsf: FakeLsf, polled: Poll) -> None:
+    status = polled(lsf.submitted("exit 7"))
+    assert (status.state, status.exit_status) == (State.FAILED, 7)
+
+
+def test_a_pending_job_has_lsfs_reason(lsf: FakeLsf) -> None:
+    lsf.set(pending="Not enough job slot(s)")
+    (status,) = Lsf().poll([lsf.submitted("true")])
+    assert (status.state, status.reason) == (State.PENDING, "Not enough job slot(s)")
+
+
+def test_what_the_job_prints_is_there_while_it_runs(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("echo one; sleep 60")
+    polled(run, is_running)
+    deadline = time.monotonic() + 10
+    while run.stdout.read_text() != "one\n":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_lsfs_report_is_kept_apart_from_what_the_job_prints(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("echo out; echo err >&2")
+    polled(run, lambda _: (run.directory / "lsf.log").is_file())
+    assert (run.stdout.read_text(), run.stderr.read_text()) == ("out\n", "err\n")
+
+
+def test_the_hosts_are_the_compute_nodes(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("true")
+    polled(run)
+    assert (run.directory / "hosts").read_text() == "node01\nnode02\n"
+
+
+@pytest.mark.parametrize("parse_script", [False, True])
+def test_the_allocation_is_asked_for_whether_or_not_lsf_reads_scripts(lsf: FakeLsf, parse_script: bool) -> None:
+    lsf.set(parse_script=parse_script)
+    run = lsf.submitted("true", nodes=3, queue="debug", account="ABC123", time_limit=5400.0)
+    given = lsf.job((run.document("job") or {})["id"])["options"]
+    assert [given[name] for name in ("-nnodes", "-q", "-P", "-W")] == ["3", "debug", "ABC123", "1:30"]
+
+
+@pytest.mark.parametrize("parse_script", [False, True])
+def test_the_job_runs_in_the_runs_directory_also_where_lsf_runs_a_copy_of_the_script(
+    lsf: FakeLsf, polled: Poll, parse_script: bool
+) -> None:
+    lsf.set(parse_script=parse_script)
+    run = lsf.submitted("pwd -P")
+    polled(run)
+    assert run.stdout.read_text() == f"{run.directory.resolve()}\n"
+
+
+def test_a_site_can_keep_the_users_environment_out_of_its_jobs(
+    lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "of the shell")
+    run = lsf.submitted('echo "${SECRET:-none}"', policies=Policies.model_validate({"export": "none"}))
+    polled(run)
+    assert run.stdout.read_text() == "none\n"
+
+
+# ---- submission
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"queue": "nowhere"}, "No such queue"),
+        ({"nodes": 5}, "Too many processors requested"),
+        ({"time_limit": 3 * 3600.0}, "Cannot exceed queue's hard limit"),
+    ],
+)
+def test_what_lsf_refuses_is_refused_in_its_words(lsf: FakeLsf, asked: dict[str, object], words: str) -> None:
+    with pytest.raises(SubmitRefused, match=words):
+        lsf.submitted("true", **asked)
+
+
+def test_lsf_that_is_down_is_unreachable(lsf: FakeLsf) -> None:
+    lsf.set(down=True)
+    with pytest.raises(SchedulerUnreachable, match="LSF is down"):
+        lsf.submitted("true")
+
+
+def test_an_lsf_that_never_answers_is_unreachable(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lsf_module, "_SUBMIT_SECONDS", 0.5)
+    monkeypatch.setattr(lsf_module.bjobs, "_TRIES", {})
+    lsf.set(down=True)
+    with pytest.raises(SchedulerUnreachable) as caught:
+        lsf.submitted("true")
+    assert "bjobs -a -Jd run-1" in (caught.value.hint or "")
+
+
+def test_a_machine_without_lsf_is_told_apart(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = lsf.run("true")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(MissingPrecondition, match="bsub cannot be started"):
+        Lsf().submit(run, time_limit=None)
+
+
+def test_what_a_site_prints_with_every_submission_does_no_harm(lsf: FakeLsf) -> None:
+    lsf.set(noise="Job <7> was your last one. Project <x> has 12 hours left.")
+    run = lsf.submitted("true")
+    assert (run.document("job") or {})["id"] == "101"
+
+
+def test_a_value_that_lsf_would_take_for_an_option_is_refused(lsf: FakeLsf) -> None:
+    run = lsf.run("echo 'a\n#BSUB -q other\n'")
+    with pytest.raises(Exception, match="LSF would take it for an option"):
+        Lsf().submit(run, time_limit=None)
+    assert lsf.calls("bsub") == []
+
+
+# ---- ends that others make
+
+
+def test_a_job_that_reaches_its_run_limit_has_timed_out(lsf: FakeLsf, polled: Poll) -> None:
+    lsf.set(minute=0.3)
+    status = polled(lsf.submitted("sleep 60", time_limit=60.0))
+    assert (status.state, (status.reason or "").split(":")[0]) == (State.TIMEOUT, "TERM_RUNLIMIT")
+
+
+def test_a_job_that_somebody_else_kills_is_cancelled(
+    lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = lsf.submitted("sleep 60")
+    polled(run, is_running)
+    subprocess.run(["bkill", "101"], env=os.environ | {"FAKE_LSF_KILLER": "TERM_ADMIN"}, check=True)
+    status = polled(run)
+    assert (status.state, status.reason) == (
+        State.CANCELLED,
+        "TERM_ADMIN: job killed by root or LSF administrator",
+    )
+
+
+def test_a_job_that_lsf_kills_for_its_memory_ran_out_of_memory(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("sleep 60")
+    polled(run, is_running)
+    subprocess.run(["bkill", "101"], env=os.environ | {"FAKE_LSF_KILLER": "TERM_MEMLIMIT"}, check=True)
+    assert polled(run).state is State.OUT_OF_MEMORY
+
+
+def test_the_reason_counts_though_lsf_tells_it_late(lsf: FakeLsf, polled: Poll) -> None:
+    lsf.set(minute=0.3, lag=1.0, parse_script=True)
+    run = lsf.submitted("sleep 60", time_limit=60.0)
+    polled(run, lambda _: run.status().state is State.CANCELLED)
+    assert polled(run).state is State.TIMEOUT
+
+
+def test_the_reason_stays_known_when_lsf_has_forgotten_the_job(lsf: FakeLsf, polled: Poll) -> None:
+    lsf.set(minute=0.3)
+    run = lsf.submitted("sleep 60", time_limit=60.0)
+    polled(run)
+    lsf.set(clean_period=0.0)
+    assert Lsf().poll([run])[0].state is State.TIMEOUT
+
+
+def test_a_job_that_kills_its_own_script_has_failed(
+    lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judgement, "GRACE_SECONDS", 0.3)
+    status = polled(lsf.submitted("kill -KILL $PPID; sleep 60"))
+    assert (status.state, "without a word of its own" in (status.reason or "")) == (State.FAILED, True)
+
+
+def test_a_job_that_can_never_start_is_refused_and_taken_back(lsf: FakeLsf) -> None:
+    lsf.set(pending="Dependency condition invalid or never satisfied")
+    run = lsf.submitted("true")
+    (status,) = Lsf().poll([run])
+    assert (status.state, len(lsf.calls("bkill"))) == (State.REFUSED, 1)
+
+
+# ---- cancel
+
+
+def test_a_running_job_ends_in_the_state_that_was_asked_for(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("sleep 60")
+    polled(run, is_running)
+    Lsf().cancel(run, state=State.INTERRUPTED)
+    assert Lsf().poll([run])[0].state is State.INTERRUPTED
+
+
+def test_a_cancelled_job_leaves_no_process(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted('trap "" INT TERM; sleep 61.25')
+    polled(run, is_running)
+    Lsf().cancel(run, state=State.CANCELLED)
+    time.sleep(0.2)
+    assert subprocess.run(["pgrep", "-f", "sleep 61.25"], capture_output=True, check=False).stdout == b""
+
+
+def test_a_pending_job_is_cancelled_without_having_begun(lsf: FakeLsf) -> None:
+    lsf.set(pending="Not enough job slot(s)")
+    run = lsf.submitted("touch began")
+    Lsf().cancel(run, state=State.CANCELLED)
+    assert (run.status().state, (run.directory / "began").exists()) == (State.CANCELLED, False)
+
+
+def test_what_has_ended_is_not_cancelled_again(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("true")
+    polled(run)
+    Lsf().cancel(run, state=State.CANCELLED)
+    assert (run.status().state, lsf.calls("bkill")) == (State.COMPLETED, [])
+
+
+def test_a_cancellation_that_lsf_did_not_hear_leaves_no_trace(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("sleep 60")
+    polled(run, is_running)
+    lsf.set(down=True)
+    with pytest.raises(SchedulerUnreachable):
+        Lsf().cancel(run, state=State.CANCELLED)
+    assert not (run.directory / "reason").exists()
+
+
+# ---- polling
+
+
+def test_one_question_serves_all_runs(lsf: FakeLsf) -> None:
+    lsf.set(pending="Not enough job slot(s)")
+    runs = [lsf.submitted("true", f"run-{number}") for number in range(5)]
+    assert [status.state for status in Lsf().poll(runs)] == [State.PENDING] * 5
+    assert len(lsf.calls("bjobs")) == 1
+
+
+def test_runs_that_have_ended_cost_no_question(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("true")
+    polled(run, lambda _: run.status().state is State.COMPLETED)
+    before = len(lsf.calls("bjobs"))
+    Lsf().poll([run, run])
+    assert len(lsf.calls("bjobs")) == before
+
+
+def test_while_lsf_is_down_the_status_known_last_stands(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("sleep 60")
+    polled(run, is_running)
+    lsf.set(down=True)
+    (status,) = Lsf().poll([run])
+    assert (status.state, "LSF is down" in (status.reason or "")) == (State.RUNNING, True)
+
+
+def test_a_job_whose_end_lsf_missed_is_followed_to_its_end(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("while [[ ! -e go ]]; do sleep 0.02; done")
+    polled(run, is_running)
+    lsf.set(down=True)
+    (run.directory / "go").touch()
+    assert polled(run).state is State.COMPLETED
+
+
+def test_a_job_that_lsf_forgets_for_a_moment_is_not_lost(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("sleep 60")
+    polled(run, is_running)
+    lsf.set(hide=True)
+    (forgotten,) = Lsf().poll([run])
+    lsf.set(hide=False)
+    (remembered,) = Lsf().poll([run])
+    assert (forgotten.state, remembered.state, "unclear" in (run.document("job") or {})) == (
+        State.RUNNING,
+        State.RUNNING,
+        False,
+    )
+
+
+def test_a_job_that_vanishes_is_lost(lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judgement, "GRACE_SECONDS", 0.3)
+    run = lsf.submitted("sleep 60")
+    polled(run, is_running)
+    lsf.set(hide=True)
+    assert polled(run).state is State.LOST
+
+
+def test_a_job_that_lsf_has_cleaned_away_is_looked_up_in_its_history(
+    lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judgement, "GRACE_SECONDS", 0.3)
+    lsf.set(minute=0.3, interval=0.0)
+    run = lsf.submitted("trap '' USR2 INT TERM; kill -KILL $PPID; sleep 60", time_limit=60.0)
+    deadline = time.monotonic() + 20
+    while "ended" not in lsf.job("101"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    lsf.set(clean_period=0.0)
+    assert (polled(run).state, len(lsf.calls("bhist"))) == (State.FAILED, 1)
+
+
+# ---- hidl itself is killed
+
+
+def test_a_run_is_found_again_by_another_hidl(lsf: FakeLsf, polled: Poll) -> None:
+    """The job is submitted by a process that has ended by the time its end is looked for."""
+    run = lsf.run("sleep 0.5")
+    program = f"""
+import os, signal
+from pathlib import Path
+from hidl_cli.record.run import Run
+from hidl_cli.schedulers.lsf import Lsf
+Lsf().submit(Run(Path({str(run.directory)!r})), time_limit=None)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=False)
+    assert polled(run).state is State.COMPLETED
+
+
+def test_a_hidl_killed_before_it_noted_the_job_finds_it_by_the_runs_name(lsf: FakeLsf, polled: Poll) -> None:
+    run = lsf.submitted("sleep 60")
+    (run.directory / "job.json").unlink()
+    polled(run, is_running)
+    Lsf().cancel(run, state=State.CANCELLED)
+    assert (json.loads((run.directory / "job.json").read_text())["id"], run.status().state) == ("101", State.CANCELLED)
