@@ -53,7 +53,7 @@ def draft(found: Found, name: str) -> Draft:
     """The site file for what was found; a machine without a scheduler extends ``local``."""
     if found.batch is None:
         items, remarks = list(_workstation(found, name)), found.remarks
-        what = "no scheduler's programs are on the PATH"
+        what = "a machine without a scheduler"
     else:
         grouped = parts(found.batch)
         items = list(_cluster(found, found.batch, grouped, name))
@@ -150,8 +150,9 @@ def _interconnect(found: Found) -> Iterator[Item]:
 
 def _node_type(kind: Kind, found: Found, scheduler: str) -> Item:
     hardware = kind.hardware
-    here = found.hostname.partition(".")[0] in {node.name for node in kind.nodes}
-    why = f"{len(kind.nodes)} {'node' if len(kind.nodes) == 1 else 'nodes'}: {folded([node.name for node in kind.nodes], _EXAMPLES)}"
+    names = [node.name for node in kind.nodes]
+    why = f"{len(names)} {'node' if len(names) == 1 else 'nodes'}: {folded(names, _EXAMPLES)}"
+    here = found.hostname.partition(".")[0] in names
     if kind.features:
         why += f"; features {','.join(sorted(kind.features))}"
     facts = [

@@ -24,7 +24,9 @@ def explained(site: str | None, outcomes: Iterable[Outcome], schedulers: Mapping
         lines.append(f"{', '.join(others)} matched too, by fewer conditions")
     if count == 1:
         lines.append("one condition alone is weak ground: a further one under `match` makes it sure")
-    return "\n".join([*lines, f"without this match it would be `{others[0] if others else FALLBACK}`; --site overrides it"])
+    return "\n".join(
+        [*lines, f"without this match it would be `{others[0] if others else FALLBACK}`; --site overrides it"]
+    )
 
 
 def as_document(outcome: Outcome) -> dict[str, Any]:

@@ -91,9 +91,8 @@ def _of(queue: Queue, count: Mapping[Kind, int]) -> Iterator[Part]:
     yield Part(key, queue, main, asked.get(main), (*queue.remarks, mixed))
     for kind, feature in asked.items():
         if kind is not main:
-            yield Part(
-                f"{key}-{kind.name}"[:60], queue, kind, feature, (f"the {count[kind]} x {kind.name} of {queue.name}",)
-            )
+            here = f"the {count[kind]} x {kind.name} of {queue.name}"
+            yield Part(f"{key}-{kind.name}"[:60], queue, kind, feature, (here,))
 
 
 @cache

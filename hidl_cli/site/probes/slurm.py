@@ -20,12 +20,13 @@ _ACCESS = ("AllowAccounts", "AllowGroups", "AllowQos")
 
 
 def probe(host: Host) -> Batch | None:
-    """What Slurm is here; None where there is no ``scontrol``. Facts that it does not tell are left empty."""
+    """What Slurm is here; None where there is no ``scontrol``. Facts that it does not tell are left empty, all of them
+    where slurmctld gives no answer."""
     if host.which("scontrol") is None:
         return None
     config = dict(_CONFIG.findall(host.ask("scontrol", "show", "config", seconds=_SECONDS) or ""))
     if not config:
-        return Batch("slurm", remarks=("scontrol is on the PATH, but slurmctld gave no answer",))
+        return Batch("slurm")
     has_gpu_gres = "gpu" in config.get("GresTypes", "").split(",")
     nodes = tuple(
         _node(fields, has_gpu_gres)
