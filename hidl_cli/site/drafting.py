@@ -40,8 +40,8 @@ def target(name: str | None, output: str | None, default: str) -> Target:
         return Target(chosen, file / f"{chosen}.yaml")
     if file.name != f"{chosen}.yaml":
         raise UsageError(
-            f"site {chosen} cannot be written to {file.name}: hidl finds a site by its file's name",
-            hint=f"call the file {chosen}.yaml, or name the site {file.stem}",
+            f"site {chosen} cannot be written to {file.name}, as hidl finds a site by its file's name",
+            hint=f"call the file {chosen}.yaml",
         )
     return Target(chosen, file)
 

@@ -15,7 +15,7 @@ _VERSION = "SLURM_VERSION"
 _NOTHING = {"(null)", "N/A", "NONE", "UNLIMITED", "INFINITE", ""}
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=.*")  # what administrators write: it may look like other fields
 _FIELD = re.compile(r"(?:^| )([A-Za-z_]+)=(\S*)")
-_WALL = re.compile(r"(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d")
+_WALL = re.compile(r"([0-9]{1,5}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 _ACCESS = ("AllowAccounts", "AllowGroups", "AllowQos")
 
 
@@ -58,16 +58,16 @@ def _lines(text: str | None, first: str) -> Iterator[dict[str, str]]:
 
 
 def _node(fields: Mapping[str, str], has_gpu_gres: bool) -> Node:
-    sockets, per_socket = _number(fields.get("Sockets")), _number(fields.get("CoresPerSocket"))
+    sockets, per_socket = _number(fields.get("Sockets")) or None, _number(fields.get("CoresPerSocket"))
     reserved_cores = _number(fields.get("CoreSpecCount")) or 0
     memory = _number(fields.get("RealMemory"))
     gpus, model = gpus_of(fields.get("Gres", "")) if has_gpu_gres else (None, None)
     hardware = Hardware(
         sockets=sockets,
         cores=max(1, sockets * per_socket - reserved_cores) if sockets and per_socket else None,
-        threads_per_core=_number(fields.get("ThreadsPerCore")),
+        threads_per_core=_number(fields.get("ThreadsPerCore")) or None,
         # 1 MiB is what Slurm assumes of a node whose memory was not configured (slurm.conf, RealMemory)
-        memory_mib=memory - (_number(fields.get("MemSpecLimit")) or 0) if memory and memory > 1 else None,
+        memory_mib=max(1, memory - (_number(fields.get("MemSpecLimit")) or 0)) if memory and memory > 1 else None,
         gpus=gpus,
         gpu_model=model,
     )
@@ -82,6 +82,7 @@ def _node(fields: Mapping[str, str], has_gpu_gres: bool) -> Node:
 
 def _queue(fields: Mapping[str, str]) -> Queue:
     wall = fields.get("MaxTime", "")
+    fewest, most = max(1, _number(fields.get("MinNodes")) or 1), _number(fields.get("MaxNodes"))
     state = fields.get("State", "UP")
     admitted = [f"{key}={fields[key]}" for key in _ACCESS if fields.get(key, "ALL") != "ALL"]
     left_out = None
@@ -94,13 +95,15 @@ def _queue(fields: Mapping[str, str]) -> Queue:
         remarks.append(f"State={state}")
     if fields.get("OverSubscribe") == "EXCLUSIVE":
         remarks.append("OverSubscribe=EXCLUSIVE: jobs get whole nodes")
+    if most is not None and most < fewest:
+        remarks.append(f"MaxNodes={most} is less than MinNodes={fewest}")
     if fields.get("MaxNodes") == "UNLIMITED":
         remarks.append(f"MaxNodes=UNLIMITED (it has {fields.get('TotalNodes', '?')} nodes)")
     return Queue(
         name=fields["PartitionName"],
         is_default=fields.get("Default") == "YES",
-        min_nodes=max(1, _number(fields.get("MinNodes")) or 1),
-        max_nodes=_number(fields.get("MaxNodes")) or None,
+        min_nodes=fewest,
+        max_nodes=most if most and most >= fewest else None,
         max_wall=wall if _WALL.fullmatch(wall) else None,
         restricted=bool(admitted),
         left_out=left_out,
