@@ -41,6 +41,7 @@ def launch_of(name: str, family: Family, prefix: Path, words: list[str], **envir
 @given(values=VALUES)
 @example(values=NASTY)
 def test_values_and_arguments_reach_every_rank_letter_by_letter(
+    *,
     name: str,
     family: Family,
     stack: str,
