@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from hidl_cli.documents import write_text
-from hidl_cli.errors import SchedulerUnreachable
+from hidl_cli.errors import HidlError, SchedulerUnreachable
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
@@ -51,7 +51,7 @@ class Lsf:
         try:
             if job is not None:
                 commands.kill(job.id)
-        except SchedulerUnreachable:
+        except HidlError:
             (run.directory / "reason").unlink(missing_ok=True)
             raise
         if job is not None and not self._ends_within(run, _CANCEL_SECONDS):
@@ -60,7 +60,7 @@ class Lsf:
                 hint=f"hidl status {run.id} says when it has ended; `bkill -r {job.id}` takes it from LSF's list",
             )
         if not run.status().state.is_final:
-            run.end_as(state)
+            run.end_as(state, reason=None if job else "LSF knew no job of it")
 
     def _ends_within(self, run: Run, seconds: float) -> bool:
         """Does the job end in that time? LSF's word counts: the job's own comes before its last processes are gone."""

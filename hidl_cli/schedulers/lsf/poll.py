@@ -53,8 +53,13 @@ class Poller:
         return statuses
 
     def find(self, run: Run, *, max_age: float) -> Record | None:
-        """What LSF says of the run's job, None where it does not know it. Raises ``SchedulerUnreachable``."""
+        """What LSF says of the run's job, None where it does not know it.
+
+        Raises ``SchedulerUnreachable``, and ``HidlError`` where the job is with another cluster's LSF.
+        """
         each = _Open(run, ticket.ticket_of(run), Status(State.PENDING))
+        if self._is_elsewhere(each):
+            raise HidlError(self._where(each), hint="log in there, and try again")
         snapshot = self._board.look(max_age)
         if snapshot.error is not None:
             raise commands.unreachable(snapshot.error)
@@ -88,9 +93,8 @@ class Poller:
         return min(LAST_INTERVAL, max(FIRST_INTERVAL, (time.monotonic() - self._began) / 20))
 
     def _fate(self, each: _Open, snapshot: Snapshot, records: Sequence[Record]) -> Status:
-        elsewhere = each.ticket.cluster is not None and self._here is not None and each.ticket.cluster != self._here
-        if elsewhere:
-            return _as_before(each.said, f"the job is on cluster {each.ticket.cluster}, and this is {self._here}")
+        if self._is_elsewhere(each):
+            return _as_before(each.said, self._where(each))
         if snapshot.error is not None:
             return _as_before(each.said, snapshot.error)
         if snapshot.asked <= each.ticket.submitted:
@@ -101,6 +105,12 @@ class Poller:
         if record is not None and each.ticket.id is None:
             ticket.keep(each.run, replace(each.ticket, id=record.id))
         return self._carry_out(each, record, self._judge(each, record, snapshot))
+
+    def _is_elsewhere(self, each: _Open) -> bool:
+        return each.ticket.cluster is not None and self._here is not None and each.ticket.cluster != self._here
+
+    def _where(self, each: _Open) -> str:
+        return f"the job is on cluster {each.ticket.cluster}, and this is {self._here}"
 
     def _judge(self, each: _Open, record: Record | None, snapshot: Snapshot) -> Judgement:
         """The job's own word is read once more, after LSF's: it may have come in between."""

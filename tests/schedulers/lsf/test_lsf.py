@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hidl_cli.errors import MissingPrecondition, SchedulerUnreachable, SubmitRefused
+from hidl_cli.errors import HidlError, MissingPrecondition, SchedulerUnreachable, SubmitRefused
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers import scheduler
@@ -384,6 +384,13 @@ def test_a_job_of_another_cluster_is_left_alone(lsf: FakeLsf) -> None:
     ticket.keep(run, ticket.Ticket("101", "summit", time.time() - 3600))
     (status,) = Lsf().poll([run])
     assert (status.state, status.reason) == (State.PENDING, "the job is on cluster summit, and this is fake")
+
+
+def test_a_job_of_another_cluster_is_not_cancelled_from_here(lsf: FakeLsf) -> None:
+    run = lsf.run("true")
+    ticket.keep(run, ticket.Ticket("101", "summit", time.time() - 3600))
+    with pytest.raises(HidlError, match="the job is on cluster summit"):
+        Lsf().cancel(run, state=State.CANCELLED)
 
 
 # ---- politeness
