@@ -151,8 +151,11 @@ def test_several_threads_have_several_cores(jobs: Jobs) -> None:
     assert [rank["environment"]["SLURM_CPUS_PER_TASK"] for rank in jobs.told()] == ["2"] * 8
 
 
-def test_a_job_that_exports_nothing_starts_ranks_that_have_everything(jobs: Jobs) -> None:
-    ended = jobs.run("srun", "mpich", options="--export=NONE")
+@pytest.mark.parametrize(("name", "family", "arguments"), KINDS)
+def test_a_job_that_exports_nothing_starts_ranks_that_have_everything(
+    jobs: Jobs, name: str, family: Family, arguments: tuple[str, ...]
+) -> None:
+    ended = jobs.run(name, family, options="--export=NONE", launcher_arguments={name: arguments})
     assert ended.state == "COMPLETED", ended.stderr
     assert jobs.told()[7]["environment"]["FIXED"] == NASTY
 
