@@ -200,15 +200,14 @@ nodes = st.builds(
 
 @many
 @given(
-    hostname=hostile,
-    cluster=st.none() | hostile,
+    words=st.tuples(hostile, hostile, hostile),
     names=st.lists(hostile, min_size=3, max_size=3),
     known=st.lists(nodes, max_size=6),
-    module=hostile,
 )
 def test_whatever_a_machine_calls_its_parts_the_draft_is_in_order(
-    config: Path, tmp_path: Path, hostname: str, cluster: str | None, names: list[str], known: list[Node], module: str
+    config: Path, tmp_path: Path, words: tuple[str, str, str], names: list[str], known: list[Node]
 ) -> None:
+    hostname, cluster, module = words
     called = dict(zip(("q0", "q1", "q2"), names, strict=True))
     queues = tuple(
         Queue(name, restricted=True, remarks=(name,), is_default=number == 1) for number, name in enumerate(names)
@@ -244,16 +243,16 @@ values = st.sampled_from(
 def test_whatever_a_scheduler_prints_the_draft_is_in_order(
     config: Path, tmp_path: Path, system: str, changes: list[tuple[int, str]]
 ) -> None:
-    """Values of fields, and words of tables, are replaced anywhere in what the programs of a system printed."""
+    """Any values of fields, or words of tables, are replaced throughout what a program of a system printed."""
     host = recorded(system)
     survey(host, Machine("x86_64", None, None, 1, None, None))
-    texts = {command: text for command in host.asked if (text := host.ask(*command.split(" "))) is not None}
+    texts = {command: text for command in tuple(host.asked) if (text := host.ask(*command.split(" "))) is not None}
     assume(texts)
     for place, value in changes:
         command = sorted(texts)[place % len(texts)]
         words = re.split(r"([=\s]+)", texts[command])
-        words[place % len(words)] = value
-        texts[command] = "".join(words)
+        replaced = words[place % len(words)]
+        texts[command] = "".join(value if word == replaced else word for word in words)
     host.answers = texts
 
     try:
