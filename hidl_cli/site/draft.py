@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hidl_cli.mpi import Family
-from hidl_cli.site.node_kinds import Kind, folded, kinds, simple, unique
+from hidl_cli.site.node_kinds import Kind, folded, simple, unique
 from hidl_cli.site.probes.facts import Batch, Library
 from hidl_cli.site.probes.gpus import Cards, architecture
 from hidl_cli.site.probes.survey import Found
@@ -31,7 +31,6 @@ _STARTED_BY: dict[Family, tuple[str, ...]] = {
 #: What `srun --mpi=` each family was seen to start with; others depend on how they were built.
 _PMI: dict[Family, str] = {"mpich": "pmi2", "openmpi": "pmix", "cray-mpich": "cray_shasta"}
 _MOST_SHAPES, _LONGEST_PATTERN = 6, 500
-_MOST_KINDS = 100
 _EXAMPLES = 60  # characters of folded node names in a comment
 
 
@@ -54,15 +53,15 @@ def draft(found: Found, name: str) -> Draft:
     """The site file for what was found; a machine without a scheduler extends ``local``."""
     if found.batch is None:
         items, remarks = list(_workstation(found, name)), found.remarks
-        what = "no scheduler's programs are on the PATH"
+        what = "a machine without a scheduler"
     else:
-        grouped = parts(found.batch, kinds(found.batch.nodes)[:_MOST_KINDS])
+        grouped = parts(found.batch)
         items = list(_cluster(found, found.batch, grouped, name))
         remarks = (*found.batch.remarks, *found.remarks, *(f"left out: queue {one}" for one in grouped.left_out))
         what = f"{_SCHEDULERS[found.batch.scheduler]} {found.batch.version or '(version unknown)'}"
     head = [
         f"Drafted by `hidl site new` on {found.hostname}: {what}.",
-        "A comment says where what follows it is from. null is unknown: fill in what you know, correct what is wrong; "
+        "A comment says where what follows it is from; null is unknown. Fill in what you know, correct what is wrong:",
         f"`hidl site check {name}` lists what is still unknown.",
         *(f"- {remark}" for remark in remarks),
     ]
@@ -73,7 +72,7 @@ def _workstation(found: Found, name: str) -> Iterator[Item]:
     yield Item("name", name)
     yield Item("title", f"{found.hostname}, drafted by hidl")
     yield Item("extends", "local")
-    yield Item("match", (Item("hostname", literal(found.hostname)),), "`hostname`")
+    yield Item("match", (Item("hostname", literal(found.hostname)),), "this host's name")
     yield from _interconnect(found)
     own = _gpu_facts(found.cards, found.cards.model if found.cards else None)
     if own:
@@ -86,7 +85,7 @@ def _cluster(found: Found, batch: Batch, grouped: Parts, name: str) -> Iterator[
     scheduler = _SCHEDULERS[batch.scheduler]
     yield Item("name", name)
     yield Item("title", f"Cluster {batch.cluster or name}, drafted by hidl")
-    yield Item("sources", [f"{source} on {found.hostname}" for source in batch.sources])
+    yield Item("sources", [f"{', '.join(batch.sources)} (on {found.hostname})"])
     yield from _match(found.hostname, batch)
     yield from _interconnect(found)
     yield Item("scheduler", batch.scheduler)
@@ -151,8 +150,9 @@ def _interconnect(found: Found) -> Iterator[Item]:
 
 def _node_type(kind: Kind, found: Found, scheduler: str) -> Item:
     hardware = kind.hardware
-    here = found.hostname.partition(".")[0] in {node.name for node in kind.nodes}
-    why = f"{len(kind.nodes)} nodes: {folded([node.name for node in kind.nodes], _EXAMPLES)}"
+    names = [node.name for node in kind.nodes]
+    why = f"{len(names)} {'node' if len(names) == 1 else 'nodes'}: {folded(names, _EXAMPLES)}"
+    here = found.hostname.partition(".")[0] in names
     if kind.features:
         why += f"; features {','.join(sorted(kind.features))}"
     facts = [
@@ -204,7 +204,9 @@ def _mpi(libraries: Sequence[Library], launchers: Sequence[str], offered: Sequen
     """The MPI libraries; ``offered``: what `srun --mpi=` takes."""
     entries: list[Item] = []
     for library in libraries:
-        key = unique(simple(library.name) or library.family, (entry.key for entry in entries))
+        taken = [entry.key for entry in entries]
+        key = simple(library.name) or library.family
+        key = unique(f"{key}-module" if key in taken else key, taken)
         facts = [Item("family", library.family), Item("version", library.version)]
         if library.modules:
             facts.append(Item("modules", list(library.modules)))

@@ -115,12 +115,13 @@ class LivingCluster:
         self._cluster.up()
 
     def wait_until_saved(self) -> None:
-        """Wait until slurmctld has written down what it knows now, which it does some seconds later.
+        """Wait until slurmctld has written down what it knows now, which it does up to 5 s later, if at all.
 
-        If it is killed before, it forgets the youngest jobs, and ends those that it started.
+        If it is killed before, it forgets the youngest jobs, and ends those that it had started.
         """
-        known = time.time()
-        self.wait_until(lambda: (self.directory / "state" / "job_state").stat().st_mtime > known, 30)
+        state, known = self.directory / "state" / "job_state", time.time()
+        while time.time() < known + 7 and not (state.exists() and state.stat().st_mtime > known):
+            time.sleep(0.1)
 
     @contextmanager
     def restored(self) -> Iterator[LivingCluster]:

@@ -156,8 +156,10 @@ def test_up_makes_a_lost_network_anew_and_the_jobs_live_on(cluster: LivingCluste
 
 def test_a_job_that_is_cancelled_leaves_no_process_on_its_nodes(cluster: LivingCluster) -> None:
     with cluster.restored():
-        job = cluster("sbatch", "--parsable", "-N2", "--output=/dev/null", "--wrap=srun sleep 1234").stdout.strip()
-        cluster.wait_until(lambda: "sleep 1234" in cluster.processes("node2"), 20)
+        job = cluster(
+            "sbatch", "--parsable", "-wnode[1-2]", "--output=/dev/null", "--wrap=srun /usr/bin/sleep 1234"
+        ).stdout.strip()
+        cluster.wait_until(lambda: "/usr/bin/sleep 1234" in cluster.processes("node2"), 20)
         cluster("scancel", job)
         cluster.wait_until(lambda: not cluster.processes("node1") + cluster.processes("node2"), 30)
 

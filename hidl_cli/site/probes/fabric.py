@@ -90,6 +90,5 @@ def _devinfo(text: str) -> Iterator[Port]:
 
 def _blocks(start: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
     found = list(start.finditer(text))
-    ends = [one.start() for one in found[1:]] + [len(text)]
-    for one, end in zip(found, ends, strict=True):
-        yield one[1], text[one.end() : end]
+    for number, one in enumerate(found, start=1):
+        yield one[1], text[one.end() : found[number].start() if number < len(found) else None]

@@ -23,14 +23,13 @@ def probe(host: Host) -> Batch | None:
     """What LSF is here; None where there is no ``lsid``. LSF does not tell how many cores of a host jobs may use."""
     if host.which("lsid") is None:
         return None
-    identity = host.ask("lsid", seconds=_SECONDS) or ""
+    identity = host.ask("lsid", seconds=_SECONDS)
+    if not identity:
+        return Batch("lsf")
     cluster, version = _CLUSTER.search(identity), _VERSION.search(identity)
     default = _DEFAULT_QUEUES.search(host.ask("bparams", seconds=_SECONDS) or "")
     queues = tuple(_queues(host.ask("bqueues", "-l", seconds=_SECONDS) or "", default[1] if default else None))
     names = tuple(queue.name for queue in queues)
-    remarks = ["which hosts a queue has is not asked: each is drafted with all of them"]
-    if not identity:
-        remarks = ["lsid is on the PATH, but LSF gave no answer"]
     return Batch(
         "lsf",
         version=version[1] if version else None,
@@ -38,7 +37,7 @@ def probe(host: Host) -> Batch | None:
         nodes=tuple(_nodes(host, names)),
         queues=queues,
         sources=("lsid", "bqueues -l", "bparams", "lshosts -w", "bhosts -w"),
-        remarks=tuple(remarks),
+        remarks=("which hosts a queue has is not asked: each is drafted with all of them",),
     )
 
 
@@ -58,7 +57,7 @@ def _queues(text: str, default: str | None) -> Iterator[Queue]:
             is_default=name[1] == default,
             max_wall=_wall(float(limit[1])) if limit else None,
             restricted=bool(users and not {"all", "all users"} & {users[1]}),
-            remarks=tuple(remarks),
+            remarks=("which hosts a queue has is not asked: each is drafted with all of them",),
         )
 
 
