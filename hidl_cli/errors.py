@@ -45,6 +45,10 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+class HungUp(KeyboardInterrupt):
+    """The user's terminal is gone (SIGHUP): an interrupt that nobody asked for."""
+
+
 class HidlError(Exception):
     """Something failed: ``message`` says what and why, ``hint`` the next thing to do."""
 

@@ -13,7 +13,9 @@ ranks at once: the others would wait for it for ever.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 from contextlib import contextmanager
 
 from mpi4py import MPI
@@ -30,18 +32,24 @@ WRONG_WORLD = 86
 _NO_EXPECTATION = 2
 _INTERRUPTED = 130
 
-# A rank's number, as its launcher tells it: the message is printed once, by the rank whose number is 0.
-_RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
-_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
-_KIND_VARIABLES = (
-    "SLURM_NTASKS",
-    "SLURM_STEP_NUM_TASKS",
-    "PMIX_NAMESPACE",
-    "SLURM_MPI_TYPE",
-    "MPIRUN_RSH_LAUNCH",
-    "JSM_NAMESPACE_SIZE",
-    "FLUX_JOB_SIZE",
+# A launcher ends all ranks when the first has failed. Ranks that do not know of each other wait so long for all others
+# to get as far as they are, so that the message is printed, and the step's status is theirs, not that of a signal.
+_GATHERING_SECONDS = 2.0
+
+# A rank's number, as its launcher tells it: the message is printed once, by the rank whose number is 0. The first of
+# these that is set holds: inside a Slurm job, ranks of other launchers see the SLURM_PROCID of what started them.
+_RANK_VARIABLES = (
+    "MV2_COMM_WORLD_RANK",  # mpirun_rsh
+    "OMPI_COMM_WORLD_RANK",  # mpirun, jsrun
+    "JSM_NAMESPACE_RANK",  # jsrun
+    "PMIX_RANK",  # srun --mpi=pmix
+    "PMI_RANK",  # mpiexec, srun --mpi=pmi2
+    "PALS_RANKID",  # Cray's mpiexec
+    "FLUX_TASK_RANK",
+    "SLURM_PROCID",  # srun
 )
+_SIZE_VARIABLES = ("MV2_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE")
+_KIND_VARIABLES = ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMIX_NAMESPACE", "SLURM_MPI_TYPE", "MPIRUN_RSH_LAUNCH")
 
 
 def main(arguments: list[str]) -> int:
@@ -51,8 +59,11 @@ def main(arguments: list[str]) -> int:
         _say(f"hidl: ${EXPECTED_SIZE} must be the number of ranks that were asked for, not {expected!r}")
         return _NO_EXPECTATION
     if MPI.COMM_WORLD.size != int(expected):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if _speaks_for_all(os.environ):
             _say(explain(int(expected), MPI.COMM_WORLD.size, os.environ))
+        if MPI.COMM_WORLD.size == 1:
+            time.sleep(_GATHERING_SECONDS)
         return WRONG_WORLD
     if arguments:
         import runpy
@@ -72,7 +83,8 @@ def explain(expected: int, found: int, environment: Mapping[str, str]) -> str:
         why = (
             "The launcher's process-management interface and the MPI library of the program do not speak with each\n"
             "other: another MPI's mpiexec was used, or srun with an --mpi type that this library does not know.\n"
-            "Start the program with the mpiexec of the library named below."
+            "Start the program with the launcher of the library named below, or name the type that it knows: pmix for\n"
+            "Open MPI, pmi2 for MPICH and its kin (srun --mpi=list; `srun_mpi` of the MPI library in the site's file)."
         )
     else:
         what = f"{expected} ranks were asked for, but the MPI world has {found}"

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+pytest_plugins = ["tests.cluster.cluster"]
+
 REPOSITORY = Path(__file__).parent.parent
 PROGRAMS = REPOSITORY / "tests" / "programs"
 

@@ -7,6 +7,7 @@
     marks       which processes belong to the cluster: they carry its directory in their environment
     packages    the programs that it needs, from the distribution
     files       what its configuration files say, from templates/cluster/
+    subnets     which network is free
     network     a switch in a network namespace of its own, and cables to the nodes and to this machine
     nodes       the nodes: pid 1, sshd, slurmd
     services    munged, MariaDB, slurmdbd, slurmctld

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli import paths, process
-from hidl_cli.cluster import files, marks, network, packages, services
+from hidl_cli.cluster import files, marks, network, packages, services, subnets
 from hidl_cli.cluster import settings as settings_
 from hidl_cli.cluster.layout import Layout
 from hidl_cli.cluster.nodes import Node
@@ -75,7 +75,7 @@ class Cluster:
             self.layout.make()
             packages.install(accounting=wanted.accounting, log=self.layout.log("apt-get"), say=self._say)
             with held(_LOCKS / "networks" / "lock", self._say):
-                wanted = wanted.changed(subnet=network.choose_subnet(self.layout, wanted.subnet))
+                wanted = wanted.changed(subnet=subnets.choose(self.layout, wanted.subnet))
                 if before is not None and not before.same_nodes(wanted):
                     self._say("other nodes are asked for: taking the cluster down first")
                     self._end_processes(before)
@@ -111,6 +111,8 @@ class Cluster:
 
     def status(self) -> dict[str, Any]:
         """What of the cluster lives, and what Slurm says of its nodes: plain values."""
+        if (reason := packages.not_root_of_linux()) is not None:
+            raise reason  # whose processes are whose is told to root alone
         settings = self.settings
         daemons = [_daemon(service) for service in self._services(settings)]
         states = self._node_states() if daemons[-1]["answers"] else {}
@@ -147,6 +149,8 @@ class Cluster:
                 self._say(f"{service.name} started")
 
     def _ensure_nodes(self, settings: Settings, changed: frozenset[str]) -> None:
+        for share in settings.shares:
+            Path(share).mkdir(parents=True, exist_ok=True)
         for name, node in self.nodes.items():
             if started := node.start(settings):
                 self._say(f"{name} at {settings.address(name)}: {', '.join(started)} started")
@@ -208,4 +212,5 @@ def shared(named: Sequence[Path] = ()) -> tuple[str, ...]:
             raise UsageError(f"--share {share}: there is no such directory")
     own = [paths.user_data(), paths.user_state(), paths.user_config(), paths.user_cache()]
     own += [Path.home(), paths.shipped(), Path(sys.prefix), Path(sys.base_prefix)]
-    return tuple(sorted({str(path.absolute()) for path in (*named, *own) if files.is_private(path)}))
+    seen = (place for path in (*named, *own) for place in (path.absolute(), path.resolve()))
+    return tuple(sorted({str(place) for place in seen if files.is_private(place)}))

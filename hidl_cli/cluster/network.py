@@ -7,10 +7,8 @@ the switch and all cables away.
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from hidl_cli import process
 from hidl_cli.cluster import marks
 from hidl_cli.cluster.layout import Layout
 from hidl_cli.cluster.settings import Settings
-from hidl_cli.errors import HidlError, MissingPrecondition
+from hidl_cli.errors import HidlError
 
 ROLE = "switch"
 _SECONDS = 20.0
@@ -28,38 +26,6 @@ _SECONDS = 20.0
 def host_link(subnet: int) -> str:
     """The name of this machine's end of the cable to the switch."""
     return f"hidl{subnet}"
-
-
-def choose_subnet(layout: Layout, remembered: int | None) -> int:
-    """The K of a 10.77.K.0/24 that nobody uses, with its ports free; the one remembered where it can be.
-
-    ``MissingPrecondition`` where none is left.
-    """
-    links = {str(link["ifname"]): link.get("ifalias") for link in _ip_json("link", "show")}
-    networks = _networks_in_use()
-    roles = marks.find(layout.directory)
-
-    first = () if remembered is None else (remembered,)
-
-    def usable(subnet: int) -> bool:
-        settings = Settings(subnet=subnet)
-        here = subnet == remembered
-        if links.get(host_link(subnet)) != str(layout.directory):
-            network = ipaddress.ip_network(f"{settings.prefix}0/24")
-            if host_link(subnet) in links or any(network.overlaps(used) for used in networks):
-                return False
-        return all(
-            (here and role in roles) or _port_is_free(port)
-            for role, port in (("slurmctld", settings.slurmctld_port), ("slurmdbd", settings.slurmdbd_port))
-        )
-
-    for subnet in (*first, *range(256)):
-        if usable(subnet):
-            return subnet
-    raise MissingPrecondition(
-        "all networks 10.77.0.0/24 to 10.77.255.0/24, or the ports that belong to them, are in use",
-        hint="take a cluster down: hidl cluster down --directory DIR",
-    )
 
 
 def ensure_switch(layout: Layout, settings: Settings) -> bool:
@@ -120,9 +86,16 @@ def host_links(layout: Layout, settings: Settings | None) -> list[str]:
     mine = host_link(settings.subnet) if settings and settings.subnet is not None else None
     return [
         link["ifname"]
-        for link in _ip_json("link", "show")
+        for link in ip_json("link", "show")
         if link.get("ifalias") == str(layout.directory) or (link["ifname"] == mine and not link.get("ifalias"))
     ]
+
+
+def ip_json(*words: str) -> list[dict[str, Any]]:
+    """What ``ip -json`` says of links, addresses or routes, of IPv4 alone."""
+    completed = process.run(["ip", "-4", "-j", *words], env=marks.plain_environment(), timeout=_SECONDS)
+    entries = json.loads(completed.stdout or "[]")
+    return [entry for entry in entries if entry]  # some versions of ip print {} for what they leave out
 
 
 def _holder(layout: Layout) -> int | None:
@@ -143,27 +116,6 @@ def _start_holder(layout: Layout) -> int:
     raise HidlError("the namespace of the cluster's switch could not be made", hint=f"see {log}")
 
 
-def _networks_in_use() -> list[ipaddress.IPv4Network]:
-    """The networks of this machine's addresses and routes, without those wide ones that a narrower one may overrule."""
-    found = [
-        ipaddress.ip_network(f"{address['local']}/{address['prefixlen']}", strict=False)
-        for link in _ip_json("addr", "show")
-        for address in link.get("addr_info", [])
-    ]
-    found += [ipaddress.ip_network(r["dst"], strict=False) for r in _ip_json("route", "show") if r["dst"] != "default"]
-    return [network for network in found if isinstance(network, ipaddress.IPv4Network) and network.prefixlen > 8]
-
-
-def _port_is_free(port: int) -> bool:
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(("", port))
-        except OSError:
-            return False
-    return True
-
-
 def _devices(pid: int) -> list[str]:
     """The network devices in the namespace of a process; none where it has ended."""
     try:
@@ -175,12 +127,6 @@ def _devices(pid: int) -> list[str]:
 
 def _link_exists(name: str) -> bool:
     return Path(f"/sys/class/net/{name}").exists()
-
-
-def _ip_json(*words: str) -> list[dict[str, Any]]:
-    completed = process.run(["ip", "-4", "-j", *words], env=marks.plain_environment(), timeout=_SECONDS)
-    entries = json.loads(completed.stdout or "[]")
-    return [entry for entry in entries if entry]  # some versions of ip print {} for what they leave out
 
 
 def _ip(*words: str, inside: int | None = None, check: bool = True) -> None:

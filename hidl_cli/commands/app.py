@@ -24,7 +24,7 @@ from hidl_cli.commands import (
     workload,
 )
 from hidl_cli.commands.render import show_error, show_interrupt
-from hidl_cli.errors import ExitCode, HidlError
+from hidl_cli.errors import ExitCode, HidlError, HungUp
 
 
 class _Hidl(TyperGroup):
@@ -32,8 +32,8 @@ class _Hidl(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         # Being told to end is an interrupt too: children are ended, and what was begun is marked.
-        for ending in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(ending, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, _hang_up)
         try:
             return super().invoke(ctx)
         except HidlError as error:
@@ -42,6 +42,10 @@ class _Hidl(TyperGroup):
         except KeyboardInterrupt:
             show_interrupt()
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def _hang_up(*_: object) -> None:
+    raise HungUp
 
 
 app = typer.Typer(

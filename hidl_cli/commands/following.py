@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hidl_cli.commands.render import emit_json, say, stderr, stdout
+from hidl_cli.commands.render import emit_json, say, show_error, stderr, stdout
+from hidl_cli.commands.tables import runs_table, show_runs
+from hidl_cli.errors import ExitCode, HidlError, HungUp
 from hidl_cli.record.run import Run
-from hidl_cli.record.state import Status
+from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import Conclusion, conclude
-from hidl_cli.runs.follow import follow, scheduler_of
+from hidl_cli.runs.follow import end, ends_with_the_terminal, follow
 from hidl_cli.runs.history import document_of
+from hidl_cli.runs.plan import plan_of
 
 if TYPE_CHECKING:
     from hidl_cli.runs.plan import Plan
 
 
-def follow_and_judge(run: Run, plan: Plan, *, json: bool) -> None:
-    """Follow ``run`` to its end, judge it, print the outcome; leaves with the verdict's exit code."""
+def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> None:
+    """Follow ``run`` to its end, judge it, print the outcome; leaves with the verdict's exit code.
+
+    An interrupt ends a run that this command started (``own``), and otherwise only the following.
+    """
     with _Display(run, plan) as display:
-        status = follow(run, scheduler_of(plan), tell=display.update)
+        (status,) = follow([run], tell=display.update, interrupted=end_own if own else leave)
     conclusion = conclude(run, plan, status)
     if json:
         emit_json("hidl.run/1", **document_of(run))
@@ -29,6 +36,38 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool) -> None:
         show(run, conclusion)
     if conclusion.exit_code:
         raise typer.Exit(conclusion.exit_code)
+
+
+def follow_all(runs: Sequence[Run], *, json: bool) -> None:
+    """Follow several runs to their ends, judge each, print how each ended; leaves with the gravest exit code."""
+    lines = _Lines()
+    codes = {}
+    for run, status in zip(runs, follow(runs, tell=lines.update, interrupted=leave), strict=True):
+        try:
+            codes[run.id] = conclude(run, plan_of(run), status).exit_code
+        except HidlError as error:
+            codes[run.id] = error.exit_code
+            show_error(error)
+    if json:
+        emit_json("hidl.runs/1", runs=[document_of(run) for run in runs])
+    else:
+        show_runs([document_of(run) for run in runs])
+    gravest = min((code for code in codes.values() if code), default=ExitCode.OK)
+    if gravest:
+        raise typer.Exit(gravest)
+
+
+def end_own(run: Run, interrupt: KeyboardInterrupt) -> None:
+    """The user interrupts the command that started the run: it is to end too, but for a terminal that went away."""
+    if isinstance(interrupt, HungUp) and not ends_with_the_terminal(run):
+        return
+    say(f"ending run {run.id} (another time, --no-wait and hidl resume let it go on without you)")
+    end(run, State.INTERRUPTED)
+
+
+def leave(run: Run, _: KeyboardInterrupt) -> None:
+    """The user has seen enough of a run that was started before: it goes on."""
+    say(f"run {run.id} goes on; hidl resume {run.id} follows it again, hidl cancel {run.id} ends it")
 
 
 def show(run: Run, conclusion: Conclusion) -> None:
@@ -55,6 +94,8 @@ def show(run: Run, conclusion: Conclusion) -> None:
 def _show_metrics(steps: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
+    if not any(step["metrics"] for step in steps):
+        return
     table = Table("metric", "value", "unit", "ranks", "repetition", box=None, header_style="bold")
     for step in steps:
         for name, metric in step["metrics"].items():
@@ -74,6 +115,7 @@ class _Display:
         self._plan = plan
         self._output = _Tail(run.stdout) if len(plan.steps) == 1 else None
         self._step = 0
+        self._waiting = ""
         self._progress: Any = None
         self._task: Any = None
 
@@ -91,11 +133,12 @@ class _Display:
         if self._progress is not None:
             self._progress.stop()
 
-    def update(self, status: Status) -> None:
+    def update(self, _: Run, status: Status) -> None:
         """Show what is new."""
         if self._output is not None:
             self._output.show_new()
-        if status.step == self._step:
+        self._show_waiting(status)
+        if status.step in (self._step, 0):
             return
         self._step = status.step
         step = self._plan.steps[status.step - 1]
@@ -103,6 +146,68 @@ class _Display:
             self._progress.update(self._task, completed=status.step - 1, description=step.title)
         elif len(self._plan.steps) > 1:
             say(f"step {status.step} of {status.steps}: {step.title}")
+
+    def _show_waiting(self, status: Status) -> None:
+        """Say why it does not go on: it waits for its turn, or again after a node was lost, or nobody answers."""
+        waiting = _waiting(status)
+        if waiting and waiting != self._waiting:
+            if self._progress is not None:
+                self._progress.update(self._task, description=waiting)
+            else:
+                say(waiting)
+        self._waiting = waiting or self._waiting
+
+
+class _Lines:
+    """Shows several runs while they go on: a line whenever the state of one changes."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+
+    def update(self, run: Run, status: Status) -> None:
+        """Show what is new."""
+        text = _waiting(status) or status.state.value.lower()
+        if self._shown.get(run.id) != text:
+            self._shown[run.id] = text
+            say(f"{run.id}: {text}")
+
+
+class Table:
+    """The runs as a table that is drawn anew, on a terminal; else as ``_Lines``."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._lines = _Lines()
+        self._documents = {run.id: document_of(run) for run in runs}
+        self._live: Any = None
+
+    def __enter__(self) -> Table:
+        if stdout().is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=stdout(), transient=True, auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def update(self, run: Run, status: Status) -> None:
+        """Show what is new."""
+        if self._live is None:
+            self._lines.update(run, status)
+            return
+        new = document_of(run, status)
+        if new != self._documents[run.id] or self._live.renderable is None:
+            self._documents[run.id] = new
+            self._live.update(runs_table(list(self._documents.values())), refresh=True)
+
+
+def _waiting(status: Status) -> str:
+    """A run's state and why, where there is something to be told of one that has not ended."""
+    if status.state.is_final or not status.reason:
+        return ""
+    return f"{status.state.value.lower()}: {status.reason.partition(', expected')[0]}"
 
 
 class _Tail:

@@ -2,38 +2,64 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, RunArgument
+from hidl_cli.commands.arguments import JsonOption, RunArgument, complete_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hidl_cli.record.run import Run
 
 
 def status(
     run: RunArgument = None,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="Without RUN: how many of the last runs.")] = 10,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until they have ended.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show how a run fares, or the last runs."""
+    """Show how a run fares, or the last runs. The scheduler is asked once for all of them."""
     from itertools import islice
 
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_run, show_runs
+    from hidl_cli.errors import UsageError
     from hidl_cli.record.run import all_runs, find
     from hidl_cli.runs.history import document_of, refresh
+    from hidl_cli.runs.plan import readable
 
-    if run is not None:
-        document = document_of(refresh(find(run)))
-        if json:
-            emit_json("hidl.run/1", **document)
-        else:
-            show_run(document)
+    if watch and json:
+        raise UsageError("--watch and --json exclude each other", hint="hidl resume --json waits, and prints the end")
+    runs = list(islice(readable(all_runs()), number)) if run is None else [find(run)]
+    if watch:
+        _watch(runs)
         return
-    documents = [document_of(refresh(each)) for each in islice(all_runs(), number)]
-    if json:
+    documents = [document_of(each, status) for each, status in zip(runs, refresh(runs), strict=True)]
+    if run is not None:
+        if json:
+            emit_json("hidl.run/1", **documents[0])
+        else:
+            show_run(documents[0])
+    elif json:
         emit_json("hidl.runs/1", runs=documents)
     else:
         show_runs(documents)
+
+
+def _watch(runs: Sequence[Run]) -> None:
+    """Show the table of the runs anew until all have ended; without a terminal, a line for each change."""
+    from hidl_cli.commands.following import Table
+    from hidl_cli.commands.tables import show_runs
+    from hidl_cli.runs.follow import follow
+    from hidl_cli.runs.history import document_of, judge_if_ended
+
+    with Table(runs) as table:
+        statuses = follow(runs, tell=table.update)
+    for run, status in zip(runs, statuses, strict=True):
+        judge_if_ended(run, status)
+    show_runs([document_of(run, status) for run, status in zip(runs, statuses, strict=True)])
 
 
 def cancel(run: RunArgument = None) -> None:
@@ -54,11 +80,38 @@ def cancel(run: RunArgument = None) -> None:
     say(f"run {record.id}: {scheduler.poll([record])[0].state.value}")
 
 
-def resume(run: RunArgument = None, json: JsonOption = False) -> None:
-    """Follow a run that was started before (--no-wait, or hidl was killed) to its end, and judge it."""
-    from hidl_cli.commands.following import follow_and_judge
+def resume(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Runs, each by its id, its begin or end (default: the last run).",
+            autocompletion=complete_runs,
+        ),
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every run that has not ended.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Follow runs that were started before (--no-wait, or hidl was killed) to their ends, and judge them.
+
+    Ctrl-C ends the following, not the runs.
+    """
+    from hidl_cli.commands.following import follow_all, follow_and_judge
+    from hidl_cli.commands.render import say
+    from hidl_cli.errors import UsageError
     from hidl_cli.record.run import find
+    from hidl_cli.runs.history import unfinished
     from hidl_cli.runs.plan import plan_of
 
-    record = find(run)
-    follow_and_judge(record, plan_of(record), json=json)
+    if runs and all_:
+        raise UsageError("RUN and --all exclude each other")
+    if all_:
+        records = list(unfinished())
+        if not records:
+            say("no run is unfinished")
+    else:
+        records = list(dict.fromkeys(find(name) for name in runs or ["last"]))
+        if len(records) == 1:
+            follow_and_judge(records[0], plan_of(records[0]), json=json, own=False)
+            return
+    follow_all(records, json=json)

@@ -8,25 +8,31 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli.commands.render import printable, say, stdout
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from hidl_cli.runs.workload import Workload
 
 
 def show_table(rows: Sequence[Mapping[str, Any]], *, whole: Collection[str] = ()) -> None:
     """Print rows of one shape as a table; the keys are the heads of the columns, ``whole`` those that never wrap."""
-    from rich.table import Table
-    from rich.text import Text
-
     if not rows:
         say("none")
         return
+    stdout().print(_table(rows, whole))
+
+
+def _table(rows: Sequence[Mapping[str, Any]], whole: Collection[str] = ()) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, header_style="bold")
-    for head in rows[0]:
+    for head in rows[0] if rows else ():
         table.add_column(head, no_wrap=head in whole)
     for row in rows:
         table.add_row(
             *(Text(printable("" if value is None else str(value)), overflow="fold") for value in row.values())
         )
-    stdout().print(table)
+    return table
 
 
 def show_sites(documents: Sequence[dict[str, Any]]) -> None:
@@ -47,25 +53,36 @@ def show_sites(documents: Sequence[dict[str, Any]]) -> None:
 
 def show_runs(documents: Sequence[dict[str, Any]]) -> None:
     """The last runs, a line each."""
-    show_table(
-        [
-            {
-                "run": document["run"],
-                "state": document["state"],
-                "step": f"{document['step']}/{document['steps_planned']}",
-                "seconds": None if document["seconds"] is None else f"{document['seconds']:.1f}",
-                "stack": document["stack"],
-                "verdict": (document["verdict"] or {}).get("verdict"),
-            }
-            for document in documents
-        ]
-    )
+    show_table(_rows(documents))
+
+
+def runs_table(documents: Sequence[dict[str, Any]]) -> Table:
+    """The same, to be drawn anew."""
+    return _table(_rows(documents))
+
+
+def _rows(documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "run": document["run"],
+            "state": document["state"],
+            "job": document["job"],
+            "step": f"{document['step']}/{document['steps_planned']}",
+            "seconds": None if document["seconds"] is None else f"{document['seconds']:.1f}",
+            "stack": document["stack"],
+            "verdict": (document["verdict"] or {}).get("verdict"),
+            "reason": document["reason"],
+        }
+        for document in documents
+    ]
 
 
 def show_run(document: dict[str, Any]) -> None:
     """One run, a line for each thing known."""
-    keys = ("run", "directory", "created", "site", "stack", "workload", "launcher", "state", "seconds", "exit_status")
+    keys = ("run", "directory", "created", "site", "stack", "workload", "launcher")
     rows = [{"": key, " ": document[key]} for key in keys]
+    more = ("scheduler", "job", "state", "reason", "seconds", "exit_status")
+    rows += [{"": key, " ": document[key]} for key in more]
     rows.append({"": "step", " ": f"{document['step']} of {document['steps_planned']}"})
     verdict = document["verdict"]
     if verdict:

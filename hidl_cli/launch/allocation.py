@@ -62,7 +62,7 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: 
         job_name=job_name,
         nodes=nodes,
         ranks_per_node=fullest,
-        cores_per_rank=placements[0].threads_per_rank,
+        cores_per_rank=placements[0].threads_per_rank if placements[0].bind else None,
         gpus_per_node=node.gpus or None,
         memory_gib=node.memory_gib,
         time_limit=limits.time_limit(site, asked.partition, nodes, asked.time_limit),

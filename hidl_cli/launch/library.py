@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from hidl_cli.errors import UsageError
+from hidl_cli.launch.launchers import families
 from hidl_cli.mpi import Family, Library
 from hidl_cli.site.schema import Mpi, Site
 
@@ -31,18 +32,21 @@ def library_for(site: Site, own: Library, wanted: str | None) -> Library:
 def launcher_for(site: Site, library: Library, wanted: str | None) -> str:
     """The launcher of that name; None: the first of the site's that starts this library's ranks.
 
-    Raises ``UsageError`` where the site has it not, or has none.
+    Raises ``UsageError`` where the site has it not, or has none that does.
     """
-    offered = site.mpi[library.name].launchers if library.name in site.mpi else []
-    fitting = [name for name in offered or site.launchers if name in site.launchers] or list(site.launchers)
-    if not fitting:
+    if not site.launchers:
         raise UsageError(f"site {site.name} does not say which launcher it has", hint="`launchers` in its file")
-    if wanted is None:
-        return fitting[0]
-    if wanted not in fitting:
+    named = site.mpi[library.name].launchers if library.name in site.mpi else []
+    able = families.fitting(library.family)
+    offered = [name for name in named or site.launchers if name in site.launchers and name in able]
+    if wanted is None and offered:
+        return offered[0]
+    if wanted is None or wanted not in offered:
+        what = "no launcher" if wanted is None else f"no launcher {wanted!r}"
+        others = ", ".join(name for name in site.mpi if name != library.name)
         raise UsageError(
-            f"site {site.name} has no launcher {wanted!r} for MPI library {library.name}",
-            hint=f"it has: {', '.join(fitting)}",
+            f"site {site.name} has {what} for MPI library {library.name} ({library.family})",
+            hint=f"it has: {', '.join(offered)}" if offered else f"other MPI libraries (--mpi): {others or 'none'}",
         )
     return wanted
 

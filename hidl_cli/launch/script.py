@@ -19,6 +19,7 @@ def job_script(plan: Plan) -> str:
             "run": plan.run,
             "title": f"{plan.workload.name} on {plan.site}, stack {plan.stack}",
             "scheduler": plan.scheduler,
+            "launcher": plan.launcher,
             "header": plan.header,
             "modules": plan.modules,
             "activate": plan.activate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.errors import ExitCode, JobFailed, MetricMissing
+from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, SubmitRefused
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.metrics import read_metrics, unequal
@@ -39,10 +39,21 @@ class Conclusion:
 def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
     """Read and check the metrics of all steps, judge them, and write ``metrics.json`` and ``verdict.json``.
 
-    Raises ``JobFailed`` where the job did not end well, ``MetricMissing`` where a metric is not there.
+    Raises ``SubmitRefused`` where the job would never have started, ``JobFailed`` where it did not end well,
+    ``MetricMissing`` where a metric is not there, and ``HidlError`` where the verdict cannot be written.
     """
     if status.state is not State.COMPLETED:
-        raise JobFailed(_how_it_ended(run, status), hint=f"hidl logs {run.id}")
+        raise error_of(run, status)
+    try:
+        return _conclude(run, plan)
+    except OSError as error:
+        raise HidlError(
+            f"run {run.id} ended well, but its verdict cannot be written: {error}",
+            hint=f"make room in {run.directory}, then: hidl resume {run.id} (nothing is lost)",
+        ) from error
+
+
+def _conclude(run: Run, plan: Plan) -> Conclusion:
     try:
         steps = _steps(run, plan)
     except MetricMissing as error:
@@ -89,7 +100,10 @@ def _judge(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
             return Conclusion("fail", difference, "does every rank take part in the allreduce?", steps, None)
     scaling = plan.workload.scaling
     if scaling is None or plan.target is None or not plan.is_study:
-        return Conclusion(None, "one size only: there is no scaling to judge", None, steps, None)
+        agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
+        held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
+        reason = f"{held}one size only: there is no scaling to judge"
+        return Conclusion("pass" if agreed else None, reason, None, steps, None)
     from hidl_cli.results.scaling import Observation, judge
 
     study = judge(
@@ -106,17 +120,49 @@ def _judge(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
     return Conclusion(study.verdict, study.reason, study.hint, steps, study)
 
 
-def _how_it_ended(run: Run, status: Status) -> str:
-    words = {
-        State.FAILED: f"ended with status {status.exit_status} in step {status.step} of {status.steps}",
-        State.CANCELLED: "was cancelled",
-        State.INTERRUPTED: "was interrupted",
-        State.TIMEOUT: "reached its time limit",
-        State.LOST: "vanished without recording its end (killed, or the machine went down?)",
-    }
-    message = f"run {run.id} {words.get(status.state, f'is {status.state.value}')}"
-    tail = _tail(run)
-    return f"{message}\n{tail}" if tail and status.state is State.FAILED else message
+def error_of(run: Run, status: Status) -> HidlError:
+    """What a run that did not end well is told as: what became of it, the scheduler's reason, and the next step."""
+    if status.state is State.REFUSED:
+        return SubmitRefused(
+            f"run {run.id} was refused: {status.reason or 'the scheduler would never start it'}",
+            hint="ask for what the site admits (hidl site show), and run it again",
+        )
+    what, hint = _ENDS.get(status.state, (f"is {status.state.value}", "hidl logs {run}"))
+    if status.state is State.FAILED:
+        what = _failure(status)
+    reason = f" ({status.reason})" if status.reason else ""
+    message = f"run {run.id} {what}{reason}"
+    tail = _tail(run) if status.state in _TELLING else ""
+    return JobFailed(f"{message}\n{tail}" if tail else message, hint=hint.format(run=run.id))
+
+
+_ENDS = {
+    State.FAILED: ("failed", "hidl logs {run}"),
+    State.CANCELLED: ("was cancelled", "run it again"),
+    State.INTERRUPTED: ("was interrupted", "run it again; --no-wait and hidl resume leave it running meanwhile"),
+    State.TIMEOUT: (
+        "reached its time limit",
+        "hidl logs {run} shows how far it came; ask for more time with --time, or for fewer steps",
+    ),
+    State.NODE_FAIL: ("lost a node", "run it again: the fault is a node's (scontrol show node), not the program's"),
+    State.OUT_OF_MEMORY: (
+        "ran out of memory",
+        "fewer ranks on each node (--ranks-per-node), more nodes, or a smaller problem",
+    ),
+    State.PREEMPTED: ("had to make way for another job", "run it again, or under another --qos or --partition"),
+    State.LOST: (
+        "vanished without recording its end (killed, or the machine went down?)",
+        "hidl logs {run} shows how far it came; then run it again",
+    ),
+}
+#: The states of which the end of the job's stderr tells more.
+_TELLING = (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.LOST)
+
+
+def _failure(status: Status) -> str:
+    if status.exit_status is None:
+        return "failed before it could record a status"
+    return f"ended with status {status.exit_status} in step {status.step} of {status.steps}"
 
 
 def _tail(run: Run) -> str:

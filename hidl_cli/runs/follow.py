@@ -1,9 +1,9 @@
-"""Following a run to its end."""
+"""Following runs to their ends."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hidl_cli.record.run import Run
@@ -11,38 +11,84 @@ from hidl_cli.record.state import State, Status
 from hidl_cli.runs.plan import Plan, plan_of
 from hidl_cli.schedulers import Scheduler, scheduler
 
+#: The scheduler whose jobs nobody else can see, or wants to keep, once the user's terminal is gone.
+_OF_THIS_MACHINE = "local"
+
 
 def scheduler_of(plan: Plan) -> Scheduler:
     """The scheduler that the plan's job is with."""
     return scheduler(plan.scheduler)
 
 
-def follow(run: Run, asked: Scheduler, *, tell: Callable[[Status], None]) -> Status:
-    """Poll until the run has ended and return its final status; ``tell`` gets every status seen.
+class Watch:
+    """Runs that are looked at again and again: each scheduler is asked once for all of its runs."""
 
-    An interrupt (Ctrl-C) ends the run and all its processes, marks it INTERRUPTED and goes on as KeyboardInterrupt.
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs = tuple(runs)
+        self._with: dict[str, list[Run]] = {}
+        for run in runs:
+            self._with.setdefault(plan_of(run).scheduler, []).append(run)
+        self._schedulers = {name: scheduler(name) for name in self._with}
+        self._began = time.monotonic()
+
+    def poll(self) -> list[Status]:
+        """How the runs fare, in their order."""
+        found: dict[Path, Status] = {}
+        for name, runs in self._with.items():
+            statuses = self._schedulers[name].poll(runs)
+            found |= {run.directory: status for run, status in zip(runs, statuses, strict=True)}
+        return [found[run.directory] for run in self.runs]
+
+    def pause(self) -> None:
+        """Wait until it is time to look again."""
+        seconds = time.monotonic() - self._began
+        time.sleep(min((asked.pause(seconds) for asked in self._schedulers.values()), default=0))
+
+
+def follow(
+    runs: Sequence[Run],
+    *,
+    tell: Callable[[Run, Status], None],
+    interrupted: Callable[[Run, KeyboardInterrupt], None] | None = None,
+) -> list[Status]:
+    """Poll until the runs have ended and return their final statuses; ``tell`` gets every status seen of each.
+
+    ``interrupted`` is called for each run that has not ended when the user interrupts, and the interrupt goes on.
     """
-    since = time.monotonic()
+    watch = Watch(runs)
+    statuses: list[Status] = []
     try:
         while True:
-            (status,) = asked.poll([run])
-            tell(status)
-            if status.state.is_final:
-                return status
-            time.sleep(asked.pause(time.monotonic() - since))
-    except KeyboardInterrupt:
-        asked.cancel(run, state=State.INTERRUPTED)
+            statuses = watch.poll()
+            for run, status in zip(runs, statuses, strict=True):
+                tell(run, status)
+            if all(status.state.is_final for status in statuses):
+                return statuses
+            watch.pause()
+    except KeyboardInterrupt as interrupt:
+        for place, run in enumerate(runs):
+            if interrupted is not None and not (statuses and statuses[place].state.is_final):
+                interrupted(run, interrupt)
         raise
+
+
+def ends_with_the_terminal(run: Run) -> bool:
+    """Is the run to be ended when the user's terminal is gone? A job that waits in a queue is not."""
+    return plan_of(run).scheduler == _OF_THIS_MACHINE
+
+
+def end(run: Run, state: State) -> None:
+    """End the run and all its processes."""
+    scheduler_of(plan_of(run)).cancel(run, state=state)
 
 
 def read_log(run: Run, file: Path, *, follow: bool) -> Iterator[bytes]:
     """Yield what is in a log of the run; with ``follow``, also what is added until the run has ended."""
-    asked = scheduler_of(plan_of(run))
+    watch = Watch([run])
     seen = 0
     while True:
-        ended = (
-            not follow or asked.poll([run])[0].state.is_final
-        )  # asked first: what comes before the end is not missed
+        # asked first: what comes before the end is not missed
+        ended = not follow or watch.poll()[0].state.is_final
         if file.is_file():
             with file.open("rb") as opened:
                 opened.seek(seen)
@@ -52,4 +98,4 @@ def read_log(run: Run, file: Path, *, follow: bool) -> Iterator[bytes]:
                 yield new
         if ended:
             return
-        time.sleep(0.2)
+        watch.pause()

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hidl_cli.errors import MetricMissing
 from hidl_cli.record.run import Run, all_runs
-from hidl_cli.record.state import State
+from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import conclude
-from hidl_cli.runs.follow import scheduler_of
-from hidl_cli.runs.plan import plan_of
+from hidl_cli.runs.follow import Watch
+from hidl_cli.runs.plan import plan_of, readable
 
 
-def refresh(run: Run) -> Run:
-    """Bring the directory up to date: ask the scheduler, and judge a run that ended while nobody followed it."""
-    plan = plan_of(run)
-    (status,) = scheduler_of(plan).poll([run])
+def refresh(runs: Sequence[Run]) -> list[Status]:
+    """Bring the directories up to date: ask each scheduler once, and judge what ended while nobody followed it."""
+    statuses = Watch(runs).poll()
+    for run, status in zip(runs, statuses, strict=True):
+        judge_if_ended(run, status)
+    return statuses
+
+
+def judge_if_ended(run: Run, status: Status) -> None:
+    """Judge a run that ended well, unless that is done."""
     if status.state is State.COMPLETED and run.document("verdict") is None:
         with suppress(MetricMissing):  # the verdict says so
-            conclude(run, plan, status)
-    return run
+            conclude(run, plan_of(run), status)
 
 
-def document_of(run: Run) -> dict[str, Any]:
-    """One run as plain data: what it was, how it ended, its metrics and its verdict."""
+def unfinished(root: Path | None = None) -> Iterator[Run]:
+    """The runs whose jobs have not said that they ended, the newest first."""
+    return (run for run in readable(all_runs(root)) if not run.status().state.is_final)
+
+
+def document_of(run: Run, status: Status | None = None) -> dict[str, Any]:
+    """One run as plain data: what it was, how it fares (None: as its job said last), its metrics and its verdict."""
     plan = plan_of(run)
-    status = run.status()
+    status = status or run.status()
     metrics = run.document("metrics") or {}
     verdict = run.document("verdict") or {}
     return {
@@ -41,7 +51,10 @@ def document_of(run: Run) -> dict[str, Any]:
         "workload": plan.workload.name,
         "parameters": dict(plan.parameters),
         "launcher": plan.launcher,
+        "scheduler": plan.scheduler,
+        "job": (run.document("job") or {}).get("id"),
         "state": status.state.value,
+        "reason": status.reason,
         "step": status.step,
         "steps_planned": len(plan.steps),
         "seconds": status.seconds,
@@ -54,8 +67,8 @@ def document_of(run: Run) -> dict[str, Any]:
 
 def results(*, workload: str | None = None, root: Path | None = None) -> Iterator[dict[str, Any]]:
     """The documents of all runs that ended well, the newest first; of one workload where it is named."""
-    for run in all_runs(root):
-        if workload is None or plan_of(run).workload.name == workload:
-            document = document_of(refresh(run))
-            if document["state"] == State.COMPLETED.value:
-                yield document
+    runs = [run for run in readable(all_runs(root)) if workload is None or plan_of(run).workload.name == workload]
+    for run, status in zip(runs, refresh(runs), strict=True):
+        document = document_of(run, status)
+        if document["state"] == State.COMPLETED.value:
+            yield document

@@ -111,7 +111,7 @@ class Policies(Strict):
         "ntasks-per-node", description="how the ranks are asked for (`--ntasks-per-node`)"
     )
     cpus: Literal["cpus-per-task", "none"] = Field(
-        "none", description="how the cores of a rank are asked for (`--cpus-per-task`)"
+        "cpus-per-task", description="how the cores of a rank are asked for; none: nodes are given whole"
     )
     memory: Literal["mem", "mem-per-cpu", "none"] = Field("none", description="how memory is asked for")
     gpus: Literal["gres", "gpus-per-node", "none"] = Field("none", description="how GPUs are asked for")

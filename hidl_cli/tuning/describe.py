@@ -122,8 +122,7 @@ def _full(variable: Variable) -> dict[str, Any]:
 
 def _reader(variable: Variable, family: Family) -> dict[str, Any]:
     reader = variable.reader(family)
-    since = f"{reader.relation}{reader.version}" if reader else ""
-    return {"family": family, "versions": since or None}
+    return {"family": family, "versions": (reader.versions or None) if reader else None}
 
 
 def _pattern(pattern: Pattern) -> dict[str, Any]:

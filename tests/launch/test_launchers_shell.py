@@ -1,9 +1,10 @@
-"""The shell functions that start ranks: run by bash, with a stand-in for mpirun_rsh that quotes as little as that does."""
+"""The shell functions that start ranks, run by bash, with a stand-in for mpirun_rsh that quotes as little as it."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -188,6 +189,7 @@ def test_an_option_forwards_names_alone(tmp_path: Path) -> None:
     assert run(launch, tmp_path, SET="a b").stdout.split("\n") == ["first", "-x", "SET", "last", ""]
 
 
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
 def test_the_functions_pass_shellcheck(tmp_path: Path) -> None:
     file = tmp_path / "functions.sh"
     file.write_text("#!/usr/bin/env bash\n" + steps.functions())

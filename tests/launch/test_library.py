@@ -39,6 +39,12 @@ def test_a_launcher_that_does_not_serve_the_library_is_refused() -> None:
     assert caught.value.hint == "it has: mpirun_rsh"
 
 
+def test_where_no_launcher_of_the_site_starts_the_library_the_others_are_named() -> None:
+    with pytest.raises(UsageError, match=r"has no launcher for MPI library pytorch \(mpich\)") as caught:
+        launcher_for(site(launchers=["mpirun_rsh"]), OWN, None)
+    assert caught.value.hint == "other MPI libraries (--mpi): mv2, ompi"
+
+
 def test_a_site_whose_launchers_are_unknown_says_so() -> None:
     with pytest.raises(UsageError, match="does not say which launcher"):
         launcher_for(site(launchers=[]), OWN, None)

@@ -21,6 +21,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 VALUES = {
     "scheduler": "local",
+    "launcher": "mpiexec",
     "header": [],
     "modules": [],
     "mpi": None,

@@ -48,6 +48,22 @@ def test_a_stack_is_installed_verified_and_published(hidl: Hidl, root: Path) -> 
     assert list(prefix.glob("lib/python3*/site-packages/hidl_workloads/verify.py"))
 
 
+def test_open_mpi_is_verified_as_root_and_with_fewer_cores_than_ranks(hidl: Hidl, root: Path) -> None:
+    one_core = sorted(os.sched_getaffinity(0))[:1]
+    document = json.loads(
+        subprocess.run(
+            hidl.command("install", "openmpi", "--json"),
+            env=hidl.environment,
+            capture_output=True,
+            check=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, one_core),
+        ).stdout
+    )
+    (installed,) = document["installations"]
+    checks = json.loads(Path(installed["prefix"], "manifest.json").read_text())["verification"]["checks"]
+    assert [check["ok"] for check in checks] == [True] * len(checks)
+
+
 def test_again_is_nothing_to_do_and_starts_nothing(hidl: Hidl, root: Path) -> None:
     hidl("install", "mpi")
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}

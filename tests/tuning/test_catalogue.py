@@ -87,9 +87,11 @@ def test_a_variable_with_a_counterpart_is_known() -> None:
     assert [row["of"] for row in rows_of("counterparts") if not variables(row["of"])] == []
 
 
-def test_every_preset_is_read_by_its_family() -> None:
-    unread = [(p.family, name) for p in presets() for name in p.values if not variable(name, p.family)]
+def test_every_preset_is_read_by_its_family_from_its_version_on() -> None:
+    known = [(p, name, variable(name, p.family)) for p in presets() for name in p.values]
+    readers = [(p, name, found.reader(p.family) if found else None) for p, name, found in known]
 
+    unread = [(p.family, n) for p, n, reader in readers if not (reader and reader.admits((p.version or ">=0.1")[2:]))]
     assert unread == []
 
 
@@ -139,6 +141,10 @@ def test_what_only_the_binary_release_has_is_not_said_of_the_source_release() ->
         ("MV2_CPU_BINDING_POLCY", "MV2_CPU_BINDING_POLICY"),
         ("mv2_use_cuda", "MV2_USE_CUDA"),
         ("MVP_ENABLE_GPUS", "MVP_ENABLE_GPU"),
+        ("ucx_tls", "UCX_TLS"),
+        ("OMPI_mca_btl", "OMPI_MCA_btl"),
+        ("OMP_NUM_THREADS", None),
+        ("LD_LIBRARY_PATH", None),
         ("XYZZY", None),
     ],
 )
@@ -165,6 +171,11 @@ def test_since_which_version(relation: str, since: str, version: str | None, adm
     assert Reader("mvapich2", relation, since).admits(version) is admitted
 
 
+@pytest.mark.parametrize(("version", "admitted"), [("4.3.1", True), ("4.2.3", False), ("5.0.0", False), (None, True)])
+def test_until_which_version(version: str | None, admitted: bool) -> None:
+    assert Reader("mpich", ">", "4.2.3", "5.0.0").admits(version) is admitted
+
+
 @pytest.mark.parametrize(("version", "found"), [("2.3.7-1", (2, 3, 7)), ("4.1rc1", (4, 1)), ("5.0.0", (5,)), ("", ())])
 def test_the_numbers_of_a_version(version: str, found: tuple[int, ...]) -> None:
     assert numbers(version) == found
@@ -180,7 +191,19 @@ def asked(stack_prefix: Callable[[str], Path]) -> dict[str, str]:
 
 def test_every_control_variable_of_a_real_mpich_is_in_the_catalogue(asked: dict[str, str]) -> None:
     assert len(asked) > 400
-    assert [name for name in asked if not variable(name, "mpich")] == []
+    known = {name: variable(name, "mpich") for name in asked}
+    readers = {name: found.reader("mpich") for name, found in known.items() if found}
+
+    assert [name for name in asked if not (reader := readers.get(name)) or not reader.admits("5.0.2")] == []
+
+
+def test_the_catalogue_holds_nothing_that_a_real_mpich_does_not_know(
+    stack_prefix: Callable[[str], Path],
+) -> None:
+    binary = (stack_prefix("mpi") / "lib" / "libmpi.so.12").read_bytes()
+    read = {v.name for v in all_variables() if (reader := v.reader("mpich")) and reader.admits("5.0.2")}
+
+    assert [name for name in read if name.startswith("MPIR_CVAR_") and name.encode() not in binary] == []
 
 
 def test_the_defaults_are_those_of_a_real_mpich(asked: dict[str, str]) -> None:

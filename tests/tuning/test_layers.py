@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.errors import ExitCode, InvalidInput
@@ -58,6 +59,12 @@ def test_a_preset_names_its_source() -> None:
 @pytest.mark.parametrize(("version", "set_"), [("2.3.7", True), ("2.3.4", True), ("2.3.3", False), (None, True)])
 def test_deep_learning_support_is_a_preset_from_2_3_4_on(version: str | None, set_: bool) -> None:
     assert ("MV2_SUPPORT_DL" in tuned(Library("gdr", "mvapich2-gdr", version), gpus=True)) is set_
+
+
+def test_a_version_that_does_not_read_a_preset_does_not_get_it() -> None:
+    values = tuned(Library("gdr", "mvapich2-gdr", "2.2"), gpus=True)
+
+    assert values == {"MV2_USE_CUDA": "1", "MV2_USE_RDMA_CM": "0"}
 
 
 def test_gpus_of_amd_are_no_gpus_of_nvidia() -> None:
@@ -123,10 +130,20 @@ def test_a_fault_that_a_later_layer_hides_is_told_too() -> None:
         effective(GDR, [Layer("site s", {"MV2_USE_CUDA": "x"}), by_hand(MV2_USE_CUDA=1)], gpus=False)
 
 
-def test_a_misspelled_name_is_told_the_nearest() -> None:
-    (finding,) = refusal("mvapich2-gdr", MV2_USE_CDUA=1).findings
+@pytest.mark.parametrize(
+    ("family", "name", "meant"),
+    [
+        ("mvapich2-gdr", "MV2_USE_CDUA", "MV2_USE_CUDA"),
+        ("mvapich-plus", "MVP_ENABLE_GPUS", "MVP_ENABLE_GPU"),
+        ("mpich", "MPIR_CVAR_ALLREDUCE_INTRA_ALGORTHM", "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"),
+        ("openmpi", "OMPI_mca_btl", "OMPI_MCA_btl"),
+    ],
+)
+def test_a_misspelled_name_is_told_the_nearest(family: Family, name: str, meant: str) -> None:
+    (finding,) = refusal(family, **{name: 1}).findings
 
-    assert finding.suggestion == "MV2_USE_CUDA"
+    assert finding.message == f"there is no variable called `{name}` (command line)"
+    assert finding.suggestion == meant
 
 
 def test_a_misspelled_name_of_another_family_is_told_the_counterpart() -> None:
@@ -170,18 +187,47 @@ def test_a_variable_of_a_newer_version_is_refused() -> None:
     )
 
 
+def test_a_variable_that_a_newer_version_dropped_is_refused_with_its_new_name() -> None:
+    (finding,) = refusal("mpich", "5.0.2", MPIR_CVAR_CH4_OFI_EAGER_MAX_MSG_SIZE="64K").findings
+
+    assert "it is read by mpich before 5.0.0" in finding.message
+    assert finding.suggestion == "MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD"
+
+
 def test_where_the_version_is_unknown_any_variable_of_the_family_is_taken() -> None:
     assert tuned(Library("m", "mvapich2"), by_hand(MV2_ENABLE_SHARP_REDUCE=1)) == {"MV2_ENABLE_SHARP_REDUCE": "1"}
 
 
-@given(st.text(min_size=1), st.text())
-def test_no_arbitrary_name_is_taken(name: str, value: str) -> None:
-    assume(not name.startswith(("MV2_", "MPIR_", "MPICH_", "HYDRA_", "NCCL_", "SHARP_", "LD_PRELOAD", "MPI", "USE_")))
+@pytest.mark.parametrize("name", ["OMPI_MCA_a b", "UCX_A=B", "UCX_$(id)", "UCX_A;B", "OMPI_MCA_\n", "UCX_é", ""])
+def test_what_is_no_name_of_a_variable_is_refused(name: str) -> None:
+    (finding,) = refusal("openmpi", **{name: 1}).findings
 
-    with pytest.raises(InvalidInput) as refused:
-        effective(GDR, [Layer("command line", {name: value})], gpus=False)
+    assert "is no name of a variable" in finding.message
 
-    assert len(refused.value.findings) == 1
+
+@given(st.sampled_from(["", "OMPI_MCA_", "UCX_", "NCCL_"]), st.text(), st.text())
+def test_only_names_of_variables_with_values_on_one_line_are_taken(prefix: str, name: str, value: str) -> None:
+    try:
+        settings = effective(Library("o", "openmpi"), [Layer("command line", {prefix + name: value})], gpus=False)
+    except InvalidInput:
+        return
+
+    assert all(re.fullmatch(r"[A-Z_][A-Za-z0-9_]*=[^\n\r\0]*", f"{s.name}={s.value}") for s in settings)
+
+
+def test_a_name_that_is_all_but_a_known_one_is_a_misspelling() -> None:
+    (finding,) = refusal("cray-mpich", MPICH_GPU_SUPORT_ENABLED=1).findings
+
+    assert finding.suggestion == "MPICH_GPU_SUPPORT_ENABLED"
+
+
+def test_other_names_of_a_known_prefix_are_taken() -> None:
+    cray = Library("cray", "cray-mpich", "8.1.30")
+
+    assert tuned(cray, by_hand(MPICH_ENV_DISPLAY=1, MPICH_OFI_NIC_POLICY="gpu")) == {
+        "MPICH_ENV_DISPLAY": "1",
+        "MPICH_OFI_NIC_POLICY": "GPU",
+    }
 
 
 @given(st.text())

@@ -55,6 +55,24 @@ def test_of_many_singletons_only_the_first_speaks(mpi: Path) -> None:
     assert (completed.status, completed.stderr) == (86, "")
 
 
+def test_a_rank_s_number_is_its_launcher_s_not_that_of_the_slurm_step_around_it(mpi: Path) -> None:
+    names = [
+        "MV2_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_RANK",
+        "JSM_NAMESPACE_RANK",
+        "PMIX_RANK",
+        "PMI_RANK",
+        "PALS_RANKID",
+    ]
+    program = (
+        "from hidl_workloads.world import _speaks_for_all\n"
+        f"print([name for name in {names} if _speaks_for_all({{'SLURM_PROCID': '0', name: '1'}})])\n"
+        f"print([name for name in {names} if not _speaks_for_all({{'SLURM_PROCID': '1', name: '0'}})])"
+    )
+    completed = process.run([mpi / "bin" / "python", "-c", program], env=ranks.python_environment(), check=False)
+    assert completed.stdout == "[]\n[]\n"
+
+
 def test_a_world_of_another_size_ends_with_86_and_one_message(mpi: Path, tmp_path: Path) -> None:
     document = tmp_path / "metrics.json"
     completed = ranks.run(mpi, 2, *WORLD, "tells", HIDL_WORLD_SIZE="4", HIDL_METRICS=str(document))

@@ -5,6 +5,18 @@ from __future__ import annotations
 from hidl_cli.launch.launchers.contract import Launch, Request
 from hidl_cli.launch.launchers.families import require_fit
 
+#: Keeps mpirun from asking a scheduler whose variables happen to be set; Open MPI 4 and 5 read them by these names.
+_NO_SCHEDULER = {
+    "OMPI_MCA_ras": "^slurm,lsf,tm,gridengine",
+    "OMPI_MCA_plm": "rsh",
+    "PRTE_MCA_ras": "^slurm,lsf,pbs,gridengine",
+    "PRTE_MCA_plm": "ssh",
+}
+
+#: mpirun starts its daemons through srun, which in a job that was submitted with --export=NONE would do so without
+#: the variables by which they find their library.
+_EXPORT = {"SLURM_EXPORT_ENV": "ALL"}
+
 
 class Mpirun:
     """The ``mpirun`` of the very library: with another MPI's, N singletons would start."""
@@ -38,6 +50,7 @@ class Mpirun:
             argv=(*argv, *(() if forwarded else request.program)),
             forwarded=forwarded,
             rest=request.program if forwarded else (),
+            environment=_NO_SCHEDULER if request.on_one_host else _EXPORT,
             host_line=f"{{host}} slots={placement.ranks_per_node}",
             forward_option="-x",
         )

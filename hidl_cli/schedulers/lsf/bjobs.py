@@ -6,26 +6,16 @@ https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=information-termination-re
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hidl_cli import process
-from hidl_cli.errors import ProcessFailed, SchedulerUnreachable
-
-_SECONDS = 30.0
-_TRIES = {"LSB_NTRIES": "1"}  # LSF's commands wait for its daemons for ever unless told otherwise
+from hidl_cli.errors import SchedulerUnreachable
+from hidl_cli.schedulers.lsf.commands import call, said
 
 _FIELDS = ("jobid", "stat", "exit_code", "exit_reason", "job_description", "pend_reason")
 _RECORD = re.compile(r"\d+(\[\d+\])?\|")
 _NONE_AT_ALL = re.compile(r"No (unfinished |matching |started |pending )?job found")
-_NOT_FOUND = re.compile(r"Job <\S+> is not found")
-_DOWN = re.compile(
-    r"please wait|still trying|not responding|LSF is down|LIM is down|cannot connect|time(d)? ?out|library call"
-    r"|cannot contact|connection refused",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
@@ -40,28 +30,26 @@ class Record:
     pend_reason: str = ""
 
 
-def is_down(words: str) -> bool:
-    """Are these a command's words about an LSF that does not answer?"""
-    return bool(_DOWN.search(words))
+def ask() -> list[str]:
+    """The lines of LSF's answer about all jobs of this user, also of those that ended within its CLEAN_PERIOD.
 
-
-def ask() -> list[Record]:
-    """All jobs of this user, also those that ended within LSF's CLEAN_PERIOD; ``SchedulerUnreachable``."""
-    completed = _run("bjobs", "-a", "-noheader", "-o", f"{' '.join(_FIELDS)} delimiter='|'")
-    records = parse(completed.stdout)
-    words = (completed.stderr + completed.stdout).strip()
-    if records or _NONE_AT_ALL.search(words) or (completed.status == 0 and not words):
-        return records
+    Raises ``SchedulerUnreachable``.
+    """
+    completed = call("bjobs", "-a", "-noheader", "-o", f"{' '.join(_FIELDS)} delimiter='|'")
+    lines = completed.stdout.splitlines()
+    silent = completed.status == 0 and not (completed.stdout + completed.stderr).strip()
+    if silent or parse(lines) or _NONE_AT_ALL.search(said(completed)):
+        return lines
     raise SchedulerUnreachable(
-        f"LSF does not say how the jobs fare: {_first_line(words) or f'bjobs ended with status {completed.status}'}",
+        f"LSF does not say how the jobs fare: {said(completed)}",
         hint="the jobs go on; try again in a while, and see what `bjobs` and `lsid` say",
     )
 
 
-def parse(answer: str) -> list[Record]:
+def parse(lines: Iterable[str]) -> list[Record]:
     """Read what ``bjobs`` answered. A reason may go over several lines, and hold the delimiter."""
     rows: list[list[str]] = []
-    for line in answer.splitlines():
+    for line in lines:
         if _RECORD.match(line):
             rows.append(line.split("|", len(_FIELDS) - 1))
         elif rows and len(rows[-1]) == len(_FIELDS):
@@ -70,10 +58,11 @@ def parse(answer: str) -> list[Record]:
     return [Record(*("" if cell == "-" else cell.rstrip("; ") for cell in row)) for row in cells]
 
 
-def history(ids: Iterable[str]) -> list[Record]:
-    """What LSF's log files hold of jobs that ``bjobs`` has forgotten; those of which nothing is known are left out."""
-    completed = _run("bhist", "-l", "-n", "0", *ids)
-    return parse_history(completed.stdout)
+def history(id: str) -> Record | None:
+    """What LSF's log files hold of a job that ``bjobs`` has forgotten; None where they do not tell how it ended."""
+    return next(
+        (record for record in parse_history(call("bhist", "-l", "-n", "0", id).stdout) if record.id == id), None
+    )
 
 
 def parse_history(answer: str) -> list[Record]:
@@ -91,34 +80,3 @@ def parse_history(answer: str) -> list[Record]:
         elif code or reason or re.search(r"Completed <exit>|Exited by signal", block):
             records.append(Record(job[1], "EXIT", code[1] if code else "", reason[1].strip() if reason else ""))
     return records
-
-
-def kill(id: str) -> None:
-    """End a job; one that has ended, or that LSF knows no more, is no error. Raises ``SchedulerUnreachable``."""
-    completed = _run("bkill", id)
-    words = (completed.stderr + completed.stdout).strip()
-    gone = re.search(r"already finished|No matching job found|is not found", words)
-    if completed.status != 0 and not gone:
-        raise SchedulerUnreachable(
-            f"LSF did not end job {id}: {_first_line(words) or f'bkill ended with status {completed.status}'}",
-            hint=f"the job may go on; try again in a while, or `bkill {id}`",
-        )
-
-
-def environment(variables: dict[str, str]) -> dict[str, str]:
-    """The variables, and what makes LSF's commands give up where LSF does not answer."""
-    return variables | _TRIES
-
-
-def _first_line(words: str) -> str:
-    return next((line.strip() for line in words.splitlines() if line.strip()), "")
-
-
-def _run(*command: str) -> process.Completed:
-    try:
-        return process.run(command, env=environment(dict(os.environ)), timeout=_SECONDS, check=False)
-    except ProcessFailed as error:
-        raise SchedulerUnreachable(
-            f"LSF does not answer: {command[0]}: {_first_line(error.output)}",
-            hint="try again in a while; `lsid` says whether LSF can be reached from here",
-        ) from error

@@ -92,8 +92,8 @@ def _run_limit(seconds: float | None) -> str | None:
 
 
 def _environment(policies: Policies) -> list[str]:
-    """``-env``: without it LSF hands over the whole environment. The run's directory is always needed."""
-    return {"never": [], "all": ["-env all"], "none": ["-env HIDL_RUN_DIRECTORY"]}[policies.export]
+    """``-env``: without it LSF hands over the whole environment."""
+    return [] if policies.export == "never" else [f"-env {policies.export}"]
 
 
 def _refuse_what_lsf_has_not(allocation: Allocation, policies: Policies) -> None:

@@ -16,7 +16,8 @@ GRACE_SECONDS = 60.0
 #: How long a job may have no host at all before it counts as one that never starts: hosts come back after a reboot.
 _NO_HOST_SECONDS = 600.0
 
-_WAITING = {"PEND", "PROV", "WAIT", "PSUSP", "FWD_PEND"}
+#: LSF's words for a job that has not begun.
+WAITING = {"PEND", "PROV", "WAIT", "PSUSP", "FWD_PEND"}
 _RUNNING = {"RUN", "USUSP", "SSUSP", "UNKWN"}
 
 _ENDED_BY = {
@@ -63,11 +64,12 @@ class Judgement:
 def is_settled(status: Status) -> bool:
     """Is there nothing that LSF could add?
 
-    A job that somebody ends takes itself for cancelled, or, where its ranks got the signal first, for failed: only LSF
-    knows that it was the time limit. Once that is known, a reason stands beside the state.
+    A job that somebody ends takes itself for cancelled, or, where the launcher got the signal first, for failed, with
+    whatever status that one left: only LSF knows that it was the time limit. Once that is known, a reason stands beside
+    the state.
     """
     if status.state in (State.CANCELLED, State.FAILED):
-        return status.reason is not None or (status.state is State.FAILED and (status.exit_status or 0) < 128)
+        return status.reason is not None
     return status.state.is_final
 
 
@@ -82,7 +84,7 @@ def judge(status: Status, record: Record | None, *, pending: float, unclear: flo
     patient = unclear < GRACE_SECONDS
     if record is None:
         return _unknown(status, patient)
-    if record.stat in _WAITING:
+    if record.stat in WAITING:
         return _waiting(record, pending)
     if record.stat in _RUNNING:
         return _running(status, record, patient)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
+from hidl_cli.schedulers.board import Board, Snapshot
 from hidl_cli.schedulers.slurm import jobs, programs
 from hidl_cli.schedulers.slurm.jobs import Job
-from hidl_cli.schedulers.slurm.snapshot import Board, Snapshot
 
 #: How long nobody asks again after it did not answer.
 SILENCE_SECONDS = 300.0
+_SILENT = "accounting does not answer"
 
 
 class Accounting:
@@ -19,7 +19,7 @@ class Accounting:
     def __init__(self, board: Board, snapshot: Snapshot, cluster: str | None) -> None:
         self._board = board
         self._cluster = cluster
-        self._answers = time.time() - snapshot.accounting_failed > SILENCE_SECONDS
+        self._answers = not 0 < snapshot.age_of(_SILENT) < SILENCE_SECONDS
 
     def find(self, wanted: Mapping[str, tuple[str | None, str]], since: float) -> dict[str, Job]:
         """The jobs that it knows: by id, or else by directory among all the user's jobs since then.
@@ -30,12 +30,8 @@ class Accounting:
         told = self._ask(ids=ids) if ids else []
         if len(ids) < len(wanted):
             told += self._ask(since=since)
-        found: dict[str, Job] = {}
-        for mark, (number, directory) in wanted.items():
-            for job in told:
-                if job.directory in ("", directory) and (job.id == number or (number is None and job.directory)):
-                    found[mark] = job
-        return found
+        found = {mark: jobs.find(told, number, directory) for mark, (number, directory) in wanted.items()}
+        return {mark: job for mark, job in found.items() if job is not None}
 
     def _ask(self, *, ids: list[str] | None = None, since: float | None = None) -> list[Job]:
         """What it tells; nothing where it is not there, does not answer in time, or has not lately."""
@@ -49,6 +45,7 @@ class Accounting:
         except programs.NoAnswer:
             self._answers = False
         if not self._answers:
-            self._board.note(accounting_failed=True)
+            self._board.note(over=[_SILENT])
+            self._board.note(begun=[_SILENT])
             return []
         return jobs.read(completed.stdout.splitlines())

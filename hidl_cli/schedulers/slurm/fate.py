@@ -60,11 +60,26 @@ def as_before(said: Status, reason: str | None) -> Fate:
     return Fate(Verb.SHOW, replace(said, state=state, reason=reason))
 
 
-def fate(said: Status, job: Job, partition: Callable[[str], Mapping[str, str]], *, now: float | None = None) -> Fate:
-    """What becomes of a run of which Slurm knows the job."""
+def unanswered(said: Status, reason: str, *, now: float | None = None) -> Fate:
+    """What becomes of a run while Slurm does not answer: it goes on, unless its job has recorded its end."""
+    if _is_over(said, time.time() if now is None else now):
+        return Fate(Verb.END, replace(said, reason="as the job itself recorded it; Slurm did not answer"))
+    return as_before(said, reason)
+
+
+def fate(
+    said: Status,
+    job: Job,
+    partition: Callable[[str], Mapping[str, str]],
+    *,
+    asked: float = 0,
+    now: float | None = None,
+) -> Fate:
+    """What becomes of a run of which Slurm knows the job; ``asked``: when Slurm said so (seconds)."""
     now = time.time() if now is None else now
     if job.state is State.PENDING:
-        return _waiting(job, partition)
+        started_since = said.started is not None and said.started > asked - LAG_SECONDS
+        return as_before(said, None) if started_since else _waiting(job, partition)
     if job.state is State.RUNNING:
         return _running(said, job, now)
     by_itself = job.state in (State.COMPLETED, State.FAILED)
@@ -93,19 +108,22 @@ def _waiting(job: Job, partition: Callable[[str], Mapping[str, str]]) -> Fate:
 
 
 def _running(said: Status, job: Job, now: float) -> Fate:
-    if said.state.is_final and said.ended is not None and now - said.ended > GRACE_SECONDS:
+    if _is_over(said, now):
         return Fate(Verb.END, replace(said, reason=f"as the job itself recorded it; Slurm still says {job.word}"))
     reason = None if job.word == "RUNNING" else job.word
     return Fate(Verb.SHOW, replace(said, state=State.RUNNING, reason=reason))
 
 
+def _is_over(said: Status, now: float) -> bool:
+    """Has Slurm had its time to say more of an end that the job recorded?"""
+    return said.state.is_final and (said.ended is None or now - said.ended > GRACE_SECONDS)
+
+
 def _ended(said: Status, job: Job) -> Fate:
     """A final word of Slurm's: the script's is more exact where it ended by itself, Slurm's where it was ended."""
-    if job.state is State.COMPLETED:  # the script left with status 0, which it does as COMPLETED only
-        return Fate(Verb.END, replace(said, state=State.COMPLETED, exit_status=0, reason=None))
-    if job.state is State.FAILED:
-        state = said.state if said.state.is_final else State.FAILED
-        return Fate(Verb.END, replace(said, state=state, reason=_why(job)))
+    if job.state in (State.COMPLETED, State.FAILED):
+        state = said.state if said.state.is_final else job.state
+        return Fate(Verb.END, replace(said, state=state, reason=_why(job) if job.state is State.FAILED else None))
     return Fate(Verb.END, replace(said, state=job.state, reason=_why(job)))
 
 

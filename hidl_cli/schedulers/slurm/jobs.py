@@ -107,6 +107,16 @@ def read(lines: Iterable[str]) -> list[Job]:
     return [jobs[speaks_for_all([job.state for job in jobs])] for jobs in parts.values()]
 
 
+def find(jobs: Iterable[Job], number: str | None, directory: str) -> Job | None:
+    """The job of that number, or (None) the last one that was submitted from that directory.
+
+    A number alone is not believed: a controller that forgot its last jobs, or is set up anew, gives it to another.
+    """
+    if number is not None:
+        return next((job for job in jobs if job.id == number and job.directory in ("", directory)), None)
+    return max((job for job in jobs if job.directory == directory), key=lambda job: int(job.id), default=None)
+
+
 def minutes(limit: str) -> float | None:
     """Read a time limit in Slurm's form: ``days-hours:minutes:seconds``, ``minutes:seconds``; None: there is none."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)

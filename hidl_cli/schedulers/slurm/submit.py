@@ -69,8 +69,8 @@ def find_job(run: Run, card: Ticket) -> str | None:
     completed = programs.call(*jobs.squeue(programs.me(), cluster))
     if completed.status != 0:
         raise programs.NoAnswer(programs.said(completed))
-    found = [job.id for job in jobs.read(completed.stdout.splitlines()) if job.directory == ticket.directory_of(run)]
-    return max(found, key=int, default=None)
+    job = jobs.find(jobs.read(completed.stdout.splitlines()), None, ticket.directory_of(run))
+    return job.id if job else None
 
 
 def _preflight(run: Run) -> None:

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 SPOOL = Path(os.environ["FAKE_LSF"])
 SETTINGS: dict[str, Any] = {
-    "down": False,  # nobody answers; the commands wait LSB_NTRIES times, or for ever
+    "down": False,  # nobody answers (or, to the command named here); it waits LSB_NTRIES times, or for ever
     "parse_script": False,  # LSB_BSUB_PARSE_SCRIPT: "bsub FILE" reads FILE's #BSUB lines
     "minute": 60.0,  # how long a minute of a run limit takes, in seconds
     "interval": 0.4,  # JOB_TERMINATE_INTERVAL: between SIGINT, SIGTERM and SIGKILL
@@ -33,7 +33,9 @@ SETTINGS: dict[str, Any] = {
     "max_nodes": 4,  # of every queue
     "max_minutes": 120,  # RUNLIMIT of every queue
     "queues": ["batch", "debug"],
+    "mute": False,  # bsub takes the job, and then hangs
     "noise": "",  # what an esub of the site prints with every submission
+    "hosts": [],  # the compute nodes of every job; empty: node01, node02, ...
     "hide": False,  # bjobs forgets every job for the moment
 }
 VALUED = {"-nnodes", "-W", "-P", "-q", "-J", "-o", "-e", "-U", "-env", "-Jd", "-cwd", "-alloc_flags", "-R", "-n", "-M"}
@@ -55,7 +57,7 @@ def called(command: str) -> None:
     with (SPOOL / "calls").open("a") as file:
         file.write(shlex.join([command, *sys.argv[1:]]) + "\n")
     tries = int(os.environ.get("LSB_NTRIES", "1000000"))
-    while settings()["down"]:
+    while settings()["down"] in (True, command):
         print("LSF is down. Please wait ...", file=sys.stderr, flush=True)
         tries -= 1
         if tries <= 0:
@@ -87,6 +89,9 @@ def bsub() -> None:
     if settings()["noise"]:
         print(settings()["noise"])
     job = enter(given, command, script)
+    if settings()["mute"]:
+        save(job | {"ended": time.time()})  # it stays in the queue: nobody keeps it
+        time.sleep(3600)
     queue = f"queue <{given['-q']}>" if "-q" in given else "default queue <batch>"
     print(f"Job <{job['id']}> is submitted to {queue}.", flush=True)
     if os.fork() == 0:
@@ -180,7 +185,7 @@ def wait_for_dispatch(job: dict[str, Any]) -> None:
 
 def job_environment(job: dict[str, Any]) -> dict[str, str]:
     given = job["options"]
-    hosts = [f"node{number:02d}" for number in range(1, int(given.get("-nnodes", "1")) + 1)]
+    hosts = settings()["hosts"] or [f"node{number:02d}" for number in range(1, int(given.get("-nnodes", "1")) + 1)]
     hostfile = SPOOL / "jobs" / job["id"] / "hostfile"
     hostfile.write_text("".join(f"{host}\n" for host in ["launch1", *(host for host in hosts for _ in range(42))]))
     own = {
@@ -191,7 +196,7 @@ def job_environment(job: dict[str, Any]) -> dict[str, str]:
     }
     passed = dict(os.environ)
     if given.get("-env", "all") != "all":
-        passed = {name: os.environ[name] for name in [*given["-env"].split(","), "PATH", "HOME"] if name in os.environ}
+        passed = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     return passed | own
 
 

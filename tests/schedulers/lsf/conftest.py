@@ -16,7 +16,7 @@ import pytest
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.lsf import Lsf
+from hidl_cli.schedulers.lsf import Lsf, poll
 from hidl_cli.site.schema import Policies
 from hidl_cli.templates import render_script
 from tests.conftest import REPOSITORY
@@ -27,7 +27,9 @@ SCRIPT = """\
 #!/usr/bin/env bash
 {header}
 set -euo pipefail
-cd -- "${{HIDL_RUN_DIRECTORY:-$(dirname -- "${{BASH_SOURCE[0]}}")}}"
+directory=$(dirname -- "${{BASH_SOURCE[0]}}")
+[[ -e $directory/plan.json ]] || directory=$LS_SUBCWD
+cd -- "$directory"
 {functions}
 write_status() {{ # state exit-status end-time
     printf '{{"state": "%s", "exit_status": %s, "started": 1.0, "ended": %s, "step": 1, "steps": 1, "hosts": []}}' \\
@@ -111,6 +113,8 @@ def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLsf]:
     """The fake LSF, whose commands come first on PATH."""
     spool = tmp_path / "lsf"
     spool.mkdir()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(poll, "FIRST_INTERVAL", 0.02)
     monkeypatch.setenv("FAKE_LSF", str(spool))
     monkeypatch.setenv("PATH", f"{FAKE_LSF / 'bin'}:{os.environ['PATH']}")
     fake = FakeLsf(spool, tmp_path / "my runs")

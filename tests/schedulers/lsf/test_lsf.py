@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
-from hidl_cli.errors import MissingPrecondition, SchedulerUnreachable, SubmitRefused
+from hidl_cli.errors import HidlError, MissingPrecondition, SchedulerUnreachable, SubmitRefused
+from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers import lsf as lsf_module
 from hidl_cli.schedulers import scheduler
-from hidl_cli.schedulers.lsf import Lsf, judgement
+from hidl_cli.schedulers.lsf import Lsf, commands, judgement, poll, submit, ticket
 from hidl_cli.site.schema import Policies
 from tests.conftest import REPOSITORY
 from tests.schedulers.lsf.conftest import FakeLsf, is_running
@@ -115,19 +115,37 @@ def test_lsf_that_is_down_is_unreachable(lsf: FakeLsf) -> None:
         lsf.submitted("true")
 
 
-def test_an_lsf_that_never_answers_is_unreachable(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lsf_module, "_SUBMIT_SECONDS", 0.5)
-    monkeypatch.setattr(lsf_module.bjobs, "_TRIES", {})
-    lsf.set(down=True)
-    with pytest.raises(SchedulerUnreachable) as caught:
+def test_an_lsf_that_never_answers_leaves_open_whether_it_took_the_job(
+    lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "SUBMIT_SECONDS", 0.5)
+    monkeypatch.setattr(commands, "_TRIES", {})
+    monkeypatch.setattr(submit, "_SEARCHES", 1)
+    lsf.set(down="bsub")
+    with pytest.raises(SchedulerUnreachable, match="whether LSF took the job of run run-1 is not known"):
         lsf.submitted("true")
-    assert "bjobs -a -Jd run-1" in (caught.value.hint or "")
+
+
+def test_a_job_that_was_taken_without_an_answer_is_not_submitted_again(
+    lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "SUBMIT_SECONDS", 1.0)
+    lsf.set(mute=True, pending="Not enough job slot(s)")
+    run = lsf.submitted("true")
+    assert ((run.document("job") or {})["id"], len(lsf.calls("bsub"))) == ("101", 1)
+
+
+@pytest.mark.parametrize("asked", [{"queue": "nowhere"}, {"nodes": 5}])
+def test_what_lsf_refused_is_recorded(lsf: FakeLsf, asked: dict[str, object]) -> None:
+    with pytest.raises(SubmitRefused):
+        lsf.submitted("true", **asked)
+    assert Lsf().poll([Run(lsf.runs / "run-1")])[0].state is State.REFUSED
 
 
 def test_a_machine_without_lsf_is_told_apart(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
     run = lsf.run("true")
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(MissingPrecondition, match="bsub cannot be started"):
+    with pytest.raises(MissingPrecondition, match="cannot be started"):
         Lsf().submit(run, time_limit=None)
 
 
@@ -282,14 +300,10 @@ def test_a_job_that_lsf_forgets_for_a_moment_is_not_lost(lsf: FakeLsf, polled: P
     run = lsf.submitted("sleep 60")
     polled(run, is_running)
     lsf.set(hide=True)
-    (forgotten,) = Lsf().poll([run])
+    forgotten = polled(run, lambda status: status.reason is not None)
     lsf.set(hide=False)
-    (remembered,) = Lsf().poll([run])
-    assert (forgotten.state, remembered.state, "unclear" in (run.document("job") or {})) == (
-        State.RUNNING,
-        State.RUNNING,
-        False,
-    )
+    remembered = polled(run, lambda status: status.reason is None)
+    assert [forgotten.state, remembered.state] == [State.RUNNING, State.RUNNING]
 
 
 def test_a_job_that_vanishes_is_lost(lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,3 +352,68 @@ def test_a_hidl_killed_before_it_noted_the_job_finds_it_by_the_runs_name(lsf: Fa
     polled(run, is_running)
     Lsf().cancel(run, state=State.CANCELLED)
     assert (json.loads((run.directory / "job.json").read_text())["id"], run.status().state) == ("101", State.CANCELLED)
+
+
+def test_a_hidl_killed_while_it_submitted_is_not_taken_for_a_lost_job(lsf: FakeLsf) -> None:
+    run = lsf.run("true")
+    ticket.keep(run, ticket.Ticket(None, "fake", time.time() - 1))
+    (status,) = Lsf().poll([run])
+    assert status.state is State.PENDING
+
+
+def test_a_run_that_was_never_submitted_is_lost_in_the_end(
+    lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judgement, "GRACE_SECONDS", 0.3)
+    run = lsf.run("true")
+    ticket.keep(run, ticket.Ticket(None, "fake", time.time() - 2 * poll.SUBMISSION_SECONDS))
+    assert polled(run).state is State.LOST
+
+
+def test_the_number_of_a_job_of_somebody_elses_is_not_believed(lsf: FakeLsf) -> None:
+    """A cluster that is set up anew counts from the beginning."""
+    lsf.submitted("sleep 60", "run-1")
+    run = lsf.run("true", "run-0")
+    ticket.keep(run, ticket.Ticket("101", "fake", time.time() - 1))
+    (status,) = Lsf().poll([run])
+    assert (status.state, status.reason) == (State.PENDING, "LSF does not know the job; it may do so again")
+
+
+def test_a_job_of_another_cluster_is_left_alone(lsf: FakeLsf) -> None:
+    run = lsf.run("true")
+    ticket.keep(run, ticket.Ticket("101", "summit", time.time() - 3600))
+    (status,) = Lsf().poll([run])
+    assert (status.state, status.reason) == (State.PENDING, "the job is on cluster summit, and this is fake")
+
+
+def test_a_job_of_another_cluster_is_not_cancelled_from_here(lsf: FakeLsf) -> None:
+    run = lsf.run("true")
+    ticket.keep(run, ticket.Ticket("101", "summit", time.time() - 3600))
+    with pytest.raises(HidlError, match="the job is on cluster summit"):
+        Lsf().cancel(run, state=State.CANCELLED)
+
+
+# ---- politeness
+
+
+def test_processes_share_one_answer(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll, "FIRST_INTERVAL", 60.0)
+    monkeypatch.setattr(poll, "LAST_INTERVAL", 60.0)
+    lsf.set(pending="Not enough job slot(s)")
+    runs = [lsf.submitted("true", f"run-{number}") for number in range(3)]
+    for run in runs:
+        assert Lsf().poll([run])[0].state is State.PENDING
+    assert len(lsf.calls("bjobs")) == 1
+
+
+def test_an_old_answer_does_not_hide_that_a_job_has_begun(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
+    lsf.set(pending="Not enough job slot(s)")
+    run = lsf.submitted("sleep 60")
+    Lsf().poll([run])
+    lsf.set(pending="")
+    deadline = time.monotonic() + 10
+    while run.status().state is State.PENDING:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    monkeypatch.setattr(poll.Poller, "_interval", lambda _: 60.0)
+    assert Lsf().poll([run])[0].state is State.RUNNING

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.schedulers.lsf.bjobs import Record, is_down, parse, parse_history
+from hidl_cli.schedulers.lsf.bjobs import Record, parse, parse_history
+from hidl_cli.schedulers.lsf.commands import is_down
 
 ANSWER = """\
 Cannot connect to LSF. Please wait ...
@@ -46,7 +47,7 @@ Thu Mar 13 17:28:05: Submitted from host <login1>, to Queue <batch>;
 
 
 def test_each_job_is_a_record() -> None:
-    assert [(record.id, record.stat) for record in parse(ANSWER)] == [
+    assert [(record.id, record.stat) for record in parse(ANSWER.splitlines())] == [
         ("331590", "RUN"),
         ("331715", "PEND"),
         ("331716", "PEND"),
@@ -58,31 +59,31 @@ def test_each_job_is_a_record() -> None:
 
 
 def test_what_lsf_says_nothing_of_is_empty() -> None:
-    assert parse(ANSWER)[0] == Record("331590", "RUN", description="resnet50-1")
+    assert parse(ANSWER.splitlines())[0] == Record("331590", "RUN", description="resnet50-1")
 
 
 def test_a_reason_for_pending_over_several_lines_is_one() -> None:
-    assert parse(ANSWER)[2].pend_reason.endswith("(Resource: mem): 4 hosts")
+    assert parse(ANSWER.splitlines())[2].pend_reason.endswith("(Resource: mem): 4 hosts")
 
 
 def test_the_reason_of_an_end_is_kept_in_lsfs_words() -> None:
-    assert parse(ANSWER)[3].exit_reason == "TERM_RUNLIMIT: job killed after reaching LSF run time limit"
+    assert parse(ANSWER.splitlines())[3].exit_reason == "TERM_RUNLIMIT: job killed after reaching LSF run time limit"
 
 
 def test_the_description_tells_which_run_a_job_is() -> None:
-    assert parse(ANSWER)[4].description == "resnet50-5"
+    assert parse(ANSWER.splitlines())[4].description == "resnet50-5"
 
 
 def test_a_reason_may_hold_the_delimiter() -> None:
-    assert parse("1|PEND|-|-|-|a | b;\n")[0].pend_reason == "a | b"
+    assert parse(["1|PEND|-|-|-|a | b;"])[0].pend_reason == "a | b"
 
 
 def test_a_line_that_was_cut_off_is_no_record() -> None:
-    assert parse("1|RUN|-|-\n2|RUN|-|-|x|-\n") == [Record("2", "RUN", description="x")]
+    assert parse(["1|RUN|-|-", "2|RUN|-|-|x|-"]) == [Record("2", "RUN", description="x")]
 
 
-@given(st.text())
-def test_no_answer_breaks_the_reading(answer: str) -> None:
+@given(st.lists(st.text() | st.from_regex(r"[0-9]+\|.*")))
+def test_no_answer_breaks_the_reading(answer: list[str]) -> None:
     assert all(record.id for record in parse(answer))
 
 

@@ -61,7 +61,7 @@ def test_outside_a_job_of_lsf_it_says_so(tmp_path: Path) -> None:
 
 
 def test_in_a_job_the_output_goes_to_the_runs_files(tmp_path: Path) -> None:
-    completed = hosts(tmp_path, LSB_MCPU_HOSTS="a 1", LSB_JOBID="7", HIDL_RUN_DIRECTORY=str(tmp_path))
+    completed = hosts(tmp_path, LSB_MCPU_HOSTS="a 1", LSB_JOBID="7")
     assert (completed.stdout, (tmp_path / "stdout.log").read_text()) == ("", "a\n")
 
 

@@ -1,0 +1,182 @@
+"""The fixture ``cluster``: a real Slurm with four nodes for the whole session; tests may kill of it what they like."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.cluster import packages
+from hidl_cli.cluster.cluster import Cluster, shared
+
+FIXTURES = ("cluster", "second_cluster")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a cluster where none can be had, each test by its name."""
+    concerned = [item for item in items if not {*FIXTURES}.isdisjoint(getattr(item, "fixturenames", ()))]
+    if concerned and (obstacle := packages.obstacle(accounting=True)) is not None:
+        for item in concerned:
+            item.add_marker(pytest.mark.skip(reason=f"{item.nodeid} NEEDS A CLUSTER: {obstacle.message}"))
+
+
+class LivingCluster:
+    """A cluster that is up. It ends with this process, however that ends: see ``living``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    @property
+    def directory(self) -> Path:
+        """Its state."""
+        return self._cluster.layout.directory
+
+    @property
+    def conf(self) -> Path:
+        """Its slurm.conf."""
+        return self._cluster.layout.conf
+
+    @property
+    def ssh_config(self) -> Path:
+        """For ``ssh -F``, on this machine."""
+        return self._cluster.layout["ssh/config"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What hidl and Slurm's commands need to find it: ``hidl("run", ..., **cluster.environment)``."""
+        return {"SLURM_CONF": str(self.conf)}
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of its nodes."""
+        return self._cluster.settings.node_names
+
+    def __call__(self, *command: str, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run one of Slurm's commands, or any other, on this machine: ``cluster("squeue", "-h")``."""
+        environment = os.environ | self.environment | variables
+        return subprocess.run(
+            command, env=environment, cwd=self.directory, capture_output=True, text=True, timeout=timeout, check=False
+        )
+
+    def on(self, node: str, *command: str) -> str:
+        """What a command, run on a node by root and not by Slurm, prints."""
+        return self._cluster.nodes[node].run(command).stdout
+
+    def processes(self, node: str) -> list[str]:
+        """The command lines of what runs on a node: jobs and their steps, without the node's own daemons."""
+        return [process.command for process in self._cluster.nodes[node].processes()]
+
+    def state(self, node: str) -> str | None:
+        """The node's state as sinfo tells it; a ``*`` at its end: it does not answer."""
+        (found,) = (each for each in self._cluster.status()["nodes"] if each["name"] == node)
+        return None if found["state"] is None else str(found["state"])
+
+    def answers(self, daemon: str) -> bool:
+        """Whether munged, mariadbd, slurmdbd or slurmctld lives and does its work."""
+        service = self._cluster.service(daemon)
+        return bool(service.pids) and service.answers()
+
+    def kill(self, daemon: str) -> None:
+        """Kill munged, mariadbd, slurmdbd or slurmctld with SIGKILL; ``start`` or ``mend`` brings it back."""
+        self._cluster.service(daemon).kill()
+
+    def start(self, daemon: str) -> None:
+        """Start a daemon that was killed, and wait until it answers."""
+        self._cluster.service(daemon).ensure()
+
+    def restart(self, daemon: str) -> None:
+        """End a daemon in good order, start it again, and wait until it answers."""
+        self._cluster.restart(daemon)
+
+    def kill_node(self, node: str) -> None:
+        """Cut a node's power: all its processes end at once, and its address falls silent."""
+        self._cluster.nodes[node].kill()
+
+    def start_node(self, node: str) -> None:
+        """Start a node that was killed; Slurm finds that it is back a little later."""
+        self._cluster.start_node(node)
+
+    def kill_on(self, node: str, name: str) -> None:
+        """Kill sshd or slurmd on a node, and leave the rest of it alive."""
+        self.on(node, "pkill", "-KILL", "-x", name)
+
+    def switch(self, *, accounting: bool | None = None, enforce_limits: bool | None = None) -> None:
+        """Set EnforcePartLimits to ALL or NO, and take away or bring back the accounting; jobs live on."""
+        self._cluster.up(accounting=accounting, enforce_limits=enforce_limits)
+
+    def mend(self) -> None:
+        """Bring it up again: whatever has died of it lives afterwards."""
+        self._cluster.up()
+
+    def wait_until_saved(self) -> None:
+        """Wait until slurmctld has written down what it knows now, which it does up to 5 s later, if at all.
+
+        If it is killed before, it forgets the youngest jobs, and ends those that it had started.
+        """
+        state, known = self.directory / "state" / "job_state", time.time()
+        while time.time() < known + 7 and not (state.exists() and state.stat().st_mtime > known):
+            time.sleep(0.1)
+
+    @contextmanager
+    def restored(self) -> Iterator[LivingCluster]:
+        """Whatever is done to it within: afterwards it is whole, with accounting and limits, and has no jobs."""
+        try:
+            yield self
+        finally:
+            self._cluster.up(accounting=True, enforce_limits=True)
+            self("scancel", "--user=root")
+            self.wait_until(lambda: not self("squeue", "-h").stdout, 60)
+
+    @staticmethod
+    def wait_until(condition: Callable[[], object], seconds: float) -> None:
+        """Wait for something that Slurm does in its own time; fails where it takes longer."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
+            time.sleep(0.1)
+
+
+@contextmanager
+def living(directory: Path, *shares: Path, nodes: int, accounting: bool) -> Iterator[LivingCluster]:
+    """A cluster in ``directory`` that is brought up now and taken down at the end.
+
+    ``hidl cluster down`` is waiting for this process to close a pipe: by leaving the context, or by dying.
+    """
+    down = [sys.executable, "-m", "hidl_cli", "cluster", "down", "--purge", "--directory", str(directory)]
+    waiting = ["sh", "-c", 'read -r _; exec "$@"', "sh", *down]
+    repository = Path(__file__).parents[2]
+    log = directory.with_name(f"{directory.name}-down.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        log.open("w", encoding="utf-8") as told,  # not to a pipe: who reads it may be dead by then
+        subprocess.Popen(
+            waiting, cwd=repository, stdin=subprocess.PIPE, stdout=told, stderr=told, start_new_session=True
+        ) as guard,
+    ):
+        cluster = Cluster(directory)
+        cluster.up(nodes=nodes, accounting=accounting, shares=shared(shares))
+        yield LivingCluster(cluster)
+        guard.communicate(timeout=120)
+        assert guard.returncode == 0, log.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivingCluster]:
+    """Four nodes with accounting. All temporary directories of this session are seen on the nodes."""
+    base = tmp_path_factory.getbasetemp()
+    # The end of the path is that of a user's cluster: by it the site test-cluster is recognized.
+    with living(base / "hidl" / "cluster", base, nodes=4, accounting=True) as found:
+        yield found
+
+
+@pytest.fixture
+def second_cluster(tmp_path: Path) -> Iterator[LivingCluster]:
+    """One node without accounting, beside any other cluster."""
+    with living(tmp_path / "second", tmp_path, nodes=1, accounting=False) as found:
+        yield found

@@ -1,0 +1,338 @@
+"""The cluster as a whole: nodes of their own, one Slurm over them, mended by `up`, and gone after `down`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.cluster import marks, network
+from hidl_cli.cluster.cluster import Cluster
+from hidl_cli.errors import MissingPrecondition, UsageError
+from tests.cluster.cluster import LivingCluster
+from tests.conftest import Hidl
+
+# --- what one has -----------------------------------------------------------------------------------------------------
+
+
+def test_a_step_on_all_nodes_runs_on_four_hosts(cluster: LivingCluster) -> None:
+    assert sorted(cluster("srun", "-N4", "hostname").stdout.split()) == ["node1", "node2", "node3", "node4"]
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
+def test_what_one_node_writes_there_no_other_sees(cluster: LivingCluster, place: str) -> None:
+    cluster("srun", "-w", "node1", "touch", f"{place}/of-node1")
+    found = cluster("srun", "-N4", "-l", "sh", "-c", f"test -e {place}/of-node1 && hostname").stdout
+    assert (found.split()[1:], Path(place, "of-node1").exists()) == (["node1"], False)
+
+
+def test_a_shared_directory_is_seen_on_all_nodes(cluster: LivingCluster, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("from here\n")
+    assert cluster("srun", "-N4", "cat", str(tmp_path / "file")).stdout == "from here\n" * 4
+
+
+def test_no_node_sees_the_processes_of_another(cluster: LivingCluster) -> None:
+    told = cluster("srun", "-N4", "sh", "-c", "pgrep -c -x slurmd").stdout
+    assert told.split() == ["1", "1", "1", "1"]
+
+
+def test_each_node_sees_its_own_network_devices_alone(cluster: LivingCluster) -> None:
+    assert cluster.on("node3", "ls", "/sys/class/net").split() == ["eth0", "lo"]
+
+
+def test_root_goes_by_ssh_from_here_to_a_node_and_on_to_another(cluster: LivingCluster) -> None:
+    assert cluster("ssh", "-F", str(cluster.ssh_config), "node1", "ssh node2 hostname").stdout == "node2\n"
+
+
+def test_slurms_commands_find_the_cluster_on_the_nodes_too(cluster: LivingCluster) -> None:
+    found = cluster("ssh", "-F", str(cluster.ssh_config), "node4", "sinfo -h -p small -o %N")
+    assert (found.stdout, found.stderr) == ("node[1-2]\n", "")
+
+
+@pytest.mark.parametrize(("kind", "variable"), [("pmi2", "PMI_RANK"), ("pmix", "PMIX_RANK")])
+def test_srun_numbers_the_ranks_for_mpi(cluster: LivingCluster, kind: str, variable: str) -> None:
+    told = cluster("srun", f"--mpi={kind}", "-N2", "-n2", "sh", "-c", f"echo ${variable}").stdout
+    assert sorted(told.split()) == ["0", "1"]
+
+
+def test_sacct_knows_a_job_that_has_ended(cluster: LivingCluster) -> None:
+    job = cluster("sbatch", "--parsable", "--wait", "--output=/dev/null", "--wrap=true").stdout.strip()
+    cluster.wait_until(lambda: cluster("sacct", "-nXP", "-j", job, "-o", "State").stdout == "COMPLETED\n", 20)
+
+
+def test_a_job_over_a_limit_is_refused(cluster: LivingCluster) -> None:
+    assert "Requested time limit is invalid" in cluster("sbatch", "-p", "small", "-t", "6", "--wrap=true").stderr
+
+
+def test_status_tells_of_each_daemon_and_each_node(cluster: LivingCluster, hidl: Hidl) -> None:
+    told = hidl.json("cluster", "status", "--directory", str(cluster.directory))
+    daemons = {daemon["name"]: daemon["answers"] for daemon in told["daemons"]}
+    nodes = {node["name"]: (node["sshd"], node["slurmd"], node["state"]) for node in told["nodes"]}
+    assert (daemons, nodes) == (
+        {"munged": True, "mariadbd": True, "slurmdbd": True, "slurmctld": True},
+        {f"node{number}": (True, True, "idle") for number in range(1, 5)},
+    )
+
+
+def test_env_leads_slurms_commands_to_the_cluster(cluster: LivingCluster, hidl: Hidl) -> None:
+    lines = hidl("cluster", "env", "--directory", str(cluster.directory)).stdout
+    found = subprocess.run(["sh", "-c", lines + "sinfo -h -o %D -p debug"], capture_output=True, text=True, check=True)
+    assert found.stdout == "4\n"
+
+
+def test_the_site_test_cluster_is_recognized(cluster: LivingCluster, hidl: Hidl) -> None:
+    told = json.loads(hidl("site", "detect", "--json", **cluster.environment).stdout)
+    assert told["site"] == "test-cluster"
+
+
+# --- what dies is mended by `up` --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(cluster: LivingCluster, tmp_path: Path) -> Path:
+    """A file that a job on node 1 writes when it ends well; the job is ended by making the file ``go`` beside it."""
+    script = f"touch {tmp_path}/begun; while ! test -e {tmp_path}/go; do sleep 0.1; done; touch {tmp_path}/ended"
+    assert cluster("sbatch", "-w", "node1", "--output=/dev/null", f"--wrap={script}").returncode == 0
+    cluster.wait_until((tmp_path / "begun").exists, 20)
+    return tmp_path / "ended"
+
+
+def ends_well(cluster: LivingCluster, job: Path) -> bool:
+    (job.parent / "go").touch()
+    cluster.wait_until(job.exists, 20)
+    cluster.wait_until(lambda: "COMPLETED" in cluster("squeue", "-h", "-t", "all", "-o", "%T").stdout, 20)
+    return True
+
+
+@pytest.mark.parametrize("daemon", ["munged", "mariadbd", "slurmdbd", "slurmctld"])
+def test_up_starts_a_killed_daemon_and_the_jobs_live_on(cluster: LivingCluster, running: Path, daemon: str) -> None:
+    with cluster.restored():
+        cluster.wait_until_saved()
+        cluster.kill(daemon)
+        assert not cluster.answers(daemon)
+        cluster.mend()
+        assert cluster.answers(daemon)
+        assert ends_well(cluster, running)
+
+
+@pytest.mark.parametrize("daemon", ["sshd", "slurmd"])
+def test_up_starts_a_nodes_killed_daemon_and_the_jobs_live_on(
+    cluster: LivingCluster, running: Path, daemon: str
+) -> None:
+    with cluster.restored():
+        cluster.kill_on("node1", daemon)
+        cluster.mend()
+        assert cluster.on("node1", "pgrep", "-x", "-c", daemon) == "1\n"
+        assert ends_well(cluster, running)
+
+
+def test_up_makes_a_killed_node_anew(cluster: LivingCluster) -> None:
+    with cluster.restored():
+        cluster.kill_node("node3")
+        cluster.mend()
+        assert cluster("srun", "-w", "node3", "hostname").stdout == "node3\n"
+
+
+def test_slurm_notices_that_a_node_is_lost_and_that_it_is_back(cluster: LivingCluster) -> None:
+    with cluster.restored():
+        cluster.kill_node("node4")
+        cluster.wait_until(lambda: str(cluster.state("node4")).startswith("down"), 60)
+        cluster.start_node("node4")
+        cluster.wait_until(lambda: cluster.state("node4") == "idle", 30)
+
+
+def test_up_makes_a_lost_network_anew_and_the_jobs_live_on(cluster: LivingCluster, running: Path) -> None:
+    with cluster.restored():
+        marks.end(marks.find(cluster.directory)[network.ROLE], signal.SIGKILL, 5)
+        cluster.mend()
+        assert cluster("srun", "-N4", "hostname").returncode == 0
+        assert ends_well(cluster, running)
+
+
+def test_a_job_that_is_cancelled_leaves_no_process_on_its_nodes(cluster: LivingCluster) -> None:
+    with cluster.restored():
+        job = cluster(
+            "sbatch", "--parsable", "-wnode[1-2]", "--output=/dev/null", "--wrap=srun /usr/bin/sleep 1234"
+        ).stdout.strip()
+        cluster.wait_until(lambda: "/usr/bin/sleep 1234" in cluster.processes("node2"), 20)
+        cluster("scancel", job)
+        cluster.wait_until(lambda: not cluster.processes("node1") + cluster.processes("node2"), 30)
+
+
+# --- what can be switched ---------------------------------------------------------------------------------------------
+
+
+def test_without_enforced_limits_a_job_over_them_waits_for_ever(cluster: LivingCluster) -> None:
+    with cluster.restored():
+        cluster.switch(enforce_limits=False)
+        cluster("sbatch", "-p", "small", "-t", "6", "--wrap=true")
+        cluster.wait_until(lambda: cluster("squeue", "-h", "-o", "%T %r").stdout == "PENDING PartitionTimeLimit\n", 20)
+
+
+def test_the_accounting_can_be_taken_away_and_brought_back_while_a_job_runs(
+    cluster: LivingCluster, running: Path
+) -> None:
+    with cluster.restored():
+        cluster.switch(accounting=False)
+        assert "accounting storage is disabled" in cluster("sacct").stderr
+        cluster.switch(accounting=True)
+        assert cluster("sacct").returncode == 0
+        assert ends_well(cluster, running)
+
+
+def test_up_with_other_nodes_makes_them(second_cluster: LivingCluster) -> None:
+    Cluster(second_cluster.directory).up(nodes=2, cpus_per_node=3)
+    assert second_cluster("sinfo", "-h", "-p", "debug", "-o", "%D %c").stdout == "2 3\n"
+
+
+# --- what is left -----------------------------------------------------------------------------------------------------
+
+
+def left_of(directory: Path) -> list[object]:
+    """All that the machine has of a cluster in ``directory``: processes, network devices, mounts."""
+    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if str(directory) in line]
+    return [*marks.find(directory), *network.host_links(Cluster(directory).layout, None), *mounts]
+
+
+def namespaces() -> set[str]:
+    """The namespaces that processes of this machine are in."""
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/ns/*"):
+        try:
+            found.add(str(link.readlink()))
+        except OSError:
+            continue
+    return found
+
+
+def down(directory: Path, *options: str) -> int:
+    command = [sys.executable, "-m", "hidl_cli", "cluster", "down", "--directory", str(directory), *options]
+    return subprocess.run(command, check=False, capture_output=True).returncode
+
+
+def test_two_clusters_live_side_by_side_and_down_ends_one_wholly(
+    cluster: LivingCluster, second_cluster: LivingCluster
+) -> None:
+    own = {
+        str(Path(f"/proc/{Cluster(second_cluster.directory).nodes['node1'].init}/ns/{kind}").readlink())
+        for kind in ("net", "mnt")
+    }
+    assert second_cluster("srun", "hostname").stdout == "node1\n"
+    assert down(second_cluster.directory) == 0
+    assert left_of(second_cluster.directory) == []
+    assert own.isdisjoint(namespaces())
+    assert cluster("srun", "-N4", "true").returncode == 0
+
+
+def test_a_cluster_that_was_down_comes_up_again_with_its_history(second_cluster: LivingCluster) -> None:
+    first = second_cluster("sbatch", "--parsable", "--output=/dev/null", "--wrap=true").stdout
+    assert down(second_cluster.directory) == 0
+    second_cluster.mend()
+    assert int(second_cluster("sbatch", "--parsable", "--output=/dev/null", "--wrap=true").stdout) == int(first) + 1
+
+
+def test_down_finds_all_of_a_cluster_whose_directory_is_gone(second_cluster: LivingCluster) -> None:
+    subprocess.run(["rm", "-rf", second_cluster.directory], check=True)
+    assert left_of(second_cluster.directory) != []
+    assert down(second_cluster.directory) == 0
+    assert left_of(second_cluster.directory) == []
+
+
+def test_purge_leaves_what_the_cluster_did_not_write(second_cluster: LivingCluster) -> None:
+    (second_cluster.directory / "mine").touch()
+    assert down(second_cluster.directory, "--purge") == 0
+    assert [path.name for path in second_cluster.directory.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("step", ["network", "munged", "slurmctld", "node1 at"])
+def test_an_up_that_was_killed_can_be_repeated(second_cluster: LivingCluster, step: str) -> None:
+    assert down(second_cluster.directory, "--purge") == 0
+    command = [sys.executable, "-m", "hidl_cli", "cluster", "up", "--no-accounting", "--nodes", "1"]
+    with subprocess.Popen(
+        [*command, "--share", second_cluster.directory.parent, "--directory", second_cluster.directory],
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as killed:
+        assert killed.stderr is not None
+        assert any(step in line for line in killed.stderr)
+        killed.kill()
+    second_cluster.mend()
+    assert second_cluster("srun", "hostname").stdout == "node1\n"
+
+
+def test_down_ends_what_an_up_that_was_killed_has_made(second_cluster: LivingCluster) -> None:
+    assert down(second_cluster.directory, "--purge") == 0
+    command = [sys.executable, "-m", "hidl_cli", "cluster", "up", "--no-accounting", "--nodes", "1"]
+    with subprocess.Popen([*command, "--directory", second_cluster.directory], stderr=subprocess.DEVNULL) as killed:
+        while not left_of(second_cluster.directory):
+            time.sleep(0.001)
+        killed.kill()
+    assert down(second_cluster.directory) == 0
+    assert left_of(second_cluster.directory) == []
+
+
+def test_of_two_ups_at_once_the_second_finds_all_done(second_cluster: LivingCluster) -> None:
+    assert down(second_cluster.directory, "--purge") == 0
+    command = [sys.executable, "-m", "hidl_cli", "cluster", "up", "--no-accounting", "--nodes", "1"]
+    both = [
+        subprocess.Popen(
+            [*command, "--share", second_cluster.directory.parent, "--directory", second_cluster.directory],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    told = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert sum("slurmctld started" in text for text in told) == 1
+
+
+# --- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+def test_where_there_is_no_cluster_env_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(MissingPrecondition, match=f"no cluster in {tmp_path}"):
+        _ = Cluster(tmp_path).environment_lines
+
+
+@pytest.mark.parametrize("name", ["a b", "a#b", "a,b", "a\nb", "a%n", "x" * 100])
+def test_a_directory_that_slurm_cannot_take_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot live in"):
+        Cluster(tmp_path / name)
+
+
+@pytest.mark.parametrize("wish", [{"nodes": 0}, {"nodes": 65}, {"cpus_per_node": 0}])
+def test_an_impossible_wish_is_refused(tmp_path: Path, wish: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="1 to"):
+        Cluster(tmp_path).up(**wish)
+
+
+def test_a_share_that_is_not_there_is_refused(hidl: Hidl, tmp_path: Path) -> None:
+    refused = hidl("cluster", "up", "--share", str(tmp_path / "absent"))
+    assert (refused.returncode, "there is no such directory" in refused.stderr) == (2, True)
+
+
+# --- the fixture itself -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_cluster_of_tests_ends_with_the_tests_however_they_end(
+    second_cluster: LivingCluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom tests.cluster.cluster import living\n"
+        "with living(Path(sys.argv[1]), nodes=1, accounting=False):\n    print('up', flush=True)\n    time.sleep(60)\n"
+    )
+    directory = tmp_path / "third"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, directory], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as tests:
+        assert tests.stdout is not None
+        assert tests.stdout.readline() == b"up\n"
+        tests.send_signal(number)
+    second_cluster.wait_until(lambda: not left_of(directory) and not directory.exists(), 30)

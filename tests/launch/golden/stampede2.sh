@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=hidl-resnet50
+#SBATCH --partition=skx-normal
+#SBATCH --time=01:00:00
+#SBATCH --nodes=64
+#SBATCH --ntasks-per-node=1
+#SBATCH --output=stdout.log
+#SBATCH --error=stderr.log
+#SBATCH --open-mode=append
+# hidl run RUN: resnet50 on stampede2, stack pytorch
+# Runs 1 step(s), one after another, in this one allocation.
+# It keeps status.json itself (state, times, exit status, hosts), so that no accounting is needed to know how it ended.
+# To run it again, copy this directory, and submit job.sh (or call: bash job.sh) from within it.
+set -euo pipefail
+
+# Schedulers run a copy of the script that lies elsewhere, and tell where it was submitted.
+directory=$(dirname -- "${BASH_SOURCE[0]}")
+[[ -e $directory/plan.json ]] || directory=${SLURM_SUBMIT_DIR:-${LS_SUBCWD:-$directory}}
+cd -- "$directory"
+
+export HIDL_RUN_ID=RUN
+started=$(date +%s.%N)
+step=0
+child=
+
+write_status() { # state exit-status end-time
+    printf '{"schema": "hidl.status/1", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}\n' \
+        "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+    mv -f -- .status.json.new status.json
+}
+
+finish() { # state exit-status
+    trap - EXIT
+    write_status "$1" "$2" "$(date +%s.%N)"
+    exit "$2"
+}
+
+# Whoever ends the run early leaves the reason in the file `reason` before the signal.
+# shellcheck disable=SC2317,SC2329
+ended_early() {
+    trap '' TERM INT HUP
+    if [[ -n $child ]]; then
+        kill -TERM "$child" 2> /dev/null || true
+        wait "$child" || true
+    fi
+    finish "$(cat reason 2> /dev/null || echo CANCELLED)" 143
+}
+trap ended_early TERM INT HUP
+trap 'finish FAILED $?' EXIT
+
+begin_step() { # title nodes form-of-a-line-of-the-host-file
+    step=$((step + 1))
+    write_status RUNNING null null
+    mkdir -p "steps/$step"
+    rm -f -- "steps/$step/metrics.json"
+    head -n "$2" hosts | while read -r host; do echo "${3/\{host\}/$host}"; done > "steps/$step/hosts"
+}
+
+launch() { # number-of-ranks command...
+    local status=0
+    tell_program "$1"
+    "${@:2}" < /dev/null &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
+}
+
+tell_program() { # number-of-ranks
+    export HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json
+}
+
+list_hosts() {
+    scontrol show hostnames "$SLURM_JOB_NODELIST"
+}
+
+list_hosts > hosts
+write_status RUNNING null null
+
+# The site's modules. A batch shell does not always know the command.
+if ! type module > /dev/null 2>&1; then
+    for file in "${LMOD_PKG:-}/init/bash" "${MODULESHOME:-}/init/bash" /etc/profile.d/{lmod,modules,z00_lmod}.sh; do
+        if [[ -r $file ]]; then
+            set +eu
+            # shellcheck disable=SC1090
+            source "$file"
+            set -eu
+            break
+        fi
+    done
+fi
+set +u; module load mvapich2; set -u
+
+# The MPI library of the site, mvapich2 (mvapich2), takes the place of the stack's own: they share one ABI.
+mpi_prefix=$(command -v mpicc || true)
+mpi_prefix=${mpi_prefix%/bin/mpicc}
+
+# The stack, and what all steps share.
+# shellcheck disable=SC1091
+source /apps/hidl/stampede2/pytorch/current/activate.sh
+if [[ -n $mpi_prefix ]]; then
+    export PATH=$mpi_prefix/bin:$PATH
+    export LD_LIBRARY_PATH=$mpi_prefix/lib64:$mpi_prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
+export OMP_NUM_THREADS=48
+export MKL_NUM_THREADS=48
+export OPENBLAS_NUM_THREADS=48
+export NUMEXPR_NUM_THREADS=48
+export TF_NUM_INTRAOP_THREADS=48
+export TF_NUM_INTEROP_THREADS=1
+export MPI4PY_MPIABI=mpich
+
+begin_step '64 ranks on 64 nodes, repetition 1' 64 '{host}'
+MV2_CPU_BINDING_POLICY=hybrid MV2_THREADS_PER_PROCESS=48 launch 64 ibrun -n 64 -o 0 /apps/hidl/stampede2/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+
+finish COMPLETED 0
