@@ -155,6 +155,22 @@ def test_what_a_site_prints_with_every_submission_does_no_harm(lsf: FakeLsf) -> 
     assert (run.document("job") or {})["id"] == "101"
 
 
+def test_a_user_who_wants_bsub_silent_does_not_keep_hidl_from_hearing_it(
+    lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BSUB_QUIET", "1")
+    assert (lsf.submitted("true").document("job") or {})["id"] == "101"
+
+
+def test_a_job_submitted_from_within_a_job_is_one_of_its_own(
+    lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LSB_INTERACTIVE", "Y")
+    run = lsf.submitted("echo mine")
+    polled(run)
+    assert run.stdout.read_text() == "mine\n"
+
+
 def test_a_value_that_lsf_would_take_for_an_option_is_refused(lsf: FakeLsf) -> None:
     run = lsf.run("echo 'a\n#BSUB -q other\n'")
     with pytest.raises(Exception, match="LSF would take it for an option"):
