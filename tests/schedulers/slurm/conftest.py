@@ -40,7 +40,11 @@ class Bench:
 
     def running(self, run: Path) -> Path:
         """Wait until the program of the run has begun."""
-        self.until(lambda: "here" in read(run / "stdout.log"), 60)
+        try:
+            self.until(lambda: "here" in read(run / "stdout.log"), 30)
+        except AssertionError:
+            told = self.cluster("scontrol", "show", "job", self.job(run)).stdout
+            pytest.fail(f"the program did not begin\n{told}\n{read(run / 'stderr.log')}")
         return run
 
     def status(self, run: Path) -> Any:
