@@ -111,6 +111,8 @@ class Cluster:
 
     def status(self) -> dict[str, Any]:
         """What of the cluster lives, and what Slurm says of its nodes: plain values."""
+        if (reason := packages.not_root_of_linux()) is not None:
+            raise reason  # whose processes are whose is told to root alone
         settings = self.settings
         daemons = [_daemon(service) for service in self._services(settings)]
         states = self._node_states() if daemons[-1]["answers"] else {}

@@ -151,20 +151,19 @@ def living(directory: Path, *shares: Path, nodes: int, accounting: bool) -> Iter
     down = [sys.executable, "-m", "hidl_cli", "cluster", "down", "--purge", "--directory", str(directory)]
     waiting = ["sh", "-c", 'read -r _; exec "$@"', "sh", *down]
     repository = Path(__file__).parents[2]
-    with subprocess.Popen(
-        waiting,
-        cwd=repository,
-        stdout=subprocess.DEVNULL,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as guard:
+    log = directory.with_name(f"{directory.name}-down.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        log.open("w", encoding="utf-8") as told,  # not to a pipe: who reads it may be dead by then
+        subprocess.Popen(
+            waiting, cwd=repository, stdin=subprocess.PIPE, stdout=told, stderr=told, start_new_session=True
+        ) as guard,
+    ):
         cluster = Cluster(directory)
         cluster.up(nodes=nodes, accounting=accounting, shares=shared(shares))
         yield LivingCluster(cluster)
-        _, told = guard.communicate(timeout=120)
-        assert guard.returncode == 0, told
+        guard.communicate(timeout=120)
+        assert guard.returncode == 0, log.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -315,3 +315,24 @@ def test_an_impossible_wish_is_refused(tmp_path: Path, wish: dict[str, int]) -> 
 def test_a_share_that_is_not_there_is_refused(hidl: Hidl, tmp_path: Path) -> None:
     refused = hidl("cluster", "up", "--share", str(tmp_path / "absent"))
     assert (refused.returncode, "there is no such directory" in refused.stderr) == (2, True)
+
+
+# --- the fixture itself -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_cluster_of_tests_ends_with_the_tests_however_they_end(
+    second_cluster: LivingCluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom tests.cluster.cluster import living\n"
+        "with living(Path(sys.argv[1]), nodes=1, accounting=False):\n    print('up', flush=True)\n    time.sleep(60)\n"
+    )
+    directory = tmp_path / "third"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, directory], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as tests:
+        assert tests.stdout is not None
+        assert tests.stdout.readline() == b"up\n"
+        tests.send_signal(number)
+    second_cluster.wait_until(lambda: not left_of(directory) and not directory.exists(), 30)
