@@ -64,16 +64,15 @@ def _queues(text: str, default: str | None) -> Iterator[Queue]:
 def _nodes(host: Host, queues: tuple[str, ...]) -> Iterator[Node]:
     """The hosts that run jobs (``bhosts -w``) with what ``lshosts -w`` knows of each.
 
-    Hosts whose limit of jobs is 0 or ``-`` run none. Its ``ncpus`` counts processors, cores or threads, as the site
-    defined it (EGO_DEFINE_NCPUS), so that it is not used.
+    Hosts whose limit of jobs is 0 run none. Where hosts are marked as compute nodes (the resource ``CN`` of IBM's
+    CORAL systems, beside ``LN`` for launch nodes), the others are none. ``ncpus`` counts processors, cores or threads,
+    as the site defined it (EGO_DEFINE_NCPUS), so that it is not used.
     """
-    running = set()
-    for row in _rows(host.ask("bhosts", "-w", seconds=_SECONDS)):
-        if row.get("MAX", "-") not in ("-", "0"):
-            running.add(row["HOST_NAME"])
-    for row in _rows(host.ask("lshosts", "-w", seconds=_SECONDS)):
-        if row["HOST_NAME"] not in running or row.get("server") == "No":
-            continue
+    running = {row["HOST_NAME"] for row in _rows(host.ask("bhosts", "-w", seconds=_SECONDS)) if row.get("MAX") != "0"}
+    rows = [row for row in _rows(host.ask("lshosts", "-w", seconds=_SECONDS)) if row["HOST_NAME"] in running]
+    rows = [row for row in rows if row.get("server") != "No"]
+    compute = [row for row in rows if "CN" in row.get("RESOURCES", "").strip("()").split()]
+    for row in compute or rows:
         yield Node(row["HOST_NAME"], Hardware(memory_mib=_mebibytes(row.get("maxmem", ""))), queues=queues)
 
 
