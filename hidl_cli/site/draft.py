@@ -150,7 +150,7 @@ def _node_type(kind: Kind, found: Found, scheduler: str) -> Item:
         Item("sockets", hardware.sockets),
         Item("cores", hardware.cores),
         Item("threads_per_core", hardware.threads_per_core),
-        Item("memory_gib", round(hardware.memory_mib / 1024, 1) if hardware.memory_mib else None),
+        Item("memory_gib", round(hardware.memory_mib / 1024, 1) or None if hardware.memory_mib else None),
         Item("gpus", hardware.gpus),
     ]
     if hardware.gpus:

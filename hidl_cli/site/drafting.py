@@ -29,12 +29,12 @@ def target(name: str | None, output: str | None, default: str) -> Target:
     Raises ``UsageError`` for a name that no site can have, and for a file of another name than the site.
     """
     if output is None or output == "-":
-        chosen = name or default
+        chosen = default if name is None else name
         _require_name(chosen)
         (_, directory), *_ = overlay.directories("site")
         return Target(chosen, None if output == "-" else directory / f"{chosen}.yaml")
     file = Path(output)
-    chosen = name or file.stem
+    chosen = file.stem if name is None else name
     _require_name(chosen)
     if file.is_dir():
         return Target(chosen, file / f"{chosen}.yaml")

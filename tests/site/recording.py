@@ -25,6 +25,7 @@ class RecordedHost:
     programs: Mapping[str, str] = field(default_factory=dict)
     answers: Mapping[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    failures: tuple[str, ...] = ()
 
     def which(self, program: str) -> str | None:
         return self.programs.get(PurePosixPath(program).name)

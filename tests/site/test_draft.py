@@ -303,3 +303,11 @@ def test_ten_thousand_nodes_of_a_thousand_racks_make_few_types(config: Path, tmp
     site = checked(drafted(facts), tmp_path)
 
     assert {name: node.count for name, node in site.node_types.items()} == {"cpu-clx": 8000, "cpu-icx": 2000}
+
+
+def test_the_how_to_shows_the_draft_as_it_is() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "describe-a-site.md"
+
+    assert (DIRECTORY / "test-cluster" / "expected.yaml").read_text(encoding="utf-8") in page.read_text(
+        encoding="utf-8"
+    )

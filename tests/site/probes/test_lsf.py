@@ -51,6 +51,24 @@ def test_memory_is_that_of_the_host_and_cores_are_unknown(summit: Batch) -> None
     assert (hardware.memory_mib, hardware.cores) == (621466, None)
 
 
+def test_hosts_without_a_limit_of_jobs_are_compute_nodes() -> None:
+    bhosts = "HOST_NAME STATUS JL/U MAX NJOBS RUN SSUSP USUSP RSV\n" + "".join(
+        f"a{number} ok - {most} 0 0 0 0 0\n" for number, most in ((1, "-"), (2, "16"), (3, "0"))
+    )
+    lshosts = "HOST_NAME type model cpuf ncpus maxmem maxswp server RESOURCES\n" + "".join(
+        f"a{number} X86_64 EPYC 60.0 128 503.5G - Yes (mg)\n" for number in (1, 2, 3)
+    )
+    host = RecordedHost(
+        DIRECTORY / "none",
+        programs={"lsid": "/usr/bin/lsid"},
+        answers={"lsid": "My cluster name is a\n", "bhosts -w": bhosts, "lshosts -w": lshosts},
+    )
+    found = lsf.probe(host)
+
+    assert found is not None
+    assert [node.name for node in found.nodes] == ["a1", "a2"]
+
+
 def test_an_lsf_that_gives_no_answer_tells_nothing() -> None:
     assert lsf.probe(RecordedHost(DIRECTORY / "none", programs={"lsid": "/usr/bin/lsid"})) == Batch("lsf")
 

@@ -65,9 +65,7 @@ def test_without_gpu_gres_the_number_of_gpus_is_unknown() -> None:
 
 
 def test_free_text_is_not_taken_for_fields() -> None:
-    line = (
-        "NodeName=n1 Sockets=1 CoresPerSocket=4 Comment=Sockets=9 Reason=Gres=gpu:8 RealMemory=7 [root@now]\n"
-    )
+    line = "NodeName=n1 Sockets=1 CoresPerSocket=4 Comment=Sockets=9 Reason=Gres=gpu:8 RealMemory=7 [root@now]\n"
 
     (node,) = probe("GresTypes = gpu\n", line).nodes
 
