@@ -84,7 +84,7 @@ def explain(expected: int, found: int, environment: Mapping[str, str]) -> str:
             "The launcher's process-management interface and the MPI library of the program do not speak with each\n"
             "other: another MPI's mpiexec was used, or srun with an --mpi type that this library does not know.\n"
             "Start the program with the launcher of the library named below, or name the type that it knows: pmix for\n"
-            "Open MPI, pmi2 for MPICH and its kin (`srun --mpi=list`; `srun_mpi` of the MPI library in the site's file)."
+            "Open MPI, pmi2 for MPICH and its kin (srun --mpi=list; `srun_mpi` of the MPI library in the site's file)."
         )
     else:
         what = f"{expected} ranks were asked for, but the MPI world has {found}"

@@ -1,4 +1,4 @@
-"""Real launchers inside real Slurm jobs on four nodes: every rank is there, in one world, with the values as they are."""
+"""Real launchers inside real Slurm jobs on four nodes: every rank is there, in one world, with values as they are."""
 
 from __future__ import annotations
 
@@ -56,15 +56,36 @@ class Jobs:
         )
         exports = {"TELLS": str(self.directory), "WITH_MPI": "1", "FIXED": NASTY}
         text = steps.script(launcher(name).launch(request), where.ranks, hosts=None, exports=exports)
-        return self._submit(f"#!/bin/bash\n#SBATCH --nodes=4 --ntasks-per-node=2 {options}\n{text}")
+        return self._end(self._submit(text, options))
+
+    def cancel(self, name: str, family: Family, *arguments: str) -> Ended:
+        """Cancel ranks that sleep."""
+        prefix = self._stack_prefix(STACKS[family])
+        sleep = "import os, sys, time; from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); "
+        sleep += "open(os.path.join(os.environ['TELLS'], f'{MPI.COMM_WORLD.rank}.json'), 'w'); time.sleep(100)"
+        library = Library(family, family, prefix=str(prefix), launcher_arguments={name: arguments})
+        request = Request(
+            FOUR, (str(prefix / "bin" / "python"), "-c", sleep), library, forward=("TELLS",), hostfile="hosts"
+        )
+        exports = {"TELLS": str(self.directory)}
+        job = self._submit(steps.script(launcher(name).launch(request), FOUR.ranks, hosts=None, exports=exports))
+        self._cluster.wait_until(lambda: len(list(self.directory.glob("*.json"))) == FOUR.ranks, 60)
+        self._cluster("scancel", job)
+        return self._end(job)
+
+    def left(self) -> dict[str, list[str]]:
+        """The processes of jobs on each node that has any."""
+        found = {node: self._cluster.processes(node) for node in self._cluster.nodes}
+        return {node: processes for node, processes in found.items() if processes}
 
     def told(self) -> list[dict[str, Any]]:
         """What each rank told, in order."""
         files = sorted(self.directory.glob("*.json"), key=lambda file: int(file.stem))
         return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
-    def _submit(self, text: str) -> Ended:
-        (self.directory / "job.sh").write_text(text, encoding="utf-8")
+    def _submit(self, text: str, options: str = "") -> str:
+        head = f"#!/bin/bash\n#SBATCH --nodes=4 --ntasks-per-node=2 {options}\n"
+        (self.directory / "job.sh").write_text(head + text, encoding="utf-8")
         where = f"--chdir={self.directory}"
         clean = ("env", "-i", "PATH=/usr/bin:/bin", f"SLURM_CONF={self._cluster.conf}", f"HOME={Path.home()}")
         sbatch = (
@@ -78,7 +99,9 @@ class Jobs:
         )
         submitted = self._cluster(*clean, *sbatch)
         assert submitted.returncode == 0, submitted.stderr
-        job = submitted.stdout.strip()
+        return submitted.stdout.strip()
+
+    def _end(self, job: str) -> Ended:
         self._cluster.wait_until(lambda: not self._cluster("squeue", "-h", "-j", job).stdout.strip(), 150)
         state, _, status = (self.directory / "ended").read_text().partition(" ")
         out, err = ((self.directory / name).read_text(errors="replace") for name in ("out", "err"))
@@ -128,8 +151,11 @@ def test_several_threads_have_several_cores(jobs: Jobs) -> None:
     assert [rank["environment"]["SLURM_CPUS_PER_TASK"] for rank in jobs.told()] == ["2"] * 8
 
 
-def test_a_job_that_exports_nothing_starts_ranks_that_have_everything(jobs: Jobs) -> None:
-    ended = jobs.run("srun", "mpich", options="--export=NONE")
+@pytest.mark.parametrize(("name", "family", "arguments"), KINDS)
+def test_a_job_that_exports_nothing_starts_ranks_that_have_everything(
+    jobs: Jobs, name: str, family: Family, arguments: tuple[str, ...]
+) -> None:
+    ended = jobs.run(name, family, options="--export=NONE", launcher_arguments={name: arguments})
     assert ended.state == "COMPLETED", ended.stderr
     assert jobs.told()[7]["environment"]["FIXED"] == NASTY
 
@@ -140,3 +166,12 @@ def test_a_type_of_mpi_that_the_library_does_not_know_ends_with_86(jobs: Jobs, f
     assert (ended.state, ended.status) == ("FAILED", 86)
     assert ended.stderr.count("8 singletons") == 1
     assert jobs.told() == []
+
+
+@pytest.mark.parametrize(("name", "family", "arguments"), KINDS)
+def test_a_job_that_is_cancelled_leaves_no_process_on_any_node(
+    jobs: Jobs, cluster: LivingCluster, name: str, family: Family, arguments: tuple[str, ...]
+) -> None:
+    ended = jobs.cancel(name, family, *arguments)
+    assert (ended.state, ended.status) == ("CANCELLED", 143)
+    cluster.wait_until(lambda: not jobs.left(), 15)  # Open MPI's daemons end when they find that mpirun is gone

@@ -200,15 +200,14 @@ nodes = st.builds(
 
 @many
 @given(
-    hostname=hostile,
-    cluster=st.none() | hostile,
+    words=st.tuples(hostile, hostile, hostile),
     names=st.lists(hostile, min_size=3, max_size=3),
     known=st.lists(nodes, max_size=6),
-    module=hostile,
 )
 def test_whatever_a_machine_calls_its_parts_the_draft_is_in_order(
-    config: Path, tmp_path: Path, hostname: str, cluster: str | None, names: list[str], known: list[Node], module: str
+    config: Path, tmp_path: Path, words: tuple[str, str, str], names: list[str], known: list[Node]
 ) -> None:
+    hostname, cluster, module = words
     called = dict(zip(("q0", "q1", "q2"), names, strict=True))
     queues = tuple(
         Queue(name, restricted=True, remarks=(name,), is_default=number == 1) for number, name in enumerate(names)
@@ -244,16 +243,16 @@ values = st.sampled_from(
 def test_whatever_a_scheduler_prints_the_draft_is_in_order(
     config: Path, tmp_path: Path, system: str, changes: list[tuple[int, str]]
 ) -> None:
-    """Values of fields, and words of tables, are replaced anywhere in what the programs of a system printed."""
+    """Any values of fields, or words of tables, are replaced throughout what a program of a system printed."""
     host = recorded(system)
     survey(host, Machine("x86_64", None, None, 1, None, None))
-    texts = {command: text for command in host.asked if (text := host.ask(*command.split(" "))) is not None}
+    texts = {command: text for command in tuple(host.asked) if (text := host.ask(*command.split(" "))) is not None}
     assume(texts)
     for place, value in changes:
         command = sorted(texts)[place % len(texts)]
         words = re.split(r"([=\s]+)", texts[command])
-        words[place % len(words)] = value
-        texts[command] = "".join(words)
+        replaced = words[place % (len(words) // 2 + 1) * 2]  # every other word is a separator
+        texts[command] = "".join(value if word == replaced else word for word in words)
     host.answers = texts
 
     try:
@@ -262,6 +261,30 @@ def test_whatever_a_scheduler_prints_the_draft_is_in_order(
         return
 
     checked(drafted(facts), tmp_path)
+
+
+FIELDS = [
+    *("NodeName", "Arch", "Sockets", "CoresPerSocket", "ThreadsPerCore", "RealMemory", "Gres", "AvailableFeatures"),
+    *("Partitions", "PartitionName", "MinNodes", "MaxNodes", "MaxTime", "Nodes", "State", "AllowAccounts", "RootOnly"),
+    *("ClusterName", "GresTypes", "SelectType", "AccountingStorageEnforce", "DefMemPerCPU", "SLURM_VERSION"),
+]
+VALUES = ["", "0", "-1", "(null)", "UNLIMITED", "x'y", "\u0663", "9" * 30, "a,b", "gpu:", "gpu:a100:x", "1-2", '"\\#: ']
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("field", FIELDS)
+def test_whatever_value_a_field_of_slurm_has_the_draft_is_in_order(
+    config: Path, tmp_path: Path, field: str, value: str
+) -> None:
+    host = recorded("ampere")
+    host.answers = {
+        command: re.sub(
+            rf"(?m)(?<!\w)({field}\s*= ?)\S*", lambda found: found[1] + value, host.ask(*command.split()) or ""
+        )
+        for command in ("scontrol show config", "scontrol --oneliner show node", "scontrol --oneliner show partition")
+    }
+
+    checked(drafted(survey(host, Machine("x86_64", None, None, 1, None, None))), tmp_path)
 
 
 def test_ten_thousand_nodes_of_a_thousand_racks_make_few_types(config: Path, tmp_path: Path) -> None:

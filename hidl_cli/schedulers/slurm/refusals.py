@@ -73,7 +73,7 @@ _CASES: tuple[tuple[str, Callable[[_Asked], str], str], ...] = (
     (
         r"processors requested|node configuration",
         _limits,
-        "fewer ranks per node (--ranks-per-node), or another partition (--partition)",
+        "fewer nodes (--nodes) or ranks on each (--ranks-per-node), or another partition (--partition)",
     ),
 )
 

@@ -49,16 +49,12 @@ class ThisHost:
 
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     root: Path = Path("/")
+    hostname: str = field(default_factory=lambda: os.uname().nodename)
     failures: list[str] = field(default_factory=list)
-
-    @property
-    def hostname(self) -> str:
-        """The host's name as its kernel says it."""
-        return os.uname().nodename
 
     def which(self, program: str) -> str | None:
         """Where a program lies on the PATH."""
-        return shutil.which(program, path=self.environment.get("PATH"))
+        return shutil.which(program, path=self.environment.get("PATH", ""))
 
     def ask(self, *command: str, seconds: float = _SECONDS) -> str | None:
         """What a command prints, in the language of the documentation; None where it fails or is not there."""

@@ -90,6 +90,7 @@ def bsub() -> None:
         print(settings()["noise"])
     job = enter(given, command, script)
     if settings()["mute"]:
+        save(job | {"ended": time.time()})  # it stays in the queue: nobody keeps it
         time.sleep(3600)
     queue = f"queue <{given['-q']}>" if "-q" in given else "default queue <batch>"
     print(f"Job <{job['id']}> is submitted to {queue}.", flush=True)
