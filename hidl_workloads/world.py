@@ -13,6 +13,7 @@ ranks at once: the others would wait for it for ever.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from contextlib import contextmanager
@@ -31,8 +32,9 @@ WRONG_WORLD = 86
 _NO_EXPECTATION = 2
 _INTERRUPTED = 130
 
-# Launchers end all ranks when the first fails, which must not be before the one that speaks has spoken.
-_LET_SPEAK_SECONDS = 2.0
+# A launcher ends all ranks when the first has failed. Ranks that do not know of each other wait so long for all others
+# to get as far as they are, so that the message is printed, and the step's status is theirs, not that of a signal.
+_GATHERING_SECONDS = 2.0
 
 # A rank's number, as its launcher tells it: the message is printed once, by the rank whose number is 0. The first of
 # these that is set holds: inside a Slurm job, ranks of other launchers see the SLURM_PROCID of what started them.
@@ -57,10 +59,11 @@ def main(arguments: list[str]) -> int:
         _say(f"hidl: ${EXPECTED_SIZE} must be the number of ranks that were asked for, not {expected!r}")
         return _NO_EXPECTATION
     if MPI.COMM_WORLD.size != int(expected):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if _speaks_for_all(os.environ):
             _say(explain(int(expected), MPI.COMM_WORLD.size, os.environ))
-        elif MPI.COMM_WORLD.size == 1:
-            time.sleep(_LET_SPEAK_SECONDS)
+        if MPI.COMM_WORLD.size == 1:
+            time.sleep(_GATHERING_SECONDS)
         return WRONG_WORLD
     if arguments:
         import runpy
@@ -81,7 +84,7 @@ def explain(expected: int, found: int, environment: Mapping[str, str]) -> str:
             "The launcher's process-management interface and the MPI library of the program do not speak with each\n"
             "other: another MPI's mpiexec was used, or srun with an --mpi type that this library does not know.\n"
             "Start the program with the launcher of the library named below, or name the type that it knows: pmix for\n"
-            "Open MPI, pmi2 for MPICH and its kin (`srun --mpi=list`; `srun_mpi` of the MPI library in the site's file)."
+            "Open MPI, pmi2 for MPICH and its kin (srun --mpi=list; `srun_mpi` of the MPI library in the site's file)."
         )
     else:
         what = f"{expected} ranks were asked for, but the MPI world has {found}"
@@ -133,7 +136,7 @@ def _abort(status: int) -> NoReturn:
     sys.stderr.flush()
     # A status such as 256 would reach the launcher as 0.
     MPI.COMM_WORLD.Abort(status & 0xFF or 1)
-    raise AssertionError("MPI_Abort returned")
+    os._exit(status & 0xFF or 1)  # under srun, MPI_Abort can return: the launcher then ends the others
 
 
 def _speaks_for_all(environment: Mapping[str, str]) -> bool:

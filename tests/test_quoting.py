@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.quoting import comment, sh, sh_line
+from hidl_cli.quoting import comment, sh, sh_line, within_single_quotes
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
@@ -21,9 +22,16 @@ def test_a_shell_gives_every_word_back(words: list[str]) -> None:
     assert printed.split(b"\0")[:-1] == [word.encode() for word in words]
 
 
-def test_a_nul_is_refused() -> None:
+@given(TEXT)
+def test_so_does_one_that_gets_its_single_quotes_from_elsewhere(text: str) -> None:
+    script = f"printf %s '{within_single_quotes(text)}'"
+    assert subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout == text.encode()
+
+
+@pytest.mark.parametrize("quote", [sh, within_single_quotes])
+def test_a_nul_is_refused(quote: Callable[[str], str]) -> None:
     with pytest.raises(InvalidInput, match="NUL"):
-        sh("a\0b")
+        quote("a\0b")
 
 
 @given(TEXT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,10 +42,13 @@ def plain_environment() -> dict[str, str]:
 
 
 def find(directory: Path) -> dict[str, list[int]]:
-    """The living processes of the cluster in ``directory``: their pids by role."""
+    """The living processes of the cluster in ``directory``: their pids by role.
+
+    A daemon that goes into the background by ending, and leaving its work to a child, is not missed.
+    """
     found: dict[str, list[int]] = {}
     wanted = f"{_DIRECTORY}={directory}".encode()
-    for pid in _pids():
+    for pid in _pids_until_none_is_new():
         variables = _read(f"/proc/{pid}/environ").split(b"\0")  # empty for one that has ended
         if wanted in variables:
             role = next((v.partition(b"=")[2] for v in variables if v.startswith(_ROLE.encode() + b"=")), b"")
@@ -67,7 +70,8 @@ def namespace_members(init: int) -> list[Process]:
     namespace = _namespace(init)
     if namespace is None:
         return []
-    return [process for pid in _pids() if _namespace(pid) == namespace and (process := _process(pid))]
+    pids = [pid for pid in _pids_until_none_is_new() if _namespace(pid) == namespace]
+    return [process for pid in pids if (process := _process(pid))]
 
 
 def end(pids: Iterable[int], number: signal.Signals, seconds: float) -> None:
@@ -101,6 +105,14 @@ def _process(pid: int) -> Process | None:
 
 def _pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208 - a Path for each costs
+
+
+def _pids_until_none_is_new() -> Iterator[int]:
+    """All pids, and those that came into being meanwhile: a listing may name the parent only, which ends unread."""
+    seen: set[int] = set()
+    while new := [pid for pid in _pids() if pid not in seen]:
+        yield from new
+        seen.update(new)
 
 
 def _namespace(pid: int) -> str | None:

@@ -41,11 +41,11 @@ _SERVICES = {
 }
 
 
-def missing(*, accounting: bool) -> list[str]:
+def missing(*, accounting: bool, path: str = _PATH) -> list[str]:
     """The packages that are not there, judged by their programs: where these come from does not matter."""
     wanted = PROGRAMS | (ACCOUNTING_PROGRAMS if accounting else {})
     absent = [
-        package for package, programs in wanted.items() if not all(shutil.which(name, path=_PATH) for name in programs)
+        package for package, programs in wanted.items() if not all(shutil.which(name, path=path) for name in programs)
     ]
     return absent if _has_pmix() else [*absent, "libpmix-dev"]
 

@@ -94,6 +94,8 @@ def show(run: Run, conclusion: Conclusion) -> None:
 def _show_metrics(steps: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
+    if not any(step["metrics"] for step in steps):
+        return
     table = Table("metric", "value", "unit", "ranks", "repetition", box=None, header_style="bold")
     for step in steps:
         for name, metric in step["metrics"].items():

@@ -110,6 +110,7 @@ def run(
     )
     if estimate:
         _show_estimate(plan, json=json)
+        _warn(plan)
         return
     script = job_script(plan)
     if dry_run:
@@ -117,11 +118,9 @@ def run(
             emit_json("hidl.run-plan/1", plan=plan.to_json(), script=script)
         else:
             write(script)
-        if not plan.lock:
-            say(f"stack {plan.stack} is not installed for site {plan.site}: the script shows where it would be")
-        if plan.missing:
-            say(f"site {plan.site} demands {' and '.join(plan.missing)}, which a run needs and this script lacks")
+        _warn(plan)
         return
+    _warn(plan)
     record = create(plan, script)
     scheduler_of(plan).submit(record, time_limit=plan.allocation.time_limit)
     say(f"run {record.id} in {record.directory}")
@@ -151,15 +150,19 @@ def _show_estimate(plan: Plan, *, json: bool) -> None:
         write("\n".join(in_words(found, plan)) + "\n")
 
 
+def _warn(plan: Plan) -> None:
+    from hidl_cli.commands.render import say
+
+    for warning in plan.warnings:
+        say(warning, style="yellow")
+    if plan.missing:
+        say(f"site {plan.site} demands {' and '.join(plan.missing)}, which a run needs and this lacks", style="yellow")
+
+
 def _show_launches(plan: Plan) -> None:
     """Print one launch line for each size: what a person would type."""
     from hidl_cli.commands.render import say
 
-    if not all(step.placement.bind for step in plan.steps):
-        say(
-            "more ranks x threads than known cores: ranks are not bound, and times tell little about scaling",
-            style="yellow",
-        )
     shown = {step.size: step for step in reversed(plan.steps)}
     for step in sorted(shown.values(), key=lambda step: step.size):
         say(f"$ {plan.command_line(step)}", style="dim")

@@ -133,26 +133,87 @@ def detect(json: JsonOption = False) -> None:
     from hidl_cli.commands.tables import show_table
     from hidl_cli.site.detect import choose
     from hidl_cli.site.detect import detect as detect_sites
+    from hidl_cli.site.explain import FALLBACK, as_document, explained
     from hidl_cli.site.machine import gpus, machine
+    from hidl_cli.site.probes.cluster import schedulers
+    from hidl_cli.site.probes.host import ThisHost
 
-    outcomes = detect_sites()
-    rows = [{"site": one.site, "matched": one.matched, "reasons": list(one.reasons)} for one in outcomes]
+    host = ThisHost()
+    outcomes = detect_sites(host, thorough=True)
     found = gpus()
     facts = asdict(machine()) | {"gpus": found.gpus, "gpu_model": found.gpu_model}
+    here = schedulers(host)
     if json:
         site = choose(outcomes)
-        emit_json("hidl.site-detect/1", site=site or "local", detected=site is not None, sites=rows, machine=facts)
+        emit_json(
+            "hidl.site-detect/1",
+            site=site or FALLBACK,
+            detected=site is not None,
+            explanation=explained(site, outcomes, here).splitlines(),
+            sites=[as_document(one) for one in outcomes],
+            schedulers=here,
+            machine=facts,
+        )
         return
-    show_table(
-        [{"site": one.site, "": "yes" if one.matched else "no", "why": "; ".join(one.reasons)} for one in outcomes]
-    )
+    told = [one for one in outcomes if one.conditions or one.findings]
+    show_table([{"site": one.site, "": "yes" if one.matched else "no", "why": "; ".join(one.reasons)} for one in told])
+    if len(told) < len(outcomes):
+        say("without a `match`, never detected: " + ", ".join(one.site for one in outcomes if one not in told))
     if found.gpus == 0:
         del facts["gpu_model"]
     show_table([{"this machine": key, "": "unknown" if value is None else value} for key, value in facts.items()])
     if found.reason:
         say(f"the number of GPUs is unknown: {found.reason}")
-    site = choose(outcomes)
-    say(f"this is {site}" if site else "no site matches: hidl uses `local`")
+    say(explained(choose(outcomes), outcomes, here))
+
+
+@app.command()
+def new(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The site's name (default: the cluster's, or the host's).")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - prints it (default: your sites)."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    alone: Annotated[bool, typer.Option("--alone", help="This machine only, whatever scheduler is here.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Draft a site file from what is found on this machine: its scheduler, nodes, GPUs, network and MPI libraries.
+
+    What is not found is null. Run it on a login node of the cluster that you want to describe.
+    """
+    from hidl_cli.commands.render import emit_json, say, write
+    from hidl_cli.site import drafting
+    from hidl_cli.site.draft import default_name, draft
+    from hidl_cli.site.probes.host import ThisHost
+    from hidl_cli.site.probes.survey import survey
+
+    if name is not None or output not in (None, "-"):  # refused before the machine is asked, which can take seconds
+        drafting.require_free(drafting.target(name, output, ""), force=force)
+    host = ThisHost()
+    found = survey(host, alone=alone)
+    target = drafting.target(name, output, default_name(found))
+    drafting.require_free(target, force=force)
+    made = draft(found, target.name)
+    if target.file is not None:
+        drafting.write(made, target.file)
+    remarks = [*made.remarks, *host.failures]
+    if json:
+        file = None if target.file is None else str(target.file)
+        emit_json("hidl.site-new/1", name=made.name, file=file, text=made.text, remarks=remarks)
+        return
+    for remark in remarks:
+        say(remark)
+    if target.file is None:
+        write(made.text)
+        return
+    say(f"drafted {target.file}")
+    for hidden in drafting.hidden(target):
+        say(f"it comes before {hidden}, which has the same name")
+    what = made.name if drafting.is_found(target) else str(target.file)
+    say(f"next: read it and fill in what is null; `hidl site check {what}` lists what is still unknown")
 
 
 @app.command()

@@ -28,10 +28,11 @@ def status(
     from hidl_cli.errors import UsageError
     from hidl_cli.record.run import all_runs, find
     from hidl_cli.runs.history import document_of, refresh
+    from hidl_cli.runs.plan import readable
 
     if watch and json:
         raise UsageError("--watch and --json exclude each other", hint="hidl resume --json waits, and prints the end")
-    runs = list(islice(all_runs(), number)) if run is None else [find(run)]
+    runs = list(islice(readable(all_runs()), number)) if run is None else [find(run)]
     if watch:
         _watch(runs)
         return

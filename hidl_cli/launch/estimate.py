@@ -28,7 +28,6 @@ class Estimate:
     min_nodes: int | None
     max_nodes: int | None
     max_seconds: float | None
-    restricted: bool
 
 
 def estimate(plan: Plan, partition: Partition | None) -> Estimate:
@@ -44,7 +43,6 @@ def estimate(plan: Plan, partition: Partition | None) -> Estimate:
         min_nodes=partition.min_nodes if partition else None,
         max_nodes=partition.max_nodes if partition else None,
         max_seconds=limits.longest(partition, nodes),
-        restricted=partition.restricted if partition else False,
     )
 
 
@@ -63,6 +61,4 @@ def in_words(estimate: Estimate, plan: Plan) -> list[str]:
     nodes = f"{estimate.min_nodes or 1} to {estimate.max_nodes or '(unknown)'} nodes"
     wall = "an unknown time" if estimate.max_seconds is None else limits.clock(estimate.max_seconds)
     lines.append(f"limits: {nodes}, {wall} for a job of this size: admitted")
-    if estimate.restricted:
-        lines.append("this partition is open to those only whom the site has admitted")
     return lines

@@ -100,7 +100,10 @@ def _judge(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
             return Conclusion("fail", difference, "does every rank take part in the allreduce?", steps, None)
     scaling = plan.workload.scaling
     if scaling is None or plan.target is None or not plan.is_study:
-        return Conclusion(None, "one size only: there is no scaling to judge", None, steps, None)
+        agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
+        held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
+        reason = f"{held}one size only: there is no scaling to judge"
+        return Conclusion("pass" if agreed else None, reason, None, steps, None)
     from hidl_cli.results.scaling import Observation, judge
 
     study = judge(

@@ -12,7 +12,7 @@ from hidl_cli.record.run import Run, all_runs
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.follow import Watch
-from hidl_cli.runs.plan import plan_of
+from hidl_cli.runs.plan import plan_of, readable
 
 
 def refresh(runs: Sequence[Run]) -> list[Status]:
@@ -32,7 +32,7 @@ def judge_if_ended(run: Run, status: Status) -> None:
 
 def unfinished(root: Path | None = None) -> Iterator[Run]:
     """The runs whose jobs have not said that they ended, the newest first."""
-    return (run for run in all_runs(root) if not run.status().state.is_final)
+    return (run for run in readable(all_runs(root)) if not run.status().state.is_final)
 
 
 def document_of(run: Run, status: Status | None = None) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def document_of(run: Run, status: Status | None = None) -> dict[str, Any]:
 
 def results(*, workload: str | None = None, root: Path | None = None) -> Iterator[dict[str, Any]]:
     """The documents of all runs that ended well, the newest first; of one workload where it is named."""
-    runs = [run for run in all_runs(root) if workload is None or plan_of(run).workload.name == workload]
+    runs = [run for run in readable(all_runs(root)) if workload is None or plan_of(run).workload.name == workload]
     for run, status in zip(runs, refresh(runs), strict=True):
         document = document_of(run, status)
         if document["state"] == State.COMPLETED.value:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli import __version__
 from hidl_cli.documents import read_json
@@ -51,7 +52,8 @@ class Plan:
     the lines of the job script that ask the scheduler for ``allocation``. ``environment`` is what all steps share, the
     values of ``tuning`` among it. ``unit`` is ``ranks`` or ``nodes``: what the sizes of the steps count. ``target`` is
     the efficiency to reach (None: the run is no study, or has nothing to be judged by). ``charge`` is what a node-hour
-    costs, in the site's units. ``missing`` are the options that the site demands and nobody gave.
+    costs, in the site's units. ``missing`` are the options that the site demands and nobody gave; ``warnings`` are
+    what a user should know before it runs, in sentences.
     """
 
     run: str
@@ -77,6 +79,7 @@ class Plan:
     target: float | None
     charge: float | None
     missing: tuple[str, ...]
+    warnings: tuple[str, ...]
     hidl: str = __version__
 
     @property
@@ -104,7 +107,10 @@ class Plan:
         values = dict(document)
         if values.pop("schema", None) != SCHEMA:
             raise ValueError(f"not a document of schema {SCHEMA}")
-        return TypeAdapter(cls).validate_python(values)
+        try:
+            return TypeAdapter(cls).validate_python(values)
+        except ValidationError as error:
+            raise ValueError(f"{error.error_count()} of its values are not what hidl {__version__} expects") from error
 
 
 def plan_of(run: Run) -> Plan:
@@ -113,6 +119,14 @@ def plan_of(run: Run) -> Plan:
         return Plan.from_json(read_json(run.directory / "plan.json"))
     except (OSError, ValueError) as error:
         raise HidlError(f"{run.directory} is no run directory that this hidl can read: {error}") from error
+
+
+def readable(runs: Iterable[Run]) -> Iterator[Run]:
+    """Those of the runs whose plan this hidl reads: another version's are left where they are."""
+    for run in runs:
+        with suppress(HidlError):
+            plan_of(run)
+            yield run
 
 
 def _count(number: int, noun: str) -> str:

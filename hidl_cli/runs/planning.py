@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
@@ -18,7 +18,7 @@ from hidl_cli.runs.parameters import arguments
 from hidl_cli.runs.plan import Plan, Step
 from hidl_cli.runs.workload import Value, Workload
 from hidl_cli.schedulers import scheduler
-from hidl_cli.site.schema import Site
+from hidl_cli.site.schema import Partition, Site
 from hidl_cli.stack.installation import Installation
 from hidl_cli.tuning.layers import Setting
 
@@ -100,7 +100,20 @@ def make_plan(
         target=target,
         charge=partition.charge if partition else None,
         missing=tuple(missing(site.policies, allocation)),
+        warnings=tuple(_warnings(choices, partition, placements)),
     )
+
+
+def _warnings(choices: Choices, partition: Partition | None, placements: Sequence[Placement]) -> Iterator[str]:
+    site = choices.site
+    if site.status == "retired":
+        yield f"site {site.name} is retired" + (f"; {site.successor} took its place" if site.successor else "")
+    if partition and partition.restricted:
+        yield "this partition is open to those only whom the site has admitted"
+    if not choices.installation.lock:
+        yield f"stack {choices.stack} is not installed for site {site.name}: the script shows where it would be"
+    if not all(placement.bind for placement in placements):
+        yield "more ranks x threads than known cores: ranks are not bound, and times tell little about scaling"
 
 
 def _steps(

@@ -69,7 +69,7 @@ class Board:
                 return
             last = self._read()
             ended = set(over)
-            since = {name: time for name, time in last.since.items() if name not in ended}
+            since = {name: begin for name, begin in last.since.items() if name not in ended}
             for name in begun:
                 since.setdefault(name, time.time())
             if since != last.since:

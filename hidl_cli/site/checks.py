@@ -41,8 +41,10 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
     """``match`` holds at least one condition, and its regular expressions compile."""
     match = data.get("match")
     if match == {}:
-        yield Fault(("match",), "`match` holds no condition, so it would hold everywhere", "hostname, env or both")
-    patterns: dict[tuple[str, ...], Any] = {("match", "hostname"): mapping(data, "match").get("hostname")}
+        yield Fault(("match",), "`match` holds no condition, so it would hold everywhere", "hostname, cluster or env")
+    patterns: dict[tuple[str, ...], Any] = {
+        ("match", key): mapping(data, "match").get(key) for key in ("hostname", "cluster")
+    }
     for variable, pattern in mapping(mapping(data, "match"), "env").items():
         patterns["match", "env", variable] = pattern
     for path, pattern in patterns.items():

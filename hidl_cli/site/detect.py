@@ -1,11 +1,12 @@
-"""Which site is this: the ``match`` of every known site against the host's name and the environment, with reasons."""
+"""Which site is this: the ``match`` of every known site against the host's name, the environment and the name that the
+scheduler gives the cluster; with reasons."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from pydantic import ValidationError
 
@@ -16,6 +17,8 @@ from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import Entry
 from hidl_cli.inputs.source import Source, read_source
 from hidl_cli.site.checks import RULES, conditions
+from hidl_cli.site.probes.cluster import Cluster, cluster
+from hidl_cli.site.probes.host import Host, ThisHost
 from hidl_cli.site.schema import Match
 
 _MATCH_BLOCK = re.compile(r"^match[ \t]*:.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)
@@ -24,21 +27,26 @@ _NOT_PLAIN_KEYS = re.compile(r"""^(?:[{?"'&!]|--- )""", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition of a ``match``: ``value`` (None: not set) must match the regular expression as a whole."""
+    """One condition of a ``match``: ``value`` must match the regular expression as a whole.
+
+    Where the value is unknown (None), ``missing`` says why; it then does not hold.
+    """
 
     subject: str
     pattern: str
     value: str | None
+    missing: str = "is not set"
 
     @property
     def holds(self) -> bool:
+        """Whether it does."""
         return self.value is not None and re.fullmatch(self.pattern, self.value) is not None
 
     @property
     def reason(self) -> str:
         """Why it holds or not, for people."""
         if self.value is None:
-            return f"{self.subject} is not set"
+            return f"{self.subject} {self.missing}"
         return f"{self.subject} '{self.value}' {'matches' if self.holds else 'does not match'} '{self.pattern}'"
 
 
@@ -62,14 +70,27 @@ class Outcome:
         return tuple(condition.reason for condition in self.conditions) or ("its file has no `match`",)
 
 
-def detect(hostname: str | None = None, environment: Mapping[str, str] = os.environ) -> tuple[Outcome, ...]:
+@dataclass
+class _Here:
+    """What sites are held against. The scheduler is asked for the cluster's name once, when it is first needed."""
+
+    host: Host
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The scheduler's name of the cluster."""
+        return cluster(self.host)
+
+
+def detect(host: Host | None = None, *, thorough: bool = False) -> tuple[Outcome, ...]:
     """The outcome for every known site.
 
     The host's name is what the kernel says (``hostname``), without asking a name server. Only the ``match`` of a file
-    is parsed where it is written plainly, so that dozens of sites cost milliseconds.
+    is parsed where it is written plainly, and the scheduler is asked only where the other conditions of a site hold,
+    so that dozens of sites cost milliseconds; if ``thorough``, it is asked wherever a site names its cluster.
     """
-    name = os.uname().nodename if hostname is None else hostname
-    return tuple(_outcome(entry, name, environment) for entry in overlay.list_all("site"))
+    here = _Here(host or ThisHost())
+    return tuple(_outcome(entry, here, thorough) for entry in overlay.list_all("site"))
 
 
 def choose(outcomes: Iterable[Outcome]) -> str | None:
@@ -93,14 +114,21 @@ def choose(outcomes: Iterable[Outcome]) -> str | None:
     return best[0] if best else None
 
 
-def evaluate(site: str, match: Match, hostname: str, environment: Mapping[str, str]) -> Outcome:
+def _evaluate(site: str, match: Match, here: _Here, thorough: bool) -> Outcome:
     """The conditions of a ``match`` with what they were held against."""
-    found = [] if match.hostname is None else [Condition("host name", match.hostname, hostname)]
-    found += [Condition(f"${name}", pattern, environment.get(name)) for name, pattern in match.env.items()]
+    found = [] if match.hostname is None else [Condition("host name", match.hostname, here.host.hostname)]
+    found += [Condition(f"${name}", pattern, here.host.environment.get(name)) for name, pattern in match.env.items()]
+    if match.cluster is not None:
+        subject = "the scheduler's cluster name"
+        if thorough or all(condition.holds for condition in found):
+            name = here.cluster.name
+            found.append(Condition(subject, match.cluster, name, f"is unknown: {here.cluster.source}"))
+        else:
+            found.append(Condition(subject, match.cluster, None, "was not asked for, as another condition fails"))
     return Outcome(site, tuple(found))
 
 
-def _outcome(entry: Entry, hostname: str, environment: Mapping[str, str]) -> Outcome:
+def _outcome(entry: Entry, here: _Here, thorough: bool) -> Outcome:
     try:
         source = read_source(entry.path)
     except InvalidInput as error:
@@ -116,7 +144,7 @@ def _outcome(entry: Entry, hostname: str, environment: Mapping[str, str]) -> Out
         if examined.model is None:
             return Outcome(entry.name, findings=examined.findings)
         match = examined.model.match
-    return evaluate(entry.name, match, hostname, environment) if match else Outcome(entry.name)
+    return _evaluate(entry.name, match, here, thorough) if match else Outcome(entry.name)
 
 
 def _read_plain(block: Source) -> Match | None:

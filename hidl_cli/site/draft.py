@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hidl_cli.launch.launchers.families import fitting
 from hidl_cli.mpi import Family
-from hidl_cli.site.node_kinds import Kind, folded, kinds, simple, unique
+from hidl_cli.site.node_kinds import Kind, folded, simple, unique
 from hidl_cli.site.probes.facts import Batch, Library
 from hidl_cli.site.probes.gpus import Cards, architecture
 from hidl_cli.site.probes.survey import Found
@@ -16,22 +17,9 @@ from hidl_cli.site.yamltext import Item, document
 
 _SCHEDULERS = {"slurm": "Slurm", "lsf": "LSF"}
 _ORDER = ("ibrun", "jsrun", "srun", "mpiexec", "mpirun", "mpirun_rsh")  # where there is an ibrun, its site wants it
-_HYDRA: tuple[str, ...] = ("ibrun", "srun", "mpiexec")
-_STARTED_BY: dict[Family, tuple[str, ...]] = {
-    "mvapich2": ("ibrun", "srun", "mpiexec", "mpirun_rsh"),
-    "mvapich2-gdr": ("ibrun", "jsrun", "srun", "mpiexec", "mpirun_rsh"),
-    "mvapich": _HYDRA,
-    "mvapich-plus": _HYDRA,
-    "mpich": _HYDRA,
-    "intel-mpi": _HYDRA,
-    "cray-mpich": ("srun",),
-    "openmpi": ("ibrun", "srun", "mpirun"),
-    "spectrum-mpi": ("jsrun", "mpirun"),
-}
 #: What `srun --mpi=` each family was seen to start with; others depend on how they were built.
 _PMI: dict[Family, str] = {"mpich": "pmi2", "openmpi": "pmix", "cray-mpich": "cray_shasta"}
 _MOST_SHAPES, _LONGEST_PATTERN = 6, 500
-_MOST_KINDS = 100
 _EXAMPLES = 60  # characters of folded node names in a comment
 
 
@@ -54,15 +42,15 @@ def draft(found: Found, name: str) -> Draft:
     """The site file for what was found; a machine without a scheduler extends ``local``."""
     if found.batch is None:
         items, remarks = list(_workstation(found, name)), found.remarks
-        what = "no scheduler's programs are on the PATH"
+        what = "a machine without a scheduler"
     else:
-        grouped = parts(found.batch, kinds(found.batch.nodes)[:_MOST_KINDS])
+        grouped = parts(found.batch)
         items = list(_cluster(found, found.batch, grouped, name))
         remarks = (*found.batch.remarks, *found.remarks, *(f"left out: queue {one}" for one in grouped.left_out))
         what = f"{_SCHEDULERS[found.batch.scheduler]} {found.batch.version or '(version unknown)'}"
     head = [
         f"Drafted by `hidl site new` on {found.hostname}: {what}.",
-        "A comment says where what follows it is from. null is unknown: fill in what you know, correct what is wrong; "
+        "A comment says where what follows it is from; null is unknown. Fill in what you know, correct what is wrong:",
         f"`hidl site check {name}` lists what is still unknown.",
         *(f"- {remark}" for remark in remarks),
     ]
@@ -73,7 +61,7 @@ def _workstation(found: Found, name: str) -> Iterator[Item]:
     yield Item("name", name)
     yield Item("title", f"{found.hostname}, drafted by hidl")
     yield Item("extends", "local")
-    yield Item("match", (Item("hostname", literal(found.hostname)),), "`hostname`")
+    yield Item("match", (Item("hostname", literal(found.hostname)),), "this host's name")
     yield from _interconnect(found)
     own = _gpu_facts(found.cards, found.cards.model if found.cards else None)
     if own:
@@ -86,7 +74,7 @@ def _cluster(found: Found, batch: Batch, grouped: Parts, name: str) -> Iterator[
     scheduler = _SCHEDULERS[batch.scheduler]
     yield Item("name", name)
     yield Item("title", f"Cluster {batch.cluster or name}, drafted by hidl")
-    yield Item("sources", [f"{source} on {found.hostname}" for source in batch.sources])
+    yield Item("sources", [f"{', '.join(batch.sources)} (on {found.hostname})"])
     yield from _match(found.hostname, batch)
     yield from _interconnect(found)
     yield Item("scheduler", batch.scheduler)
@@ -151,8 +139,9 @@ def _interconnect(found: Found) -> Iterator[Item]:
 
 def _node_type(kind: Kind, found: Found, scheduler: str) -> Item:
     hardware = kind.hardware
-    here = found.hostname.partition(".")[0] in {node.name for node in kind.nodes}
-    why = f"{len(kind.nodes)} nodes: {folded([node.name for node in kind.nodes], _EXAMPLES)}"
+    names = [node.name for node in kind.nodes]
+    why = f"{len(names)} {'node' if len(names) == 1 else 'nodes'}: {folded(names, _EXAMPLES)}"
+    here = found.hostname.partition(".")[0] in names
     if kind.features:
         why += f"; features {','.join(sorted(kind.features))}"
     facts = [
@@ -161,7 +150,7 @@ def _node_type(kind: Kind, found: Found, scheduler: str) -> Item:
         Item("sockets", hardware.sockets),
         Item("cores", hardware.cores),
         Item("threads_per_core", hardware.threads_per_core),
-        Item("memory_gib", round(hardware.memory_mib / 1024, 1) if hardware.memory_mib else None),
+        Item("memory_gib", round(hardware.memory_mib / 1024, 1) or None if hardware.memory_mib else None),
         Item("gpus", hardware.gpus),
     ]
     if hardware.gpus:
@@ -204,13 +193,15 @@ def _mpi(libraries: Sequence[Library], launchers: Sequence[str], offered: Sequen
     """The MPI libraries; ``offered``: what `srun --mpi=` takes."""
     entries: list[Item] = []
     for library in libraries:
-        key = unique(simple(library.name) or library.family, (entry.key for entry in entries))
+        taken = [entry.key for entry in entries]
+        key = simple(library.name) or library.family
+        key = unique(f"{key}-module" if key in taken else key, taken)
         facts = [Item("family", library.family), Item("version", library.version)]
         if library.modules:
             facts.append(Item("modules", list(library.modules)))
         if library.prefix:
             facts.append(Item("prefix", library.prefix))
-        started_by = [launcher for launcher in launchers if launcher in _STARTED_BY[library.family]]
+        started_by = [launcher for launcher in launchers if launcher in fitting(library.family)]
         if started_by and started_by != list(launchers):
             facts.append(Item("launchers", started_by))
         pmi = _PMI.get(library.family)

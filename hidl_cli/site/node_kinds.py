@@ -115,14 +115,17 @@ def _base(hardware: Hardware) -> str:
 
 
 def _difference(kind: Kind, rivals: Sequence[Kind]) -> str | None:
-    """What tells a kind from those that would have the same name: a feature, its memory, cores or GPUs."""
+    """What tells a kind from those that would have the same name: a feature, its memory, cores or GPUs; else the
+    feature that the fewest of them have."""
     if feature := telling_feature(kind, rivals):
         return feature
     for key, form in (("memory_mib", "{:.0f}g"), ("cores", "{}c"), ("gpus", "{}gpus")):
         value = getattr(kind.hardware, key)
         if value is not None and all(getattr(rival.hardware, key) != value for rival in rivals):
             return form.format(value / 1024 if key == "memory_mib" else value)
-    return None
+    shared = {feature: sum(feature in rival.features for rival in rivals) for feature in sorted(kind.features)}
+    rarest = min(shared, key=lambda feature: shared[feature], default=None)
+    return rarest if rarest is not None and shared[rarest] < len(rivals) else None
 
 
 def folded(names: Sequence[str], width: int) -> str:

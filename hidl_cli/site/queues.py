@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
 from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli.inputs.fields import SchedulerWord
-from hidl_cli.site.node_kinds import Kind, simple, telling_feature, unique
+from hidl_cli.site.node_kinds import Kind, kinds, simple, telling_feature, unique
 from hidl_cli.site.probes.facts import Batch, Queue
 
-MOST = 300  # partitions in one draft: no site has so many, and a file of more is of no use to people
+MOST_PARTITIONS, MOST_KINDS = 300, 100  # in one draft: a file of more is of no use to people
 
 
 @dataclass(frozen=True)
@@ -44,51 +44,55 @@ class Parts:
         return tuple(dict.fromkeys(part.kind for part in self.parts))
 
 
-def parts(batch: Batch, kinds: Sequence[Kind]) -> Parts:
+def parts(batch: Batch) -> Parts:
     """The partitions for a scheduler's queues.
 
     A queue with nodes of several kinds becomes a partition for each kind that a feature tells apart (``constraint``);
     where none does, the most frequent kind stands for all.
     """
+    wanted = {queue.name for queue in batch.queues if queue.left_out is None}
+    known = kinds([node for node in batch.nodes if wanted & set(node.queues)])[:MOST_KINDS]
+    members = {kind: Counter(queue for node in kind.nodes for queue in node.queues) for kind in known}
     found: list[Part] = []
     left_out: list[str] = []
-    members = {kind: Counter(queue for node in kind.nodes for queue in node.queues) for kind in kinds}
     for queue in batch.queues:
-        here = sorted(
-            (kind for kind in kinds if members[kind][queue.name]), key=lambda kind: -members[kind][queue.name]
-        )
+        count = {kind: members[kind][queue.name] for kind in known if members[kind][queue.name]}
         reason = queue.left_out
-        if reason is None and not here:
+        if reason is None and not count:
             reason = "no node of it is known"
         if reason is None and not _is_scheduler_word(queue.name):
             reason = "its name cannot stand in a job script"
-        if reason is None and len(found) >= MOST:
-            reason = f"there are more than {MOST}"
+        if reason is None and len(found) >= MOST_PARTITIONS:
+            reason = f"there are more than {MOST_PARTITIONS}"
         if reason is not None:
             left_out.append(f"{queue.name}: {reason}")
             continue
-        for part in _of(queue, here, {kind: members[kind][queue.name] for kind in here}):
+        these = list(_of(queue, count))
+        for part in these:
             found.append(replace(part, key=unique(part.key, (one.key for one in found))))
+        unasked = [f"{count[kind]} x {kind.name}" for kind in count if kind not in [part.kind for part in these]]
+        if unasked:
+            left_out.append(f"{queue.name}: no feature asks for {', '.join(unasked)} alone")
     return Parts(tuple(found), tuple(left_out))
 
 
-def _of(queue: Queue, here: Sequence[Kind], count: Mapping[Kind, int]) -> Iterator[Part]:
+def _of(queue: Queue, count: Mapping[Kind, int]) -> Iterator[Part]:
+    """The partitions of one queue, which has so many nodes of each kind."""
     key = simple(queue.name) or "queue"
-    if len(here) == 1:
-        yield Part(key, queue, here[0], remarks=queue.remarks)
+    main = max(count, key=lambda kind: count[kind])
+    if len(count) == 1:
+        yield Part(key, queue, main, remarks=queue.remarks)
         return
-    features = {kind: telling_feature(kind, [other for other in here if other is not kind]) for kind in here}
-    told = [kind for kind in here if (feature := features[kind]) and _is_scheduler_word(feature)]
-    mixed = tuple(f"{count[kind]} nodes of {kind.name}" for kind in here)
-    main = here[0]
-    if main in told:
-        yield Part(key, queue, main, features[main], (*queue.remarks, f"it holds {', '.join(mixed)}"))
-    else:
-        untold = f"it holds {', '.join(mixed)}, and no feature asks for those of {main.name} alone"
-        yield Part(key, queue, main, None, (*queue.remarks, untold))
-    for kind in told:
+    features = {kind: telling_feature(kind, [other for other in count if other is not kind]) for kind in count}
+    asked = {kind: feature for kind, feature in features.items() if feature and _is_scheduler_word(feature)}
+    mixed = f"its nodes: {', '.join(f'{count[kind]} x {kind.name}' for kind in count)}"
+    if main not in asked:
+        mixed += f"; no feature asks for {main.name} alone"
+    yield Part(key, queue, main, asked.get(main), (*queue.remarks, mixed))
+    for kind, feature in asked.items():
         if kind is not main:
-            yield Part(f"{key}-{kind.name}"[:64], queue, kind, features[kind], (f"the {count[kind]} others of it",))
+            here = f"the {count[kind]} x {kind.name} of {queue.name}"
+            yield Part(f"{key}-{kind.name}"[:60], queue, kind, feature, (here,))
 
 
 @cache

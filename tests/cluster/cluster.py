@@ -115,12 +115,13 @@ class LivingCluster:
         self._cluster.up()
 
     def wait_until_saved(self) -> None:
-        """Wait until slurmctld has written down what it knows now, which it does some seconds later.
+        """Wait until slurmctld has written down what it knows now, which it does up to 5 s later, if at all.
 
-        If it is killed before, it forgets the youngest jobs, and ends those that it started.
+        If it is killed before, it forgets the youngest jobs, and ends those that it had started.
         """
-        known = time.time()
-        self.wait_until(lambda: (self.directory / "state" / "job_state").stat().st_mtime > known, 30)
+        state, known = self.directory / "state" / "job_state", time.time()
+        while time.time() < known + 7 and not (state.exists() and state.stat().st_mtime > known):
+            time.sleep(0.1)
 
     @contextmanager
     def restored(self) -> Iterator[LivingCluster]:
@@ -150,20 +151,19 @@ def living(directory: Path, *shares: Path, nodes: int, accounting: bool) -> Iter
     down = [sys.executable, "-m", "hidl_cli", "cluster", "down", "--purge", "--directory", str(directory)]
     waiting = ["sh", "-c", 'read -r _; exec "$@"', "sh", *down]
     repository = Path(__file__).parents[2]
-    with subprocess.Popen(
-        waiting,
-        cwd=repository,
-        stdout=subprocess.DEVNULL,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as guard:
+    log = directory.with_name(f"{directory.name}-down.log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        log.open("w", encoding="utf-8") as told,  # not to a pipe: who reads it may be dead by then
+        subprocess.Popen(
+            waiting, cwd=repository, stdin=subprocess.PIPE, stdout=told, stderr=told, start_new_session=True
+        ) as guard,
+    ):
         cluster = Cluster(directory)
         cluster.up(nodes=nodes, accounting=accounting, shares=shared(shares))
         yield LivingCluster(cluster)
-        _, told = guard.communicate(timeout=120)
-        assert guard.returncode == 0, told
+        guard.communicate(timeout=120)
+        assert guard.returncode == 0, log.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -156,8 +156,10 @@ def test_up_makes_a_lost_network_anew_and_the_jobs_live_on(cluster: LivingCluste
 
 def test_a_job_that_is_cancelled_leaves_no_process_on_its_nodes(cluster: LivingCluster) -> None:
     with cluster.restored():
-        job = cluster("sbatch", "--parsable", "-N2", "--output=/dev/null", "--wrap=srun sleep 1234").stdout.strip()
-        cluster.wait_until(lambda: "sleep 1234" in cluster.processes("node2"), 20)
+        job = cluster(
+            "sbatch", "--parsable", "-wnode[1-2]", "--output=/dev/null", "--wrap=srun /usr/bin/sleep 1234"
+        ).stdout.strip()
+        cluster.wait_until(lambda: "/usr/bin/sleep 1234" in cluster.processes("node2"), 20)
         cluster("scancel", job)
         cluster.wait_until(lambda: not cluster.processes("node1") + cluster.processes("node2"), 30)
 
@@ -313,3 +315,24 @@ def test_an_impossible_wish_is_refused(tmp_path: Path, wish: dict[str, int]) -> 
 def test_a_share_that_is_not_there_is_refused(hidl: Hidl, tmp_path: Path) -> None:
     refused = hidl("cluster", "up", "--share", str(tmp_path / "absent"))
     assert (refused.returncode, "there is no such directory" in refused.stderr) == (2, True)
+
+
+# --- the fixture itself -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_cluster_of_tests_ends_with_the_tests_however_they_end(
+    second_cluster: LivingCluster, tmp_path: Path, number: signal.Signals
+) -> None:
+    script = (
+        "import sys, time\nfrom pathlib import Path\nfrom tests.cluster.cluster import living\n"
+        "with living(Path(sys.argv[1]), nodes=1, accounting=False):\n    print('up', flush=True)\n    time.sleep(60)\n"
+    )
+    directory = tmp_path / "third"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, directory], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as tests:
+        assert tests.stdout is not None
+        assert tests.stdout.readline() == b"up\n"
+        tests.send_signal(number)
+    second_cluster.wait_until(lambda: not left_of(directory) and not directory.exists(), 30)

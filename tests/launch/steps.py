@@ -54,11 +54,15 @@ def functions() -> str:
     return _BEGIN + "".join(render_script(f"launchers/{part}.sh.j2", {}) for part in _PARTS)
 
 
-def script(launch: Launch, ranks: int, *, hosts: tuple[str, ...] = ("localhost",), exports: Mapping[str, str]) -> str:
-    """A whole job script of one step."""
+def script(
+    launch: Launch, ranks: int, *, hosts: tuple[str, ...] | None = ("localhost",), exports: Mapping[str, str]
+) -> str:
+    """A whole job script of one step; ``hosts``: None for those of the Slurm job that it runs in."""
     lines = [functions()]
     lines += [f"export {name}={sh(value)}" for name, value in {**exports, **launch.environment}.items()]
-    lines += [f"printf '%s\\n' {sh(launch.host_line.format(host=host))} >> hosts" for host in hosts]
+    listed = "scontrol show hostnames" if hosts is None else f"printf '%s\\n' {sh_line(hosts)}"
+    line = launch.host_line.format(host="$host")
+    lines.append(f'{listed} | while read -r host; do echo "{line}"; done > hosts')
     forwarded = ""
     if launch.forwarded:
         lines.append(f"forwarded {ranks} {launch.forward_option or ''} {sh_line(launch.forwarded)}")

@@ -92,14 +92,11 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str) -> st
 
 @pytest.mark.parametrize("name", LIBRARIES)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    arguments=st.lists(TEXT, max_size=3),
-    values=st.lists(TEXT, min_size=1, max_size=2),
-    text=TEXT,
-)
+@given(words=st.tuples(st.lists(TEXT, max_size=3), st.lists(TEXT, min_size=1, max_size=2), TEXT))
 def test_the_script_starts_what_was_planned(
-    programs: Path, tmp_path: Path, name: str, arguments: list[str], values: list[str], text: str
+    programs: Path, tmp_path: Path, name: str, words: tuple[list[str], list[str], str]
 ) -> None:
+    arguments, values, text = words
     environment = {f"NASTY_{number}": value for number, value in enumerate(values)}
     launch = launch_of(name, ["prog", *arguments], environment)
     run = tmp_path / "run"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +43,7 @@ def launch_of(name: str, family: Family, prefix: Path, words: list[str], **envir
 @given(values=VALUES)
 @example(values=NASTY)
 def test_values_and_arguments_reach_every_rank_letter_by_letter(
+    *,
     name: str,
     family: Family,
     stack: str,
@@ -109,3 +112,27 @@ def test_bound_ranks_have_cores_of_their_own(
     ended = steps.run(steps.script(launch, 2, exports={}), tmp_path)
     assert ended.state == "COMPLETED", ended.stderr
     assert len(set(ended.stdout.split("\n")[:2])) == 2
+
+
+@pytest.mark.parametrize(("name", "family", "stack"), KINDS)
+def test_a_step_that_is_ended_leaves_no_rank(
+    name: str, family: Family, stack: str, stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    prefix = stack_prefix(stack)
+    words = ("-c", "import os, time; open(f'{os.getpid()}.pid', 'w'); time.sleep(100)")
+    library = Library(family, family, prefix=str(prefix))
+    launch = launcher(name).launch(Request(LOCAL, (str(prefix / "bin" / "python"), *words), library, on_one_host=True))
+    (tmp_path / "job.sh").write_text(steps.script(launch, 2, exports={}))
+    with subprocess.Popen(["bash", "job.sh"], cwd=tmp_path, start_new_session=True) as job:
+        wait_until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
+        ranks = [Path("/proc", file.stem) for file in tmp_path.glob("*.pid")]
+        job.terminate()
+    assert (tmp_path / "ended").read_text() == "CANCELLED 143"
+    wait_until(lambda: not any(rank.exists() for rank in ranks))  # mpirun does not wait for those that it has killed
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,6 +121,14 @@ def test_all_of_a_long_stderr_arrives(tmp_path: Path) -> None:
     assert ended.stderr == "".join(f"{number}\n" for number in range(1, 200001))
 
 
+def test_where_no_copy_of_stderr_can_be_written_it_passes_and_the_launcher_s_status_stands(tmp_path: Path) -> None:
+    (tmp_path / "steps" / "1" / "launcher.stderr").mkdir(parents=True)
+    launch = Launch(("bash", "-c", "seq 20000 >&2; exit 1"), status_on_stderr=True)
+    ended = run(launch, tmp_path)
+    assert "".join(f"{number}\n" for number in range(1, 20001)) in ended.stderr
+    assert (ended.state, ended.status) == ("FAILED", 1)
+
+
 def test_stderr_passes_through_at_once(tmp_path: Path) -> None:
     launch = Launch(("bash", "-c", "echo here >&2; read -r < more; exit 1"), status_on_stderr=True)
     os.mkfifo(tmp_path / "more")
@@ -188,6 +197,7 @@ def test_an_option_forwards_names_alone(tmp_path: Path) -> None:
     assert run(launch, tmp_path, SET="a b").stdout.split("\n") == ["first", "-x", "SET", "last", ""]
 
 
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
 def test_the_functions_pass_shellcheck(tmp_path: Path) -> None:
     file = tmp_path / "functions.sh"
     file.write_text("#!/usr/bin/env bash\n" + steps.functions())

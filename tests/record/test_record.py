@@ -9,7 +9,7 @@ import pytest
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.record.run import Run, all_runs, find
 from hidl_cli.record.state import State
-from hidl_cli.runs.plan import plan_of
+from hidl_cli.runs.plan import plan_of, readable
 
 
 @pytest.fixture
@@ -62,3 +62,7 @@ def test_a_broken_status_or_plan_is_told(root: Path, content: str) -> None:
         run.status()
     with pytest.raises(HidlError, match="no run directory that this hidl can read"):
         plan_of(run)
+
+
+def test_a_run_of_another_version_is_left_out_where_all_are_looked_at(root: Path) -> None:
+    assert list(readable(all_runs(root))) == []

@@ -13,6 +13,10 @@ _NO_SCHEDULER = {
     "PRTE_MCA_plm": "ssh",
 }
 
+#: mpirun starts its daemons through srun, which in a job that was submitted with --export=NONE would do so without
+#: the variables by which they find their library.
+_EXPORT = {"SLURM_EXPORT_ENV": "ALL"}
+
 
 class Mpirun:
     """The ``mpirun`` of the very library: with another MPI's, N singletons would start."""
@@ -46,7 +50,7 @@ class Mpirun:
             argv=(*argv, *(() if forwarded else request.program)),
             forwarded=forwarded,
             rest=request.program if forwarded else (),
-            environment=_NO_SCHEDULER if request.on_one_host else {},
+            environment=_NO_SCHEDULER if request.on_one_host else _EXPORT,
             host_line=f"{{host}} slots={placement.ranks_per_node}",
             forward_option="-x",
         )

@@ -64,11 +64,12 @@ class Judgement:
 def is_settled(status: Status) -> bool:
     """Is there nothing that LSF could add?
 
-    A job that somebody ends takes itself for cancelled, or, where its ranks got the signal first, for failed: only LSF
-    knows that it was the time limit. Once that is known, a reason stands beside the state.
+    A job that somebody ends takes itself for cancelled, or, where the launcher got the signal first, for failed, with
+    whatever status that one left: only LSF knows that it was the time limit. Once that is known, a reason stands beside
+    the state.
     """
     if status.state in (State.CANCELLED, State.FAILED):
-        return status.reason is not None or (status.state is State.FAILED and (status.exit_status or 0) < 128)
+        return status.reason is not None
     return status.state.is_final
 
 

@@ -56,7 +56,11 @@ class Policy:
 
 @dataclass(frozen=True)
 class Batch:
-    """A scheduler: its cluster's name, nodes, queues and policies. ``srun_mpi``: what its ``srun --mpi=`` takes."""
+    """A scheduler: its cluster's name, nodes, queues and policies.
+
+    ``srun_mpi``: what its ``srun --mpi=`` takes. ``sources``: the commands that told all this; none where the
+    scheduler's programs are here, but gave no answer.
+    """
 
     scheduler: Literal["slurm", "lsf"]
     version: str | None = None

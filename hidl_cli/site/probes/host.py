@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,6 +27,10 @@ class Host(Protocol):
     def environment(self) -> Mapping[str, str]:
         """The environment of this process."""
 
+    @property
+    def failures(self) -> Sequence[str]:
+        """The commands that were there but gave no answer, and why."""
+
     def which(self, program: str) -> str | None:
         """Where a program lies on the PATH; None where it is not there."""
 
@@ -45,20 +49,16 @@ class Host(Protocol):
 
 @dataclass
 class ThisHost:
-    """The machine that hidl runs on. ``failures``: the commands that were there but gave no answer, and why."""
+    """The machine that hidl runs on."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     root: Path = Path("/")
+    hostname: str = field(default_factory=lambda: os.uname().nodename)
     failures: list[str] = field(default_factory=list)
-
-    @property
-    def hostname(self) -> str:
-        """The host's name as its kernel says it."""
-        return os.uname().nodename
 
     def which(self, program: str) -> str | None:
         """Where a program lies on the PATH."""
-        return shutil.which(program, path=self.environment.get("PATH"))
+        return shutil.which(program, path=self.environment.get("PATH", ""))
 
     def ask(self, *command: str, seconds: float = _SECONDS) -> str | None:
         """What a command prints, in the language of the documentation; None where it fails or is not there."""

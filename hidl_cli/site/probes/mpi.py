@@ -29,7 +29,7 @@ _MODULES: dict[str, Family] = {
     "intel-mpi": "intel-mpi",
     "intel-oneapi-mpi": "intel-mpi",
 }
-_MODULE = re.compile(r"([A-Za-z][\w.+-]*)(?:/([\w.+/-]+))?")
+_MODULE = re.compile(r"([A-Za-z][\w.+-]{0,40})(?:/([\w.+/-]{1,80}))?", re.ASCII)
 _DEFAULT = re.compile(r"\((?:[^()]*:)?(?:default|D|L)(?::[^()]*)?\)$|<[A-Za-z]+>$")
 MAX_MODULES = 12  # of one family: the last versions
 

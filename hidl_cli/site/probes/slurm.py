@@ -15,17 +15,18 @@ _VERSION = "SLURM_VERSION"
 _NOTHING = {"(null)", "N/A", "NONE", "UNLIMITED", "INFINITE", ""}
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=.*")  # what administrators write: it may look like other fields
 _FIELD = re.compile(r"(?:^| )([A-Za-z_]+)=(\S*)")
-_WALL = re.compile(r"(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d")
+_WALL = re.compile(r"([0-9]{1,5}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 _ACCESS = ("AllowAccounts", "AllowGroups", "AllowQos")
 
 
 def probe(host: Host) -> Batch | None:
-    """What Slurm is here; None where there is no ``scontrol``. Facts that it does not tell are left empty."""
+    """What Slurm is here; None where there is no ``scontrol``. Facts that it does not tell are left empty, all of them
+    where slurmctld gives no answer."""
     if host.which("scontrol") is None:
         return None
     config = dict(_CONFIG.findall(host.ask("scontrol", "show", "config", seconds=_SECONDS) or ""))
     if not config:
-        return Batch("slurm", remarks=("scontrol is on the PATH, but slurmctld gave no answer",))
+        return Batch("slurm")
     has_gpu_gres = "gpu" in config.get("GresTypes", "").split(",")
     nodes = tuple(
         _node(fields, has_gpu_gres)
@@ -42,7 +43,7 @@ def probe(host: Host) -> Batch | None:
         cluster=_known(config.get("ClusterName")),
         nodes=nodes,
         queues=tuple(_queue(fields) for fields in partitions),
-        policies=tuple(_policies(config, partitions, has_gpu_gres)),
+        policies=tuple(_policies(config, partitions, has_gpu_gres, _default_account(host, config))),
         srun_mpi=tuple(dict.fromkeys(types)),
         sources=("scontrol show config", "scontrol show partition", "scontrol show node"),
         remarks=tuple(_remarks(config, has_gpu_gres)),
@@ -57,16 +58,16 @@ def _lines(text: str | None, first: str) -> Iterator[dict[str, str]]:
 
 
 def _node(fields: Mapping[str, str], has_gpu_gres: bool) -> Node:
-    sockets, per_socket = _number(fields.get("Sockets")), _number(fields.get("CoresPerSocket"))
+    sockets, per_socket = _number(fields.get("Sockets")) or None, _number(fields.get("CoresPerSocket"))
     reserved_cores = _number(fields.get("CoreSpecCount")) or 0
     memory = _number(fields.get("RealMemory"))
     gpus, model = gpus_of(fields.get("Gres", "")) if has_gpu_gres else (None, None)
     hardware = Hardware(
         sockets=sockets,
         cores=max(1, sockets * per_socket - reserved_cores) if sockets and per_socket else None,
-        threads_per_core=_number(fields.get("ThreadsPerCore")),
+        threads_per_core=_number(fields.get("ThreadsPerCore")) or None,
         # 1 MiB is what Slurm assumes of a node whose memory was not configured (slurm.conf, RealMemory)
-        memory_mib=memory - (_number(fields.get("MemSpecLimit")) or 0) if memory and memory > 1 else None,
+        memory_mib=max(1, memory - (_number(fields.get("MemSpecLimit")) or 0)) if memory and memory > 1 else None,
         gpus=gpus,
         gpu_model=model,
     )
@@ -81,6 +82,7 @@ def _node(fields: Mapping[str, str], has_gpu_gres: bool) -> Node:
 
 def _queue(fields: Mapping[str, str]) -> Queue:
     wall = fields.get("MaxTime", "")
+    fewest, most = max(1, _number(fields.get("MinNodes")) or 1), _number(fields.get("MaxNodes"))
     state = fields.get("State", "UP")
     admitted = [f"{key}={fields[key]}" for key in _ACCESS if fields.get(key, "ALL") != "ALL"]
     left_out = None
@@ -93,13 +95,15 @@ def _queue(fields: Mapping[str, str]) -> Queue:
         remarks.append(f"State={state}")
     if fields.get("OverSubscribe") == "EXCLUSIVE":
         remarks.append("OverSubscribe=EXCLUSIVE: jobs get whole nodes")
+    if most is not None and most < fewest:
+        remarks.append(f"MaxNodes={most} is less than MinNodes={fewest}")
     if fields.get("MaxNodes") == "UNLIMITED":
         remarks.append(f"MaxNodes=UNLIMITED (it has {fields.get('TotalNodes', '?')} nodes)")
     return Queue(
         name=fields["PartitionName"],
         is_default=fields.get("Default") == "YES",
-        min_nodes=max(1, _number(fields.get("MinNodes")) or 1),
-        max_nodes=_number(fields.get("MaxNodes")) or None,
+        min_nodes=fewest,
+        max_nodes=most if most and most >= fewest else None,
         max_wall=wall if _WALL.fullmatch(wall) else None,
         restricted=bool(admitted),
         left_out=left_out,
@@ -108,10 +112,11 @@ def _queue(fields: Mapping[str, str]) -> Queue:
 
 
 def _policies(
-    config: Mapping[str, str], partitions: tuple[Mapping[str, str], ...], has_gpu_gres: bool
+    config: Mapping[str, str], partitions: tuple[Mapping[str, str], ...], has_gpu_gres: bool, account: str | None
 ) -> Iterator[Policy]:
     select, parameters = config.get("SelectType", ""), config.get("SelectTypeParameters", "")
-    whole_nodes = select == "select/linear" or all(one.get("OverSubscribe") == "EXCLUSIVE" for one in partitions)
+    exclusive = [one.get("OverSubscribe") == "EXCLUSIVE" for one in partitions if one.get("RootOnly") != "YES"]
+    whole_nodes = select == "select/linear" or all(exclusive)
     if select and not whole_nodes:
         why = f"SelectType={select}: nodes are shared, and a rank gets one core unless the job asks for more"
         yield Policy("cpus", "cpus-per-task", why)
@@ -123,9 +128,18 @@ def _policies(
     if has_gpu_gres:
         yield Policy("gpus", "gres", f"GresTypes={config['GresTypes']}")
     enforced = config.get("AccountingStorageEnforce", "none")
-    if "associations" in enforced or "limits" in enforced:
-        why = f"AccountingStorageEnforce={enforced}: without --account your default account pays; none: `required`"
-        yield Policy("account", "optional", why)
+    if account is not None:
+        pays = f"without --account, {account} pays" if account else "you have no default account"
+        yield Policy("account", "optional" if account else "required", f"AccountingStorageEnforce={enforced}: {pays}")
+
+
+def _default_account(host: Host, config: Mapping[str, str]) -> str | None:
+    """Who pays for this user's jobs that name no account: empty where nobody does, None where nobody must or knows."""
+    enforced, user = config.get("AccountingStorageEnforce", "none"), host.environment.get("USER")
+    if not user or not any(word in enforced for word in ("associations", "limits", "qos", "wckeys", "safe")):
+        return None
+    said = host.ask("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=DefaultAccount")
+    return None if said is None else said.strip().partition("\n")[0]
 
 
 def _remarks(config: Mapping[str, str], has_gpu_gres: bool) -> Iterator[str]:

@@ -142,10 +142,11 @@ status_from_stderr() { # command...
     if [[ -n $ended ]]; then
         status=143
     elif ((status <= 1)); then
-        real=$(status_of_ranks "$said") || real=
+        # Where its copy could not be written (a full disk), the launcher's own status stands.
+        real=$(status_of_ranks "$said" 2> /dev/null) || real=
         status=${real:-$status}
     fi
-    rm -f -- "$said"
+    rm -f -- "$said" || true
     exit "$status"
 }
 

@@ -21,7 +21,11 @@ def test_on_this_machine_the_host_has_as_many_slots_as_ranks() -> None:
 
 def test_and_no_scheduler_is_asked() -> None:
     assert Mpirun().launch(request("openmpi", on_one_host=True)).environment["PRTE_MCA_ras"].startswith("^slurm")
-    assert Mpirun().launch(request("openmpi")).environment == {}
+    assert "PRTE_MCA_ras" not in Mpirun().launch(request("openmpi")).environment
+
+
+def test_its_daemons_get_the_environment_whatever_the_job_exports() -> None:
+    assert Mpirun().launch(request("openmpi")).environment == {"SLURM_EXPORT_ENV": "ALL"}
 
 
 def test_a_node_with_too_few_cores_is_oversubscribed() -> None:

@@ -35,6 +35,7 @@ SETTINGS: dict[str, Any] = {
     "queues": ["batch", "debug"],
     "mute": False,  # bsub takes the job, and then hangs
     "noise": "",  # what an esub of the site prints with every submission
+    "hosts": [],  # the compute nodes of every job; empty: node01, node02, ...
     "hide": False,  # bjobs forgets every job for the moment
 }
 VALUED = {"-nnodes", "-W", "-P", "-q", "-J", "-o", "-e", "-U", "-env", "-Jd", "-cwd", "-alloc_flags", "-R", "-n", "-M"}
@@ -89,9 +90,11 @@ def bsub() -> None:
         print(settings()["noise"])
     job = enter(given, command, script)
     if settings()["mute"]:
+        save(job | {"ended": time.time()})  # it stays in the queue: nobody keeps it
         time.sleep(3600)
     queue = f"queue <{given['-q']}>" if "-q" in given else "default queue <batch>"
-    print(f"Job <{job['id']}> is submitted to {queue}.", flush=True)
+    if "BSUB_QUIET" not in os.environ:
+        print(f"Job <{job['id']}> is submitted to {queue}.", flush=True)
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -183,7 +186,7 @@ def wait_for_dispatch(job: dict[str, Any]) -> None:
 
 def job_environment(job: dict[str, Any]) -> dict[str, str]:
     given = job["options"]
-    hosts = [f"node{number:02d}" for number in range(1, int(given.get("-nnodes", "1")) + 1)]
+    hosts = settings()["hosts"] or [f"node{number:02d}" for number in range(1, int(given.get("-nnodes", "1")) + 1)]
     hostfile = SPOOL / "jobs" / job["id"] / "hostfile"
     hostfile.write_text("".join(f"{host}\n" for host in ["launch1", *(host for host in hosts for _ in range(42))]))
     own = {

@@ -14,7 +14,6 @@ PENDING = Status(State.PENDING)
 RUNNING = Status(State.RUNNING, started=1.0)
 COMPLETED = Status(State.COMPLETED, exit_status=0)
 FAILED = Status(State.FAILED, exit_status=1)
-FAILED_BY_A_SIGNAL = Status(State.FAILED, exit_status=137)
 CANCELLED = Status(State.CANCELLED, exit_status=143)
 
 STATS = ["PEND", "PROV", "WAIT", "PSUSP", "RUN", "USUSP", "SSUSP", "UNKWN", "ZOMBI", "DONE", "EXIT", "NEW_IN_LSF_11"]
@@ -28,16 +27,23 @@ def ended(reason: str = "", code: str = "1") -> Record:
     return Record("1", "EXIT", code, reason)
 
 
-@given(st.sampled_from([*STATS]), st.text(), st.floats(0, 1e6))
-def test_what_the_job_completed_or_failed_by_itself_stands(stat: str, reason: str, unclear: float) -> None:
-    record = Record("1", stat, "1", reason)
-    assert [of(status, record, unclear=unclear).state for status in (COMPLETED, FAILED)] == [
-        State.COMPLETED,
-        State.FAILED,
-    ]
+@given(st.sampled_from(STATS), st.text(), st.floats(0, 1e6))
+def test_what_the_job_completed_stands(stat: str, reason: str, unclear: float) -> None:
+    assert of(COMPLETED, Record("1", stat, "1", reason), unclear=unclear).state is State.COMPLETED
 
 
-@pytest.mark.parametrize("status", [RUNNING, CANCELLED, FAILED_BY_A_SIGNAL], ids=["running", "cancelled", "signal"])
+@pytest.mark.parametrize("record", [ended(), None], ids=["ended", "forgotten"])
+@pytest.mark.parametrize("status", [FAILED, CANCELLED], ids=["failed", "cancelled"])
+def test_where_lsf_gives_no_reason_the_jobs_own_word_stands(status: Status, record: Record | None) -> None:
+    assert of(status, record).state is status.state
+
+
+def test_a_job_that_called_itself_failed_may_go_on_to_be_seen_as_running_for_a_while() -> None:
+    judgements = [of(FAILED, Record("1", "RUN"), unclear=seconds) for seconds in (0, GRACE_SECONDS + 1)]
+    assert [judgement.state for judgement in judgements] == [State.RUNNING, State.FAILED]
+
+
+@pytest.mark.parametrize("status", [RUNNING, CANCELLED, FAILED], ids=["running", "cancelled", "failed"])
 @pytest.mark.parametrize(
     ("reason", "state"),
     [
@@ -96,10 +102,6 @@ def test_a_job_that_lsf_does_not_know_is_lost_only_after_a_while() -> None:
         State.RUNNING,
         State.LOST,
     ]
-
-
-def test_a_job_that_was_ended_and_that_lsf_has_forgotten_keeps_its_own_word() -> None:
-    assert of(CANCELLED, None).state is State.CANCELLED
 
 
 def test_a_job_without_a_host_is_refused_only_after_a_while() -> None:

@@ -1,0 +1,83 @@
+"""Where a draft goes, and that it is never half written, never over a file that is there, and never faulty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from hidl_cli import documents
+from hidl_cli.errors import HidlError, UsageError
+from hidl_cli.inputs import overlay
+from hidl_cli.inputs.fields import PATTERNS, Name
+from hidl_cli.site.draft import Draft
+
+
+@dataclass(frozen=True)
+class Target:
+    """The site's name, and its file; None: standard output."""
+
+    name: str
+    file: Path | None
+
+
+def target(name: str | None, output: str | None, default: str) -> Target:
+    """Where to write: ``output`` (``-``: standard output), else the user's own sites; ``default``: the name if none
+    is given.
+
+    Raises ``UsageError`` for a name that no site can have, and for a file of another name than the site.
+    """
+    if output is None or output == "-":
+        chosen = default if name is None else name
+        _require_name(chosen)
+        (_, directory), *_ = overlay.directories("site")
+        return Target(chosen, None if output == "-" else directory / f"{chosen}.yaml")
+    file = Path(output)
+    chosen = file.stem if name is None else name
+    _require_name(chosen)
+    if file.is_dir():
+        return Target(chosen, file / f"{chosen}.yaml")
+    if file.name != f"{chosen}.yaml":
+        raise UsageError(
+            f"site {chosen} cannot be written to {file.name}, as hidl finds a site by its file's name",
+            hint=f"call the file {chosen}.yaml",
+        )
+    return Target(chosen, file)
+
+
+def require_free(target: Target, *, force: bool) -> None:
+    """Raises ``UsageError`` where the file is there already, unless ``force``."""
+    if target.file is not None and (target.file.exists() or target.file.is_symlink()) and not force:
+        raise UsageError(
+            f"{target.file} is there already", hint="name another site or --output, or overwrite it with --force"
+        )
+
+
+def write(draft: Draft, file: Path) -> None:
+    """Write the draft beside its place and rename it into it; ``HidlError`` where that cannot be done."""
+    try:
+        documents.write_text(file, draft.text)
+    except OSError as error:
+        raise HidlError(
+            f"{file} cannot be written: {error.strerror or error}", hint="write it elsewhere with --output FILE"
+        ) from error
+
+
+def is_found(target: Target) -> bool:
+    """Whether hidl finds this file by the site's name."""
+    return any(entry.path == target.file for entry in overlay.list_all("site"))
+
+
+def hidden(target: Target) -> tuple[Path, ...]:
+    """The files of the same name that this one hides from now on."""
+    entries = [entry for entry in overlay.list_all("site") if entry.path == target.file]
+    return tuple(below.path for entry in entries for below in entry.shadows)
+
+
+def _require_name(name: str) -> None:
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        pattern = next(words for words in PATTERNS.values() if words.startswith("lower-case letters, digits, and"))
+        raise UsageError(f"'{name}' cannot be a site's name", hint=f"a name is {pattern}") from None
