@@ -24,13 +24,15 @@ FOLLOWERS = 6
 SCRIPT = """#!/bin/bash
 #SBATCH --hold --output=stdout.log --error=stderr.log
 say() {
-    printf '{"state": "%s", "step": 1, "steps": 1, "started": 1, "ended": %s, "exit_status": %s, "hosts": []}' "$@" > new
+    printf '{"state": "%s", "step": 1, "steps": 1, "started": 1, "ended": %s, "exit_status": %s, "hosts": []}' "$@" \\
+        > new
     mv new status.json
 }
 say RUNNING null null
 mkdir -p steps/1
 metrics='[{"name": "rate", "value": 1, "unit": "items/s", "samples": [1]}]'
-echo '{"schema": "hidl.metrics/1", "world": {"size": 1}, "parameters": {}, "metrics": '"$metrics"'}' > steps/1/metrics.json
+document='{"schema": "hidl.metrics/1", "world": {"size": 1}, "parameters": {}, "metrics": '"$metrics"'}'
+echo "$document" > steps/1/metrics.json
 say COMPLETED 2 0
 """
 
