@@ -79,6 +79,17 @@ class Bench:
         LivingCluster.wait_until(condition, seconds)
 
 
+def first_on_path(tmp_path: Path, program: str, script: str) -> str:
+    """A PATH on which a shell script stands before a program of that name; ``$real`` in it is the real one."""
+    real = subprocess.run(["which", program], check=True, capture_output=True, text=True).stdout.strip()
+    file = tmp_path / "first" / program
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!/bin/bash\nreal={real}\n{script}\n")
+    file.chmod(0o755)
+    rest = subprocess.run(["sh", "-c", "echo $PATH"], check=True, capture_output=True, text=True).stdout.strip()
+    return f"{file.parent}:{rest}"
+
+
 def read(file: Path) -> str:
     """What is in a file; nothing where it is not there."""
     return file.read_text() if file.is_file() else ""

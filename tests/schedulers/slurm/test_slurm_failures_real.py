@@ -11,18 +11,7 @@ import pytest
 
 from tests.cluster.cluster import living
 from tests.conftest import Hidl, _environment
-from tests.schedulers.slurm.conftest import METRICS, PARAMETERS, Bench, read
-
-
-def first_on_path(tmp_path: Path, program: str, script: str) -> str:
-    """A PATH on which a shell script stands before a program of that name; ``$real`` in it is the real one."""
-    real = subprocess.run(["which", program], check=True, capture_output=True, text=True).stdout.strip()
-    file = tmp_path / "first" / program
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(f"#!/bin/bash\nreal={real}\n{script}\n")
-    file.chmod(0o755)
-    rest = subprocess.run(["sh", "-c", "echo $PATH"], check=True, capture_output=True, text=True).stdout.strip()
-    return f"{file.parent}:{rest}"
+from tests.schedulers.slurm.conftest import METRICS, PARAMETERS, Bench, first_on_path, read
 
 
 def wait_until_slurm_has_noted(bench: Bench, run: Path) -> None:
