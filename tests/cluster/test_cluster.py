@@ -292,6 +292,20 @@ def test_of_two_ups_at_once_the_second_finds_all_done(second_cluster: LivingClus
     assert sum("slurmctld started" in text for text in told) == 1
 
 
+def test_two_clusters_that_come_up_at_once_do_not_take_each_others_network(
+    second_cluster: LivingCluster, tmp_path: Path
+) -> None:
+    assert down(second_cluster.directory, "--purge") == 0
+    others = [tmp_path / "a", tmp_path / "b"]
+    command = [sys.executable, "-m", "hidl_cli", "cluster", "up", "--no-accounting", "--nodes", "1", "--directory"]
+    try:
+        ups = [subprocess.Popen([*command, directory], stderr=subprocess.DEVNULL) for directory in others]
+        assert [process.wait(120) for process in ups] == [0, 0]
+        assert len({Cluster(directory).settings.subnet for directory in others}) == 2
+    finally:
+        assert [down(directory, "--purge") for directory in others] == [0, 0]
+
+
 # --- what cannot be ---------------------------------------------------------------------------------------------------
 
 
