@@ -6,13 +6,14 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from hidl_cli.cluster import marks, network
-from hidl_cli.cluster.cluster import Cluster
+from hidl_cli.cluster.cluster import Cluster, shared
 from hidl_cli.errors import MissingPrecondition, UsageError
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
@@ -188,6 +189,20 @@ def test_the_accounting_can_be_taken_away_and_brought_back_while_a_job_runs(
 def test_up_with_other_nodes_makes_them(second_cluster: LivingCluster) -> None:
     Cluster(second_cluster.directory).up(nodes=2, cpus_per_node=3)
     assert second_cluster("sinfo", "-h", "-p", "debug", "-o", "%D %c").stdout == "2 3\n"
+
+
+def test_a_directory_of_any_name_can_be_shared_later(second_cluster: LivingCluster) -> None:
+    with tempfile.TemporaryDirectory(prefix='it\'s "$HOME"; ', dir="/dev/shm") as share:
+        Path(share, "file").write_text("from here\n")
+        Cluster(second_cluster.directory).up(shares=shared([Path(share), second_cluster.directory.parent]))
+        assert second_cluster("srun", "cat", f"{share}/file").stdout == "from here\n"
+
+
+def test_a_job_can_begin_with_the_environment_of_a_login(cluster: LivingCluster, tmp_path: Path) -> None:
+    script = 'echo "$HOME ${SUBMITTED:-nothing}"'
+    output = f"--output={tmp_path}/out"
+    cluster("sbatch", "--wait", "--export=NONE", output, f"--wrap={script}", SUBMITTED="something")
+    assert (tmp_path / "out").read_text().splitlines()[-1:] == [f"{Path('~root').expanduser()} nothing"]
 
 
 # --- what is left -----------------------------------------------------------------------------------------------------
