@@ -115,6 +115,15 @@ def test_a_file_of_the_same_name_that_it_hides_is_named(laptop: Any) -> None:
     assert "site_configs/frontera.yaml" in done.stderr
 
 
+def test_a_shipped_site_is_not_hidden_unasked(laptop: Any, tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "scontrol"
+    program.write_text("#!/bin/sh\n[ \"$2\" = config ] && echo 'ClusterName = frontera'; exit 0\n")
+    program.chmod(0o755)
+
+    assert laptop.json("site", "new")["name"] == "frontera-draft"
+    assert laptop.json("site", "new", "frontera")["name"] == "frontera"
+
+
 def test_a_scheduler_that_gives_no_answer_ends_with_7_and_a_way_out(laptop: Any, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "scontrol"
     program.write_text("#!/bin/sh\necho 'slurm_load_ctl_conf error: Unable to contact slurm controller' >&2; exit 1\n")

@@ -1,4 +1,4 @@
-"""ResNet-50 on a real Slurm with four nodes: every launcher, a study in one allocation, another MPI in the stack's place."""
+"""ResNet-50 on a real Slurm of four nodes: launchers, a study in one job, another MPI in place of the stack's own."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class RecordedHost:
     def which(self, program: str) -> str | None:
         return self.programs.get(PurePosixPath(program).name)
 
-    def ask(self, *command: str, seconds: float = 0) -> str | None:
+    def ask(self, *command: str, seconds: float = 0, stderr: bool = False) -> str | None:
         words = " ".join((PurePosixPath(command[0]).name, *command[1:]))
         self.asked.append(words)
         if words in self.answers:

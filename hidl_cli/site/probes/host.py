@@ -34,8 +34,8 @@ class Host(Protocol):
     def which(self, program: str) -> str | None:
         """Where a program lies on the PATH; None where it is not there."""
 
-    def ask(self, *command: str, seconds: float = _SECONDS) -> str | None:
-        """What a command prints (its stderr, where it prints nothing on stdout); None where it fails or is not there.
+    def ask(self, *command: str, seconds: float = _SECONDS, stderr: bool = False) -> str | None:
+        """What a command prints, with its ``stderr`` if wanted; None where it fails or is not there.
 
         It is ended after ``seconds``.
         """
@@ -60,7 +60,7 @@ class ThisHost:
         """Where a program lies on the PATH."""
         return shutil.which(program, path=self.environment.get("PATH", ""))
 
-    def ask(self, *command: str, seconds: float = _SECONDS) -> str | None:
+    def ask(self, *command: str, seconds: float = _SECONDS, stderr: bool = False) -> str | None:
         """What a command prints, in the language of the documentation; None where it fails or is not there."""
         if self.which(command[0]) is None:
             return None
@@ -70,7 +70,7 @@ class ThisHost:
             why = " ".join(error.output.split()) or error.message
             self.failures.append(f"`{' '.join(command)}` gave no answer: {why[:300]}")
             return None
-        return completed.stdout if completed.stdout.strip() else completed.stderr
+        return completed.stdout + completed.stderr if stderr else completed.stdout
 
     def read(self, path: str) -> str:
         """The text of a small file of the kernel."""

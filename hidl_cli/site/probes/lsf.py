@@ -53,7 +53,7 @@ def _queues(text: str, default: str | None) -> Iterator[Queue]:
             is_default=name == default,
             max_wall=_wall(float(limit[1])) if limit else None,
             restricted=bool(users and not {"all", "all users"} & {users[1]}),
-            remarks=("which hosts a queue has is not asked: each is drafted with all of them",),
+            remarks=tuple(remarks),
         )
 
 

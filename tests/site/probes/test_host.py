@@ -33,8 +33,11 @@ def test_a_program_is_asked_in_the_language_of_its_documentation(install: Instal
     assert install("tell", 'echo "$LC_ALL $1"').ask("tell", "a b") == "C a b\n"
 
 
-def test_what_stands_on_stderr_counts_where_stdout_is_empty(install: Install) -> None:
-    assert install("tell", "echo modules >&2").ask("tell") == "modules\n"
+def test_what_stands_on_stderr_counts_where_it_is_wanted(install: Install) -> None:
+    """Module systems print their lists there, and code for the shell on stdout."""
+    host = install("tell", "echo 'test 0;'; echo modules >&2")
+
+    assert (host.ask("tell"), host.ask("tell", stderr=True)) == ("test 0;\n", "test 0;\nmodules\n")
 
 
 def test_a_program_that_fails_gives_no_answer_and_the_reason_is_kept(install: Install) -> None:

@@ -31,7 +31,9 @@ def test_queues_have_run_limits_in_minutes(summit: Batch) -> None:
 
 
 def test_a_queue_for_some_users_is_restricted(summit: Batch) -> None:
-    assert [queue.name for queue in summit.queues if queue.restricted] == ["storage"]
+    assert [(queue.name, queue.remarks) for queue in summit.queues if queue.restricted] == [
+        ("storage", ("USERS: stor_admins/ root", "STATUS Open:Inact"))
+    ]
 
 
 def test_the_default_queue_is_told_by_bparams(summit: Batch) -> None:
