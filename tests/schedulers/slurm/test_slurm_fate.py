@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_an_end_that_slurm_has_not_noted_yet_is_waited_for_a_while(said: Status,
 
 def test_a_script_that_is_quicker_than_its_file_system_is_waited_for() -> None:
     ended = Job("1", "COMPLETED", end="2026-01-01T00:00:00")
-    at = __import__("datetime").datetime(2026, 1, 1).timestamp()
+    at = datetime(2026, 1, 1).timestamp()
     assert [fate(RUNNING, ended, no_partition, now=at + seconds).verb for seconds in (1, 9)] == [Verb.SHOW, Verb.END]
 
 

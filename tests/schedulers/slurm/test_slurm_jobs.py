@@ -60,15 +60,8 @@ def test_what_is_no_line_of_a_job_is_passed_over(line: str) -> None:
 
 def test_a_job_is_found_by_its_number_only_in_its_own_directory() -> None:
     known = jobs("squeue-22.05.txt").values()
-    assert (find(known, "16", "/home/u/runs/next"), find(known, "16", "/elsewhere")) == (
-        Job(**vars_of(known, "16")),
-        None,
-    )
-
-
-def vars_of(known: object, number: str) -> dict[str, str]:
-    (job,) = (job for job in known if job.id == number)  # type: ignore[attr-defined]
-    return dict(vars(job))
+    assert find(known, "16", "/home/u/runs/next") is not None
+    assert find(known, "16", "/elsewhere") is None
 
 
 def test_a_job_whose_number_was_lost_is_the_last_of_its_directory() -> None:
