@@ -138,8 +138,18 @@ class Database:
                     lock.confirm()
                     connection.commit()
 
+    def roots_of_old(self) -> list[str]:
+        """The directories of runs that a file of an earlier version knew; none where it does not say so."""
+        with self._told(), closing(sqlite3.connect(self._address("ro"), uri=True)) as connection:
+            try:
+                return [root for (root,) in connection.execute("SELECT DISTINCT root FROM directories")]
+            except sqlite3.OperationalError:
+                return []
+
     def put_aside(self) -> Path | None:
         """Where the file is no store that can be used, rename it, and return its new name; else None."""
+        if not self.file.exists():
+            return None
         with self._told(), held(self.lock, on_wait=self.on_wait, at_most=self.at_most):
             try:
                 self._open("rw").close()
@@ -164,8 +174,7 @@ class Database:
     def _open(self, mode: str, *, anew: bool = False) -> sqlite3.Connection:
         if not self.file.exists():
             raise Absent(f"there is no {self.file} yet", hint="hidl results reindex makes it")
-        address = f"{self.file.absolute().as_uri()}?mode={mode}" + ("" if self._locks_hold else "&nolock=1")
-        connection = sqlite3.connect(address, uri=True, timeout=_READ_SECONDS, isolation_level=None)
+        connection = sqlite3.connect(self._address(mode), uri=True, timeout=_READ_SECONDS, isolation_level=None)
         try:
             connection.execute("PRAGMA temp_store = MEMORY")
             self._look(connection)  # before anything is changed
@@ -186,6 +195,9 @@ class Database:
             connection.close()
             raise
         return connection
+
+    def _address(self, mode: str) -> str:
+        return f"{self.file.absolute().as_uri()}?mode={mode}" + ("" if self._locks_hold else "&nolock=1")
 
     def _look(self, connection: sqlite3.Connection) -> _State:
         (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -235,9 +247,8 @@ class Database:
 
 
 def _make(connection: sqlite3.Connection) -> None:
-    for kind, name in connection.execute(
-        "SELECT type, name FROM sqlite_master WHERE type IN ('view', 'table') AND name NOT LIKE 'sqlite_%' ORDER BY type"
-    ).fetchall():
+    made = "SELECT type, name FROM sqlite_master WHERE type IN ('view', 'table') AND name NOT LIKE 'sqlite_%'"
+    for kind, name in connection.execute(made).fetchall():
         connection.execute(f'DROP {kind} "{name}"')
     for statement in TABLES.split(";\n"):
         if statement.strip():

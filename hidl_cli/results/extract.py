@@ -70,9 +70,10 @@ def record_of(run: Run, plan: Plan | None = None) -> Record:
             for number, (step, measured) in enumerate(zip(plan.steps, metrics.get("steps", []), strict=False), start=1)
             for sample in _samples(plan, step, measured, hosts, verdict.get("verdict"))
         ]
+        json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # what is no text raises
         return Record(
-            root=str(run.directory.absolute().parent),
-            name=run.id,
+            root=str(run.directory.resolve().parent),
+            name=run.directory.resolve().name,
             run=plan.run,
             created=plan.created,
             site=plan.site,
@@ -147,7 +148,7 @@ def _samples(
                 ranks=step.placement.ranks,
                 repetition=step.repetition,
                 metric=name,
-                unit=metric["unit"],
+                unit=metric["unit"] if isinstance(metric["unit"], str) else "",
                 better=promised.better if promised else None,
                 value=value,
                 rank=rank,
