@@ -33,7 +33,7 @@ CREATE TABLE runs (
     id INTEGER PRIMARY KEY REFERENCES directories (id), run TEXT NOT NULL UNIQUE, created TEXT NOT NULL,
     time INTEGER NOT NULL, site TEXT NOT NULL, partition TEXT, workload TEXT NOT NULL, parameters TEXT NOT NULL,
     stack TEXT NOT NULL, lock TEXT NOT NULL, launcher TEXT NOT NULL, mpi TEXT NOT NULL, tuning TEXT NOT NULL,
-    verdict TEXT, reason TEXT, efficiency REAL
+    verdict TEXT, reason TEXT, efficiency REAL, metric TEXT
 );
 CREATE INDEX runs_by_time ON runs (time);
 CREATE INDEX runs_by_workload ON runs (workload, site, time);

@@ -21,7 +21,8 @@ from hidl_cli.runs.plan import Plan, Step, plan_of
 class Record:
     """One judged run with its samples; ``steps`` gives for each sample the number of its step, from 1.
 
-    ``root`` and ``name`` are where its directory lies. ``efficiency`` is that of the largest step of a study.
+    ``root`` and ``name`` are where its directory lies. ``efficiency`` is that of the largest step of a study,
+    ``metric`` the one that the workload scales by, or else its first.
     """
 
     root: str
@@ -40,6 +41,7 @@ class Record:
     verdict: str | None
     reason: str | None
     efficiency: float | None
+    metric: str | None
     samples: tuple[Sample, ...]
     steps: tuple[int, ...]
 
@@ -88,6 +90,7 @@ def record_of(run: Run, plan: Plan | None = None) -> Record:
             verdict=verdict.get("verdict"),
             reason=verdict.get("reason"),
             efficiency=_efficiency(verdict),
+            metric=plan.workload.scaling.metric if plan.workload.scaling else next(iter(plan.workload.metrics), None),
             samples=tuple(sample for _, sample in found),
             steps=tuple(number for number, _ in found),
         )

@@ -52,7 +52,7 @@ def _insert(connection: sqlite3.Connection, record: Record) -> bool:
         drop(connection, other[0], [other[1]])
     id_ = _note(connection, record.root, record.name, "judged", "")
     connection.execute(
-        f"INSERT INTO runs VALUES ({','.join('?' * 16)})",
+        f"INSERT INTO runs VALUES ({','.join('?' * 17)})",
         (
             id_,
             record.run,
@@ -70,6 +70,7 @@ def _insert(connection: sqlite3.Connection, record: Record) -> bool:
             record.verdict,
             record.reason,
             record.efficiency,
+            record.metric,
         ),
     )
     _insert_samples(connection, id_, record)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli import paths
+from hidl_cli.errors import UsageError
 from hidl_cli.results.database import Absent, Database
 from hidl_cli.results.extract import Record
 from hidl_cli.results.filters import Filters, of_a_series, of_runs, of_samples
@@ -28,7 +29,10 @@ _SAMPLES = 1_000
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A judged run as the store knows it; ``efficiency``: of the largest step of a study."""
+    """A judged run as the store knows it; ``efficiency``: of the largest step of a study.
+
+    ``metric`` is the one that the workload scales by, or else its first.
+    """
 
     run: str
     directory: str
@@ -45,6 +49,7 @@ class StoredRun:
     verdict: str | None
     reason: str | None
     efficiency: float | None
+    metric: str | None
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,25 @@ class Store:
         )
         return [StoredRun(**_named(StoredRun, row)) for row in rows]
 
+    def find(self, name: str | None) -> StoredRun:
+        """The run of that id, or whose id alone begins or ends so; None or ``last``: the newest. ``UsageError``."""
+        if name in (None, "last"):
+            newest = self.runs(limit=1)
+            if not newest:
+                raise UsageError("there are no results yet", hint="hidl run WORKLOAD")
+            return newest[0]
+        ids = [id_ for (id_,) in self._rows("SELECT run FROM runs", ())]
+        fitting = [id_ for id_ in ids if id_ == name] or [
+            id_ for id_ in ids if id_.startswith(str(name)) or id_.endswith(str(name))
+        ]
+        if len(fitting) != 1:
+            several = f"{len(fitting)} results are called {name!r}: {', '.join(sorted(fitting)[:5])}"
+            raise UsageError(
+                several if fitting else f"there are no results of a run {name!r}",
+                hint="hidl results list lists those that were judged, hidl status all runs",
+            )
+        return self.runs(Filters(run=fitting[0]))[0]
+
     def samples(self, filters: Filters = _ANY) -> Iterator[Sample]:
         """The samples, those of the oldest run first; read page by page, so that memory stays small.
 
@@ -215,7 +239,7 @@ class Store:
 
 _RUN = (
     "r.run, d.root || '/' || d.name, r.created, r.site, r.partition, r.workload, r.parameters, r.stack, r.lock, "
-    "r.launcher, r.mpi, r.tuning, r.verdict, r.reason, r.efficiency"
+    "r.launcher, r.mpi, r.tuning, r.verdict, r.reason, r.efficiency, r.metric"
 )
 #: The inner query is answered by the index samples_over_time alone.
 _SERIES = """
