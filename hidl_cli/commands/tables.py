@@ -92,7 +92,7 @@ def show_run(document: dict[str, Any]) -> None:
 
 def show_results(documents: Sequence[dict[str, Any]]) -> None:
     """Judged runs with what they yielded: the mean of one metric for the largest step."""
-    show_table([_result(document) for document in documents])
+    show_table([_result(document) for document in documents], whole=("run",))
 
 
 def _result(document: dict[str, Any]) -> dict[str, Any]:

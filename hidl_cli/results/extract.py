@@ -69,8 +69,8 @@ def record_of(run: Run, plan: Plan | None = None) -> Record:
         instant(plan.created)
         found = [
             (number, sample)
-            for number, (step, measured) in enumerate(zip(plan.steps, metrics.get("steps", []), strict=False), start=1)
-            for sample in _samples(plan, step, measured, hosts, verdict.get("verdict"))
+            for number, measured in enumerate(metrics.get("steps", []), start=1)
+            for sample in _samples(plan, measured, hosts, verdict.get("verdict"))
         ]
         json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # what is no text raises
         return Record(
@@ -94,7 +94,7 @@ def record_of(run: Run, plan: Plan | None = None) -> Record:
             samples=tuple(sample for _, sample in found),
             steps=tuple(number for number, _ in found),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise HidlError(f"the metrics or the verdict in {run.directory} are none that this hidl reads") from error
 
 
@@ -127,10 +127,9 @@ def series_of(plan: Plan, step: Step) -> str:
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _samples(
-    plan: Plan, step: Step, measured: Mapping[str, Any], hosts: tuple[str, ...], verdict: str | None
-) -> Iterator[Sample]:
+def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], verdict: str | None) -> Iterator[Sample]:
     """The samples of one step. A job's steps run on the first of its hosts, unless the step's metrics name theirs."""
+    step = next(step for step in plan.steps if step.size == measured[plan.unit])
     series = series_of(plan, step)
     of_step = tuple(measured.get("hosts") or hosts[: step.placement.nodes])
     for name, metric in measured["metrics"].items():
@@ -149,7 +148,7 @@ def _samples(
                 mpi=_mpi(plan.mpi),
                 nodes=step.placement.nodes,
                 ranks=step.placement.ranks,
-                repetition=step.repetition,
+                repetition=measured["repetition"],
                 metric=name,
                 unit=metric["unit"] if isinstance(metric["unit"], str) else "",
                 better=promised.better if promised else None,

@@ -14,9 +14,9 @@ def document_of(store: Store, run: StoredRun, *, metric: str | None = None) -> d
 
     A metric has its value and its unit, and ``ranks`` where there is a value for each rank.
     """
-    steps: dict[tuple[str, int, int, int], dict[str, Any]] = {}
+    steps: dict[tuple[str, int, tuple[str, ...]], dict[str, Any]] = {}
     for sample in store.samples(Filters(run=run.run, metric=metric)):
-        key = (sample.series, sample.nodes, sample.ranks, sample.repetition)
+        key = (sample.series, sample.repetition, sample.hosts)
         step = steps.setdefault(
             key,
             {

@@ -114,7 +114,9 @@ def judged(
 def ended(run: Run, state: str, *, hosts: Sequence[str] = ("node1",)) -> None:
     """What the job writes at its end."""
     times = {"started": 1.0, "ended": 2.0, "exit_status": 0, "step": 1, "steps": 1}
-    write_json(run.directory / "status.json", {"schema": "hidl.status/1", "state": state, "hosts": list(hosts), **times})
+    write_json(
+        run.directory / "status.json", {"schema": "hidl.status/1", "state": state, "hosts": list(hosts), **times}
+    )
 
 
 def of_another_version(root: Path, name: str) -> None:
