@@ -163,8 +163,9 @@ def _read(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError:
-        return {"token": "unreadable"}
-    return document if isinstance(document, dict) else {"token": "unreadable"}
+        document = None
+    whole = isinstance(document, dict) and document.keys() >= {"token", "pid", "started", "place"}
+    return document if whole else {"token": "unreadable"}
 
 
 def _in_words(owner: dict[str, Any]) -> str:
