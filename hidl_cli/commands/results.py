@@ -125,7 +125,7 @@ def export(
     )
     count = write(_store().samples(filters), chosen.value, output)
     if output is not None:
-        say(f"{count} samples in {output}")
+        say(f"{_count(count, 'sample')} in {output}")
 
 
 @app.command()
@@ -151,7 +151,7 @@ def reindex(
         counts = {"runs": runs, "samples": samples, "gone": indexed.gone, "foreign": indexed.foreign}
         emit_json("hidl.reindex/1", file=str(store.file), **counts, aside=aside)
     else:
-        stdout().print(f"{runs} runs with {samples} samples in {store.file}", markup=False)
+        stdout().print(f"{_count(runs, 'run')} with {_count(samples, 'sample')} in {store.file}", markup=False)
 
 
 def _format_of(output: Path | None) -> _Format:
@@ -199,9 +199,15 @@ def _tell(indexed: Indexed) -> None:
     for place in indexed.unlistable:
         say(f"{place} cannot be listed: its runs stay as they were indexed", style="yellow")
     if indexed.gone:
-        say(f"{indexed.gone} runs left the index, as their directories are gone")
+        say(f"{_count(indexed.gone, 'run')} left the index: the directories are gone")
     if indexed.foreign:
-        say(f"{indexed.foreign} run directories are left out: written by another version of hidl, or damaged")
+        verb = "is" if indexed.foreign == 1 else "are"
+        directories = _count(indexed.foreign, "run directory", "run directories")
+        say(f"{directories} {verb} left out: written by another version of hidl, or damaged")
+
+
+def _count(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 @contextmanager
