@@ -68,16 +68,16 @@ def _queries(store: Store) -> dict[str, Callable[[], object]]:
     newest = store.runs(limit=1)[0]
     sample = next(store.samples(Filters(run=newest.run, metric="rate")))
     at = datetime.fromisoformat(newest.created)
-    last = {"since": at - timedelta(days=30)}
+    month = at - timedelta(days=30)
     return {
         "one metric of one series, a month": lambda: _some(
-            store.samples(Filters(series=sample.series, metric="rate", **last))
+            store.samples(Filters(series=sample.series, metric="rate", since=month))
         ),
         "the last 20 runs with their samples": lambda: [
             list(store.samples(Filters(run=run.run))) for run in store.runs(limit=20)
         ],
         "one workload at one site, a month": lambda: _some(
-            store.samples(Filters(workload=newest.workload, site=newest.site, **last))
+            store.samples(Filters(workload=newest.workload, site=newest.site, since=month))
         ),
         "one host, its last 20 runs": lambda: store.runs(Filters(host=sample.hosts[0]), limit=20),
         _WHOLE: lambda: _some(store.samples(Filters(series=sample.series, metric="rate"))),

@@ -200,6 +200,8 @@ def _tell(indexed: Indexed) -> None:
         say(f"{place} cannot be listed: its runs stay as they were indexed", style="yellow")
     if indexed.gone:
         say(f"{_count(indexed.gone, 'run')} left the index: the directories are gone")
+    if indexed.unreadable:
+        say(f"{_count(indexed.unreadable, 'run directory', 'run directories')} cannot be read now", style="yellow")
     if indexed.foreign:
         verb = "is" if indexed.foreign == 1 else "are"
         directories = _count(indexed.foreign, "run directory", "run directories")

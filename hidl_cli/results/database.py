@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.results.locking import locks_hold
-from hidl_cli.results.writers import held
+from hidl_cli.results.writers import held, sweep
 
 #: Counted up whenever the tables change: an older file is emptied and filled again from the run directories.
 VERSION = 1
@@ -150,6 +150,7 @@ class Database:
         """Where the file is no store that can be used, rename it, and return its new name; else None."""
         if not self.file.exists():
             return None
+        sweep(self.lock)
         with self._told(), held(self.lock, on_wait=self.on_wait, at_most=self.at_most):
             try:
                 self._open("rw").close()

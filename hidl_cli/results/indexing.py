@@ -31,14 +31,16 @@ def _nobody(_: int, __: int) -> None:
 class Indexed:
     """What was found: runs that were ``added``, directories that are gone, those of another version of hidl.
 
-    ``unfinished``: runs that go on, or were not judged; ``unlistable``: directories of runs that cannot be listed;
-    ``unjudged``: why ended runs could not be judged (the
-    scheduler does not answer, the disk is full); ``aside``: the new name of what lay in the store's place.
+    ``unreadable``: directories that the file system does not let be read at the moment; ``unfinished``: runs that go
+    on, or were not judged; ``unlistable``: directories of runs that cannot be listed; ``unjudged``: why ended runs
+    could not be judged (the scheduler does not answer, the disk is full); ``aside``: the new name of what lay in the
+    store's place.
     """
 
     added: int = 0
     gone: int = 0
     foreign: int = 0
+    unreadable: int = 0
     unfinished: int = 0
     unlistable: list[Path] = field(default_factory=list)
     unjudged: str | None = None
@@ -145,8 +147,11 @@ def _records(
                 without["ended"].append(name)
             else:
                 indexed.unfinished += 1
-        except HidlError:
-            without["foreign"].append(name)
+        except HidlError as error:
+            if isinstance(error.__cause__, OSError):  # maybe it can be read later: what is known of it stays
+                indexed.unreadable += 1
+            else:
+                without["foreign"].append(name)
         tell(number, len(names))
 
 

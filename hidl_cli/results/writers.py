@@ -13,6 +13,7 @@ two kinds of locks, one here and one there, would exclude nobody. The price is t
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import random
@@ -69,6 +70,14 @@ def held(
             file.unlink(missing_ok=True)
 
 
+def sweep(file: Path) -> None:
+    """Remove what processes of this machine left beside the lock ``file`` when they were killed while they waited."""
+    for mine in file.parent.glob(f"{glob.escape(file.name)}.*"):
+        owner = _read(mine)
+        if _is_of_here(owner) and not _is_alive(owner["pid"], owner["started"]):
+            mine.unlink(missing_ok=True)
+
+
 def _acquire(file: Path, on_wait: Callable[[str], None], at_most: float | None) -> Held:
     token = secrets.token_hex(8)
     mine = file.with_name(f"{file.name}.{token}")
@@ -120,7 +129,7 @@ class _Waited:
             return False
         if owner != self._seen:
             self._seen, self._since = owner, time.monotonic()
-        if owner.get("place") is not None and owner["place"] == _place():
+        if _is_of_here(owner):
             return not _is_alive(owner["pid"], owner["started"])
         return time.monotonic() - self._since > PATIENCE
 
@@ -181,6 +190,11 @@ def _place() -> str | None:
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return None
+
+
+def _is_of_here(owner: dict[str, Any]) -> bool:
+    """Does the owner's process id mean something here?"""
+    return owner.get("place") is not None and bool(owner["place"] == _place())
 
 
 def _is_alive(pid: int, started: str | None) -> bool:

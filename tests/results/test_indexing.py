@@ -145,6 +145,14 @@ def test_reindex_mends_what_is_wrong(root: Path, store: Store) -> None:
     assert values(store) == [1]
 
 
+def test_a_directory_that_cannot_be_read_now_keeps_what_is_known_of_it(root: Path, store: Store) -> None:
+    run = judged(root, 1)
+    update(store)
+    (run.directory / "plan.json").unlink()
+    (run.directory / "plan.json").symlink_to("plan.json")
+    assert (reindex(store).unreadable, values(store)) == (1, [1])
+
+
 def test_a_store_that_is_lost_is_made_again(root: Path, store: Store) -> None:
     judged(root, 1)
     update(store)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.results import writers
-from hidl_cli.results.writers import Busy, held
+from hidl_cli.results.writers import Busy, held, sweep
 
 REPOSITORY = Path(__file__).parents[2]
 HOLD = """
@@ -77,6 +77,17 @@ def test_the_lock_of_a_killed_process_goes_at_once(lock: Path) -> None:
     with held(lock, at_most=0.5):
         pass
     assert not list(lock.parent.iterdir())
+
+
+def test_what_a_killed_waiter_left_is_swept(lock: Path) -> None:
+    with held(lock):
+        command = [sys.executable, "-c", HOLD, lock]
+        with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE) as waiter:
+            while len(list(lock.parent.iterdir())) < 2:
+                time.sleep(0.01)
+            waiter.kill()
+        sweep(lock)
+        assert list(lock.parent.iterdir()) == [lock]
 
 
 def test_a_process_of_the_same_number_is_another(lock: Path) -> None:
