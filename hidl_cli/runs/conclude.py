@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, SubmitRefused
@@ -107,6 +107,7 @@ def _judge(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
         reason = f"{held}one size only: there is no scaling to judge"
         return Conclusion("pass" if agreed else None, reason, None, steps, None)
+    from hidl_cli.results.references import reference_for
     from hidl_cli.results.scaling import Observation, judge
 
     study = judge(
@@ -120,7 +121,9 @@ def _judge(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
             for step in steps
         ],
     )
-    return Conclusion(study.verdict, study.reason, study.hint, steps, study)
+    scaled = round(study.steps[-1].ideal_speedup)
+    reference = reference_for(plan.workload.name, kind=scaling.kind, n=scaled, site=plan.site)
+    return Conclusion(study.verdict, study.reason, study.hint, steps, replace(study, reference=reference))
 
 
 def error_of(run: Run, status: Status) -> HidlError:
