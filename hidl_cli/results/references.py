@@ -35,7 +35,7 @@ class Reference(Strict):
     workloads: list[str]
     kind: Kind
     platform: str
-    sites: list[str] = []
+    sites: list[str] = Field(default_factory=list)
     scale: int = Field(gt=0)
     unit: Literal["GPUs", "nodes", "cores"]
     measured: Measured | None = None
