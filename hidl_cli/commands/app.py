@@ -14,6 +14,7 @@ from hidl_cli.commands import (
     config,
     install,
     logs,
+    regression,
     results,
     run,
     site,
@@ -63,6 +64,8 @@ app.command()(status.status)
 app.command()(logs.logs)
 app.command()(status.cancel)
 app.command()(status.resume)
+results.app.command()(regression.compare)
+results.app.command()(regression.history)
 app.add_typer(results.app, name="results")
 app.add_typer(stack.app, name="stack")
 app.add_typer(workload.app, name="workload")
