@@ -150,6 +150,19 @@ def test_an_index_that_may_only_be_read_is_shown_as_it_is(hidl_with_runs: Hidl, 
     assert "what is new is not shown" in completed.stderr
 
 
+def test_a_lock_that_another_machine_left_is_told_and_taken_over_by_reindex(hidl_with_runs: Hidl) -> None:
+    hidl_with_runs("results", "reindex")
+    judged(hidl_with_runs.runs, 1.0)
+    lock = index_of(hidl_with_runs).with_name("results.sqlite.lock")
+    owner = {"token": "t", "pid": 1, "started": "1", "place": "elsewhere", "host": "node7", "user": "ada", "since": "x"}
+    lock.write_text(json.dumps(owner))
+    completed = hidl_with_runs("results", "list")
+    assert completed.stdout.count("items/s") == 2
+    assert "hidl with pid 1 of ada on node7, since x writes to" in completed.stderr
+    assert "hidl results reindex waits" in completed.stderr
+    assert hidl_with_runs("results", "reindex").stdout.startswith("3 runs")
+
+
 def test_the_index_can_be_shared(hidl_with_runs: Hidl, tmp_path: Path) -> None:
     hidl_with_runs("results", "list", HIDL_RESULTS=str(tmp_path / "shared.sqlite"))
     assert (tmp_path / "shared.sqlite").is_file()
