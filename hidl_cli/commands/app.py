@@ -14,6 +14,7 @@ from hidl_cli.commands import (
     config,
     install,
     logs,
+    report,
     results,
     run,
     site,
@@ -63,6 +64,7 @@ app.command()(status.status)
 app.command()(logs.logs)
 app.command()(status.cancel)
 app.command()(status.resume)
+app.command()(report.report)
 app.add_typer(results.app, name="results")
 app.add_typer(stack.app, name="stack")
 app.add_typer(workload.app, name="workload")

@@ -19,16 +19,18 @@ _ROOM = 0.06  # of the range is left free above and below what is drawn
 def speedup(study: Study) -> Markup:
     """Speed-up of each step with its interval, and the ideal line; logarithmic where it spans many octaves."""
     steps, wide = study.steps, _is_wide(study)
-    highest = max(step.ideal_speedup * max(1.0, step.interval.high if step.interval else step.efficiency) for step in steps)
+    highest = max(
+        step.ideal_speedup * max(1.0, step.interval.high if step.interval else step.efficiency) for step in steps
+    )
     lowest = min(step.speedup for step in steps)
     y = upwards(min(1.0, lowest) * 0.9, highest * 1.1, logarithmic=True) if wide else upwards(0, highest * 1.05)
     ticks = log_ticks(y.low, y.high, number) if wide else linear_ticks(0, y.high, number)
-    frame = Frame(_step_scale(study), y, _step_ticks(study), ticks, study.step_unit, f"speed-up over {_baseline(study)}")
+    frame = Frame(
+        _step_scale(study), y, _step_ticks(study), ticks, study.step_unit, f"speed-up over {_baseline(study)}"
+    )
     ideal = line([(frame.x(step.n), y(step.ideal_speedup)) for step in steps], "ideal")
     measured = line([(frame.x(step.n), y(step.speedup)) for step in steps], "measured")
-    points = [
-        _step_point(frame, step, step.speedup, step.ideal_speedup, f"{said(step, study)}") for step in steps
-    ]
+    points = [_step_point(frame, step, step.speedup, step.ideal_speedup, f"{said(step, study)}") for step in steps]
     return frame.draw(f"Speed-up by {study.step_unit}. {_told(study)}", ideal, measured, *points)
 
 
@@ -56,7 +58,9 @@ def efficiency(study: Study) -> Markup:
 def said(step: Step, study: Study) -> str:
     """A step in one sentence."""
     name = f"{step.n} {study.step_unit.removesuffix('s') if step.n == 1 else study.step_unit}"
-    text = f"{name}: {number(step.mean)} {study.unit}, speed-up {number(step.speedup)}, efficiency {step.efficiency:.3f}"
+    text = (
+        f"{name}: {number(step.mean)} {study.unit}, speed-up {number(step.speedup)}, efficiency {step.efficiency:.3f}"
+    )
     return f"{text} ({step.interval.low:.3f} to {step.interval.high:.3f})" if step.interval else text
 
 
@@ -154,7 +158,9 @@ def curve(shown: Curve) -> Markup:
     values = [p[1] for p in points]
     y = upwards(min(values) / 1.15, max(values) * 1.15, logarithmic=True)
     x = across(sizes[0], sizes[-1], logarithmic=True, inset=8)
-    frame = Frame(x, y, doubling_ticks(sizes, size), log_ticks(y.low, y.high, number), "message size, bytes", shown.unit)
+    frame = Frame(
+        x, y, doubling_ticks(sizes, size), log_ticks(y.low, y.high, number), "message size, bytes", shown.unit
+    )
     content = []
     for line_, css in ((shown.baseline, "baseline square"), (shown.line, "measured")):
         if line_ is not None:

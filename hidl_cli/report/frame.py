@@ -58,9 +58,7 @@ class Frame:
 
     def _labels(self) -> Markup:
         base = HEIGHT - BOTTOM
-        labels = [
-            element("text", t.label, x=LEFT - 6, y=self.y(t.value) + 4, text_anchor="end") for t in self.y_ticks
-        ]
+        labels = [element("text", t.label, x=LEFT - 6, y=self.y(t.value) + 4, text_anchor="end") for t in self.y_ticks]
         labels += [
             element("text", t.label, x=self._within(self.x(t.value), t.label), y=base + 17, text_anchor="middle")
             for t in self.x_ticks
