@@ -17,6 +17,7 @@ def report(
         list[str] | None,
         typer.Argument(metavar="[RUN]...", help="Runs (default: all that fit).", autocompletion=complete_runs),
     ] = None,
+    *,
     site: Annotated[str | None, typer.Option(help="Only runs on this site.", autocompletion=complete_sites)] = None,
     workload: Annotated[
         str | None, typer.Option(help="Only runs of this workload.", autocompletion=complete_workloads)
@@ -27,9 +28,7 @@ def report(
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="At most so many, the newest.")] = 400,
     baseline: Annotated[
         str | None,
-        typer.Option(
-            metavar="RUN", help="Hold curves by message size against this run (default: the first of a kind)."
-        ),
+        typer.Option(metavar="RUN", help="Hold curves by message size against this run, not the first."),
     ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The page; - is stdout.")
@@ -97,8 +96,10 @@ def _written(html: str, output: str) -> Path:
 
 def _show(path: Path) -> None:
     """Open the page with what this desktop opens files with."""
+    import os
     import shutil
     import sys
+    from pathlib import Path
 
     from hidl_cli import process
     from hidl_cli.errors import MissingPrecondition
@@ -106,4 +107,5 @@ def _show(path: Path) -> None:
     opener = shutil.which("open" if sys.platform == "darwin" else "xdg-open")
     if opener is None:
         raise MissingPrecondition("this machine has no xdg-open to show a page with", hint=f"open {path} in a browser")
-    process.run([opener, str(path)], timeout=60)
+    nowhere = Path(os.devnull)
+    process.start_detached([opener, path], cwd=path.parent, env=os.environ, stdout=nowhere, stderr=nowhere)

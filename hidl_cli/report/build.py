@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import geometric_mean
 
 from hidl_cli.report.curves import curves
@@ -10,6 +11,7 @@ from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Change, Mark, Outcome, Page, Point, Scaling, Standing, Trend
 from hidl_cli.report.nodes import all_maps
 from hidl_cli.report.provenance import folded, mpi_of, packages_of, record_of, size_of
+from hidl_cli.report.text import counted
 
 #: Finds where a history steps to another level: (values, the oldest first) -> places of the first value of each level.
 Detector = Callable[[Sequence[float]], Sequence[int]]
@@ -128,14 +130,24 @@ def _trends(group: Group, detect: Detector) -> list[Trend]:
     for metric, promised in newest.plan.workload.metrics.items():
         if promised.better is not None:
             points = tuple(point for run in group if (point := _point(run, metric)) is not None)
-            found.append(_trend(newest, metric, promised.unit, promised.better, points, "range of the repetitions"))
+            found.append(
+                Trend(
+                    _name(newest),
+                    _largest(newest),
+                    _where(newest),
+                    metric,
+                    promised.unit,
+                    promised.better,
+                    points,
+                    range_is="range of the repetitions",
+                )
+            )
     by_id = {run.run.id: run for run in group}
     return [_with_changes(trend, detect, by_id) for trend in found if len(trend.points) > 1]
 
 
-def _trend(run: Loaded, metric: str, unit: str, better: str, points: tuple[Point, ...], range_is: str) -> Trend:
-    largest = f"{run.largest()} {run.plan.unit if run.largest() != 1 else run.plan.unit.removesuffix('s')}"
-    return Trend(_name(run), f"at {largest}", _where(run), metric, unit, better, points, range_is=range_is)
+def _largest(run: Loaded) -> str:
+    return f"at {counted(run.largest(), run.plan.unit)}"
 
 
 def _efficiency_trend(group: Group) -> Trend:
@@ -147,8 +159,18 @@ def _efficiency_trend(group: Group) -> Trend:
         step = study.steps[-1]
         low, high = (step.interval.low, step.interval.high) if step.interval else (None, None)
         points.append(Point(run.run.id, run.plan.created, step.efficiency, low, high, run.outcome))
-    trend = _trend(group[-1], "efficiency", "efficiency", "higher", tuple(points), "95 % interval")
-    return Trend(**{**vars(trend), "target": group[-1].plan.target})
+    newest = group[-1]
+    return Trend(
+        _name(newest),
+        _largest(newest),
+        _where(newest),
+        "efficiency",
+        "efficiency",
+        "higher",
+        tuple(points),
+        range_is="95 % interval",
+        target=newest.plan.target,
+    )
 
 
 def _point(run: Loaded, metric: str) -> Point | None:
@@ -174,7 +196,7 @@ def _with_changes(trend: Trend, detect: Detector, runs: Mapping[str, Loaded]) ->
                 differences(runs[earlier.run], runs[point.run]),
             )
         )
-    return Trend(**{**vars(trend), "changes": tuple(changes)})
+    return replace(trend, changes=tuple(changes))
 
 
 def differences(before: Loaded, after: Loaded) -> tuple[str, ...]:
@@ -191,11 +213,8 @@ def differences(before: Loaded, after: Loaded) -> tuple[str, ...]:
         if old != new
     ]
     tuning = [{setting.name: setting.value for setting in run.plan.tuning} for run in (before, after)]
-    return (
-        *found,
-        *_changed("", *tuning),
-        *_changed("version of ", dict(packages_of(before)), dict(packages_of(after))),
-    )
+    packages = [dict(packages_of(run)) for run in (before, after)]
+    return (*found, *_changed("", *tuning), *_changed("version of ", *packages))
 
 
 def _changed(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from hidl_cli.report.frame import BOTTOM, HEIGHT, TOP, Frame, across, level, line, point, upwards
 from hidl_cli.report.model import Curve, Line, Trend
 from hidl_cli.report.svg import Scale, Tick, doubling_ticks, element, linear_ticks, log_ticks, time_ticks
-from hidl_cli.report.text import day, minute, number, percent, size, when
+from hidl_cli.report.text import counted, day, minute, number, percent, size, when
 from hidl_cli.results.scaling import Step, Study
 
 WIDEST_LINEAR = 12  # with more than so many times the baseline, small steps would crowd in a corner
@@ -19,18 +19,15 @@ _ROOM = 0.06  # of the range is left free above and below what is drawn
 def speedup(study: Study) -> Markup:
     """Speed-up of each step with its interval, and the ideal line; logarithmic where it spans many octaves."""
     steps, wide = study.steps, _is_wide(study)
-    highest = max(
-        step.ideal_speedup * max(1.0, step.interval.high if step.interval else step.efficiency) for step in steps
-    )
+    highest = max(s.ideal_speedup * max(1.0, s.interval.high if s.interval else s.efficiency) for s in steps)
     lowest = min(step.speedup for step in steps)
     y = upwards(min(1.0, lowest) * 0.9, highest * 1.1, logarithmic=True) if wide else upwards(0, highest * 1.05)
     ticks = log_ticks(y.low, y.high, number) if wide else linear_ticks(0, y.high, number)
-    frame = Frame(
-        _step_scale(study), y, _step_ticks(study), ticks, study.step_unit, f"speed-up over {_baseline(study)}"
-    )
+    label = f"speed-up over {counted(study.baseline.n, study.step_unit)}"
+    frame = Frame(_step_scale(study), y, _step_ticks(study), ticks, study.step_unit, label)
     ideal = line([(frame.x(step.n), y(step.ideal_speedup)) for step in steps], "ideal")
     measured = line([(frame.x(step.n), y(step.speedup)) for step in steps], "measured")
-    points = [_step_point(frame, step, step.speedup, step.ideal_speedup, f"{said(step, study)}") for step in steps]
+    points = [_step_point(frame, step, step.speedup, step.ideal_speedup, said(step, study)) for step in steps]
     return frame.draw(f"Speed-up by {study.step_unit}. {_told(study)}", ideal, measured, *points)
 
 
@@ -57,20 +54,13 @@ def efficiency(study: Study) -> Markup:
 
 def said(step: Step, study: Study) -> str:
     """A step in one sentence."""
-    name = f"{step.n} {study.step_unit.removesuffix('s') if step.n == 1 else study.step_unit}"
-    text = (
-        f"{name}: {number(step.mean)} {study.unit}, speed-up {number(step.speedup)}, efficiency {step.efficiency:.3f}"
-    )
+    mean = f"{counted(step.n, study.step_unit)}: {number(step.mean)} {study.unit}"
+    text = f"{mean}, speed-up {number(step.speedup)}, efficiency {step.efficiency:.3f}"
     return f"{text} ({step.interval.low:.3f} to {step.interval.high:.3f})" if step.interval else text
 
 
 def _told(study: Study) -> str:
     return f"{'; '.join(said(step, study) for step in study.steps)}. Target {number(study.target)}."
-
-
-def _baseline(study: Study) -> str:
-    n = study.baseline.n
-    return f"{n} {study.step_unit.removesuffix('s') if n == 1 else study.step_unit}"
 
 
 def _is_wide(study: Study) -> bool:
@@ -158,9 +148,8 @@ def curve(shown: Curve) -> Markup:
     values = [p[1] for p in points]
     y = upwards(min(values) / 1.15, max(values) * 1.15, logarithmic=True)
     x = across(sizes[0], sizes[-1], logarithmic=True, inset=8)
-    frame = Frame(
-        x, y, doubling_ticks(sizes, size), log_ticks(y.low, y.high, number), "message size, bytes", shown.unit
-    )
+    ticks = log_ticks(y.low, y.high, number)
+    frame = Frame(x, y, doubling_ticks(sizes, size), ticks, "message size, bytes", shown.unit)
     content = []
     for line_, css in ((shown.baseline, "baseline square"), (shown.line, "measured")):
         if line_ is not None:

@@ -54,9 +54,8 @@ class Loaded:
 
     def values(self, metric: str, size: int) -> list[float]:
         """What the repetitions of one size yielded, as far as it is a number."""
-        found = [
-            step["metrics"].get(metric, {}).get("value") for step in self.steps if step.get(self.plan.unit) == size
-        ]
+        of_size = [step for step in self.steps if step.get(self.plan.unit) == size]
+        found = [step["metrics"].get(metric, {}).get("value") for step in of_size]
         return [float(v) for v in found if isinstance(v, (int, float)) and not isinstance(v, bool)]
 
     def complaint(self) -> str:
@@ -75,7 +74,9 @@ def load(run: Run, status: Status | None = None) -> Loaded:
     plan = plan_of(run)
     steps = tuple((run.document("metrics") or {}).get("steps", ()))
     written = [_written(run, number) for number in range(1, len(steps) + 1)]
-    versions = next((document["versions"] for document in written if isinstance(document.get("versions"), dict)), {})
+    versions: Mapping[str, Any] = next(
+        (document["versions"] for document in written if isinstance(document.get("versions"), dict)), {}
+    )
     return Loaded(
         run=run,
         plan=plan,

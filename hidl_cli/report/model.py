@@ -38,7 +38,7 @@ _MARKS = {
     Outcome.FAIL: "✗",
     Outcome.INCONCLUSIVE: "?",
     Outcome.BROKEN: "!",
-    Outcome.UNJUDGED: "–",
+    Outcome.UNJUDGED: "\N{EN DASH}",
     Outcome.ACTIVE: "…",
 }
 
@@ -218,14 +218,15 @@ class Curve:
 
 @dataclass(frozen=True)
 class HeatRow:
-    """One host: how it differs from the usual in each column (0.05: 5 % better; None: not measured), and over all.
+    """One host: how it differs from the usual in each column (0.05: 5 % better; None: not measured), and
+    lately: over the last columns.
 
     ``slow``: it is worse than the others by more than they differ among themselves.
     """
 
     host: str
     cells: tuple[float | None, ...]
-    overall: float
+    lately: float
     slow: bool
 
 

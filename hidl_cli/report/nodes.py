@@ -10,6 +10,7 @@ from hidl_cli.report.model import HeatMap, HeatRow
 from hidl_cli.report.text import minute
 
 MOST_COLUMNS = 12
+LATELY = 3  # columns: one bad night condemns no node, and an old one does not redeem it
 SLOW = 0.05  # a smaller difference is no reason to call somebody
 _SIGMAS = 3.0
 _SIGMA_OF_MAD = 1.4826  # of normal noise: Rousseeuw & Croux 1993, J. Am. Stat. Assoc. 88, 1273
@@ -31,25 +32,25 @@ def heat_map(runs: Sequence[Loaded], metric: str, better: str, *, name: str, whe
     shown = dict(list(columns.items())[-MOST_COLUMNS:])
     relative = [_relative(values, better) for values in shown.values()]
     rows = [(host, tuple(column.get(host) for column in relative)) for host in hosts]
-    overall = {host: median(cells) for host, row in rows if (cells := [cell for cell in row if cell is not None])}
-    slow = slow_hosts(overall)
+    lately = {host: median(cells) for host, row in rows if (cells := [c for c in row if c is not None][-LATELY:])}
+    slow = slow_hosts(lately)
     return HeatMap(
         name=name,
         where=where,
         metric=metric,
         columns=tuple(shown),
-        rows=tuple(HeatRow(host, cells, overall[host], host in slow) for host, cells in rows if host in overall),
+        rows=tuple(HeatRow(host, cells, lately[host], host in slow) for host, cells in rows if host in lately),
     )
 
 
-def slow_hosts(overall: Mapping[str, float]) -> set[str]:
+def slow_hosts(lately: Mapping[str, float]) -> set[str]:
     """The hosts that lie below the median by more than 5 %, and by more than three robust standard deviations."""
-    if len(overall) < _FEWEST_TO_JUDGE:
+    if len(lately) < _FEWEST_TO_JUDGE:
         return set()
-    middle = median(overall.values())
-    spread = _SIGMA_OF_MAD * median(abs(value - middle) for value in overall.values())
+    middle = median(lately.values())
+    spread = _SIGMA_OF_MAD * median(abs(value - middle) for value in lately.values())
     border = middle - max(SLOW, _SIGMAS * spread)
-    return {host for host, value in overall.items() if value < border}
+    return {host for host, value in lately.items() if value < border}
 
 
 def _columns(runs: Sequence[Loaded], metric: str) -> Columns:

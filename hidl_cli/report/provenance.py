@@ -9,6 +9,7 @@ from hidl_cli.errors import InvalidInput, SubmitRefused
 from hidl_cli.launch.hostlist import fold
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Measured, Outcome, Pairs, RunRecord, Tuned
+from hidl_cli.report.text import counted
 from hidl_cli.runs.conclude import error_of
 from hidl_cli.runs.plan import Plan
 
@@ -103,8 +104,8 @@ def _why(loaded: Loaded) -> tuple[str, str | None]:
 def _measured(loaded: Loaded) -> Iterator[Measured]:
     """The metrics of all steps, in their order."""
     for step in loaded.steps:
-        size, unit = step.get(loaded.plan.unit), loaded.plan.unit
-        name = f"{size} {unit.removesuffix('s') if size == 1 else unit}, repetition {step.get('repetition')}"
+        size, unit = step[loaded.plan.unit], loaded.plan.unit
+        name = f"{counted(size, unit)}, repetition {step.get('repetition')}"
         for metric, found in step["metrics"].items():
             value = found["value"]
             yield Measured(name, metric, value if isinstance(value, (int, float)) else str(value), found["unit"])

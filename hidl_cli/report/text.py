@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, timezone
 
+MINUS = "\N{MINUS SIGN}"
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti")
 
 
@@ -22,7 +23,12 @@ def number(value: float) -> str:
 def percent(share: float, *, signed: bool = False) -> str:
     """A share as per cent: 0.0512 is 5.1 %."""
     text = f"{share * 100:+.1f}" if signed else f"{share * 100:.1f}"
-    return f"{text.replace('-', '−')} %"
+    return f"{text.replace('-', MINUS)} %"
+
+
+def counted(number: int, unit: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
 def size(count: int) -> str:

@@ -80,7 +80,7 @@ heads.forEach((head, column) => {
   });
 });
 
-// What a link leads to is opened; on paper, everything is.
+// What a link leads to is opened; on paper, the newest run of each kind is, that the summary leads to.
 const reveal = () => {
   const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (target && target.tagName === "DETAILS") {
@@ -92,5 +92,5 @@ const reveal = () => {
 addEventListener("hashchange", reveal);
 reveal();
 let opened = [];
-addEventListener("beforeprint", () => { opened = all("details:not([open])"); opened.forEach(each => { each.open = true; }); });
+addEventListener("beforeprint", () => { opened = all("details[data-newest]:not([open])"); opened.forEach(each => { each.open = true; }); });
 addEventListener("afterprint", () => { opened.forEach(each => { each.open = false; }); });
