@@ -9,10 +9,11 @@ from markupsafe import Markup
 from hidl_cli.report.frame import BOTTOM, HEIGHT, TOP, Frame, across, level, line, point, upwards
 from hidl_cli.report.model import Curve, Line, Trend
 from hidl_cli.report.svg import Scale, Tick, doubling_ticks, element, linear_ticks, log_ticks, time_ticks
-from hidl_cli.report.text import counted, day, minute, number, percent, size, when
+from hidl_cli.report.text import counted, day, minute, number, percent, short, size, when
 from hidl_cli.results.scaling import Step, Study
 
 WIDEST_LINEAR = 12  # with more than so many times the baseline, small steps would crowd in a corner
+MOST_WIDE = 60  # marks of the usual size; more would cover one another
 _ROOM = 0.06  # of the range is left free above and below what is drawn
 
 
@@ -22,7 +23,7 @@ def speedup(study: Study) -> Markup:
     highest = max(s.ideal_speedup * max(1.0, s.interval.high if s.interval else s.efficiency) for s in steps)
     lowest = min(step.speedup for step in steps)
     y = upwards(min(1.0, lowest) * 0.9, highest * 1.1, logarithmic=True) if wide else upwards(0, highest * 1.05)
-    ticks = log_ticks(y.low, y.high, number) if wide else linear_ticks(0, y.high, number)
+    ticks = log_ticks(y.low, y.high, short) if wide else linear_ticks(0, y.high, short)
     label = f"speed-up over {counted(study.baseline.n, study.step_unit)}"
     frame = Frame(_step_scale(study), y, _step_ticks(study), ticks, study.step_unit, label)
     ideal = line([(frame.x(step.n), y(step.ideal_speedup)) for step in steps], "ideal")
@@ -42,7 +43,7 @@ def efficiency(study: Study) -> Markup:
         _step_scale(study),
         y,
         _step_ticks(study),
-        linear_ticks(y.low, y.high, number, 5),
+        linear_ticks(y.low, y.high, short, 5),
         study.step_unit,
         "efficiency",
     )
@@ -84,9 +85,8 @@ def _step_ticks(study: Study) -> list[Tick]:
 
 def _step_point(frame: Frame, step: Step, value: float, whole: float, text: str) -> Markup:
     interval = step.interval
-    low = frame.y(max(interval.low * whole, frame.y.low)) if interval else None
-    high = frame.y(interval.high * whole) if interval else None
-    return point(frame.x(step.n), frame.y(value), text, "measured", low=low, high=high)
+    bar = (frame.y(max(interval.low * whole, frame.y.low)), frame.y(interval.high * whole)) if interval else None
+    return point(frame.x(step.n), frame.y(value), text, "measured", bar=bar)
 
 
 def history(trend: Trend) -> Markup:
@@ -96,17 +96,16 @@ def history(trend: Trend) -> Markup:
     low, high = _with_room(values if trend.target is None else [*values, trend.target])
     y = upwards(low if min(values) < 0 else max(0.0, low), high)
     x = across(times[0], times[-1], inset=8)
-    label = trend.unit if trend.unit != trend.metric else trend.metric
-    frame = Frame(x, y, time_ticks(times[0], times[-1], 4), linear_ticks(y.low, y.high, number, 5), "planned", label)
+    frame = Frame(x, y, time_ticks(times[0], times[-1], 4), linear_ticks(y.low, y.high, short, 5), "date", trend.unit)
     content = [level(frame, trend.target, "target")] if trend.target is not None else []
     content += _changes(frame, trend, times)
     if len(times) > 1:
         content.append(line([(x(t), y(p.value)) for t, p in zip(times, trend.points, strict=True)], "trail"))
     for time, p in zip(times, trend.points, strict=True):
         text = f"{minute(p.created)}: {number(p.value)} {trend.unit}"
-        ends = (None, None) if p.low is None or p.high is None else (y(p.low), y(p.high))
+        bar = None if p.low is None or p.high is None else (y(p.low), y(p.high))
         css = f"measured is-{p.outcome.value}"
-        content.append(point(x(time), y(p.value), text, css, low=ends[0], high=ends[1]))
+        content.append(point(x(time), y(p.value), text, css, bar=bar, dense=len(times) > MOST_WIDE))
     return frame.draw(_story(trend), *content)
 
 
@@ -148,7 +147,7 @@ def curve(shown: Curve) -> Markup:
     values = [p[1] for p in points]
     y = upwards(min(values) / 1.15, max(values) * 1.15, logarithmic=True)
     x = across(sizes[0], sizes[-1], logarithmic=True, inset=8)
-    ticks = log_ticks(y.low, y.high, number)
+    ticks = log_ticks(y.low, y.high, short)
     frame = Frame(x, y, doubling_ticks(sizes, size), ticks, "message size, bytes", shown.unit)
     content = []
     for line_, css in ((shown.baseline, "baseline square"), (shown.line, "measured")):

@@ -11,7 +11,7 @@ from hidl_cli.report.svg import Scale, Tick, element
 
 #: A telephone shows the drawing at about 0.8 of this size, a desk at 1.3: letters stay readable on both.
 WIDTH, HEIGHT = 420, 250
-LEFT, RIGHT, TOP, BOTTOM = 54, 14, 12, 40
+LEFT, RIGHT, TOP, BOTTOM = 60, 14, 12, 40
 _LETTER = 6.4  # about the width of one at the size of the labels
 
 
@@ -95,14 +95,17 @@ def level(frame: Frame, value: float, css: str) -> Markup:
     return line([(LEFT, frame.y(value)), (WIDTH - RIGHT, frame.y(value))], css)
 
 
-def point(x: float, y: float, said: str, css: str, *, low: float | None = None, high: float | None = None) -> Markup:
-    """A mark that says ``said`` where it is touched, with a bar from ``low`` to ``high`` where it has an interval."""
+def point(
+    x: float, y: float, said: str, css: str, *, bar: tuple[float, float] | None = None, dense: bool = False
+) -> Markup:
+    """A mark that says ``said`` where it is touched, with its interval as a bar; small where marks are ``dense``."""
     parts = [element("title", said)]
-    if low is not None and high is not None:
-        bar = f"M{x:.1f} {low:.1f}V{high:.1f}M{x - 4:.1f} {low:.1f}h8M{x - 4:.1f} {high:.1f}h8"
-        parts.append(element("path", d=bar, class_="bar"))
+    if bar is not None:
+        low, high = bar
+        ends = "" if dense else f"M{x - 4:.1f} {low:.1f}h8M{x - 4:.1f} {high:.1f}h8"
+        parts.append(element("path", d=f"M{x:.1f} {low:.1f}V{high:.1f}{ends}", class_="bar"))
     if "square" in css:
         parts.append(element("rect", x=x - 3.5, y=y - 3.5, width=7, height=7))
     else:
-        parts.append(element("circle", cx=x, cy=y, r=4))
-    return element("g", *parts, class_=f"pt {css}", data_x=f"{x:.1f}")
+        parts.append(element("circle", cx=x, cy=y, r=2.5 if dense else 4))
+    return element("g", *parts, class_=f"pt {css}")

@@ -193,6 +193,15 @@ class Trend:
     range_is: str = ""
     target: float | None = None
 
+    def is_worse(self, change: Change) -> bool:
+        """Is the level after the change the worse one? False where no direction is better."""
+        return {"higher": change.relative < 0, "lower": change.relative > 0}.get(self.better or "", False)
+
+    @property
+    def has_ranges(self) -> bool:
+        """Has any of its points a range?"""
+        return any(point.low is not None for point in self.points)
+
 
 @dataclass(frozen=True)
 class Line:
@@ -260,6 +269,20 @@ class Page:
     heat_maps: tuple[HeatMap, ...]
     runs: tuple[RunRecord, ...]
     notes: tuple[str, ...] = ()
+
+    def noticed(self) -> tuple[str, ...]:
+        """What a reader should know though no verdict says it: slow hosts, and levels that changed for the worse."""
+        from hidl_cli.report.text import day, percent
+
+        slow = [f"Slow in {m.metric} of {m.name} on {m.where}: {', '.join(m.slow)}" for m in self.heat_maps if m.slow]
+        worse = [
+            f"{trend.metric} of {trend.name} {trend.detail} on {trend.where} changed by "
+            f"{percent(change.relative, signed=True)} on {day(change.created)}"
+            for trend in self.trends
+            for change in trend.changes[-1:]
+            if trend.is_worse(change)
+        ]
+        return (*slow, *worse)
 
     def tally(self) -> dict[Outcome, int]:
         """How many standings have each outcome; every outcome is there."""

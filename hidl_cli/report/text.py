@@ -20,9 +20,18 @@ def number(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def short(value: float) -> str:
+    """A number as an axis has room for: 250, 12,500, 1.5 M."""
+    for power, letter in ((9, "G"), (6, "M"), (5, "k")):
+        if abs(value) >= 10**power:
+            return f"{number(value / 10 ** (power if power > 5 else 3))} {letter}"
+    return number(value)
+
+
 def percent(share: float, *, signed: bool = False) -> str:
     """A share as per cent: 0.0512 is 5.1 %."""
-    text = f"{share * 100:+.1f}" if signed else f"{share * 100:.1f}"
+    share = share if abs(share) >= 0.0005 else 0.0
+    text = f"{share * 100:+.1f}" if signed and share else f"{share * 100:.1f}"
     return f"{text.replace('-', MINUS)} %"
 
 

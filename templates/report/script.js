@@ -13,7 +13,7 @@ const wear = name => {
 let worn = "auto";
 try { worn = localStorage.getItem("hidl-theme") || "auto"; } catch { /* not from here */ }
 wear(themes.includes(worn) ? worn : "auto");
-theme.hidden = false;
+theme.classList.remove("for-script");
 theme.addEventListener("click", () => {
   worn = themes[(themes.indexOf(worn) + 1) % 3];
   wear(worn);
@@ -64,7 +64,7 @@ const sift = () => {
   document.getElementById("shown").textContent = words.length ? `${shown} of ${rows.length} runs` : "";
 };
 filter.addEventListener("input", sift);
-filter.closest("p").hidden = false;
+filter.closest("p").classList.remove("for-script");
 const heads = all("thead th", table), key = (row, column) => row.cells[column].dataset.sort ?? row.cells[column].textContent.trim();
 heads.forEach((head, column) => {
   const button = document.createElement("button");

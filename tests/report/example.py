@@ -220,7 +220,9 @@ def season(nights: Nights, *, length: int = 44) -> list[Run]:
             aging = {4: 0.99 - 0.012 * night / 7}
             runs.append(nights.run(products, night + 0.1, nights.products(aging)))
             start = 1.32 if night >= 21 else 1.6
-            runs.append(nights.run(Request("pingpong", nodes=2), night + 0.15, nights.pingpong(start=start)))
+            runs.append(
+                nights.run(Request("pingpong", nodes=2, ranks_per_node=1), night + 0.15, nights.pingpong(start=start))
+            )
     timeout = "slurmstepd: error: *** JOB 3302 ON gpu01 CANCELLED AT 2026-10-15T04:00:00 DUE TO TIME LIMIT ***\n"
     broken = Request("kmeans", nodes=2, tuning=["MV2_USE_RDMA_CM=1"])
     runs.append(nights.run(broken, length, lambda _: [], state=State.TIMEOUT, stderr=timeout))

@@ -1,0 +1,60 @@
+"""What the tests of the report share: a season of made-up runs, its page, and a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import example
+import pytest
+from browser import Tab, browser, program
+
+from hidl_cli.record.run import Run
+from hidl_cli.report.build import page_of
+from hidl_cli.report.loaded import load
+from hidl_cli.report.model import Page
+from hidl_cli.report.page import to_html
+
+UPGRADE = 14  # the night of the season's upgrade
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[example.Nights]:
+    """Makes run directories below ``<tmp>/state/hidl/runs``, with a configuration of its own."""
+    root = tmp_path_factory.mktemp("report")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("CONFIG", "STATE", "DATA", "CACHE"):
+            patch.setenv(f"XDG_{name}_HOME", str(root / name.lower()))
+        yield example.Nights(root / "state" / "hidl" / "runs", root / "config" / "hidl")
+
+
+@pytest.fixture(scope="module")
+def season(nights: example.Nights) -> list[Run]:
+    """Three weeks of nightlies."""
+    return example.season(nights, length=21)
+
+
+@pytest.fixture(scope="module")
+def page(season: list[Run]) -> Page:
+    """The page about them; a change is where the stack was upgraded."""
+    return page_of(
+        [load(run) for run in season],
+        detect=lambda values: [UPGRADE] if len(values) == 21 else [],
+        generated="2026-10-20T06:00:00+00:00",
+        hidl="1.2.3",
+        selection="the season",
+    )
+
+
+@pytest.fixture(scope="module")
+def html(page: Page) -> str:
+    """The same as HTML."""
+    return to_html(page)
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    """A tab of a real Chromium."""
+    if program() is None:
+        pytest.skip("NO CHROMIUM HERE: the report was not looked at in a browser (apt-get install chromium)")
+    with browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
