@@ -92,9 +92,8 @@ class Cluster:
         if (reason := packages.not_root_of_linux()) is not None:
             raise reason
         with self._locked():
-            self._end_processes(settings_.load(self.layout))
-            if purge:
-                self.layout.remove()
+            self._end_processes(settings_.load(self.layout), in_good_order=not purge)
+            if purge and self.layout.remove():
                 self._say(f"{self.layout.directory} removed")
 
     def restart(self, service: str) -> None:
@@ -175,8 +174,11 @@ class Cluster:
         environment = marks.plain_environment() | {"SLURM_CONF": str(self.layout.conf)}
         return process.run(words, env=environment, timeout=timeout, check=check)
 
-    def _end_processes(self, settings: Settings | None) -> None:
-        """End everything that carries the cluster's mark, the nodes first; then the network."""
+    def _end_processes(self, settings: Settings | None, *, in_good_order: bool = True) -> None:
+        """End everything that carries the cluster's mark, the nodes first; then the network.
+
+        In good order the daemons write down what they know, which may take them many seconds.
+        """
         known = {service.name: service for service in reversed(services.of(self.layout, accounting=True))}
         roles = marks.find(self.layout.directory)
         for node in sorted(roles.keys() - known.keys() - {network.ROLE}):
@@ -184,7 +186,10 @@ class Cluster:
             self._say(f"{node} ended")
         for name, service in known.items():
             if name in roles:
-                service.stop()
+                if in_good_order:
+                    service.stop()
+                else:
+                    service.kill()
                 self._say(f"{name} ended")
         if shutil.which("ip", path=marks.plain_environment()["PATH"]):
             network.remove_switch(self.layout, settings)

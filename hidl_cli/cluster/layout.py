@@ -71,14 +71,20 @@ class Layout:
         """The log of a daemon or a node."""
         return self[f"log/{name}.log"]
 
-    def remove(self) -> None:
-        """Remove what a cluster has written; other files in its directory stay, and the directory with them."""
+    def remove(self) -> bool:
+        """Remove what a cluster has written; other files in its directory stay, and the directory with them.
+
+        Returns whether there was anything.
+        """
+        if not self.directory.exists():
+            return False
         self.settings.unlink(missing_ok=True)
         for name in (*_PARTS, "mysql", "mysql.new"):
             if self[name].exists():
                 shutil.rmtree(self[name])
         with suppress(OSError):
             self.directory.rmdir()
+        return True
 
     def make(self) -> None:
         """Make the directories. Users other than root may look into them, for their jobs need slurm.conf and munge."""

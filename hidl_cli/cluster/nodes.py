@@ -67,7 +67,7 @@ class Node:
         init = self.init
         if init is None:
             raise HidlError(f"{self.name} is down", hint="bring the cluster up again: hidl cluster up")
-        entering = ["nsenter", "--target", str(init), "--net", "--uts", "--ipc", "--mount", "--pid", "--wd=/"]
+        entering = ["nsenter", "--target", str(init), "--net", "--uts", "--ipc", "--mount", "--pid", "--root", "--wd"]
         environment = marks.plain_environment() | {"SLURM_CONF": str(self.layout.conf)}
         return process.run([*entering, *command], env=environment, timeout=timeout)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from hidl_cli.cluster.layout import Layout
 from hidl_cli.documents import read_json, write_json
 from hidl_cli.errors import UsageError
+from hidl_cli.site.machine import machine
 
 MAX_NODES = 64
 MEMORY_MIB = 4096
@@ -15,10 +16,13 @@ MEMORY_MIB = 4096
 
 @dataclass(frozen=True)
 class Settings:
-    """``subnet`` is the K of 10.77.K.0/24; None: not chosen yet. ``shares`` are directories."""
+    """``subnet`` is the K of 10.77.K.0/24; None: not chosen yet. ``shares`` are directories.
+
+    Each node claims as many CPUs as this machine has cores: launchers bind ranks to cores, and see no others.
+    """
 
     nodes: int = 4
-    cpus_per_node: int = 4
+    cpus_per_node: int = field(default_factory=lambda: machine().cores)
     accounting: bool = True
     enforce_limits: bool = True
     shares: tuple[str, ...] = ()

@@ -27,7 +27,8 @@ def up(
     *,
     nodes: Annotated[int | None, typer.Option("--nodes", help="How many nodes (default: as before, or 4).")] = None,
     cpus_per_node: Annotated[
-        int | None, typer.Option("--cpus-per-node", help="CPUs that a node claims (default: as before, or 4).")
+        int | None,
+        typer.Option("--cpus-per-node", help="CPUs that a node claims (default: as before, or this machine's cores)."),
     ] = None,
     accounting: Annotated[
         bool | None,

@@ -190,7 +190,7 @@ def new(
     from hidl_cli.site.probes.host import ThisHost
     from hidl_cli.site.probes.survey import survey
 
-    if name or output not in (None, "-"):  # refused before the machine is asked, which can take seconds
+    if name is not None or output not in (None, "-"):  # refused before the machine is asked, which can take seconds
         drafting.require_free(drafting.target(name, output, ""), force=force)
     host = ThisHost()
     found = survey(host, alone=alone)

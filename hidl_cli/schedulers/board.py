@@ -78,7 +78,8 @@ class Board:
     def _asked(self, last: Snapshot) -> Snapshot:
         now = time.time()
         try:
-            return replace(last, asked=now, answered=now, error=None, lines=tuple(self._ask()))
+            lines = tuple(self._ask())
+            return replace(last, asked=now, answered=time.time(), error=None, lines=lines)
         except SchedulerUnreachable as error:
             return replace(last, asked=now, error=error.message)
 
@@ -119,5 +120,8 @@ class Board:
 
 
 def _is_fresh(snapshot: Snapshot, max_age: float) -> bool:
-    """A time that lies ahead is that of a machine whose clock is wrong."""
-    return -1 < time.time() - snapshot.asked < max_age
+    """By the time of the answer: a scheduler that answers slowly is not asked again at once.
+
+    A time that lies ahead is that of a machine whose clock is wrong.
+    """
+    return -1 < time.time() - max(snapshot.asked, snapshot.answered) < max_age

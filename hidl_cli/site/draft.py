@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hidl_cli.launch.launchers.families import fitting
 from hidl_cli.mpi import Family
 from hidl_cli.site.node_kinds import Kind, folded, simple, unique
 from hidl_cli.site.probes.facts import Batch, Library
@@ -16,18 +17,6 @@ from hidl_cli.site.yamltext import Item, document
 
 _SCHEDULERS = {"slurm": "Slurm", "lsf": "LSF"}
 _ORDER = ("ibrun", "jsrun", "srun", "mpiexec", "mpirun", "mpirun_rsh")  # where there is an ibrun, its site wants it
-_HYDRA: tuple[str, ...] = ("ibrun", "srun", "mpiexec")
-_STARTED_BY: dict[Family, tuple[str, ...]] = {
-    "mvapich2": ("ibrun", "srun", "mpiexec", "mpirun_rsh"),
-    "mvapich2-gdr": ("ibrun", "jsrun", "srun", "mpiexec", "mpirun_rsh"),
-    "mvapich": _HYDRA,
-    "mvapich-plus": _HYDRA,
-    "mpich": _HYDRA,
-    "intel-mpi": _HYDRA,
-    "cray-mpich": ("srun",),
-    "openmpi": ("ibrun", "srun", "mpirun"),
-    "spectrum-mpi": ("jsrun", "mpirun"),
-}
 #: What `srun --mpi=` each family was seen to start with; others depend on how they were built.
 _PMI: dict[Family, str] = {"mpich": "pmi2", "openmpi": "pmix", "cray-mpich": "cray_shasta"}
 _MOST_SHAPES, _LONGEST_PATTERN = 6, 500
@@ -161,7 +150,7 @@ def _node_type(kind: Kind, found: Found, scheduler: str) -> Item:
         Item("sockets", hardware.sockets),
         Item("cores", hardware.cores),
         Item("threads_per_core", hardware.threads_per_core),
-        Item("memory_gib", round(hardware.memory_mib / 1024, 1) if hardware.memory_mib else None),
+        Item("memory_gib", round(hardware.memory_mib / 1024, 1) or None if hardware.memory_mib else None),
         Item("gpus", hardware.gpus),
     ]
     if hardware.gpus:
@@ -212,7 +201,7 @@ def _mpi(libraries: Sequence[Library], launchers: Sequence[str], offered: Sequen
             facts.append(Item("modules", list(library.modules)))
         if library.prefix:
             facts.append(Item("prefix", library.prefix))
-        started_by = [launcher for launcher in launchers if launcher in _STARTED_BY[library.family]]
+        started_by = [launcher for launcher in launchers if launcher in fitting(library.family)]
         if started_by and started_by != list(launchers):
             facts.append(Item("launchers", started_by))
         pmi = _PMI.get(library.family)

@@ -23,18 +23,27 @@ class Target:
 
 
 def target(name: str | None, output: str | None, default: str) -> Target:
-    """Where to write: ``output`` (``-``: standard output), else the user's own sites; ``default``: the name if none
-    is given.
+    """Where to write: ``output`` (``-``: standard output), else the user's own sites.
 
+    ``default`` is the name if none is given; ``-draft`` is put after it where hidl or the centre has a site of that
+    name, which is not to be hidden unasked.
     Raises ``UsageError`` for a name that no site can have, and for a file of another name than the site.
     """
     if output is None or output == "-":
-        chosen = name or default
+        chosen = name
+        if chosen is None:
+            known = {
+                one.name
+                for entry in overlay.list_all("site")
+                for one in (entry, *entry.shadows)
+                if one.origin != "user"
+            }
+            chosen = f"{default}-draft" if default in known else default
         _require_name(chosen)
         (_, directory), *_ = overlay.directories("site")
         return Target(chosen, None if output == "-" else directory / f"{chosen}.yaml")
     file = Path(output)
-    chosen = name or file.stem
+    chosen = file.stem if name is None else name
     _require_name(chosen)
     if file.is_dir():
         return Target(chosen, file / f"{chosen}.yaml")

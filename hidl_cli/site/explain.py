@@ -18,7 +18,7 @@ def explained(site: str | None, outcomes: Iterable[Outcome], schedulers: Mapping
     (outcome,) = (one for one in outcomes if one.site == site)
     others = [one.site for one in outcomes if one.matched and one.site != site]
     count = len(outcome.conditions)
-    ground = "its only condition holds" if count == 1 else f"all {count} of its conditions hold"
+    ground = "its only condition holds" if count == 1 else f"{count} of {count} conditions hold"
     lines = [f"this is {site}: {ground} ({'; '.join(outcome.reasons)})"]
     if others:
         lines.append(f"{', '.join(others)} matched too, by fewer conditions")

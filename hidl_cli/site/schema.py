@@ -104,6 +104,9 @@ class Policies(Strict):
     partition: Use = Field("optional", description="the partition or queue (`--partition`, `-q`)")
     time: Use = Field("optional", description="the time limit (`--time`, `-W`)")
     account: Use = Field("optional", description="the project that pays (`--account`, `-P`)")
+    account_option: Literal["-P", "-G"] = Field(
+        "-P", description="LSF: the account is a project (`-P`), or a user group (`-G`), as at Livermore"
+    )
     qos: Use = Field("optional", description="the quality of service (`--qos`)")
     constraint: Use = Field("optional", description="node features (`--constraint`)")
     reservation: Use = Field("optional", description="a reservation (`--reservation`, `-U`)")

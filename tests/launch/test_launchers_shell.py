@@ -121,6 +121,14 @@ def test_all_of_a_long_stderr_arrives(tmp_path: Path) -> None:
     assert ended.stderr == "".join(f"{number}\n" for number in range(1, 200001))
 
 
+def test_where_no_copy_of_stderr_can_be_written_it_passes_and_the_launcher_s_status_stands(tmp_path: Path) -> None:
+    (tmp_path / "steps" / "1" / "launcher.stderr").mkdir(parents=True)
+    launch = Launch(("bash", "-c", "seq 20000 >&2; exit 1"), status_on_stderr=True)
+    ended = run(launch, tmp_path)
+    assert "".join(f"{number}\n" for number in range(1, 20001)) in ended.stderr
+    assert (ended.state, ended.status) == ("FAILED", 1)
+
+
 def test_stderr_passes_through_at_once(tmp_path: Path) -> None:
     launch = Launch(("bash", "-c", "echo here >&2; read -r < more; exit 1"), status_on_stderr=True)
     os.mkfifo(tmp_path / "more")

@@ -25,11 +25,12 @@ class RecordedHost:
     programs: Mapping[str, str] = field(default_factory=dict)
     answers: Mapping[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    failures: tuple[str, ...] = ()
 
     def which(self, program: str) -> str | None:
         return self.programs.get(PurePosixPath(program).name)
 
-    def ask(self, *command: str, seconds: float = 0) -> str | None:
+    def ask(self, *command: str, seconds: float = 0, stderr: bool = False) -> str | None:
         words = " ".join((PurePosixPath(command[0]).name, *command[1:]))
         self.asked.append(words)
         if words in self.answers:

@@ -251,7 +251,7 @@ def test_whatever_a_scheduler_prints_the_draft_is_in_order(
     for place, value in changes:
         command = sorted(texts)[place % len(texts)]
         words = re.split(r"([=\s]+)", texts[command])
-        replaced = words[place % len(words)]
+        replaced = words[place % (len(words) // 2 + 1) * 2]  # every other word is a separator
         texts[command] = "".join(value if word == replaced else word for word in words)
     host.answers = texts
 
@@ -261,6 +261,30 @@ def test_whatever_a_scheduler_prints_the_draft_is_in_order(
         return
 
     checked(drafted(facts), tmp_path)
+
+
+FIELDS = [
+    *("NodeName", "Arch", "Sockets", "CoresPerSocket", "ThreadsPerCore", "RealMemory", "Gres", "AvailableFeatures"),
+    *("Partitions", "PartitionName", "MinNodes", "MaxNodes", "MaxTime", "Nodes", "State", "AllowAccounts", "RootOnly"),
+    *("ClusterName", "GresTypes", "SelectType", "AccountingStorageEnforce", "DefMemPerCPU", "SLURM_VERSION"),
+]
+VALUES = ["", "0", "-1", "(null)", "UNLIMITED", "x'y", "\u0663", "9" * 30, "a,b", "gpu:", "gpu:a100:x", "1-2", '"\\#: ']
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("field", FIELDS)
+def test_whatever_value_a_field_of_slurm_has_the_draft_is_in_order(
+    config: Path, tmp_path: Path, field: str, value: str
+) -> None:
+    host = recorded("ampere")
+    host.answers = {
+        command: re.sub(
+            rf"(?m)(?<!\w)({field}\s*= ?)\S*", lambda found: found[1] + value, host.ask(*command.split()) or ""
+        )
+        for command in ("scontrol show config", "scontrol --oneliner show node", "scontrol --oneliner show partition")
+    }
+
+    checked(drafted(survey(host, Machine("x86_64", None, None, 1, None, None))), tmp_path)
 
 
 def test_ten_thousand_nodes_of_a_thousand_racks_make_few_types(config: Path, tmp_path: Path) -> None:
@@ -279,3 +303,11 @@ def test_ten_thousand_nodes_of_a_thousand_racks_make_few_types(config: Path, tmp
     site = checked(drafted(facts), tmp_path)
 
     assert {name: node.count for name, node in site.node_types.items()} == {"cpu-clx": 8000, "cpu-icx": 2000}
+
+
+def test_the_how_to_shows_the_draft_as_it_is() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "describe-a-site.md"
+
+    assert (DIRECTORY / "test-cluster" / "expected.yaml").read_text(encoding="utf-8") in page.read_text(
+        encoding="utf-8"
+    )

@@ -10,6 +10,7 @@ from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.detect import choose, detect
+from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.site.schema import Partition, Site
 
 SHIPPED = [entry.name for entry in list_all("site") if entry.origin == "shipped"]
@@ -126,7 +127,7 @@ def test_every_mpi_library_has_a_launcher_of_the_site(name: str) -> None:
 def test_a_machine_is_the_site_that_it_says_and_no_other(
     config: Path, hostname: str, environment: dict[str, str], name: str | None
 ) -> None:
-    outcomes = detect(hostname, environment)
+    outcomes = detect(ThisHost(environment, hostname=hostname))
 
     assert [outcome.site for outcome in outcomes if outcome.matched] == ([name] if name else [])
     assert choose(outcomes) == name

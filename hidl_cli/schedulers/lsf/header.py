@@ -32,7 +32,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     options = [
         f"-nnodes {allocation.nodes}",
         *_option("-W", "a time limit", policies.time, _run_limit(allocation.time_limit)),
-        *_option("-P", "an account", policies.account, allocation.account),
+        *_option(policies.account_option, "an account", policies.account, allocation.account),
         *_option("-q", "a queue", policies.partition, allocation.queue),
         *_option("-U", "a reservation", policies.reservation, allocation.reservation),
         *_option("-J", "a job name", "required", allocation.job_name),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from hidl_cli.site.probes.facts import Fact
 from hidl_cli.site.probes.host import Host
+from hidl_cli.site.probes.text import blocks
 
 _CLASS = "/sys/class/infiniband"
 _SLINGSHOT = "/sys/class/cxi"
@@ -66,7 +67,7 @@ def _kernel(host: Host) -> Iterator[Port]:
 
 
 def _ibstat(text: str) -> Iterator[Port]:
-    for adapter, block in _blocks(_CA, text):
+    for adapter, block in blocks(_CA, text):
         for port in re.split(r"^\s*Port \d+:\s*$", block, flags=re.MULTILINE)[1:]:
             fields = dict(re.findall(r"^\s*([A-Z][\w ]*): (.*\S)\s*$", port, re.MULTILINE))
             if fields.get("State") == "Active":
@@ -76,7 +77,7 @@ def _ibstat(text: str) -> Iterator[Port]:
 
 
 def _devinfo(text: str) -> Iterator[Port]:
-    for adapter, block in _blocks(_HCA, text):
+    for adapter, block in blocks(_HCA, text):
         for port in re.split(r"^\s*port:\s*\d+\s*$", block, flags=re.MULTILINE)[1:]:
             fields = dict(re.findall(r"^\s*(\w+):\s+(.*\S)\s*$", port, re.MULTILINE))
             if "ACTIVE" not in fields.get("state", ""):
@@ -86,9 +87,3 @@ def _devinfo(text: str) -> Iterator[Port]:
             width = _LANES.get(lanes[1]) if lanes else None
             gigabits = round(float(speed[1]) * width) if speed and width else None
             yield Port(adapter, fields.get("link_layer", "InfiniBand"), gigabits, None)
-
-
-def _blocks(start: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
-    found = list(start.finditer(text))
-    for number, one in enumerate(found, start=1):
-        yield one[1], text[one.end() : found[number].start() if number < len(found) else None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,11 +27,15 @@ class Host(Protocol):
     def environment(self) -> Mapping[str, str]:
         """The environment of this process."""
 
+    @property
+    def failures(self) -> Sequence[str]:
+        """The commands that were there but gave no answer, and why."""
+
     def which(self, program: str) -> str | None:
         """Where a program lies on the PATH; None where it is not there."""
 
-    def ask(self, *command: str, seconds: float = _SECONDS) -> str | None:
-        """What a command prints (its stderr, where it prints nothing on stdout); None where it fails or is not there.
+    def ask(self, *command: str, seconds: float = _SECONDS, stderr: bool = False) -> str | None:
+        """What a command prints, with its ``stderr`` if wanted; None where it fails or is not there.
 
         It is ended after ``seconds``.
         """
@@ -45,22 +49,18 @@ class Host(Protocol):
 
 @dataclass
 class ThisHost:
-    """The machine that hidl runs on. ``failures``: the commands that were there but gave no answer, and why."""
+    """The machine that hidl runs on."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     root: Path = Path("/")
+    hostname: str = field(default_factory=lambda: os.uname().nodename)
     failures: list[str] = field(default_factory=list)
-
-    @property
-    def hostname(self) -> str:
-        """The host's name as its kernel says it."""
-        return os.uname().nodename
 
     def which(self, program: str) -> str | None:
         """Where a program lies on the PATH."""
-        return shutil.which(program, path=self.environment.get("PATH"))
+        return shutil.which(program, path=self.environment.get("PATH", ""))
 
-    def ask(self, *command: str, seconds: float = _SECONDS) -> str | None:
+    def ask(self, *command: str, seconds: float = _SECONDS, stderr: bool = False) -> str | None:
         """What a command prints, in the language of the documentation; None where it fails or is not there."""
         if self.which(command[0]) is None:
             return None
@@ -70,7 +70,7 @@ class ThisHost:
             why = " ".join(error.output.split()) or error.message
             self.failures.append(f"`{' '.join(command)}` gave no answer: {why[:300]}")
             return None
-        return completed.stdout if completed.stdout.strip() else completed.stderr
+        return completed.stdout + completed.stderr if stderr else completed.stdout
 
     def read(self, path: str) -> str:
         """The text of a small file of the kernel."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from hidl_cli.site.probes.facts import Batch, Hardware, Node, Queue
 from hidl_cli.site.probes.host import Host
+from hidl_cli.site.probes.text import blocks
 
 _SECONDS = 30.0
 _CLUSTER = re.compile(r"^My cluster name is (\S+)\s*$", re.MULTILINE)
@@ -42,38 +43,32 @@ def probe(host: Host) -> Batch | None:
 
 
 def _queues(text: str, default: str | None) -> Iterator[Queue]:
-    places = [found.start() for found in _QUEUE.finditer(text)]
-    for start, end in zip(places, [*places[1:], len(text)], strict=True):
-        block = text[start:end]
-        name, limit = _QUEUE.match(block), _RUN_LIMIT.search(block)
-        users, status = _USERS.search(block), _STATUS.search(block)
-        if name is None:  # cannot be: the block begins with it
-            continue
+    for name, block in blocks(_QUEUE, text):
+        limit, users, status = _RUN_LIMIT.search(block), _USERS.search(block), _STATUS.search(block)
         remarks = [f"USERS: {users[1]}"] if users and users[1] != "all" else []
         if status and status[0] != "Open:Active":
             remarks.append(f"STATUS {status[0]}")
         yield Queue(
-            name[1],
-            is_default=name[1] == default,
+            name,
+            is_default=name == default,
             max_wall=_wall(float(limit[1])) if limit else None,
             restricted=bool(users and not {"all", "all users"} & {users[1]}),
-            remarks=("which hosts a queue has is not asked: each is drafted with all of them",),
+            remarks=tuple(remarks),
         )
 
 
 def _nodes(host: Host, queues: tuple[str, ...]) -> Iterator[Node]:
     """The hosts that run jobs (``bhosts -w``) with what ``lshosts -w`` knows of each.
 
-    Hosts whose limit of jobs is 0 or ``-`` run none. Its ``ncpus`` counts processors, cores or threads, as the site
-    defined it (EGO_DEFINE_NCPUS), so that it is not used.
+    Hosts whose limit of jobs is 0 run none. Where hosts are marked as compute nodes (the resource ``CN`` of IBM's
+    CORAL systems, beside ``LN`` for launch nodes), the others are none. ``ncpus`` counts processors, cores or threads,
+    as the site defined it (EGO_DEFINE_NCPUS), so that it is not used.
     """
-    running = set()
-    for row in _rows(host.ask("bhosts", "-w", seconds=_SECONDS)):
-        if row.get("MAX", "-") not in ("-", "0"):
-            running.add(row["HOST_NAME"])
-    for row in _rows(host.ask("lshosts", "-w", seconds=_SECONDS)):
-        if row["HOST_NAME"] not in running or row.get("server") == "No":
-            continue
+    running = {row["HOST_NAME"] for row in _rows(host.ask("bhosts", "-w", seconds=_SECONDS)) if row.get("MAX") != "0"}
+    rows = [row for row in _rows(host.ask("lshosts", "-w", seconds=_SECONDS)) if row["HOST_NAME"] in running]
+    rows = [row for row in rows if row.get("server") != "No"]
+    compute = [row for row in rows if "CN" in row.get("RESOURCES", "").strip("()").split()]
+    for row in compute or rows:
         yield Node(row["HOST_NAME"], Hardware(memory_mib=_mebibytes(row.get("maxmem", ""))), queues=queues)
 
 

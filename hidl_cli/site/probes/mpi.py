@@ -82,9 +82,9 @@ def _on_path(host: Host) -> Iterator[Library]:
 def _modules(host: Host) -> Iterator[Library]:
     """The MPI libraries among ``module -t avail``; on a site of module trees, those of the compiler that is loaded."""
     if lmod := host.environment.get("LMOD_CMD"):
-        text = host.ask(lmod, "bash", "--terse", "avail", seconds=_MODULE_SECONDS)
+        text = host.ask(lmod, "bash", "--terse", "avail", seconds=_MODULE_SECONDS, stderr=True)
     elif tcl := host.environment.get("MODULES_CMD"):
-        text = host.ask(tcl, "bash", "avail", "--terse", seconds=_MODULE_SECONDS)
+        text = host.ask(tcl, "bash", "avail", "--terse", seconds=_MODULE_SECONDS, stderr=True)
     else:
         return
     families: dict[Family, list[Library]] = {}

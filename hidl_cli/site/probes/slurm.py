@@ -35,7 +35,7 @@ def probe(host: Host) -> Batch | None:
     partitions = tuple(
         _lines(host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS), "PartitionName")
     )
-    plugins = host.ask("srun", "--mpi=list") or ""
+    plugins = host.ask("srun", "--mpi=list", stderr=True) or ""
     types = re.findall(r"^(?:srun:)?\s+(\w+)$", plugins, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", plugins)
     return Batch(
         "slurm",

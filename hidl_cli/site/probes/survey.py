@@ -38,7 +38,7 @@ def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> F
     if batch and not batch.sources:
         program = "scontrol" if batch.scheduler == "slurm" else "lsid"
         raise SchedulerUnreachable(
-            f"{host.which(program)} is there, but gives no answer",
+            "; ".join(host.failures) or f"`{program}` gives no answer",
             hint=f"see what `{program}` says, and try again; --alone drafts this machine without a scheduler",
         )
     others = [f"{name} ({program})" for name, program in cluster.schedulers(host).items() if name not in _SPOKEN]

@@ -35,17 +35,17 @@ finish() { # state exit-status
     exit "$2"
 }
 
-# Whoever ends the run early leaves the reason in the file `reason` before the signal.
+# Whoever ends the run early leaves the reason in the file `reason` before the signal. LSF sends USR2 at a time limit.
 # shellcheck disable=SC2317,SC2329
 ended_early() {
-    trap '' TERM INT HUP
+    trap '' TERM INT HUP USR2
     if [[ -n $child ]]; then
         kill -TERM "$child" 2> /dev/null || true
         wait "$child" || true
     fi
     finish "$(cat reason 2> /dev/null || echo CANCELLED)" 143
 }
-trap ended_early TERM INT HUP
+trap ended_early TERM INT HUP USR2
 trap 'finish FAILED $?' EXIT
 
 begin_step() { # title nodes form-of-a-line-of-the-host-file
@@ -116,11 +116,11 @@ plain() { # name
 # shellcheck disable=SC2317,SC2329
 status_from_stderr() { # command...
     local said=steps/$step/launcher.stderr directory reader launcher='' ended='' status=0 tries real
-    trap '[[ -n $ended || -z $launcher ]] || kill -TERM "$launcher" 2> /dev/null || true; ended=yes' TERM INT HUP
+    trap '[[ -n $ended || -z $launcher ]] || kill -TERM "$launcher" 2> /dev/null || true; ended=yes' TERM INT HUP USR2
     directory=$(mktemp -d)
     mkfifo "$directory/stderr"
     # A signal to all processes of the job must not cut off what the launcher says about it.
-    (trap '' TERM INT HUP && exec tee -- "$said" < "$directory/stderr" >&2) &
+    (trap '' TERM INT HUP USR2 && exec tee -- "$said" < "$directory/stderr" >&2) &
     reader=$!
     exec 9> "$directory/stderr"
     rm -rf -- "$directory"
@@ -143,10 +143,11 @@ status_from_stderr() { # command...
     if [[ -n $ended ]]; then
         status=143
     elif ((status <= 1)); then
-        real=$(status_of_ranks "$said") || real=
+        # Where its copy could not be written (a full disk), the launcher's own status stands.
+        real=$(status_of_ranks "$said" 2> /dev/null) || real=
         status=${real:-$status}
     fi
-    rm -f -- "$said"
+    rm -f -- "$said" || true
     exit "$status"
 }
 

@@ -35,17 +35,17 @@ finish() { # state exit-status
     exit "$2"
 }
 
-# Whoever ends the run early leaves the reason in the file `reason` before the signal.
+# Whoever ends the run early leaves the reason in the file `reason` before the signal. LSF sends USR2 at a time limit.
 # shellcheck disable=SC2317,SC2329
 ended_early() {
-    trap '' TERM INT HUP
+    trap '' TERM INT HUP USR2
     if [[ -n $child ]]; then
         kill -TERM "$child" 2> /dev/null || true
         wait "$child" || true
     fi
     finish "$(cat reason 2> /dev/null || echo CANCELLED)" 143
 }
-trap ended_early TERM INT HUP
+trap ended_early TERM INT HUP USR2
 trap 'finish FAILED $?' EXIT
 
 begin_step() { # title nodes form-of-a-line-of-the-host-file

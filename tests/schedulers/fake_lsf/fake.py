@@ -93,7 +93,8 @@ def bsub() -> None:
         save(job | {"ended": time.time()})  # it stays in the queue: nobody keeps it
         time.sleep(3600)
     queue = f"queue <{given['-q']}>" if "-q" in given else "default queue <batch>"
-    print(f"Job <{job['id']}> is submitted to {queue}.", flush=True)
+    if "BSUB_QUIET" not in os.environ:
+        print(f"Job <{job['id']}> is submitted to {queue}.", flush=True)
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:

@@ -53,6 +53,10 @@ def test_a_job_of_summit() -> None:
     assert lines(asked, policies(directives=['-alloc_flags "gpumps smt1"'])) == SUMMIT.splitlines()
 
 
+def test_an_account_of_livermores_is_a_user_group() -> None:
+    assert "#BSUB -G guests" in lines(allocation(account="guests"), policies(account_option="-G"))
+
+
 def test_all_that_lsf_has_a_word_for() -> None:
     asked = allocation(
         job_name="x", nodes=1, time_limit=1.0, account="ABC123", queue="debug", reservation="maintenance#12"

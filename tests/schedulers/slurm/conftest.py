@@ -40,7 +40,11 @@ class Bench:
 
     def running(self, run: Path) -> Path:
         """Wait until the program of the run has begun."""
-        self.until(lambda: "here" in read(run / "stdout.log"), 60)
+        try:
+            self.until(lambda: "here" in read(run / "stdout.log"), 30)
+        except AssertionError:
+            told = self.cluster("scontrol", "show", "job", self.job(run)).stdout
+            pytest.fail(f"the program did not begin\n{told}\n{read(run / 'stderr.log')}")
         return run
 
     def status(self, run: Path) -> Any:
@@ -73,6 +77,17 @@ class Bench:
     def until(condition: Callable[[], object], seconds: float) -> None:
         """Wait for it; fails where it takes longer."""
         LivingCluster.wait_until(condition, seconds)
+
+
+def first_on_path(tmp_path: Path, program: str, script: str) -> str:
+    """A PATH on which a shell script stands before a program of that name; ``$real`` in it is the real one."""
+    real = subprocess.run(["which", program], check=True, capture_output=True, text=True).stdout.strip()
+    file = tmp_path / "first" / program
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"#!/bin/bash\nreal={real}\n{script}\n")
+    file.chmod(0o755)
+    rest = subprocess.run(["sh", "-c", "echo $PATH"], check=True, capture_output=True, text=True).stdout.strip()
+    return f"{file.parent}:{rest}"
 
 
 def read(file: Path) -> str:

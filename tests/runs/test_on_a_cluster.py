@@ -1,0 +1,97 @@
+"""ResNet-50 on a real Slurm of four nodes: launchers, a study in one job, another MPI in place of the stack's own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import LivingCluster
+from tests.conftest import Hidl
+
+SITE = ("--site", "test-cluster")
+#: As little of it as still trains: 2 images of 32 pixels on each rank, 3 steps.
+TINY = [f"--set={word}" for word in ("image_size=32", "batch=2", "steps=2", "warmup=1")]
+
+
+@pytest.fixture
+def on_cluster(cluster: LivingCluster, hidl: Hidl, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Hidl]:
+    """``on_cluster("mpi")``: hidl on the cluster, these stacks installed where all nodes see them."""
+    data = tmp_path_factory.getbasetemp() / "cluster-data"
+    environment = hidl.environment | cluster.environment | {"XDG_DATA_HOME": str(data)}
+
+    def with_stacks(*stacks: str) -> Hidl:
+        ready = Hidl(environment)
+        installed = ready("install", *stacks, *SITE)
+        assert installed.returncode == 0, installed.stderr
+        return ready
+
+    return with_stacks
+
+
+def only_run(hidl: Hidl) -> Path:
+    (run,) = hidl.runs.iterdir()
+    return run
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
+def test_resnet50_on_four_nodes_ends_with_a_verdict(on_cluster: Callable[..., Hidl], launcher: str) -> None:
+    hidl = on_cluster("pytorch")
+
+    document = hidl.json("run", "resnet50", *SITE, "--nodes", "4", "--launcher", launcher, *TINY)
+
+    assert (document["state"], document["verdict"]["verdict"]) == ("COMPLETED", "pass")
+    (step,) = document["steps"]
+    assert len(set(step["metrics"]["weight_checksum"]["samples"])) == 1
+    assert document["hosts"] == ["node1", "node2", "node3", "node4"]
+
+
+def test_a_study_takes_place_in_one_job(on_cluster: Callable[..., Hidl], cluster: LivingCluster) -> None:
+    hidl = on_cluster("pytorch")
+
+    completed = hidl("run", "resnet50", *SITE, "--scale", "1,2,4", "--repeat", "1", "--launcher", "mpiexec", *TINY)
+
+    assert completed.returncode == 11, completed.stderr  # one repetition gives no interval
+    run = only_run(hidl)
+    hosts = [(run / "steps" / step / "hosts").read_text().split() for step in ("1", "2", "3")]
+    assert [len(names) for names in hosts] == [1, 2, 4]
+    job = json.loads((run / "job.json").read_text())["id"]
+    assert cluster("squeue", "-h", "--states=all", "-j", job, "-o", "%D %T").stdout.split() == ["4", "COMPLETED"]
+
+
+def test_an_mpi_of_the_site_takes_the_place_of_the_stacks_own(on_cluster: Callable[..., Hidl]) -> None:
+    hidl = on_cluster("mpi", "openmpi")
+    (installed,) = hidl.json("install", "openmpi", *SITE)["installations"]
+    mpi = {"ompi": {"family": "openmpi", "prefix": installed["prefix"], "srun_mpi": "pmix"}}
+    add_site(hidl, {"name": "test-cluster", "extends": "test-cluster", "mpi": mpi})
+    program = "from mpi4py import MPI; print(MPI.COMM_WORLD.size, MPI.Get_library_version().split()[0])"
+    hidl.add_workload("library", "toy.py", program={"command": ["python", "-m", "mpi4py", "-c", program]})
+
+    of_the_site = hidl("run", "library", *SITE, "--nodes", "2", "--mpi", "ompi")
+    of_the_stack = hidl("run", "library", *SITE, "--nodes", "2", "--mpi", "stack")
+
+    assert "2 Open" in of_the_site.stderr, of_the_site.stderr
+    assert "2 MPICH" in of_the_stack.stderr, of_the_stack.stderr
+
+
+def test_a_wrong_type_of_mpi_is_found_before_any_work(on_cluster: Callable[..., Hidl]) -> None:
+    hidl = on_cluster("mpi")
+    (installed,) = hidl.json("install", "mpi", *SITE)["installations"]
+    mpi = {"mine": {"family": "mpich", "prefix": installed["prefix"], "srun_mpi": "none"}}
+    add_site(hidl, {"name": "test-cluster", "extends": "test-cluster", "mpi": mpi})
+    hidl.add_workload("work", "toy.py", program={"command": ["python", "-c", "print('worked')"]})
+
+    completed = hidl("run", "work", *SITE, "--nodes", "2", "--mpi", "mine")
+
+    assert (completed.returncode, "2 singletons" in completed.stderr) == (8, True), completed.stderr
+    assert "worked" not in (only_run(hidl) / "stdout.log").read_text()
+
+
+def add_site(hidl: Hidl, document: dict[str, Any]) -> None:
+    """Write a user's site file."""
+    file = hidl.config / "sites" / f"{document['name']}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document))

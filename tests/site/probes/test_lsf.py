@@ -1,0 +1,79 @@
+"""What LSF is, from what its commands print (composed in their documented formats: no LSF was at hand)."""
+
+from __future__ import annotations
+
+import pytest
+
+from hidl_cli.site.probes import lsf
+from hidl_cli.site.probes.facts import Batch
+from tests.site.recording import DIRECTORY, RecordedHost, recorded
+
+
+@pytest.fixture
+def summit() -> Batch:
+    found = lsf.probe(recorded("summit"))
+    assert found is not None
+    return found
+
+
+def test_the_cluster_has_a_name_and_a_version(summit: Batch) -> None:
+    assert (summit.cluster, summit.version) == ("summit", "10.1.0.9")
+
+
+def test_queues_have_run_limits_in_minutes(summit: Batch) -> None:
+    assert {queue.name: queue.max_wall for queue in summit.queues} == {
+        "batch": "1-00:00:00",
+        "batch-hm": "1-00:00:00",
+        "debug": "02:00:00",
+        "killable": "1-00:00:00",
+        "storage": None,
+    }
+
+
+def test_a_queue_for_some_users_is_restricted(summit: Batch) -> None:
+    assert [(queue.name, queue.remarks) for queue in summit.queues if queue.restricted] == [
+        ("storage", ("USERS: stor_admins/ root", "STATUS Open:Inact"))
+    ]
+
+
+def test_the_default_queue_is_told_by_bparams(summit: Batch) -> None:
+    assert [queue.name for queue in summit.queues if queue.is_default] == ["batch"]
+
+
+def test_hosts_that_run_no_jobs_are_no_compute_nodes(summit: Batch) -> None:
+    names = {node.name for node in summit.nodes}
+
+    assert len(names) == 54
+    assert not names & {"batch1", "batch2", "login1", "h36n18"}
+
+
+def test_memory_is_that_of_the_host_and_cores_are_unknown(summit: Batch) -> None:
+    hardware = summit.nodes[1].hardware
+
+    assert (hardware.memory_mib, hardware.cores) == (621466, None)
+
+
+def test_hosts_without_a_limit_of_jobs_are_compute_nodes() -> None:
+    bhosts = "HOST_NAME STATUS JL/U MAX NJOBS RUN SSUSP USUSP RSV\n" + "".join(
+        f"a{number} ok - {most} 0 0 0 0 0\n" for number, most in ((1, "-"), (2, "16"), (3, "0"))
+    )
+    lshosts = "HOST_NAME type model cpuf ncpus maxmem maxswp server RESOURCES\n" + "".join(
+        f"a{number} X86_64 EPYC 60.0 128 503.5G - Yes (mg)\n" for number in (1, 2, 3)
+    )
+    host = RecordedHost(
+        DIRECTORY / "none",
+        programs={"lsid": "/usr/bin/lsid"},
+        answers={"lsid": "My cluster name is a\n", "bhosts -w": bhosts, "lshosts -w": lshosts},
+    )
+    found = lsf.probe(host)
+
+    assert found is not None
+    assert [node.name for node in found.nodes] == ["a1", "a2"]
+
+
+def test_an_lsf_that_gives_no_answer_tells_nothing() -> None:
+    assert lsf.probe(RecordedHost(DIRECTORY / "none", programs={"lsid": "/usr/bin/lsid"})) == Batch("lsf")
+
+
+def test_without_lsid_there_is_no_lsf() -> None:
+    assert lsf.probe(RecordedHost(DIRECTORY / "none")) is None
