@@ -1,0 +1,253 @@
+"""The night when a metric changed: steps in the history of a series, told apart from noise, outliers and drifts.
+
+The library ruptures finds the best division into levels; what is done before and after makes it trustworthy with the
+noise of a nightly. How often it finds a step, and how often one that is none, was simulated: see
+docs/explanation/verdict.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from hidl_cli.results.measures import Measure, RunValues, by_measure, instant
+from hidl_cli.results.samples import Sample
+from hidl_cli.results.statistics import Interval
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LEAST_RUNS = 20  # fewer do not tell noise from change
+SHORTEST = 3  # runs on one level: one bad night, or two, are no step
+PENALTY = 11.0  # what a further level must explain, in variances of one run
+STEP_OR_DRIFT = 9.0  # what a step must explain beyond a straight line, in the same
+FEW = 5  # the noise of n runs is known so badly that both are raised by 5/n
+CLIPPED = 2.5  # a run counts as no further than so many deviations from its neighbours
+NEIGHBOURS = 7  # runs whose median is what a run is held against
+AROUND = 5  # runs before and after a step whose circumstances are compared
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstance:
+    """What was otherwise after a step: ``what`` is ``lock``, ``mpi``, ``hosts`` or a tuning variable's name.
+
+    ``before`` and ``after`` are the values of most of the runs next to the step, None where a variable was not set;
+    of ``hosts``, those that only the runs before, or after, ran on.
+    """
+
+    what: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A level that ends, and the next: ``run`` is the first one of the new level, planned at ``created``.
+
+    ``change`` is a fraction of the old level: -0.05 is 5 % less; ``interval`` holds it with 95 % confidence, had the
+    place of the step been known. ``worse`` is None where the metric has no direction. ``index`` counts runs from 0.
+    """
+
+    index: int
+    run: str
+    created: str
+    before: float
+    after: float
+    change: float
+    interval: Interval
+    worse: bool | None
+    circumstances: tuple[Circumstance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A measure over time, ``values`` by run; ``noise`` is one run's relative deviation from its level.
+
+    ``reason`` says why no steps were looked for, or None.
+    """
+
+    measure: Measure
+    unit: str
+    better: str | None
+    site: str
+    runs: tuple[str, ...]
+    created: tuple[str, ...]
+    values: tuple[float, ...]
+    noise: float | None
+    steps: tuple[Step, ...]
+    reason: str | None
+
+
+def histories(samples: Iterable[Sample], *, metric: str | None = None) -> list[History]:
+    """Return the history of each metric of each series (of one metric where it is named), the oldest run first."""
+    measures = by_measure(sample for sample in samples if metric in (None, sample.metric))
+    return [_history(measure, runs) for measure, runs in measures.items()]
+
+
+def find_steps(values: Sequence[float], days: Sequence[float] | None = None) -> list[int]:
+    """Return the indices at which a new level begins in positive ``values``; ``days`` are their times (None: daily).
+
+    Logarithms are cut back to 2.5 deviations from the median of seven neighbours, so that outliers lose their pull.
+    PELT (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ruptures' ``KernelCPD`` with a
+    linear kernel) divides them into levels. Then each boundary must explain more than a straight line through both
+    its levels does: of those that do not, the weakest is dropped until all do, so that a slow drift is no step.
+    Nothing is found in fewer than 20 values.
+    """
+    import numpy as np
+
+    n = len(values)
+    if n < LEAST_RUNS:
+        return []
+    logs = np.log(np.asarray(values, dtype=float))
+    deviation = _deviation(logs)
+    if deviation == 0:
+        return []
+    from ruptures import KernelCPD
+
+    clipped = _clipped(logs, deviation) / deviation
+    times = np.arange(n, dtype=float) if days is None else np.asarray(days, dtype=float)
+    few = 1 + FEW / n
+    detector = KernelCPD(kernel="linear", min_size=SHORTEST).fit(clipped[:, None])
+    found = [int(index) for index in detector.predict(pen=PENALTY * few)[:-1]]
+    while found:
+        edges = [0, *found, n]
+        explained = [_beyond_a_line(clipped, times, *edges[i : i + 3]) for i in range(len(found))]
+        weakest = int(np.argmin(explained))
+        if explained[weakest] >= STEP_OR_DRIFT * few:
+            break
+        del found[weakest]
+    return found
+
+
+def _deviation(logs: NDArray[Any]) -> float:
+    """The noise of one run, from the differences of neighbours, which steps and drifts hardly touch.
+
+    The deviation of the differences cut back to 2.5 times their median absolute deviation: nearly as exact as the
+    standard deviation, and no outlier can spoil it.
+    """
+    import numpy as np
+
+    differences = np.diff(logs)
+    limit = CLIPPED * 1.4826 * np.median(np.abs(differences))
+    return float(np.sqrt(np.mean(np.clip(differences, -limit, limit) ** 2) / _variance_left(CLIPPED) / 2))
+
+
+@cache
+def _variance_left(limit: float) -> float:
+    """The mean square of a standard normal variable that is cut back to ``±limit``."""
+    normal = NormalDist()
+    inside = 2 * normal.cdf(limit) - 1
+    return inside - 2 * limit * normal.pdf(limit) + limit**2 * (1 - inside)
+
+
+def _clipped(logs: NDArray[Any], deviation: float) -> NDArray[Any]:
+    import numpy as np
+
+    half = NEIGHBOURS // 2
+    padded = np.pad(logs, half, constant_values=np.nan)
+    medians = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS), axis=1)
+    clipped: NDArray[Any] = medians + np.clip(logs - medians, -CLIPPED * deviation, CLIPPED * deviation)
+    return clipped
+
+
+def _beyond_a_line(y: NDArray[Any], times: NDArray[Any], begin: int, step: int, end: int) -> float:
+    """By how much a step lowers the sum of squares about a straight line through both levels."""
+    import numpy as np
+
+    x, after = times[begin:end] - times[step], np.arange(begin, end) >= step
+    line = np.stack([np.ones(end - begin), x], axis=1)
+    return _squares(line, y[begin:end]) - _squares(np.column_stack([line, after]), y[begin:end])
+
+
+def _squares(design: NDArray[Any], y: NDArray[Any]) -> float:
+    import numpy as np
+
+    residuals = y - design @ np.linalg.lstsq(design, y, rcond=None)[0]
+    return float(residuals @ residuals)
+
+
+def _history(measure: Measure, runs: Sequence[RunValues]) -> History:
+    import numpy as np
+
+    sample = runs[-1].sample
+    values = [run.value for run in runs]
+    logs = np.log(np.asarray(values))
+    noise = _deviation(logs) if len(runs) > 2 else None
+    begin = instant(runs[0].sample.created)
+    days = [(instant(run.sample.created) - begin).total_seconds() / 86400 for run in runs]
+    indices = find_steps(values, days)
+    edges = [0, *indices, len(values)]
+    levels = _clipped(logs, noise) if noise else logs
+    steps = tuple(
+        _step(runs, levels, noise or 0.0, edges[i : i + 3], better=sample.better) for i in range(len(indices))
+    )
+    reason = f"{len(runs)} run(s): steps are looked for in {LEAST_RUNS} or more" if len(runs) < LEAST_RUNS else None
+    return History(
+        measure=measure,
+        unit=sample.unit,
+        better=sample.better,
+        site=sample.site,
+        runs=tuple(run.sample.run for run in runs),
+        created=tuple(run.sample.created for run in runs),
+        values=tuple(values),
+        noise=noise,
+        steps=steps,
+        reason=reason,
+    )
+
+
+def _step(
+    runs: Sequence[RunValues], logs: NDArray[Any], noise: float, edges: Sequence[int], *, better: str | None
+) -> Step:
+    begin, index, end = edges
+    before, after = float(logs[begin:index].mean()), float(logs[index:end].mean())
+    half = NormalDist().inv_cdf(0.975) * noise * math.sqrt(1 / (index - begin) + 1 / (end - index))
+    change = after - before
+    first = runs[index].sample
+    return Step(
+        index=index,
+        run=first.run,
+        created=first.created,
+        before=math.exp(before),
+        after=math.exp(after),
+        change=math.expm1(change),
+        interval=Interval(math.expm1(change - half), math.expm1(change + half)),
+        worse=None if better is None else (change < 0) == (better == "higher"),
+        circumstances=_circumstances(
+            [run.sample for run in runs[max(begin, index - AROUND) : index]],
+            [run.sample for run in runs[index : min(end, index + AROUND)]],
+        ),
+    )
+
+
+def _circumstances(before: Sequence[Sample], after: Sequence[Sample]) -> tuple[Circumstance, ...]:
+    """What most runs after the step had otherwise than most runs before it."""
+    found = [
+        Circumstance(what, old, new)
+        for what in ("lock", "mpi", "stack", "launcher")
+        if (old := _usual([getattr(s, what) for s in before])) != (new := _usual([getattr(s, what) for s in after]))
+    ]
+    variables = sorted({name for sample in (*before, *after) for name in sample.tuning})
+    for name in variables:
+        old, new = _tuned(before, name), _tuned(after, name)
+        if old != new:
+            found.append(Circumstance(name, old, new))
+    hosts_before = {host for sample in before for host in sample.hosts}
+    hosts_after = {host for sample in after for host in sample.hosts}
+    if hosts_before != hosts_after:
+        gone, new_ones = sorted(hosts_before - hosts_after), sorted(hosts_after - hosts_before)
+        found.append(Circumstance("hosts", ",".join(gone) or None, ",".join(new_ones) or None))
+    return tuple(found)
+
+
+def _tuned(samples: Sequence[Sample], name: str) -> str | None:
+    return _usual([sample.tuning.get(name) for sample in samples])
+
+
+def _usual(values: Sequence[str | None]) -> str | None:
+    """The most frequent value; of equally frequent ones, the first."""
+    return max(dict.fromkeys(values), key=values.count)
