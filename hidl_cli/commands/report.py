@@ -47,6 +47,7 @@ def report(
     from hidl_cli.report.build import page_of
     from hidl_cli.report.loaded import load
     from hidl_cli.report.page import to_html
+    from hidl_cli.results.changepoints import find_steps
 
     if output == "-" and (open_ or json):
         raise UsageError("a page that goes to stdout leaves no room for --open or --json", hint="--output report.html")
@@ -59,7 +60,7 @@ def report(
     read, notes = select.loaded(found)
     page = page_of(
         read,
-        detect=lambda values: (),
+        detect=find_steps,
         generated=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         hidl=__version__,
         selection=select.in_words(names, site, workload, since),

@@ -11,10 +11,10 @@ from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Change, Mark, Outcome, Page, Point, Scaling, Standing, Trend
 from hidl_cli.report.nodes import all_maps
 from hidl_cli.report.provenance import folded, mpi_of, packages_of, record_of, size_of
-from hidl_cli.report.text import counted
+from hidl_cli.report.text import counted, when
 
-#: Finds where a history steps to another level: (values, the oldest first) -> places of the first value of each level.
-Detector = Callable[[Sequence[float]], Sequence[int]]
+#: Finds where a history steps to another level: (values, days) -> places of the first value of each new level.
+Detector = Callable[[Sequence[float], Sequence[float]], Sequence[int]]
 
 Group = tuple[Loaded, ...]
 
@@ -183,7 +183,8 @@ def _point(run: Loaded, metric: str) -> Point | None:
 
 def _with_changes(trend: Trend, detect: Detector, runs: Mapping[str, Loaded]) -> Trend:
     values = [point.value for point in trend.points]
-    places = [0, *detect(values), len(values)]
+    times = [when(point.created).timestamp() / 86400 for point in trend.points]
+    places = [0, *detect(values, [time - times[0] for time in times]), len(values)]
     changes = []
     for before, start, after in zip(places, places[1:], places[2:], strict=False):
         point, earlier = trend.points[start], trend.points[start - 1]

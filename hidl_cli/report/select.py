@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
+from itertools import islice
 from pathlib import Path
 
 from hidl_cli.errors import HidlError, SchedulerUnreachable, UsageError
@@ -13,7 +14,7 @@ from hidl_cli.record.state import Status
 from hidl_cli.report.loaded import Loaded, load
 from hidl_cli.report.text import when
 from hidl_cli.runs.history import judge_if_ended, refresh
-from hidl_cli.runs.plan import Plan, plan_of, readable
+from hidl_cli.runs.plan import Plan, plan_of
 
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
@@ -31,9 +32,23 @@ def chosen(
 
     Raises ``UsageError`` for a name that is none, and ``HidlError`` for a named run that cannot be read.
     """
-    runs = [find(name, root) for name in names] or list(readable(all_runs(root)))
-    fitting = [run for run in dict.fromkeys(runs) if _fits(plan_of(run), site, workload, since)]
-    return sorted(fitting, key=lambda run: plan_of(run).created, reverse=True)[:most]
+    runs = [find(name, root) for name in names]
+    newest_first = sorted(((run, plan_of(run)) for run in runs), key=lambda each: each[1].created, reverse=True)
+    found = iter(newest_first) if names else _newest_first(root, since)
+    fitting = (run for run, plan in found if _fits(plan, site, workload, since))
+    return list(dict.fromkeys(islice(fitting, most)))
+
+
+def _newest_first(root: Path | None, since: datetime | None) -> Iterator[tuple[Run, Plan]]:
+    """All runs that this hidl reads, until one is too old: a run's directory is named by the time of its plan."""
+    for run in all_runs(root):
+        try:
+            plan = plan_of(run)
+        except HidlError:
+            continue
+        if since is not None and when(plan.created) < since:
+            return
+        yield run, plan
 
 
 def loaded(runs: Sequence[Run]) -> tuple[list[Loaded], list[str]]:

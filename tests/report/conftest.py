@@ -13,8 +13,7 @@ from hidl_cli.report.build import page_of
 from hidl_cli.report.loaded import load
 from hidl_cli.report.model import Page
 from hidl_cli.report.page import to_html
-
-UPGRADE = 14  # the night of the season's upgrade
+from hidl_cli.results.changepoints import find_steps
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[example.Nights]
 
 @pytest.fixture(scope="module")
 def season(nights: example.Nights) -> list[Run]:
-    """Three weeks of nightlies."""
+    """Three weeks of nightlies; the stack is upgraded in the 15th."""
     return example.season(nights, length=21)
 
 
@@ -38,7 +37,7 @@ def page(season: list[Run]) -> Page:
     """The page about them; a change is where the stack was upgraded."""
     return page_of(
         [load(run) for run in season],
-        detect=lambda values: [UPGRADE] if len(values) == 21 else [],
+        detect=find_steps,
         generated="2026-10-20T06:00:00+00:00",
         hidl="1.2.3",
         selection="the season",
