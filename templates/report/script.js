@@ -50,7 +50,7 @@ for (const chart of all("svg.chart")) {
 // Runs: filtered by words, sorted by any column.
 const table = document.getElementById("table-of-runs"), filter = document.getElementById("filter");
 const rows = all("tbody tr", table), detail = new Map(all("details.run").map(each => [each.dataset.run, each]));
-const text = new Map(rows.map(row => [row, (row.textContent + " " + (detail.get(row.dataset.run)?.querySelector("dl")?.textContent ?? "")).toLowerCase()]));
+const text = new Map(rows.map(row => [row, (row.dataset.run + " " + row.textContent + " " + (detail.get(row.dataset.run)?.querySelector("dl")?.textContent ?? "")).toLowerCase()]));
 const sift = () => {
   const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
   let shown = 0;
