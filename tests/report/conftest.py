@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import example
 import pytest
@@ -17,7 +18,7 @@ from hidl_cli.results.changepoints import find_steps
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[example.Nights]:
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[example.Nights]:
     """Makes run directories below ``<tmp>/state/hidl/runs``, with a configuration of its own."""
     root = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
@@ -26,10 +27,16 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> Iterator[example.Nights]
         yield example.Nights(root / "state" / "hidl" / "runs", root / "config" / "hidl")
 
 
+@pytest.fixture
+def nights(made_up: example.Nights, tmp_path: Path) -> example.Nights:
+    """The same, with runs of the test's own."""
+    return replace(made_up, root=tmp_path / "runs")
+
+
 @pytest.fixture(scope="module")
-def season(nights: example.Nights) -> list[Run]:
+def season(made_up: example.Nights) -> list[Run]:
     """Three weeks of nightlies; the stack is upgraded in the 15th."""
-    return example.season(nights, length=21)
+    return example.season(made_up, length=21)
 
 
 @pytest.fixture(scope="module")

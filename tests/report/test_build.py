@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import example
 import pytest
@@ -21,12 +20,6 @@ from hidl_cli.runs.prepare import Request
 STUDY = Request("resnet50", scale="1,2", repeat=3, target=0.8, ranks_per_node=4)
 
 Make = Callable[..., Run]
-
-
-@pytest.fixture
-def nights(nights: example.Nights, tmp_path: Path) -> example.Nights:
-    """The season's, but with runs of its own."""
-    return replace(nights, root=tmp_path / "runs")
 
 
 def page_about(*runs: Run, baseline: Run | None = None) -> Page:

@@ -117,10 +117,10 @@ def test_a_cell_is_coloured_by_steps_of_three_per_cent(deviation: float, name: s
 
 
 @pytest.fixture(scope="module", params=HOSTILE)
-def hostile(request: pytest.FixtureRequest, nights: example.Nights, tmp_path_factory: pytest.TempPathFactory) -> str:
+def hostile(request: pytest.FixtureRequest, made_up: example.Nights, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page about runs whose every free text is hostile."""
     word: str = request.param
-    nights = replace(nights, root=tmp_path_factory.mktemp("hostile"))
+    nights = replace(made_up, root=tmp_path_factory.mktemp("hostile"))
     carried = word.replace("\x00", "")  # what an argument can carry
     study = Request("kmeans", scale="ranks=1,2", repeat=3, assignments=[f"note={carried}"])
     hosts = (word, "gpu02")
