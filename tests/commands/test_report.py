@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,18 +55,18 @@ def test_stdout_has_room_for_one_thing(hidl: Hidl, more: str) -> None:
 def test_open_hands_the_page_to_the_desktop(toy: Hidl, tmp_path: Path) -> None:
     opener = tmp_path / "bin" / "xdg-open"
     opener.parent.mkdir()
-    opener.write_text(
-        f'#!/bin/sh\nprintf %s "$1" > {tmp_path}/opened.part; mv {tmp_path}/opened.part {tmp_path}/opened\n'
-    )
+    opened = tmp_path / "opened"
+    opener.write_text(f'#!/bin/sh
+printf %s "$1" > {opened}.part; mv {opened}.part {opened}
+')
     opener.chmod(0o755)
     page = tmp_path / "a page.html"
     ended = toy("report", "--open", "--output", str(page), PATH=f"{opener.parent}:{toy.environment['PATH']}")
     assert ended.returncode == 0, ended.stderr
-    opened = tmp_path / "opened"
     for _ in range(1000):
         if opened.exists():
             break
-        __import__("time").sleep(0.01)
+        time.sleep(0.01)
     assert opened.read_text() == str(page)
 
 
