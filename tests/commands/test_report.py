@@ -56,9 +56,7 @@ def test_open_hands_the_page_to_the_desktop(toy: Hidl, tmp_path: Path) -> None:
     opener = tmp_path / "bin" / "xdg-open"
     opener.parent.mkdir()
     opened = tmp_path / "opened"
-    opener.write_text(f'#!/bin/sh
-printf %s "$1" > {opened}.part; mv {opened}.part {opened}
-')
+    opener.write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}.part; mv {opened}.part {opened}\n')
     opener.chmod(0o755)
     page = tmp_path / "a page.html"
     ended = toy("report", "--open", "--output", str(page), PATH=f"{opener.parent}:{toy.environment['PATH']}")
