@@ -81,7 +81,9 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     shifts = [compare_ranks([math.log(v) for v in left], [math.log(v) for v in right]) for _, left, right in sides]
     corrected = holm([shift.p for shift in shifts])
     differences = tuple(
-        _difference(measure, runs_b[measure][-1].sample, side, shift, p_holm, len(measures), tolerance)
+        _difference(
+            measure, runs_b[measure][-1].sample, side, shift, p_holm=p_holm, metrics=len(measures), tolerance=tolerance
+        )
         for measure, side, shift, p_holm in zip(measures, sides, shifts, corrected, strict=True)
     )
     found = {difference.outcome for difference in differences if difference.better}
@@ -104,7 +106,7 @@ def _sides(a: Sequence[RunValues], b: Sequence[RunValues]) -> _Side:
 
 
 def _difference(
-    measure: Measure, sample: Sample, side: _Side, ranks: Shift, p_holm: float, metrics: int, tolerance: float
+    measure: Measure, sample: Sample, side: _Side, ranks: Shift, *, p_holm: float, metrics: int, tolerance: float
 ) -> Difference:
     independent, a, b = side
     interval = ranks.interval

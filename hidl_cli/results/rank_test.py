@@ -108,7 +108,8 @@ def _rank_sums(doubled: tuple[int, ...], m: int) -> NDArray[Any]:
     counts[0, 0] = 1
     for rank in doubled:
         counts[1:, rank:] = counts[1:, rank:] + counts[:-1, : counts.shape[1] - rank]
-    return counts[m]
+    sums: NDArray[Any] = counts[m]
+    return sums
 
 
 def _interval(differences: Sequence[float], m: int, confidence: float) -> Interval | None:

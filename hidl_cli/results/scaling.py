@@ -1,89 +1,34 @@
-"""How well a workload scales: efficiency of each step against the smallest one, and the verdict on a study.
-
-::
-
-    weak    E(N) = X(N)·N0 / (N·X(N0))    X: throughput of the N ranks (or nodes) together
-    strong  E(N) = T(N0)·N0 / (N·T(N))    T: time for the same work
-
-The steps of one round run close in time, so E is computed round by round: what drifts slowly cancels.
-"""
+"""How well a workload scales: the efficiency of each step against a baseline, and the verdict on a study."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from statistics import fmean, geometric_mean, stdev
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
-from hidl_cli.results.statistics import (
-    MIN_REPETITIONS,
-    Interval,
-    coefficient_of_variation,
-    mean_interval,
-    repetitions_needed,
+from hidl_cli.results.baselines import Copies, Earlier, Efficiencies, History, Single
+from hidl_cli.results.cold import cold_rounds
+from hidl_cli.results.serial import fit
+from hidl_cli.results.slow_nodes import nodes
+from hidl_cli.results.statistics import MIN_REPETITIONS, Interval, coefficient_of_variation, repetitions_needed
+from hidl_cli.results.study import (
+    SCHEMA,
+    Kind,
+    Node,
+    Observation,
+    Step,
+    Study,
+    Verdict,
+    from_json,
+    to_json,
 )
+from hidl_workloads.repetitions import confidence as confidence_for
 
-SCHEMA = "hidl.verdict/1"
+__all__ = ["SCHEMA", "Kind", "Observation", "Step", "Study", "Verdict", "from_json", "judge", "to_json"]
+
 USUAL_REPETITIONS = 5
 MANY_REPETITIONS = 50  # more than this is no advice: the noise or the target has to change
-
-Kind = Literal["weak", "strong"]
-Verdict = Literal["pass", "fail", "inconclusive"]
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One measurement: ``value`` (throughput for weak, time for strong scaling) at ``step`` ranks in ``round``."""
-
-    step: int
-    round: int
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What the repetitions of one step show; the baseline has efficiency 1, no interval and no verdict.
-
-    ``mean`` is geometric, in the study's unit, so that ``speedup`` and ``efficiency`` are ratios of means.
-    ``variation`` is the coefficient of variation of the repetitions, None for a single one. ``repetitions_needed`` is
-    how many would probably settle a step that is inconclusive for its noise.
-    """
-
-    n: int
-    repetitions: int
-    mean: float
-    variation: float | None
-    speedup: float
-    ideal_speedup: float
-    efficiency: float
-    interval: Interval | None
-    verdict: Verdict | None
-    reason: str
-    hint: str | None
-    repetitions_needed: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    """A scaling study, judged. ``verdict`` is None where there is only a baseline; ``hint`` is the next thing to do."""
-
-    kind: Kind
-    target: float
-    metric: str
-    unit: str
-    step_unit: str
-    max_half_width: float
-    observations: tuple[Observation, ...]
-    steps: tuple[Step, ...]
-    verdict: Verdict | None
-    reason: str
-    hint: str | None
-
-    @property
-    def baseline(self) -> Step:
-        """The smallest step, which the others are compared with."""
-        return self.steps[0]
 
 
 def judge(
@@ -95,47 +40,77 @@ def judge(
     step_unit: str,
     observations: Sequence[Observation],
     max_half_width: float = 0.10,
+    earlier: Earlier | None = None,
+    looks: int = 1,
 ) -> Study:
     """Return the study of ``observations``, judged against the efficiency ``target``.
 
-    A step passes where the whole 95 % interval of its efficiency lies at or above the target, fails where it lies
-    below, and is inconclusive where it includes the target, is wider than ``±max_half_width`` of the efficiency or
-    cannot be computed. The study fails with any step, and passes with all of them. ``ValueError`` for a value that is
-    not positive and finite, for two values of one step and round, and for no observation at all.
+    The baseline is ``copies`` where there are any among the observations, else ``history`` where there are ``earlier``
+    values, else the smallest step (``single``). ``looks``: how often the study might have been stopped.
+
+    A step passes where the whole interval of its efficiency lies at or above the target, fails where it lies below,
+    and is inconclusive where it includes the target, is wider than ``±max_half_width`` of the efficiency or cannot be
+    computed. The study fails with any step, and passes with all of them. ``ValueError`` for a value that is not
+    positive and finite, for two values of one step and round, for a step that has the size of copies or of history,
+    for a copy without its host, and for no observation at all.
     """
     _check(target, observations)
-    by_step = _by_step(observations)
-    rounds = {observation.round for observation in observations}
-    steps = tuple(
-        _step(n, by_step, rounds, kind=kind, target=target, step_unit=step_unit, max_half_width=max_half_width)
-        for n in by_step
-    )
+    sign = 1 if kind == "weak" else -1
+    baseline = _baseline(observations, earlier, sign)
+    measured = _by_step(observations)
+    scaled = {n: values for n, values in measured.items() if n != baseline.n}
+    if not isinstance(baseline, Single) and len(scaled) < len(measured):
+        raise ValueError(f"the step of {baseline.n} is the baseline, and cannot be judged by it")
+    confidence = confidence_for(len(scaled), looks)
+    found = {
+        n: baseline.efficiencies(
+            n,
+            {r: sign * math.log(value) for r, value in values.items()},
+            {o.round: o.hosts for o in observations if o.step == n and o.kind == "step"},
+        )
+        for n, values in scaled.items()
+    }
+    first = _baseline_step(baseline.n, _baseline_values(baseline, measured, sign))
+    rules = _Rules(target, step_unit, max_half_width, confidence, first, sign)
+    steps = (first, *(_step(n, scaled[n], found[n], rules) for n in scaled))
     verdict, reason, hint = _conclude(steps, step_unit)
-    ordered = tuple(sorted(observations, key=lambda o: (o.round, o.step)))
-    return Study(kind, target, metric, unit, step_unit, max_half_width, ordered, steps, verdict, reason, hint)
+    of_copies = nodes(baseline.by_round) if isinstance(baseline, Copies) else ()
+    notes = [*_slow(of_copies), *cold_rounds(observations, sign)] if verdict in ("fail", "inconclusive") else []
+    paired = not isinstance(baseline, History) and not any(each.lacking for each in found.values())
+    return Study(
+        kind=kind,
+        target=target,
+        metric=metric,
+        unit=unit,
+        step_unit=step_unit,
+        max_half_width=max_half_width,
+        observations=tuple(sorted(observations, key=lambda o: (o.round, o.step, o.kind, o.hosts))),
+        steps=steps,
+        verdict=verdict,
+        reason="; ".join([reason, *notes]),
+        hint=hint,
+        against={Single: "single", Copies: "copies", History: "history"}[type(baseline)],  # type: ignore[arg-type]
+        confidence=confidence,
+        nodes=of_copies,
+        fit=fit(kind, steps, {n: each.logs for n, each in found.items()}, confidence) if paired else None,
+    )
 
 
-def to_json(study: Study) -> dict[str, Any]:
-    """Return ``study`` as plain values for ``verdict.json``."""
-    return {"schema": SCHEMA, **asdict(study)}
+def _baseline(observations: Sequence[Observation], earlier: Earlier | None, sign: int) -> Single | Copies | History:
+    if any(observation.kind == "copy" for observation in observations):
+        return Copies(observations, sign)
+    return History(earlier, observations, sign) if earlier else Single(observations, sign)
 
 
-def from_json(document: Mapping[str, Any]) -> Study:
-    """Return the study that ``to_json`` wrote, as it was judged then; ``ValueError`` for any other document."""
-    if document.get("schema") != SCHEMA:
-        raise ValueError(f"schema is {document.get('schema')!r}, not {SCHEMA!r}")
-    fields = {name: value for name, value in document.items() if name != "schema"}
-    try:
-        fields["observations"] = tuple(Observation(**observation) for observation in fields["observations"])
-        fields["steps"] = tuple(_step_from_json(step) for step in fields["steps"])
-        return Study(**fields)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no valid {SCHEMA} document: {error}") from error
-
-
-def _step_from_json(step: Mapping[str, Any]) -> Step:
-    interval = step["interval"]
-    return Step(**{**step, "interval": Interval(**interval) if interval else None})
+def _baseline_values(
+    baseline: Single | Copies | History, measured: Mapping[int, Mapping[int, float]], sign: int
+) -> list[float]:
+    """What the baseline measured, in the study's unit: one value a round, or one for each earlier run."""
+    if isinstance(baseline, Single):
+        return list(measured[baseline.n].values())
+    if isinstance(baseline, History):
+        return list(baseline.values)
+    return [fmean(copies.values()) ** sign for copies in baseline.by_round.values() if copies]
 
 
 def _check(target: float, observations: Sequence[Observation]) -> None:
@@ -143,57 +118,72 @@ def _check(target: float, observations: Sequence[Observation]) -> None:
         raise ValueError("a scaling study without observations cannot be judged")
     if not (math.isfinite(target) and target > 0):
         raise ValueError(f"the target efficiency must be positive and finite, not {target}")
-    seen: set[tuple[int, int]] = set()
+    if len({observation.step for observation in observations if observation.kind == "copy"}) > 1:
+        raise ValueError("copies must all have one size")
+    seen: set[tuple[int, int, str]] = set()
     for observation in observations:
         if not (math.isfinite(observation.value) and observation.value > 0 and observation.step > 0):
             raise ValueError(f"step and value must be positive and finite: {observation}")
-        if (observation.step, observation.round) in seen:
-            raise ValueError(f"step {observation.step} has more than one value in round {observation.round}")
-        seen.add((observation.step, observation.round))
+        copy = observation.kind == "copy"
+        if copy and len(observation.hosts) != 1:
+            raise ValueError(f"a copy runs on one host: {observation}")
+        key = (observation.step, observation.round, observation.hosts[0] if copy else "")
+        if key in seen:
+            on = f" on {key[2]}" if copy else ""
+            raise ValueError(f"step {observation.step} has more than one value in round {observation.round}{on}")
+        seen.add(key)
 
 
 def _by_step(observations: Sequence[Observation]) -> dict[int, dict[int, float]]:
-    """Step -> round -> value, both in ascending order."""
+    """Step -> round -> value, both in ascending order; copies are no steps."""
     by_step: dict[int, dict[int, float]] = {}
     for observation in sorted(observations, key=lambda o: (o.step, o.round)):
-        by_step.setdefault(observation.step, {})[observation.round] = observation.value
+        if observation.kind == "step":
+            by_step.setdefault(observation.step, {})[observation.round] = observation.value
     return by_step
 
 
-def _step(
-    n: int,
-    by_step: Mapping[int, Mapping[int, float]],
-    all_rounds: set[int],
-    *,
-    kind: Kind,
-    target: float,
-    step_unit: str,
-    max_half_width: float,
-) -> Step:
-    n0 = min(by_step)
-    values, baseline = by_step[n], by_step[n0]
-    ideal = n / n0
-    sign = 1 if kind == "weak" else -1
-    logs = [sign * (math.log(values[r]) - math.log(baseline[r])) - math.log(ideal) for r in values if r in baseline]
-    missing = sorted(all_rounds - (values.keys() & baseline.keys()))
-    log_interval = None if missing or n == n0 else mean_interval(logs)
-    interval = Interval(math.exp(log_interval.low), math.exp(log_interval.high)) if log_interval else None
-    if n == n0:
-        judgement = _Judgement(None, "the baseline")
-    elif missing:
-        judgement = _incomplete(missing, n, by_step, step_unit)
-    else:
-        judgement = _judge(logs, interval, target=target, name=_count(n, step_unit), max_half_width=max_half_width)
+def _slow(found: Sequence[Node]) -> list[str]:
+    """The sentence that names slow nodes, if there are any."""
+    named = [f"{node.host} ({1 - node.relative:.0%} behind the median node)" for node in found if node.slow]
+    return [f"slow {'node' if len(named) == 1 else 'nodes'}: {', '.join(named)}"] if named else []
+
+
+class _Rules(NamedTuple):
+    """What all steps of a study are judged by."""
+
+    target: float
+    step_unit: str
+    max_half_width: float
+    confidence: float
+    baseline: Step
+    sign: int
+
+
+def _baseline_step(n: int, values: Sequence[float]) -> Step:
+    mean, variation = geometric_mean(values), coefficient_of_variation(values)
+    return Step(n, len(values), mean, variation, 1.0, 1.0, 1.0, None, None, "the baseline", None, None)
+
+
+def _step(n: int, values: Mapping[int, float], found: Efficiencies, rules: _Rules) -> Step:
+    ideal = n / rules.baseline.n
     mean = geometric_mean(values.values())
-    speedup = (mean / geometric_mean(baseline.values())) ** sign
+    log_interval = found.interval(rules.confidence)
+    interval = Interval(math.exp(log_interval.low), math.exp(log_interval.high)) if log_interval else None
+    # Where values are lacking, all that there are still give an efficiency, only no verdict.
+    efficiency = (mean / rules.baseline.mean) ** rules.sign / ideal if found.lacking else math.exp(fmean(found.logs))
+    if found.lacking:
+        judgement = _incomplete(found.lacking, n, rules.step_unit)
+    else:
+        judgement = _judge(found, interval, name=_count(n, rules.step_unit), rules=rules)
     return Step(
         n=n,
         repetitions=len(values),
         mean=mean,
         variation=coefficient_of_variation(list(values.values())),
-        speedup=speedup,
+        speedup=efficiency * ideal,
         ideal_speedup=ideal,
-        efficiency=speedup / ideal,
+        efficiency=efficiency,
         interval=interval,
         **judgement._asdict(),
     )
@@ -206,23 +196,16 @@ class _Judgement(NamedTuple):
     repetitions_needed: int | None = None
 
 
-def _incomplete(missing: list[int], n: int, by_step: Mapping[int, Mapping[int, float]], step_unit: str) -> _Judgement:
+def _incomplete(lacking: Sequence[tuple[int, int]], n: int, step_unit: str) -> _Judgement:
     """The judgement of a step that lacks a round, or whose baseline does: what was lost may have been the slow ones."""
-    lost = [
-        f"{_count(step, step_unit)} in round {r}"
-        for r in missing
-        for step in (min(by_step), n)
-        if r not in by_step[step]
-    ]
+    lost = [f"{_count(step, step_unit)} in round {r}" for step, r in lacking]
     reason = f"{_count(n, step_unit)}: no value for {', '.join(lost)}"
     return _Judgement("inconclusive", reason, "find out why these runs gave no value, and measure the rounds again")
 
 
-def _judge(
-    logs: list[float], interval: Interval | None, *, target: float, name: str, max_half_width: float
-) -> _Judgement:
-    """Hold the interval of one step's efficiency, whose logarithms by round are ``logs``, against the target."""
-    n = len(logs)
+def _judge(found: Efficiencies, interval: Interval | None, *, name: str, rules: _Rules) -> _Judgement:
+    """Hold the interval of one step's efficiency against the target."""
+    logs, n, target, max_half_width = found.logs, len(found.logs), rules.target, rules.max_half_width
     if n < MIN_REPETITIONS:
         reason = f"{name}: {_count(n, 'repetitions')} cannot give an interval, {MIN_REPETITIONS} are the least"
         return _Judgement("inconclusive", reason, f"measure again with --repeat {USUAL_REPETITIONS}", USUAL_REPETITIONS)
@@ -233,17 +216,22 @@ def _judge(
         )
     efficiency, spread = math.exp(fmean(logs)), stdev(logs)
     half_width = (interval.high - interval.low) / (2 * efficiency)
-    found = f"{name}: efficiency {efficiency:.3f} (95 % interval {interval.low:.3f} to {interval.high:.3f})"
+    level = f"{rules.confidence * 100:.3g} %"
+    known = f"{name}: efficiency {efficiency:.3f} ({level} interval {interval.low:.3f} to {interval.high:.3f})"
     if half_width > max_half_width:
-        reason = f"{found} is known to {half_width * 100:.1f} % only; to be judged it takes {max_half_width * 100:g} %"
-        return _more_repetitions(reason, n, repetitions_needed(spread, math.asinh(max_half_width)))
+        reason = f"{known} is known to {half_width * 100:.1f} % only; to be judged it takes {max_half_width * 100:g} %"
+        return _more_repetitions(
+            reason, n, repetitions_needed(spread, math.asinh(max_half_width), confidence=rules.confidence)
+        )
     if interval.low >= target:
-        return _Judgement("pass", f"{found} reaches the target {target:.3f}")
+        return _Judgement("pass", f"{known} reaches the target {target:.3f}")
     if interval.high < target:
-        return _Judgement("fail", f"{found} lies below the target {target:.3f}")
+        return _Judgement("fail", f"{known} lies below the target {target:.3f}")
     margin = max(abs(math.log(efficiency / target)), spread / 100)  # closer than that, nobody repeats often enough
     return _more_repetitions(
-        f"{found} cannot be told from the target {target:.3f}", n, repetitions_needed(spread, margin)
+        f"{known} cannot be told from the target {target:.3f}",
+        n,
+        repetitions_needed(spread, margin, confidence=rules.confidence),
     )
 
 

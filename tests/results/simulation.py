@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidl_cli.results.scaling import Observation, judge
-from hidl_cli.results.statistics import mean_half_widths
+from hidl_workloads.repetitions import half_widths
 
 Array = NDArray[Any]
 Noise = Callable[[np.random.Generator, tuple[int, int]], Array]
@@ -51,8 +51,8 @@ NOISES: dict[str, Noise] = {
 def coverage(noise: Noise, n: int, *, studies: int, seed: int = 1) -> float:
     """Share of studies of ``n`` repetitions whose interval holds the true mean, which is 0."""
     samples = noise(np.random.default_rng(seed), (studies, n))
-    half_widths = np.concatenate([mean_half_widths(rows) for rows in _chunks(samples)])
-    return float(np.mean(np.abs(samples.mean(axis=1)) <= half_widths))
+    widths = np.concatenate([half_widths(rows, 0.95) for rows in _chunks(samples)])
+    return float(np.mean(np.abs(samples.mean(axis=1)) <= widths))
 
 
 def percentile_coverage(noise: Noise, n: int, *, studies: int, seed: int = 1) -> float:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulation import NOISES, coverage, normal, percentile_coverage
 
-from hidl_cli.results.statistics import coefficient_of_variation, mean_half_widths, mean_interval, repetitions_needed
+from hidl_cli.results.statistics import coefficient_of_variation, mean_interval, repetitions_needed
+from hidl_workloads.repetitions import half_widths
 
 spread_out = st.lists(st.floats(-10, 10), min_size=3, max_size=10).filter(lambda v: max(v) - min(v) > 1e-6)
 
@@ -65,7 +66,7 @@ def test_equal_values_among_others_give_a_finite_interval_no_shorter_than_the_pe
 def test_many_normal_repetitions_give_the_usual_interval() -> None:
     values = np.random.default_rng(5).standard_normal(400)
     usual = 1.966 * values.std(ddof=1) / 20  # Student's t for 399 degrees of freedom
-    assert mean_half_widths(values[None, :])[0] == pytest.approx(usual, rel=0.05)
+    assert half_widths(values[None, :], 0.95)[0] == pytest.approx(usual, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -96,8 +97,8 @@ def test_the_repetitions_said_to_be_needed_mostly_are_enough(margin: float) -> N
     spread = 0.03
     n = repetitions_needed(spread, margin)
     samples = np.random.default_rng(2).normal(margin, spread, (300, n))
-    half_widths = np.concatenate([mean_half_widths(rows) for rows in np.array_split(samples, 6)])
-    assert np.mean(samples.mean(axis=1) - half_widths > 0) > 0.6
+    widths = np.concatenate([half_widths(rows, 0.95) for rows in np.array_split(samples, 6)])
+    assert np.mean(samples.mean(axis=1) - widths > 0) > 0.6
 
 
 def test_a_smaller_margin_needs_more_repetitions() -> None:

@@ -1,0 +1,137 @@
+"""What the steps of a study are held against: one step of the same rounds, copies that ran at once, or history.
+
+::
+
+    single   E(N) = rate(N)·N0 / (N·rate(N0))          round by round
+    copies   E(N) = rate(N) / Σ rate of one-node copies  round by round, over the N nodes
+    history  E(N) = rate(N)·N0 / (N·rate(N0) of earlier runs)
+
+``rate`` is the throughput (weak scaling), or the inverse of the time (strong).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, geometric_mean
+
+from hidl_cli.results.measures import by_measure
+from hidl_cli.results.samples import Sample
+from hidl_cli.results.statistics import Interval, difference_interval, mean_interval
+from hidl_cli.results.study import Observation
+
+LEAST_EARLIER = 5  # runs that make a history: fewer hardly show how much nights differ
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What the baseline of ``step`` ranks or nodes reached before, in the study's unit: one value for each run."""
+
+    step: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Efficiencies:
+    """The logarithms of a step's efficiency, of the rounds that have all values.
+
+    ``lacking``: what has none, in (step, round). ``reference``: the logarithms of earlier baselines about their mean,
+    where the rounds have no baseline of their own.
+    """
+
+    logs: tuple[float, ...]
+    lacking: tuple[tuple[int, int], ...] = ()
+    reference: tuple[float, ...] = ()
+
+    def interval(self, confidence: float) -> Interval | None:
+        """The interval of the mean logarithm; None where values are lacking or too few."""
+        if self.lacking:
+            return None
+        if self.reference:
+            return difference_interval(self.logs, self.reference, confidence=confidence)
+        return mean_interval(self.logs, confidence=confidence)
+
+
+class Single:
+    """The smallest step of the same study."""
+
+    def __init__(self, observations: Sequence[Observation], sign: int) -> None:
+        self.n = min(observation.step for observation in observations)
+        self._rounds = sorted({observation.round for observation in observations})
+        self._rates = {o.round: sign * math.log(o.value) for o in observations if o.step == self.n}
+
+    def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
+        """Of the step of ``n`` whose logarithmic rates by round these are."""
+        ideal = math.log(n / self.n)
+        logs = tuple(rates[r] - self._rates[r] - ideal for r in rates if r in self._rates)
+        lacking = [
+            (step, r) for r in self._rounds for step, there in ((self.n, self._rates), (n, rates)) if r not in there
+        ]
+        return Efficiencies(logs, tuple(lacking))
+
+
+class Copies:
+    """Copies of one node each that ran at once: their sum is the limit."""
+
+    def __init__(self, observations: Sequence[Observation], sign: int) -> None:
+        copies = [observation for observation in observations if observation.kind == "copy"]
+        self.n = copies[0].step
+        self._rounds = sorted({observation.round for observation in observations})
+        self.by_round: dict[int, dict[str, float]] = {r: {} for r in self._rounds}
+        for copy in copies:
+            self.by_round[copy.round][copy.hosts[0]] = copy.value**sign
+        self._hosts = {copy.hosts[0] for copy in copies}
+
+    def efficiencies(self, n: int, rates: Mapping[int, float], hosts: Mapping[int, tuple[str, ...]]) -> Efficiencies:
+        """Of the step of ``n``: against the copies on its own hosts, where it names those, else on the average one."""
+        logs, lacking = [], []
+        for r in self._rounds:
+            copies = self.by_round[r]
+            if len(copies) < len(self._hosts):
+                lacking.append((self.n, r))
+            if r not in rates:
+                lacking.append((n, r))
+            elif len(copies) == len(self._hosts):
+                logs.append(rates[r] - math.log(self._limit(n, copies, hosts.get(r, ()))))
+        return Efficiencies(tuple(logs), tuple(lacking))
+
+    def _limit(self, n: int, copies: Mapping[str, float], hosts: tuple[str, ...]) -> float:
+        if len(hosts) * self.n == n and self._hosts.issuperset(hosts):
+            return math.fsum(copies[host] for host in hosts)
+        return fmean(copies.values()) * n / self.n
+
+
+class History:
+    """Runs of the same series from before."""
+
+    def __init__(self, earlier: Earlier, observations: Sequence[Observation], sign: int) -> None:
+        self.n = earlier.step
+        self._rounds = sorted({observation.round for observation in observations})
+        self.values = earlier.values
+        self._logs = tuple(sign * math.log(value) for value in earlier.values)
+
+    def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
+        """Of the step of ``n``: the rounds vary by themselves, and so do the earlier runs."""
+        level = fmean(self._logs) + math.log(n / self.n)
+        lacking = tuple((n, r) for r in self._rounds if r not in rates)
+        centred = tuple(log - fmean(self._logs) for log in self._logs)
+        return Efficiencies(tuple(rate - level for rate in rates.values()), lacking, centred)
+
+
+def earlier(samples: Iterable[Sample], metric: str, *, step: int, before: str | None = None) -> Earlier:
+    """Return what earlier runs reached: the geometric mean of each run's repetitions, in the order of time.
+
+    ``samples`` are those of one series, the baseline's; ``before`` leaves out the run of that name. ``ValueError``
+    where fewer than five runs have the metric, or where there is more than one series.
+    """
+    runs = by_measure(sample for sample in samples if sample.metric == metric and sample.run != before)
+    if len(runs) > 1:
+        raise ValueError(f"{metric} was measured in {len(runs)} series, which cannot be one baseline")
+    values = tuple(geometric_mean(run.values) for found in runs.values() for run in found)
+    if len(values) < LEAST_EARLIER:
+        raise ValueError(f"{len(values)} earlier run(s) have {metric}; a baseline takes {LEAST_EARLIER}")
+    return Earlier(step, values)
+
+
+AnyBaseline = Single | Copies | History
