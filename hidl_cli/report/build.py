@@ -168,7 +168,7 @@ def _efficiency_trend(group: Group) -> Trend:
         "efficiency",
         "higher",
         tuple(points),
-        range_is="95 % interval",
+        range_is="confidence interval",
         target=newest.plan.target,
     )
 

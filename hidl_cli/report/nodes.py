@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import HeatMap, HeatRow
 from hidl_cli.report.text import minute
+from hidl_cli.results.slow_nodes import nodes
 
 MOST_COLUMNS = 12
 LATELY = 3  # columns: one bad night condemns no node, and an old one does not redeem it
-SLOW = 0.05  # a smaller difference is no reason to call somebody
-_SIGMAS = 3.0
-_SIGMA_OF_MAD = 1.4826  # of normal noise: Rousseeuw & Croux 1993, J. Am. Stat. Assoc. 88, 1273
-_FEWEST_TO_JUDGE = 3
 
 Columns = dict[str, dict[str, float]]
 
@@ -29,28 +27,21 @@ def heat_map(runs: Sequence[Loaded], metric: str, better: str, *, name: str, whe
     hosts = sorted({host for values in columns.values() for host in values}, key=_natural)
     if len(hosts) < 2:
         return None
-    shown = dict(list(columns.items())[-MOST_COLUMNS:])
-    relative = [_relative(values, better) for values in shown.values()]
-    rows = [(host, tuple(column.get(host) for column in relative)) for host in hosts]
-    lately = {host: median(cells) for host, row in rows if (cells := [c for c in row if c is not None][-LATELY:])}
-    slow = slow_hosts(lately)
-    return HeatMap(
-        name=name,
-        where=where,
-        metric=metric,
-        columns=tuple(shown),
-        rows=tuple(HeatRow(host, cells, lately[host], host in slow) for host, cells in rows if host in lately),
-    )
+    shown = {column: _rates(values, better) for column, values in list(columns.items())[-MOST_COLUMNS:]}
+    relative = [_relative(rates) for rates in shown.values()]
+    slow = slow_hosts(list(shown.values())[-LATELY:])
+    rows = []
+    for host in hosts:
+        cells = tuple(column.get(host) for column in relative)
+        measured = [cell for cell in cells if cell is not None]
+        if measured:
+            rows.append(HeatRow(host, cells, median(measured[-LATELY:]), host in slow))
+    return HeatMap(name, where, metric, tuple(shown), tuple(rows))
 
 
-def slow_hosts(lately: Mapping[str, float]) -> set[str]:
-    """The hosts that lie below the median by more than 5 %, and by more than three robust standard deviations."""
-    if len(lately) < _FEWEST_TO_JUDGE:
-        return set()
-    middle = median(lately.values())
-    spread = _SIGMA_OF_MAD * median(abs(value - middle) for value in lately.values())
-    border = middle - max(SLOW, _SIGMAS * spread)
-    return {host for host, value in lately.items() if value < border}
+def slow_hosts(rounds: Sequence[Mapping[str, float]]) -> set[str]:
+    """The hosts whose rates are slow over these rounds, by the rule that the verdict on copies has, too."""
+    return {node.host for node in nodes(dict(enumerate(rounds))) if node.slow}
 
 
 def _columns(runs: Sequence[Loaded], metric: str) -> Columns:
@@ -74,7 +65,13 @@ def _columns(runs: Sequence[Loaded], metric: str) -> Columns:
 
 
 def _by_host(run: Loaded, metric: str) -> Iterator[tuple[str, float]]:
-    """What single hosts yielded in a run: ranks that have a sample each, or a step that ran on one host."""
+    """What single hosts yielded in a run: copies, ranks that have a sample each, or a step that ran on one host."""
+    study = run.study
+    copies = [each for each in study.observations if each.kind == "copy"] if study and study.metric == metric else []
+    if copies:
+        yield from ((copy.hosts[0], copy.value) for copy in copies)
+        return
+    smallest = min(step.size for step in run.plan.steps)
     for step, hosts in zip(run.steps, run.worlds, strict=True):
         found = step["metrics"].get(metric)
         if found is None or not hosts:
@@ -82,21 +79,23 @@ def _by_host(run: Loaded, metric: str) -> Iterator[tuple[str, float]]:
         ranks = found.get("ranks")
         if ranks is not None and max(ranks, default=0) < len(hosts):
             yield from ((hosts[rank], float(v)) for rank, v in zip(ranks, found["samples"], strict=True))
-        elif len(set(hosts)) == 1 and step.get(run.plan.unit) == min(s.size for s in run.plan.steps):
+        elif len(set(hosts)) == 1 and step.get(run.plan.unit) == smallest:
             yield hosts[0], float(found["value"])
 
 
-def _relative(values: Mapping[str, float], better: str) -> dict[str, float]:
+def _rates(values: Mapping[str, float], better: str) -> dict[str, float]:
+    """The values as rates: the higher, the better."""
+    positive = {host: value for host, value in values.items() if value > 0}
+    return {host: 1 / value for host, value in positive.items()} if better == "lower" else positive
+
+
+def _relative(rates: Mapping[str, float]) -> dict[str, float]:
     """By how much each host is better than the median (0.05: 5 %)."""
-    middle = median(values.values())
-    if better == "lower":
-        return {host: middle / value - 1 for host, value in values.items() if value}
-    return {host: value / middle - 1 for host, value in values.items()} if middle else {}
+    middle = median(rates.values()) if rates else 1.0
+    return {host: rate / middle - 1 for host, rate in rates.items()}
 
 
 def _natural(host: str) -> tuple[object, ...]:
-    import re
-
     return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", host))
 
 

@@ -40,6 +40,11 @@ def counted(number: int, unit: str) -> str:
     return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
+def level(confidence: float) -> str:
+    """A level of confidence: 0.95 is 95 %, 0.9833 is 98.3 %."""
+    return f"{confidence * 100:.3g} %"
+
+
 def size(count: int) -> str:
     """A message size as OMB's users say it: 512, 8 Ki, 4 Mi; bytes are meant."""
     power = 0

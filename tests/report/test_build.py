@@ -15,6 +15,7 @@ from hidl_cli.report.build import grouped, page_of
 from hidl_cli.report.loaded import Loaded, load
 from hidl_cli.report.model import Curve, HeatMap, Outcome, Page, Standing, Trend
 from hidl_cli.report.nodes import slow_hosts
+from hidl_cli.results.scaling import Observation, judge, to_json
 from hidl_cli.runs.prepare import Request
 
 STUDY = Request("resnet50", scale="1,2", repeat=3, target=0.8, ranks_per_node=4)
@@ -231,20 +232,30 @@ class TestNodes:
         assert found.columns == ("5 runs on one node",)
         assert ([row.host for row in found.rows], found.slow) == (["gpu9", "gpu10", "gpu11", "gpu12"], ("gpu9",))
 
-    @pytest.mark.parametrize(
-        ("lately", "slow"),
-        [
-            ({"a": 0.0, "b": -0.5}, set()),
-            ({"a": 0.0, "b": 0.0, "c": -0.049}, set()),
-            ({"a": 0.0, "b": 0.0, "c": -0.051}, {"c"}),
-            ({"a": 0.1, "b": 0.0, "c": -0.1, "d": -0.2}, set()),
-            ({}, set()),
-        ],
-    )
-    def test_slow_is_what_lies_beyond_five_per_cent_and_the_spread(
-        self, lately: dict[str, float], slow: set[str]
-    ) -> None:
-        assert slow_hosts(lately) == slow
+    def test_copies_are_shown_by_host_with_the_slow_one_named(self, nights: example.Nights) -> None:
+        run = nights.run(STUDY, 0, nights.training())
+        rates = {"gpu01": 100.0, "gpu02": 101.0, "gpu03": 99.0, "gpu04": 80.0, "gpu05": 100.5}
+        copies = [
+            Observation(1, number, rate * (1 + number / 1000), "copy", (host,))
+            for number in (1, 2, 3)
+            for host, rate in rates.items()
+        ]
+        steps = [Observation(2, number, 190.0 + number) for number in (1, 2, 3)]
+        study = judge(
+            kind="weak",
+            target=0.8,
+            metric="images_per_second",
+            unit="images/s",
+            step_unit="nodes",
+            observations=[*copies, *steps],
+        )
+        verdict = run.document("verdict") or {}
+        run.write("verdict", {**verdict, "study": to_json(study)})
+        (found,) = page_about(run).heat_maps
+        assert (found.metric, found.slow, len(found.rows)) == ("images_per_second", ("gpu04",), 5)
+
+    def test_three_hosts_are_too_few_to_call_one_slow(self) -> None:
+        assert slow_hosts([{"a": 1.0, "b": 1.0, "c": 0.5}]) == set()
 
 
 class TestProvenance:
