@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import platformdirs
@@ -38,3 +39,12 @@ def shipped() -> Path:
     """Where the shipped ``recipes/``, ``templates/`` and ``site_configs/`` lie: in the checkout, or in the wheel."""
     packed = Path(__file__).parent / "_shipped"
     return packed if packed.is_dir() else Path(__file__).parent.parent
+
+
+def results() -> Path:
+    """The index of results: what ``HIDL_RESULTS`` names (a file, or a directory that holds it), or the user's own."""
+    named = os.environ.get("HIDL_RESULTS")
+    if not named:
+        return user_state() / "results.sqlite"
+    place = Path(named).expanduser()
+    return place / "results.sqlite" if place.is_dir() else place

@@ -9,6 +9,8 @@ import typer
 from hidl_cli.errors import UsageError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from hidl_cli.inputs.overlay import KindName
 
 
@@ -54,6 +56,22 @@ RunArgument = Annotated[
         metavar="[RUN]", help="A run's id, its begin or end (default: the last run).", autocompletion=complete_runs
     ),
 ]
+
+
+def moment(text: str) -> datetime:
+    """Read a date or a time (ISO 8601; without a zone it is local), or ``90m``, ``12h``, ``30d``, ``2w``: so long ago.
+
+    Raises ``UsageError`` where it is none.
+    """
+    from datetime import datetime, timedelta, timezone
+
+    units = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+    try:
+        if text[-1:] in units and text[:-1].isdecimal():
+            return datetime.now(timezone.utc) - timedelta(**{units[text[-1]]: int(text[:-1])})
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
+    except (ValueError, OverflowError):
+        raise UsageError(f"{text!r} is no time", hint="for example 2026-01-31, 2026-01-31T18:00 or 30d") from None
 
 
 def seconds(text: str) -> float:

@@ -91,29 +91,55 @@ def show_run(document: dict[str, Any]) -> None:
 
 
 def show_results(documents: Sequence[dict[str, Any]]) -> None:
-    """Ended runs with what they yielded: the mean of the scaling metric, or of the first one, for the largest step."""
-    show_table([_result(document) for document in documents])
+    """Judged runs with what they yielded: the mean of one metric for the largest step."""
+    show_table([_result(document) for document in documents], whole=("run",))
 
 
 def _result(document: dict[str, Any]) -> dict[str, Any]:
-    verdict = document["verdict"] or {}
-    study = verdict.get("study")
-    largest = max(document["steps"], key=lambda step: step["ranks"], default=None)
-    metrics: dict[str, Any] = largest["metrics"] if largest else {}
-    name = next(iter(metrics), "")
-    metric = metrics.get(name, {})
-    value = metric.get("value")
-    last = study["steps"][-1] if study else None
+    largest = max((step["ranks"] for step in document["steps"]), default=None)
+    metrics = [step["metrics"] for step in document["steps"] if step["ranks"] == largest]
+    name = document["metric"] if any(document["metric"] in each for each in metrics) else next(iter(*metrics[:1]), "")
+    found = [each[name] for each in metrics if name in each]
     return {
         "run": document["run"],
         "site": document["site"],
-        "ranks": largest["ranks"] if largest else None,
+        "ranks": largest,
         "metric": name,
-        "value": f"{value:.4g}" if isinstance(value, (int, float)) else value,
-        "unit": metric.get("unit"),
-        "efficiency": f"{last['efficiency']:.3f}" if last else None,
-        "verdict": verdict.get("verdict"),
+        "value": f"{sum(metric['value'] for metric in found) / len(found):.4g}" if found else None,
+        "unit": found[0]["unit"] if found else None,
+        "efficiency": None if document["efficiency"] is None else f"{document['efficiency']:.3f}",
+        "verdict": document["verdict"]["verdict"],
     }
+
+
+def show_result(document: dict[str, Any]) -> None:
+    """One judged run: where it comes from, and each metric of each size over its repetitions."""
+    keys = ("run", "directory", "created", "site", "partition", "workload", "stack", "lock", "launcher", "mpi")
+    rows = [{"": key, " ": document[key]} for key in keys]
+    for key in ("parameters", "tuning"):
+        rows.append({"": key, " ": ", ".join(f"{name}={value}" for name, value in document[key].items())})
+    verdict = document["verdict"]
+    rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})
+    show_table(rows)
+    values: dict[tuple[int, int, str, str], list[float]] = {}
+    for step in document["steps"]:
+        for name, metric in step["metrics"].items():
+            values.setdefault((step["nodes"], step["ranks"], name, metric["unit"]), []).append(metric["value"])
+    show_table(
+        [
+            {
+                "nodes": nodes,
+                "ranks": ranks,
+                "metric": name,
+                "mean": f"{sum(found) / len(found):.6g}",
+                "least": f"{min(found):.6g}",
+                "most": f"{max(found):.6g}",
+                "unit": unit,
+                "repetitions": len(found),
+            }
+            for (nodes, ranks, name, unit), found in values.items()
+        ]
+    )
 
 
 def show_workload(workload: Workload) -> None:

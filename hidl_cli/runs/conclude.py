@@ -87,10 +87,13 @@ def _study_document(study: Study | None) -> dict[str, Any] | None:
 
 
 def _keep(run: Run, verdict: str | None, reason: str, hint: str | None, study: dict[str, Any] | None) -> None:
-    """Write the verdict, once: what a run directory says of an ended run does not change."""
+    """Write the verdict, once: what a run directory says of an ended run does not change. Then it can be indexed."""
+    from hidl_cli.results.indexing import remember
+
     if run.document("verdict") is None:
         outcome = {"verdict": verdict, "reason": reason, "hint": hint, "study": study}
         run.write("verdict", {"schema": "hidl.verdict/1", "run": run.id, **outcome})
+        remember(run)
 
 
 def _judge(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:

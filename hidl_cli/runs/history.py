@@ -63,12 +63,3 @@ def document_of(run: Run, status: Status | None = None) -> dict[str, Any]:
         "steps": metrics.get("steps", []),
         "verdict": {key: verdict.get(key) for key in ("verdict", "reason", "hint", "study")} if verdict else None,
     }
-
-
-def results(*, workload: str | None = None, root: Path | None = None) -> Iterator[dict[str, Any]]:
-    """The documents of all runs that ended well, the newest first; of one workload where it is named."""
-    runs = [run for run in readable(all_runs(root)) if workload is None or plan_of(run).workload.name == workload]
-    for run, status in zip(runs, refresh(runs), strict=True):
-        document = document_of(run, status)
-        if document["state"] == State.COMPLETED.value:
-            yield document

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -99,7 +100,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The document ``plan.json``."""
-        return {"schema": SCHEMA, **TypeAdapter(Plan).dump_python(self, mode="json")}
+        return {"schema": SCHEMA, **_adapter().dump_python(self, mode="json")}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
@@ -108,9 +109,15 @@ class Plan:
         if values.pop("schema", None) != SCHEMA:
             raise ValueError(f"not a document of schema {SCHEMA}")
         try:
-            return TypeAdapter(cls).validate_python(values)
+            return _adapter().validate_python(values)
         except ValidationError as error:
             raise ValueError(f"{error.error_count()} of its values are not what hidl {__version__} expects") from error
+
+
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    """Made once: it takes longer to make than a plan to read."""
+    return TypeAdapter(Plan)
 
 
 def plan_of(run: Run) -> Plan:

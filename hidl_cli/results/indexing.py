@@ -1,0 +1,180 @@
+"""Bringing the store up to date with run directories, which are the truth."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hidl_cli import paths
+from hidl_cli.errors import HidlError
+from hidl_cli.record.run import Run
+from hidl_cli.results.database import Outdated
+from hidl_cli.results.extract import Record, record_of
+from hidl_cli.results.store import Store
+from hidl_cli.runs.plan import SCHEMA, plan_of
+
+#: Called with how many directories of how many have been read.
+Tell = Callable[[int, int], None]
+
+#: Seconds that a run which just ended waits for other writers.
+_AT_MOST = 10.0
+
+
+def _nobody(_: int, __: int) -> None:
+    pass
+
+
+@dataclass
+class Indexed:
+    """What was found: runs that were ``added``, directories that are gone, those of another version of hidl.
+
+    ``unreadable``: directories that the file system does not let be read at the moment; ``unfinished``: runs that go
+    on, or were not judged; ``unlistable``: directories of runs that cannot be listed; ``unjudged``: why ended runs
+    could not be judged (the scheduler does not answer, the disk is full); ``aside``: the new name of what lay in the
+    store's place.
+    """
+
+    added: int = 0
+    gone: int = 0
+    foreign: int = 0
+    unreadable: int = 0
+    unfinished: int = 0
+    unlistable: list[Path] = field(default_factory=list)
+    unjudged: str | None = None
+    aside: Path | None = None
+
+
+def remember(run: Run) -> None:
+    """Index a run that was judged. Whatever goes wrong is told, and harms nothing: ``reindex`` mends it."""
+    store = Store(at_most=_AT_MOST)
+    try:
+        try:
+            store.add([record_of(run)])
+        except Outdated:
+            _empty(store)
+            store.add([record_of(run)])
+    except (HidlError, OSError) as error:
+        logging.getLogger("hidl").warning(
+            "warning: run %s is complete, but not among the results yet: %s\nnext: hidl results reindex", run.id, error
+        )
+
+
+def update(store: Store, root: Path | None = None, *, tell: Tell = _nobody) -> Indexed:
+    """Index what is new under ``root`` (None: this user's runs): directories by names that the store does not know.
+
+    Runs that ended while nobody followed them are judged. Nothing is removed: that is for ``reindex``.
+    """
+    indexed = Indexed()
+    place = (root or paths.runs()).resolve()
+    try:
+        known = store.known(str(place), SCHEMA)
+        indexed.foreign = sum(1 for outcome in known.values() if outcome == "foreign")
+    except Outdated:
+        earlier = _empty(store)
+        return reindex(store, [place, *earlier], tell=tell)
+    names = _names(place, indexed)
+    _index(store, place, sorted(names - set(known)), indexed, tell)
+    return indexed
+
+
+def reindex(store: Store, roots: Sequence[Path] = (), *, tell: Tell = _nobody) -> Indexed:
+    """Read all directories again, and forget those that are gone.
+
+    ``roots``: the directories that hold them; none: this user's, and all that the store knows. A root that is gone is
+    emptied only where it is named: its file system may just not be mounted. What lies in the store's place and is
+    none is renamed. A reader sees every run at any time, but for those that the store did not have.
+    """
+    indexed = Indexed(aside=store.database.put_aside())
+    try:
+        places = [root.resolve() for root in roots] or [paths.runs().resolve(), *map(Path, store.roots())]
+    except Outdated:
+        places = [paths.runs().resolve(), *_empty(store)]
+    for place in dict.fromkeys(places):
+        names = _names(place, indexed)
+        if place not in indexed.unlistable or (roots and not place.exists()):
+            gone = set(store.known(str(place))) - names
+            store.drop(str(place), gone)
+            indexed.gone += len(gone)
+        _index(store, place, sorted(names), indexed, tell)
+    store.purge()
+    return indexed
+
+
+def _empty(store: Store) -> list[Path]:
+    """Empty a store of an earlier version, and return the directories of runs that it knew, where it still says so."""
+    roots = store.database.roots_of_old()
+    store.empty()
+    return [Path(root) for root in roots]
+
+
+def _names(root: Path, indexed: Indexed) -> set[str]:
+    """The names of the run directories under ``root``; no directory is looked into."""
+    try:
+        with os.scandir(root) as entries:
+            return {entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()}
+    except FileNotFoundError:
+        if root != paths.runs().resolve():
+            indexed.unlistable.append(root)
+    except OSError:
+        indexed.unlistable.append(root)
+    return set()
+
+
+def _index(store: Store, root: Path, names: Sequence[str], indexed: Indexed, tell: Tell) -> None:
+    """Index the directories of these names, and remember which of them have no results."""
+    _judge(root, names, indexed)
+    without: dict[str, list[str]] = {"foreign": [], "ended": []}
+    indexed.added += store.add(_records(root, names, without, indexed, tell))
+    for outcome, found in without.items():
+        store.note(str(root), found, outcome, SCHEMA)
+    indexed.foreign += len(without["foreign"])
+
+
+def _records(
+    root: Path, names: Sequence[str], without: dict[str, list[str]], indexed: Indexed, tell: Tell
+) -> Iterator[Record]:
+    for number, name in enumerate(names, start=1):
+        run = Run(root / name)
+        try:
+            if run.document("verdict") is not None:
+                yield record_of(run)
+            elif not (root / name / "plan.json").is_file():
+                continue
+            elif plan_of(run) and run.status().state.is_final:
+                without["ended"].append(name)
+            else:
+                indexed.unfinished += 1
+        except HidlError as error:
+            if isinstance(error.__cause__, OSError):  # maybe it can be read later: what is known of it stays
+                indexed.unreadable += 1
+            else:
+                without["foreign"].append(name)
+        tell(number, len(names))
+
+
+def _judge(root: Path, names: Sequence[str], indexed: Indexed) -> None:
+    """Judge this user's runs that ended while nobody followed them."""
+    from hidl_cli.runs.history import refresh
+
+    if root != paths.runs().resolve():
+        return
+    runs = [Run(root / name) for name in names if not (root / name / "verdict.json").exists()]
+    waiting = [run for run in runs if _may_end_well(run)]
+    try:
+        refresh(waiting)
+    except HidlError as error:
+        indexed.unjudged = error.message
+
+
+def _may_end_well(run: Run) -> bool:
+    """Did the run not end otherwise, as far as its job has said?"""
+    from hidl_cli.record.state import State
+
+    try:
+        state = run.status().state
+        return (not state.is_final or state is State.COMPLETED) and bool(plan_of(run))
+    except HidlError:
+        return False

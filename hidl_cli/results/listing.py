@@ -1,0 +1,36 @@
+"""Judged runs as plain data, from the store alone: the directories need not be there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from hidl_cli.results.filters import Filters
+from hidl_cli.results.store import Store, StoredRun
+
+
+def document_of(store: Store, run: StoredRun, *, metric: str | None = None) -> dict[str, Any]:
+    """A run with its verdict and its steps; of one metric alone where it is named.
+
+    A metric has its value and its unit, and ``ranks`` where there is a value for each rank.
+    """
+    steps: dict[tuple[str, int, tuple[str, ...]], dict[str, Any]] = {}
+    for sample in store.samples(Filters(run=run.run, metric=metric)):
+        key = (sample.series, sample.repetition, sample.hosts)
+        step = steps.setdefault(
+            key,
+            {
+                "series": sample.series,
+                "nodes": sample.nodes,
+                "ranks": sample.ranks,
+                "repetition": sample.repetition,
+                "hosts": list(sample.hosts),
+                "metrics": {},
+            },
+        )
+        found = step["metrics"].setdefault(sample.metric, {"value": sample.value, "unit": sample.unit})
+        if sample.rank is not None:
+            found.setdefault("ranks", []).append(sample.value)
+    document = asdict(run)
+    verdict = {"verdict": document.pop("verdict"), "reason": document.pop("reason")}
+    return {**document, "metric": metric or run.metric, "verdict": verdict, "steps": list(steps.values())}

@@ -1,0 +1,280 @@
+"""The store of results: an index over run directories, one row a sample. What it holds can be made anew at any time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hidl_cli import paths
+from hidl_cli.errors import UsageError
+from hidl_cli.results.database import Absent, Database
+from hidl_cli.results.extract import Record
+from hidl_cli.results.filters import Filters, of_a_series, of_runs, of_samples
+from hidl_cli.results.inserting import drop, insert, note, purge
+from hidl_cli.results.reading import Key, read
+from hidl_cli.results.samples import Sample
+
+_ANY = Filters()
+#: Samples, and runs, that are read in one go: no reader holds up a writer for longer.
+_PAGE = 5_000
+_RUNS = 100
+#: Samples that are written in one transaction.
+_SAMPLES = 1_000
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A judged run as the store knows it; ``efficiency``: of the largest step of a study.
+
+    ``metric`` is the one that the workload scales by, or else its first.
+    """
+
+    run: str
+    directory: str
+    created: str
+    site: str
+    partition: str | None
+    workload: str
+    parameters: Mapping[str, bool | int | float | str]
+    stack: str
+    lock: str
+    launcher: str
+    mpi: str
+    tuning: Mapping[str, str]
+    verdict: str | None
+    reason: str | None
+    efficiency: float | None
+    metric: str | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """What was measured again and again under like conditions: one metric of one series; its values are steps' alone.
+
+    ``count``: samples; ``first`` and ``last``: when the oldest and the newest run of it were planned.
+    """
+
+    series: str
+    metric: str
+    unit: str
+    better: str | None
+    count: int
+    first: str
+    last: str
+    site: str
+    partition: str | None
+    workload: str
+    parameters: Mapping[str, bool | int | float | str]
+    stack: str
+    launcher: str
+    mpi: str
+    nodes: int
+    ranks: int
+
+
+class Store:
+    """The index in one SQLite file (None: ``paths.results()``), which need not exist yet.
+
+    ``on_wait`` gets a line for the user where another writer is waited for; ``at_most``: for how many seconds (None:
+    as long as it takes). Methods raise ``Unusable``, ``Outdated``, ``Busy`` or another ``HidlError``.
+    """
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        *,
+        on_wait: Callable[[str], None] = lambda _: None,
+        at_most: float | None = None,
+    ) -> None:
+        self.file = file or paths.results()
+        self.database = Database(self.file, on_wait, at_most)
+
+    def add(self, records: Iterable[Record]) -> int:
+        """Keep these runs, in the place of what was kept of the same directories; returns how many are new or kept.
+
+        They are written in transactions of about a thousand samples, so that no one waits for long. A copy of a run
+        that is indexed from another directory, which is still there, is left out.
+        """
+        kept = 0
+        for batch in _batches(records):
+            with self.database.writing() as connection:
+                kept += insert(connection, batch)
+        return kept
+
+    def note(self, root: str, names: Iterable[str], outcome: str, read_as: str) -> None:
+        """Remember directories that have no results (``outcome``: why), so that they are not looked at again."""
+        remaining = sorted(names)
+        if remaining:
+            with self.database.writing() as connection:
+                note(connection, root, remaining, outcome, read_as)
+
+    def drop(self, root: str, names: Iterable[str]) -> None:
+        """Forget these directories, and all that was kept of them."""
+        remaining = iter(sorted(names))
+        while batch := list(islice(remaining, _RUNS)):
+            with self.database.writing() as connection:
+                drop(connection, root, batch)
+
+    def purge(self) -> None:
+        """Remove the names of hosts, series and metrics that no sample has any more."""
+        with self.database.writing() as connection:
+            purge(connection)
+
+    def empty(self) -> None:
+        """Forget everything, and make the tables anew as this hidl wants them."""
+        with self.database.writing(anew=True):
+            pass
+
+    def known(self, root: str, read_as: str | None = None) -> dict[str, str]:
+        """The directories under ``root`` by their names, with what is known of each.
+
+        ``read_as``: those that another version of hidl did not understand are not counted as known.
+        """
+        sql = "SELECT name, outcome FROM directories WHERE root = ?"
+        more = " AND (outcome != 'foreign' OR read_as = ?)" if read_as else ""
+        return dict(self._rows(sql + more, (root, read_as) if read_as else (root,)))
+
+    def roots(self) -> list[str]:
+        """The directories that run directories were found in."""
+        return [root for (root,) in self._rows("SELECT DISTINCT root FROM directories ORDER BY root", ())]
+
+    def count(self) -> tuple[int, int]:
+        """How many runs and samples there are."""
+        counts = self._rows("SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM samples)", ())
+        return (counts[0][0], counts[0][1]) if counts else (0, 0)
+
+    def runs(self, filters: Filters = _ANY, *, limit: int = -1) -> list[StoredRun]:
+        """The runs that have such samples (or would, had they any), the newest first; ``limit`` -1: all."""
+        condition = of_runs(filters)
+        rows = self._rows(
+            f"SELECT {_RUN} FROM runs r JOIN directories d ON d.id = r.id WHERE {condition.sql} "
+            "ORDER BY r.time DESC, r.id DESC LIMIT ?",
+            (*condition.values, limit),
+        )
+        return [StoredRun(**_named(StoredRun, row)) for row in rows]
+
+    def find(self, name: str | None) -> StoredRun:
+        """The run of that id, or whose id alone begins or ends so; None or ``last``: the newest. ``UsageError``."""
+        if name in (None, "last"):
+            newest = self.runs(limit=1)
+            if not newest:
+                raise UsageError("there are no results yet", hint="hidl run WORKLOAD")
+            return newest[0]
+        ids = [id_ for (id_,) in self._rows("SELECT run FROM runs", ())]
+        fitting = [id_ for id_ in ids if id_ == name] or [
+            id_ for id_ in ids if id_.startswith(str(name)) or id_.endswith(str(name))
+        ]
+        if len(fitting) != 1:
+            several = f"{len(fitting)} results are called {name!r}: {', '.join(sorted(fitting)[:5])}"
+            raise UsageError(
+                several if fitting else f"there are no results of a run {name!r}",
+                hint="hidl results list lists those that were judged, hidl status all runs",
+            )
+        return self.runs(Filters(run=fitting[0]))[0]
+
+    def samples(self, filters: Filters = _ANY) -> Iterator[Sample]:
+        """The samples, those of the oldest run first; read page by page, so that memory stays small.
+
+        What is written meanwhile may or may not be among them.
+        """
+        if filters.series is not None and filters.metric is not None:
+            yield from self._over_time(filters)
+            return
+        condition = of_runs(filters)
+        sql = f"SELECT r.id FROM runs r WHERE {condition.sql} ORDER BY r.time, r.id"
+        ids = [id_ for (id_,) in self._rows(sql, condition.values)]
+        wanted = of_samples(filters)
+        for begin in range(0, len(ids), _RUNS):
+            some = ids[begin : begin + _RUNS]
+            where = f"s.run IN ({','.join('?' * len(some))}) AND {wanted.sql}"
+            page = self._page(f"{where} ORDER BY s.time, s.run, s.step, m.name, s.rank", (*some, *wanted.values))
+            yield from (sample for _, sample in page)
+
+    def _over_time(self, filters: Filters) -> Iterator[Sample]:
+        """One metric of one series: the index has them in this order, so that each page begins where one ended."""
+        condition = of_a_series(filters)
+        last: Key = (-(2**62), 0, 0, 0)
+        while True:
+            page = self._page(
+                f"{condition.sql} AND (s.time, s.run, s.step, s.rank) > (?, ?, ?, ?) "
+                f"ORDER BY s.time, s.run, s.step, s.rank LIMIT {_PAGE}",
+                (*condition.values, *last),
+            )
+            yield from (sample for _, sample in page)
+            if len(page) < _PAGE:
+                return
+            last = page[-1][0]
+
+    def series(self, filters: Filters = _ANY) -> list[Series]:
+        """What there is to be followed over time, of whole steps' values; the series with the newest run first."""
+        runs = of_runs(Filters(workload=filters.workload, site=filters.site, stack=filters.stack))
+        samples = of_samples(
+            Filters(
+                series=filters.series, metric=filters.metric, since=filters.since, until=filters.until, of_ranks=False
+            )
+        )
+        sql = _SERIES.format(samples=samples.sql, runs=runs.sql)
+        found = [_named(Series, row) for row in self._rows(sql, (*samples.values, *runs.values))]
+        return [Series(**{**row, "first": _iso(row["first"]), "last": _iso(row["last"])}) for row in found]
+
+    def _page(self, where: str, values: Sequence[Any]) -> list[tuple[Key, Sample]]:
+        try:
+            with self.database.reading() as connection:
+                return read(connection, where, values)
+        except Absent:
+            return []
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        try:
+            with self.database.reading() as connection:
+                return connection.execute(sql, values).fetchall()
+        except Absent:
+            return []
+
+
+_RUN = (
+    "r.run, d.root || '/' || d.name, r.created, r.site, r.partition, r.workload, r.parameters, r.stack, r.lock, "
+    "r.launcher, r.mpi, r.tuning, r.verdict, r.reason, r.efficiency, r.metric"
+)
+#: The inner query is answered by the index samples_over_time alone.
+_SERIES = """
+SELECT c.digest, m.name, m.unit, nullif(m.better, ''), g.count, g.first, g.last, r.site, r.partition, r.workload,
+    r.parameters, r.stack, r.launcher, r.mpi, t.nodes, t.ranks
+FROM (
+    SELECT s.series, s.metric, count(*) AS count, min(s.time) AS first, max(s.time) AS last, max(s.run) AS run
+    FROM samples s WHERE {samples} GROUP BY s.series, s.metric
+) g
+JOIN runs r ON r.id = g.run
+JOIN steps t ON t.run = g.run AND t.step = (SELECT min(step) FROM steps WHERE run = g.run AND series = g.series)
+JOIN series c ON c.id = g.series JOIN metrics m ON m.id = g.metric
+WHERE {runs} ORDER BY g.last DESC, c.digest, m.name
+"""
+
+
+def _named(kind: type[StoredRun | Series], row: Sequence[Any]) -> dict[str, Any]:
+    """A row's values by the names of the fields that they are for."""
+    named = dict(zip((field.name for field in fields(kind)), row, strict=True))
+    return {name: json.loads(value) if name in ("parameters", "tuning") else value for name, value in named.items()}
+
+
+def _iso(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
+def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Records by the thousand samples, or by the hundred."""
+    batch: list[Record] = []
+    samples = 0
+    for record in records:
+        batch.append(record)
+        samples += len(record.samples)
+        if samples >= _SAMPLES or len(batch) >= _RUNS:
+            yield batch
+            batch, samples = [], 0
+    if batch:
+        yield batch
