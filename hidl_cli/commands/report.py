@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, complete_runs, complete_sites, complete_workloads
+from hidl_cli.commands.arguments import JsonOption, complete_runs, complete_sites, complete_workloads, moment
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from hidl_cli.report.loaded import Loaded
 
 
 def report(
@@ -23,7 +25,7 @@ def report(
         str | None, typer.Option(help="Only runs of this workload.", autocompletion=complete_workloads)
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only runs planned since: 2026-11-01, or 12h, 30d, 4w ago.")
+        str | None, typer.Option(metavar="TIME", help="Only runs planned since: a date, a time, or 12h, 30d, 2w ago.")
     ] = None,
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="At most so many, the newest.")] = 400,
     baseline: Annotated[
@@ -52,18 +54,18 @@ def report(
     if output == "-" and (open_ or json):
         raise UsageError("a page that goes to stdout leaves no room for --open or --json", hint="--output report.html")
     names = runs or []
-    found = select.chosen(
-        names, site=site, workload=workload, since=select.since(since) if since else None, most=number
-    )
+    found = select.chosen(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
     if not found:
         raise UsageError("no run fits", hint="hidl status lists the runs")
     read, notes = select.loaded(found)
+    kindred = _kindred(read, notes) if names else []
     page = page_of(
         read,
         detect=find_steps,
         generated=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         hidl=__version__,
         selection=select.in_words(names, site, workload, since),
+        kindred=kindred,
         baseline=load(find(baseline)) if baseline else None,
         notes=notes,
     )
@@ -79,6 +81,19 @@ def report(
         say(f"report: {path} ({len(page.runs)} runs)")
     if open_:
         _show(path)
+
+
+def _kindred(read: list[Loaded], notes: list[str]) -> list[Loaded]:
+    """The history of runs that were chosen by name; without a store there is none, which the page then says."""
+    from hidl_cli.errors import HidlError
+    from hidl_cli.report.select import kindred
+    from hidl_cli.results.store import Store
+
+    try:
+        return kindred(read, Store())
+    except HidlError as error:
+        notes.append(f"earlier runs are not taken into account: {error.message}")
+        return []
 
 
 def _written(html: str, output: str) -> Path:

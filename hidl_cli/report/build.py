@@ -26,12 +26,17 @@ def page_of(
     generated: str,
     hidl: str,
     selection: str,
+    kindred: Sequence[Loaded] = (),
     baseline: Loaded | None = None,
     notes: Sequence[str] = (),
 ) -> Page:
-    """The page about ``runs``; curves are held against ``baseline`` (None: the first run of their kind)."""
-    oldest_first = sorted(runs, key=lambda run: (run.plan.created, run.run.id))
-    groups = grouped(oldest_first)
+    """The page about ``runs``; curves are held against ``baseline`` (None: the first run of their kind).
+
+    ``kindred`` are further runs of the same kinds, which count in their history and are not shown by themselves.
+    """
+    shown = {run.run.id for run in runs}
+    oldest_first = sorted([*runs, *kindred], key=lambda run: (run.plan.created, run.run.id))
+    groups = [group for group in grouped(oldest_first) if shown & {run.run.id for run in group}]
     standings = sorted((_standing(group) for group in groups), key=lambda s: (_GRAVITY.index(s.outcome), s.name))
     return Page(
         generated=generated,
@@ -46,7 +51,7 @@ def page_of(
             for curve in curves(group, baseline, name=_name(group[-1]), where=_where(group[-1]))
         ),
         heat_maps=all_maps((_name(group[-1]), _where(group[-1]), group) for group in groups),
-        runs=tuple(record_of(run) for run in reversed(oldest_first)),
+        runs=tuple(record_of(run) for run in reversed(oldest_first) if run.run.id in shown),
         notes=tuple(notes),
     )
 

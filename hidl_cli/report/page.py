@@ -31,6 +31,7 @@ def to_html(page: Page) -> str:
             "Outcome": Outcome,
             "shade": shade,
             "ratios": ratios,
+            "on_page": {run.id for run in page.runs},
             "newest": {standing.newest.run for standing in page.standings},
         },
     )

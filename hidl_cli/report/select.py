@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta, timezone
+from contextlib import suppress
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
-from hidl_cli.errors import HidlError, SchedulerUnreachable, UsageError
+from hidl_cli.errors import HidlError, SchedulerUnreachable
 from hidl_cli.record.run import Run, all_runs, find
 from hidl_cli.record.state import Status
 from hidl_cli.report.loaded import Loaded, load
 from hidl_cli.report.text import when
+from hidl_cli.results.extract import series_of
+from hidl_cli.results.filters import Filters
+from hidl_cli.results.store import Store
 from hidl_cli.runs.history import judge_if_ended, refresh
 from hidl_cli.runs.plan import Plan, plan_of
-
-_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 
 def chosen(
@@ -92,15 +93,23 @@ def _fits(plan: Plan, site: str | None, workload: str | None, since: datetime | 
     )
 
 
-def since(text: str, now: datetime | None = None) -> datetime:
-    """``2026-11-01``, ``2026-11-01T12:00``, or back from now: ``12h``, ``30d``, ``4w``. ``UsageError`` for others."""
-    back = re.fullmatch(r"(\d{1,5})([hdw])", text)
-    if back:
-        return (now or datetime.now(timezone.utc)) - timedelta(**{_UNITS[back[2]]: int(back[1])})
-    try:
-        return when(text)
-    except ValueError:
-        raise UsageError(f"{text!r} is no time", hint="for example 2026-11-01, 12h, 30d or 4w") from None
+def kindred(runs: Sequence[Loaded], store: Store) -> list[Loaded]:
+    """Runs from before that measured what these did, as far as the store knows them and their directories are there.
+
+    Raises ``HidlError`` where the store cannot be read.
+    """
+    seen = {run.run.id for run in runs}
+    found = []
+    for run in runs:
+        largest = max(run.plan.steps, key=lambda step: step.size)
+        before = Filters(series=series_of(run.plan, largest), until=when(run.plan.created))
+        for stored in store.runs(before):
+            if stored.run in seen:
+                continue
+            seen.add(stored.run)
+            with suppress(HidlError):
+                found.append(load(Run(Path(stored.directory))))
+    return found
 
 
 def in_words(names: Sequence[str], site: str | None, workload: str | None, since: str | None) -> str:

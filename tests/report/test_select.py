@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from pathlib import Path
 
 import example
 import pytest
 
-from hidl_cli.errors import UsageError
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
-from hidl_cli.report.select import chosen, in_words, loaded, since
+from hidl_cli.report.build import page_of
+from hidl_cli.report.loaded import load
+from hidl_cli.report.page import to_html
+from hidl_cli.report.select import chosen, in_words, kindred, loaded
+from hidl_cli.results.extract import record_of
+from hidl_cli.results.store import Store
 from hidl_cli.runs.prepare import Request
 
-NOW = datetime(2026, 9, 10, 12, tzinfo=timezone.utc)
 PINGPONG = Request("pingpong", nodes=2)
 
 
@@ -69,29 +73,43 @@ def test_a_job_whose_scheduler_is_not_here_is_shown_as_it_was_said_last(nights: 
     assert found.status.state is State.RUNNING
 
 
-@pytest.mark.parametrize(
-    ("words", "time"),
-    [
-        ("2026-09-01", datetime(2026, 9, 1, tzinfo=timezone.utc)),
-        ("2026-09-01T12:30", datetime(2026, 9, 1, 12, 30, tzinfo=timezone.utc)),
-        ("12h", datetime(2026, 9, 10, 0, tzinfo=timezone.utc)),
-        ("9d", datetime(2026, 9, 1, 12, tzinfo=timezone.utc)),
-        ("1w", datetime(2026, 9, 3, 12, tzinfo=timezone.utc)),
-    ],
-)
-def test_a_time_is_a_date_or_so_long_ago(words: str, time: datetime) -> None:
-    assert since(words, NOW) == time
+class TestKindred:
+    @pytest.fixture
+    def store(self, runs: list[Run], tmp_path: Path) -> Store:
+        store = Store(tmp_path / "results.sqlite")
+        store.add(record_of(run) for run in runs)
+        return store
 
+    def ids(self, runs: list[Run], store: Store) -> set[str]:
+        return {run.run.id for run in kindred([load(run) for run in runs], store)}
 
-@pytest.mark.parametrize("words", ["yesterday", "", "5", "5m", "-1d", "2026-13-01", "9999999d"])
-def test_another_word_is_no_time(words: str) -> None:
-    with pytest.raises(UsageError, match="is no time"):
-        since(words, NOW)
+    def test_a_runs_history_is_what_ran_before_of_its_kind(self, runs: list[Run], store: Store) -> None:
+        assert self.ids([runs[1]], store) == {runs[3].id, runs[4].id}
 
+    def test_a_run_that_is_shown_is_not_kindred(self, runs: list[Run], store: Store) -> None:
+        assert self.ids(runs, store) == set()
 
-@pytest.mark.parametrize("words", ["99999w", "99999d"])
-def test_the_beginning_of_all_times_is_no_error(words: str) -> None:
-    assert since(words, NOW) < NOW
+    def test_a_run_whose_directory_is_gone_is_left_out(self, runs: list[Run], store: Store) -> None:
+        (runs[4].directory / "plan.json").unlink()
+        assert self.ids([runs[1]], store) == {runs[3].id}
+
+    def test_no_store_knows_no_run(self, runs: list[Run], tmp_path: Path) -> None:
+        assert self.ids(runs, Store(tmp_path / "none.sqlite")) == set()
+
+    def test_they_make_history_and_are_not_shown_by_themselves(self, runs: list[Run], store: Store) -> None:
+        shown = [load(runs[0])]
+        page = page_of(
+            shown,
+            kindred=kindred(shown, store),
+            detect=lambda values, days: (),
+            generated="2026-10-20T06:00:00+00:00",
+            hidl="1",
+            selection="",
+        )
+        assert [run.id for run in page.runs] == [runs[0].id]
+        assert [len(trend.points) for trend in page.trends] == [4, 4]
+        assert (page.standings[0].in_a_row, page.standings[0].since[:10]) == (4, "2026-09-01")
+        assert f'href="#run-{runs[4].id}"' not in to_html(page)
 
 
 def test_the_title_says_what_was_chosen() -> None:
