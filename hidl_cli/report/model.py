@@ -54,11 +54,11 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Measured:
-    """One metric of one step: ``step`` in words, ``value`` a number in ``unit`` or, for a checksum, text."""
+    """One metric at one size: ``size`` in words, ``values`` of the repetitions: numbers or, for checksums, text."""
 
-    step: str
+    size: str
     metric: str
-    value: float | str
+    values: tuple[float | str, ...]
     unit: str
 
 

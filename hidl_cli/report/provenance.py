@@ -102,13 +102,15 @@ def _why(loaded: Loaded) -> tuple[str, str | None]:
 
 
 def _measured(loaded: Loaded) -> Iterator[Measured]:
-    """The metrics of all steps, in their order."""
+    """The metrics of each size, the repetitions together; sizes and metrics in their order."""
+    found: dict[tuple[int, str, str], list[float | str]] = {}
     for step in loaded.steps:
-        size, unit = step[loaded.plan.unit], loaded.plan.unit
-        name = f"{counted(size, unit)}, repetition {step.get('repetition')}"
-        for metric, found in step["metrics"].items():
-            value = found["value"]
-            yield Measured(name, metric, value if isinstance(value, (int, float)) else str(value), found["unit"])
+        for metric, measured in step["metrics"].items():
+            value = measured["value"]
+            values = found.setdefault((step[loaded.plan.unit], metric, str(measured["unit"])), [])
+            values.append(value if isinstance(value, (int, float)) else str(value))
+    for (size, metric, unit), values in found.items():
+        yield Measured(counted(size, loaded.plan.unit), metric, tuple(values), unit)
 
 
 def _pairs(values: Mapping[str, Any]) -> Pairs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 MINUS = "\N{MINUS SIGN}"
@@ -18,6 +19,12 @@ def number(value: float) -> str:
         return f"{value:.3e}"
     text = f"{value:,.{max(0, 3 - exponent)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def listed(values: Sequence[float | str]) -> str:
+    """Several values in a row: numbers, or the beginnings of checksums; what all have in common is told once."""
+    told = [value[:16] if isinstance(value, str) else number(value) for value in values]
+    return told[0] if len(set(values)) == 1 and len(values) > 1 and isinstance(values[0], str) else "  ".join(told)
 
 
 def short(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,14 +19,20 @@ from hidl_cli.report.page import to_html
 from hidl_cli.results.changepoints import find_steps
 
 
-@pytest.fixture(scope="module")
-def made_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[example.Nights]:
-    """Makes run directories below ``<tmp>/state/hidl/runs``, with a configuration of its own."""
-    root = tmp_path_factory.mktemp("report")
+@contextmanager
+def _nights(root: Path) -> Iterator[example.Nights]:
+    """Makes run directories below ``root``, with a configuration of its own."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("CONFIG", "STATE", "DATA", "CACHE"):
             patch.setenv(f"XDG_{name}_HOME", str(root / name.lower()))
         yield example.Nights(root / "state" / "hidl" / "runs", root / "config" / "hidl")
+
+
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[example.Nights]:
+    """Makes run directories of a made-up site."""
+    with _nights(tmp_path_factory.mktemp("report")) as nights:
+        yield nights
 
 
 @pytest.fixture
@@ -34,15 +41,16 @@ def nights(made_up: example.Nights, tmp_path: Path) -> example.Nights:
     return replace(made_up, root=tmp_path / "runs")
 
 
-@pytest.fixture(scope="module")
-def season(made_up: example.Nights) -> list[Run]:
-    """Three weeks of nightlies; the stack is upgraded in the 15th."""
-    return example.season(made_up, length=21)
+@pytest.fixture(scope="session")
+def season(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Three weeks of nightlies; the stack is upgraded in the 15th. They are made once: tests only read them."""
+    with _nights(tmp_path_factory.mktemp("season")) as nights:
+        return example.season(nights, length=21)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def page(season: list[Run]) -> Page:
-    """The page about them; a change is where the stack was upgraded."""
+    """The page about them."""
     return page_of(
         [load(run) for run in season],
         detect=find_steps,
@@ -52,7 +60,7 @@ def page(season: list[Run]) -> Page:
     )
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def html(page: Page) -> str:
     """The same as HTML."""
     return to_html(page)

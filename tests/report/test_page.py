@@ -96,7 +96,7 @@ def test_no_element_has_a_style_or_a_handler_of_its_own(html: str) -> None:
 
 
 def test_it_is_small(html: str, page: Page) -> None:
-    assert len(html.encode()) / len(page.runs) < 20_000  # 50 runs: below 1 MB
+    assert len(html.encode()) / len(page.runs) < 15_000  # 50 runs: below 750 kB
 
 
 def test_it_is_the_same_whenever_it_is_made(html: str, page: Page) -> None:

@@ -57,6 +57,20 @@ def test_an_axis_gets_short_numbers(value: float, read: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "read"),
+    [
+        ((1.5, 2500.0), "1.5  2,500"),
+        ((1.5, 1.5), "1.5  1.5"),
+        (("9f2c41" * 8, "9f2c41" * 8), "9f2c419f2c419f2c"),
+        (("a", "b"), "a  b"),
+        ((), ""),
+    ],
+)
+def test_repetitions_stand_in_a_row_and_equal_checksums_once(values: tuple[float | str, ...], read: str) -> None:
+    assert text.listed(values) == read
+
+
+@pytest.mark.parametrize(
     ("seconds", "read"), [(None, ""), (4.25, "4.2 s"), (59.96, "60 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")]
 )
 def test_a_duration_is_read_in_two_units(seconds: float | None, read: str) -> None:
