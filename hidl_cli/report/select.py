@@ -8,7 +8,8 @@ from datetime import datetime
 from itertools import islice
 from pathlib import Path
 
-from hidl_cli.errors import HidlError, SchedulerUnreachable
+from hidl_cli import paths
+from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run, all_runs, find
 from hidl_cli.record.state import Status
 from hidl_cli.report.loaded import Loaded, load
@@ -65,11 +66,17 @@ def loaded(runs: Sequence[Run]) -> tuple[list[Loaded], list[str]]:
 
 
 def _refreshed(runs: Sequence[Run]) -> tuple[dict[Run, Status], list[str]]:
-    """What the schedulers say of those that have not ended, and a verdict on those that have."""
+    """What the schedulers say of those that have not ended, and a verdict on those that have.
+
+    Only of this user's own runs: a directory that was copied here is left as it is, and its job is not known here.
+    """
     statuses: dict[Run, Status] = {}
     notes = []
     open_ones = []
+    own = paths.runs().resolve()
     for run in runs:
+        if run.directory.resolve().parent != own:
+            continue
         try:
             status = run.status()
             if status.state.is_final:
@@ -80,7 +87,7 @@ def _refreshed(runs: Sequence[Run]) -> tuple[dict[Run, Status], list[str]]:
             notes.append(f"run {run.id}: {error.message}")
     try:
         statuses = dict(zip(open_ones, refresh(open_ones), strict=True)) if open_ones else {}
-    except SchedulerUnreachable as error:
+    except HidlError as error:
         notes.append(f"runs that have not ended are shown as their jobs said last: {error.message}")
     return statuses, notes
 

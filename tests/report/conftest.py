@@ -36,9 +36,10 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[example.Nights
 
 
 @pytest.fixture
-def nights(made_up: example.Nights, tmp_path: Path) -> example.Nights:
-    """The same, with runs of the test's own."""
-    return replace(made_up, root=tmp_path / "runs")
+def nights(made_up: example.Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> example.Nights:
+    """The same, with runs of the test's own, which are all that this user has."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return replace(made_up, root=tmp_path / "hidl" / "runs")
 
 
 @pytest.fixture(scope="session")

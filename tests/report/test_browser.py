@@ -226,6 +226,8 @@ def test_it_prints_in_black_on_white_without_its_controls(tab: Tab, file: Path) 
     tab.open(file)
     assert tab.value("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
     assert tab.value("document.getElementById('theme').checkVisibility()") is False
+    tab.open(file, width=720)  # about A4 without its margins
+    assert tab.value("document.documentElement.scrollWidth") <= 720
     tab.emulate(prefers_color_scheme="light")
     pages = tab.pdf().count(b"/Type /Page\n")
     assert 5 < pages < 40

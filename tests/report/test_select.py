@@ -12,6 +12,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
 from hidl_cli.report.build import page_of
 from hidl_cli.report.loaded import load
+from hidl_cli.report.model import Outcome
 from hidl_cli.report.page import to_html
 from hidl_cli.report.select import chosen, in_words, kindred, loaded
 from hidl_cli.results.extract import record_of
@@ -64,6 +65,23 @@ def test_a_run_that_ended_while_nobody_followed_it_is_judged(runs: list[Run]) ->
     (runs[0].directory / "verdict.json").unlink()
     (found, *_), _notes = loaded(runs[:1])
     assert found.verdict["reason"] == "one size only: there is no scaling to judge"
+
+
+def test_a_directory_that_was_copied_is_left_as_it_is(nights: example.Nights, tmp_path: Path) -> None:
+    ended = nights.run(PINGPONG, 0, nights.pingpong())
+    (ended.directory / "verdict.json").unlink()
+    copied = Run(ended.directory.rename(tmp_path / ended.id))
+    (found,), notes = loaded([copied])
+    assert (found.outcome, notes) == (Outcome.UNJUDGED, [])
+    assert copied.document("verdict") is None
+
+
+def test_a_scheduler_that_does_not_answer_is_told(nights: example.Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = nights.run(PINGPONG, 0, nights.pingpong(), state=State.RUNNING)
+    monkeypatch.setenv("PATH", "/nowhere")
+    (found,), (note,) = loaded([run])
+    assert found.outcome is Outcome.ACTIVE
+    assert note.startswith("runs that have not ended are shown as their jobs said last: ")
 
 
 def test_a_job_whose_scheduler_is_not_here_is_shown_as_it_was_said_last(nights: example.Nights) -> None:
