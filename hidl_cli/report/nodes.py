@@ -77,10 +77,12 @@ def _by_host(run: Loaded, metric: str) -> Iterator[tuple[str, float]]:
         if found is None or not hosts:
             continue
         ranks = found.get("ranks")
+        measured: list[tuple[str, object]] = []
         if ranks is not None and max(ranks, default=0) < len(hosts):
-            yield from ((hosts[rank], float(v)) for rank, v in zip(ranks, found["samples"], strict=True))
+            measured = [(hosts[rank], sample) for rank, sample in zip(ranks, found["samples"], strict=True)]
         elif len(set(hosts)) == 1 and step.get(run.plan.unit) == smallest:
-            yield hosts[0], float(found["value"])
+            measured = [(hosts[0], found["value"])]
+        yield from ((host, float(value)) for host, value in measured if isinstance(value, (int, float)))
 
 
 def _rates(values: Mapping[str, float], better: str) -> dict[str, float]:

@@ -79,9 +79,9 @@ def test_a_directory_that_was_copied_is_left_as_it_is(nights: example.Nights, tm
 def test_a_scheduler_that_does_not_answer_is_told(nights: example.Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     run = nights.run(PINGPONG, 0, nights.pingpong(), state=State.RUNNING)
     monkeypatch.setenv("PATH", "/nowhere")
-    (found,), (note,) = loaded([run])
+    (found,), _ = loaded([run])
     assert found.outcome is Outcome.ACTIVE
-    assert note.startswith("runs that have not ended are shown as their jobs said last: ")
+    assert str(found.status.reason).startswith("Slurm does not answer")
 
 
 def test_a_job_whose_scheduler_is_not_here_is_shown_as_it_was_said_last(nights: example.Nights) -> None:
