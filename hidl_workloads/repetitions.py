@@ -79,8 +79,8 @@ def enough(
 
     ``efficiencies``: of each scaled step, those of its rounds so far. It stops, at one of ``looks(rounds)``, when one
     step lies below the target for certain (the study fails), when all lie above it (it passes), when every efficiency
-    is known to ±0.5 % (it is too near to the target to be told from it), or when the rounds are spent. ``certain``
-    is what ``confidence`` says, so looking often does not make wrong verdicts frequent.
+    is known to ±0.5 % (it is too near to the target to be told from it), or when the rounds are spent. How certain
+    that must be is what ``confidence`` says, so looking often does not make wrong verdicts frequent.
     """
     done, planned = min(map(len, efficiencies), default=0), looks(rounds)
     if done >= rounds:

@@ -14,7 +14,11 @@ from hidl_cli.commands import (
     config,
     install,
     logs,
+<<<<<<< HEAD
     report,
+=======
+    regression,
+>>>>>>> main
     results,
     run,
     site,
@@ -64,7 +68,12 @@ app.command()(status.status)
 app.command()(logs.logs)
 app.command()(status.cancel)
 app.command()(status.resume)
+<<<<<<< HEAD
 app.command()(report.report)
+=======
+results.app.command()(regression.compare)
+results.app.command()(regression.history)
+>>>>>>> main
 app.add_typer(results.app, name="results")
 app.add_typer(stack.app, name="stack")
 app.add_typer(workload.app, name="workload")

@@ -69,7 +69,7 @@ def list_(
     from hidl_cli.results.listing import document_of
 
     filters = Filters(workload=workload, site=site, stack=stack, metric=metric, host=host, since=_since(since))
-    store = _store()
+    store = open_store()
     found = [document_of(store, run, metric=metric) for run in store.runs(filters, limit=limit)]
     if json:
         emit_json("hidl.results/1", results=found)
@@ -89,7 +89,7 @@ def show(
     from hidl_cli.commands.tables import show_result
     from hidl_cli.results.listing import document_of
 
-    store = _store()
+    store = open_store()
     document = document_of(store, store.find(run))
     if json:
         emit_json("hidl.result/1", **document)
@@ -123,7 +123,7 @@ def export(
     filters = Filters(
         workload=workload, site=site, stack=stack, metric=metric, series=series, host=host, since=_since(since)
     )
-    count = write(_store().samples(filters), chosen.value, output)
+    count = write(open_store().samples(filters), chosen.value, output)
     if output is not None:
         say(f"{_count(count, 'sample')} in {output}")
 
@@ -170,7 +170,7 @@ def _since(text: str | None) -> datetime | None:
     return None if text is None else moment(text)
 
 
-def _store() -> Store:
+def open_store() -> Store:
     """The store, brought up to date; where that cannot be, what there is will do, and it is said."""
     from hidl_cli.commands.render import say
     from hidl_cli.errors import HidlError, MissingPrecondition

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, SubmitRefused
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.runs.metrics import read_metrics, unequal
+from hidl_cli.runs.measured import measured
+from hidl_cli.runs.metrics import unequal
 from hidl_cli.runs.plan import Plan
 
 if TYPE_CHECKING:
+    from hidl_cli.results.baselines import Earlier
     from hidl_cli.results.scaling import Study
+    from hidl_cli.runs.workload import Scaling
 
 _TAIL_LINES = 15
 
@@ -55,7 +58,7 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
 
 def _conclude(run: Run, plan: Plan) -> Conclusion:
     try:
-        steps = _steps(run, plan)
+        steps = measured(run, plan)
     except MetricMissing as error:
         _keep(run, "fail", error.message, error.hint, None)
         raise
@@ -64,18 +67,6 @@ def _conclude(run: Run, plan: Plan) -> Conclusion:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
     _keep(run, conclusion.verdict, conclusion.reason, conclusion.hint, _study_document(conclusion.study))
     return conclusion
-
-
-def _steps(run: Run, plan: Plan) -> list[dict[str, Any]]:
-    return [
-        {
-            plan.unit: step.size,
-            "ranks": step.placement.ranks,
-            "repetition": step.repetition,
-            "metrics": read_metrics(run.metrics_file(number), plan.workload.metrics, ranks=step.placement.ranks),
-        }
-        for number, step in enumerate(plan.steps, start=1)
-    ]
 
 
 def _study_document(study: Study | None) -> dict[str, Any] | None:
@@ -107,20 +98,52 @@ def _judge(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
         reason = f"{held}one size only: there is no scaling to judge"
         return Conclusion("pass" if agreed else None, reason, None, steps, None)
-    from hidl_cli.results.scaling import Observation, judge
+    try:
+        study = _study(plan, scaling, plan.target, steps)
+    except ValueError as error:  # too little history, a copy without its host
+        hint = "measure a baseline in the same allocation: --baseline single"
+        return Conclusion("inconclusive", str(error), hint, steps, None)
+    return Conclusion(study.verdict, study.reason, study.hint, steps, study)
 
-    study = judge(
+
+def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
+    """The study of what was measured, against the plan's baseline; ``ValueError`` where it cannot be made."""
+    from hidl_cli.results.scaling import Observation, judge
+    from hidl_workloads.repetitions import looks
+
+    before = _earlier(plan, scaling.metric) if plan.baseline == "history" else None
+    observations = [
+        Observation(
+            step=step[plan.unit],
+            round=step["repetition"],
+            value=step["metrics"][scaling.metric]["value"],
+            kind="copy" if "copy" in step else "step",
+            hosts=tuple(step["hosts"]),
+        )
+        for step in steps
+    ]
+    return judge(
         kind=scaling.kind,
-        target=plan.target,
+        target=target,
         metric=scaling.metric,
         unit=plan.workload.metrics[scaling.metric].unit,
         step_unit=plan.unit,
-        observations=[
-            Observation(step=step[plan.unit], round=step["repetition"], value=step["metrics"][scaling.metric]["value"])
-            for step in steps
-        ],
+        observations=[each for each in observations if before is None or each.step != before.step],
+        earlier=before,
+        looks=len(looks(plan.repetitions)) if plan.until_settled else 1,
     )
-    return Conclusion(study.verdict, study.reason, study.hint, steps, study)
+
+
+def _earlier(plan: Plan, metric: str) -> Earlier:
+    """What the smallest size reached in earlier runs of the same series, as the store knows them."""
+    from hidl_cli.results.baselines import earlier
+    from hidl_cli.results.extract import series_of
+    from hidl_cli.results.filters import Filters
+    from hidl_cli.results.store import Store
+
+    smallest = min(plan.steps, key=lambda step: step.size)
+    samples = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
+    return earlier(samples, metric, step=smallest.size, before=plan.run)
 
 
 def error_of(run: Run, status: Status) -> HidlError:

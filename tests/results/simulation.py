@@ -1,6 +1,6 @@
 """Simulated studies: how often the interval holds the truth, and how often the verdict is wrong.
 
-``PYTHONPATH=. python tests/results/simulation.py`` prints the tables of docs/explanation/verdict.md in about a minute.
+``PYTHONPATH=. python tests/results/simulation.py`` prints the tables of docs/explanation/verdict.md in a few minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidl_cli.results.scaling import Observation, judge
-from hidl_workloads.repetitions import half_widths
+from hidl_workloads.repetitions import enough, half_widths, looks
 
 Array = NDArray[Any]
 Noise = Callable[[np.random.Generator, tuple[int, int]], Array]
@@ -69,28 +69,55 @@ def _chunks(samples: Array) -> list[Array]:
 
 
 def verdicts(
-    efficiency: float, *, noise: float, studies: int, target: float = 0.8, n: int = 5, steps: int = 1, seed: int = 1
+    efficiency: float,
+    *,
+    noise: float,
+    studies: int,
+    target: float = 0.8,
+    n: int = 5,
+    steps: int = 1,
+    sequential: bool = False,
+    seed: int = 1,
 ) -> dict[str, float]:
     """Share of each verdict over weak-scaling studies whose scaled steps all have the true ``efficiency``.
 
-    ``noise`` is the standard deviation of the logarithm of one measured throughput.
+    ``noise`` is the standard deviation of the logarithm of one measured throughput. ``sequential``: a study is looked
+    at as it goes on, and stopped as soon as it is settled, after ``n`` rounds at the latest; ``rounds`` is then how
+    many it took on average.
     """
     random = np.random.default_rng(seed)
     sizes = 2 ** np.arange(steps + 1)
     truth = 100.0 * sizes * np.where(sizes == 1, 1, efficiency)
     count: Counter[str | None] = Counter()
+    taken = 0
     for _ in range(studies):
         measured = truth * np.exp(noise * random.standard_normal((n, steps + 1)))
+        rounds = _stopped(measured / sizes, target) if sequential else n
+        taken += rounds
         observations = [
             Observation(int(size), round_, float(value))
-            for round_, row in enumerate(measured, 1)
+            for round_, row in enumerate(measured[:rounds], 1)
             for size, value in zip(sizes, row, strict=True)
         ]
         study = judge(
-            kind="weak", target=target, metric="rate", unit="1/s", step_unit="ranks", observations=observations
+            kind="weak",
+            target=target,
+            metric="rate",
+            unit="1/s",
+            step_unit="ranks",
+            observations=observations,
+            looks=len(looks(n)) if sequential else 1,
         )
         count[study.verdict] += 1
-    return {verdict: count[verdict] / studies for verdict in ("pass", "fail", "inconclusive")}
+    shares = {verdict: count[verdict] / studies for verdict in ("pass", "fail", "inconclusive")}
+    return {**shares, "rounds": taken / studies} if sequential else shares
+
+
+def _stopped(per_rank: Array, target: float) -> int:
+    """After how many rounds a study stops whose throughputs these are, by round and step."""
+    efficiencies = per_rank[:, 1:] / per_rank[:, :1]
+    most = len(efficiencies)
+    return next(n for n in looks(most) if enough(efficiencies[:n].T.tolist(), target, rounds=most).stop)
 
 
 def main() -> None:
@@ -109,7 +136,22 @@ def main() -> None:
             shares = verdicts(0.8 * ratio, noise=deviation, studies=2000)
             print(f"| {ratio:.2f} | {deviation:.0%} | " + " | ".join(f"{s:.3f}" for s in shares.values()) + " |")
     print()
-    print(f"4 steps, all at the target, noise 2%: {verdicts(0.8, noise=0.02, steps=4, studies=2000)}")
+    print("| steps at the target | repetitions | pass | fail | inconclusive |")
+    print("|---|---|---|---|---|")
+    for steps, n in ((1, 3), (1, 5), (1, 10), (2, 5), (4, 5), (8, 5)):
+        shares = verdicts(0.8, noise=0.02, steps=steps, n=n, studies=2000)
+        print(f"| {steps} | {n} | " + " | ".join(f"{s:.3f}" for s in shares.values()) + " |")
+    print()
+    print("| true efficiency / target | noise | at most | pass | fail | inconclusive | rounds |")
+    print("|---|---|---|---|---|---|---|")
+    for ratio, deviation, most in (
+        *((1.0, 0.02, most) for most in (5, 12, 40)),
+        *((ratio, deviation, 20) for deviation in (0.02, 0.05) for ratio in (0.9, 0.95, 0.98, 1.02, 1.05, 1.1)),
+    ):
+        shares = verdicts(0.8 * ratio, noise=deviation, n=most, sequential=True, studies=2000)
+        rounds = f"{shares.pop('rounds'):.1f}"
+        print(f"| {ratio:.2f} | {deviation:.0%} | {most} | " + " | ".join(f"{s:.3f}" for s in shares.values()), end="")
+        print(f" | {rounds} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,208 @@
+"""``hidl results compare`` and ``hidl results history``: did something become slower, and when?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hidl_cli.commands.arguments import JsonOption, moment
+from hidl_cli.commands.results import MetricOption, open_store
+from hidl_cli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from hidl_cli.results.changepoints import History
+    from hidl_cli.results.changepoints import Step as Change
+    from hidl_cli.results.compare import Comparison, Difference
+    from hidl_cli.results.filters import Filters
+    from hidl_cli.results.samples import Sample
+    from hidl_cli.results.store import Store
+
+_NAMES = "a run's id (its begin or end), a series (its begin), or a workload"
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help=f"What it was before: {_NAMES}.")],
+    b: Annotated[str | None, typer.Argument(metavar="[B]", help="What it is now (default: A, split by time).")] = None,
+    *,
+    before: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of A, what was planned before (default: --since).")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Of B, what was planned since (default: --before).")
+    ] = None,
+    metric: MetricOption = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=100, metavar="PERCENT", help="A worsening by less is the same.")
+    ] = 3.0,
+    json: JsonOption = False,
+) -> None:
+    """Is B different from A, metric by metric? Ends with 10 where B is worse, with 11 where that cannot be told."""
+    from hidl_cli.commands.render import emit_json
+    from hidl_cli.results import compare as comparing
+
+    if b is None and before is None and since is None:
+        raise UsageError("there is only one thing to compare", hint="name a second one, or split by --since TIME")
+    store = open_store()
+    upper, lower = (moment(text) if text else None for text in (before or since, since or before))
+    left = _samples(store, a, metric, before=upper)
+    right = _samples(store, b or a, metric, since=lower)
+    for name, samples in ((a, left), (b or a, right)):
+        if not samples:
+            raise UsageError(f"{name} has no samples there", hint="hidl results list")
+    try:
+        comparison = comparing.compare(left, right, tolerance=tolerance / 100)
+    except ValueError as error:
+        raise UsageError(f"{a} and {b or a} cannot be compared: {error}") from error
+    if json:
+        emit_json("hidl.comparison/1", a=a, b=b or a, **_plain(comparison))
+    else:
+        _show_comparison(comparison)
+    code = {"worse": ExitCode.BELOW_TARGET, "inconclusive": ExitCode.INCONCLUSIVE}.get(comparison.outcome)
+    if code:
+        raise typer.Exit(code)
+
+
+def history(
+    name: Annotated[str, typer.Argument(metavar="SERIES|WORKLOAD", help="A series (its begin), or a workload.")],
+    *,
+    metric: MetricOption = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs planned since.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Show each metric over time: the runs at which it changed, by how much, and what else changed there."""
+    from hidl_cli.commands.render import emit_json
+    from hidl_cli.results.changepoints import histories
+
+    samples = _samples(open_store(), name, metric, since=moment(since) if since else None)
+    if not samples:
+        raise UsageError(f"{name} has no samples there", hint="hidl results list")
+    found = histories(samples, metric=metric)
+    if json:
+        emit_json("hidl.history/1", histories=[_plain(one) for one in found])
+    else:
+        _show_histories(found)
+
+
+def _samples(
+    store: Store, name: str, metric: str | None, *, before: datetime | None = None, since: datetime | None = None
+) -> list[Sample]:
+    """The steps' samples of what is called so, planned in that time."""
+    from hidl_cli.results.measures import instant
+
+    filters = replace(_named(store, name), metric=metric, since=since, until=before)
+    found = store.samples(filters)
+    return [sample for sample in found if before is None or instant(sample.created) < before]
+
+
+def _named(store: Store, name: str) -> Filters:
+    """What is called so: a workload, a series or a run."""
+    from hidl_cli.results.filters import Filters
+
+    series = store.series()
+    if any(one.workload == name for one in series):
+        return Filters(workload=name, of_ranks=False)
+    fitting = {one.series for one in series if one.series.startswith(name)}
+    if len(fitting) > 1:
+        raise UsageError(f"{len(fitting)} series begin with {name!r}: {', '.join(sorted(fitting)[:5])}")
+    if fitting:
+        return Filters(series=fitting.pop(), of_ranks=False)
+    return Filters(run=store.find(name).run, of_ranks=False)
+
+
+def _plain(value: Comparison | History) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    document = asdict(value)
+    for difference in document.get("differences", ()):
+        difference["measure"] = difference["measure"]._asdict()
+    for key in ("only_in_a", "only_in_b"):
+        if key in document:
+            document[key] = [measure._asdict() for measure in document[key]]
+    if "measure" in document:
+        document["measure"] = document["measure"]._asdict()
+    return document
+
+
+def _show_comparison(comparison: Comparison) -> None:
+    from hidl_cli.commands.render import say
+    from hidl_cli.commands.tables import show_table
+
+    show_table([_difference(difference) for difference in comparison.differences])
+    for difference in comparison.differences:
+        measure = difference.measure
+        if difference.outcome != "same":
+            at = f"{measure.workload} on {measure.ranks} rank(s)"
+            say(f"{difference.outcome}: {measure.metric} of {at}: {difference.reason}")
+    for side, measures in (("A", comparison.only_in_a), ("B", comparison.only_in_b)):
+        if measures:
+            say(f"only in {side}: " + ", ".join(f"{m.metric} on {m.ranks} rank(s)" for m in measures))
+
+
+def _difference(difference: Difference) -> dict[str, Any]:
+    measure = difference.measure
+    return {
+        "workload": measure.workload,
+        "nodes": measure.nodes,
+        "ranks": measure.ranks,
+        "metric": measure.metric,
+        "n": f"{difference.count_a}, {difference.count_b} {difference.independent}",
+        "A": f"{difference.median_a:.4g}",
+        "B": f"{difference.median_b:.4g}",
+        "shift": f"{difference.shift:+.1%}",
+        "95 % interval": _interval(difference.interval),
+        "p": f"{difference.p_holm:.2g}",
+        "effect": f"{difference.effect:+.2f} {difference.effect_in_words}",
+        "": difference.outcome,
+    }
+
+
+def _interval(interval: Any) -> str:
+    return f"{interval.low:+.1%} to {interval.high:+.1%}" if interval else "-"
+
+
+def _show_histories(histories: list[History]) -> None:
+    from hidl_cli.commands.render import say
+    from hidl_cli.commands.tables import show_table
+
+    show_table(
+        [
+            {
+                "series": history.measure.series[:8],
+                "workload": history.measure.workload,
+                "site": history.site,
+                "ranks": history.measure.ranks,
+                "metric": history.measure.metric,
+                "runs": len(history.values),
+                "last": f"{history.values[-1]:.4g} {history.unit}",
+                "noise": "-" if history.noise is None else f"{history.noise:.1%}",
+                "steps": "-" if history.reason else len(history.steps),
+            }
+            for history in histories
+        ]
+    )
+    changes = [_change(history, step) for history in histories for step in history.steps]
+    if changes:
+        show_table(changes)
+    for reason in dict.fromkeys(history.reason for history in histories if history.reason):
+        say(reason)
+
+
+def _change(history: History, step: Change) -> dict[str, Any]:
+    what = {None: "different", True: "worse", False: "better"}
+    return {
+        "since": step.created[:10],
+        "run": step.run,
+        "series": history.measure.series[:8],
+        "metric": history.measure.metric,
+        "change": f"{step.change:+.1%}",
+        "95 % interval": _interval(step.interval),
+        "": what[step.worse],
+        "what changed there": "; ".join(
+            f"{one.what}: {one.before or 'none'} -> {one.after or 'none'}" for one in step.circumstances
+        )
+        or "nothing that was recorded",
+    }

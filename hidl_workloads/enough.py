@@ -1,0 +1,99 @@
+"""Decide inside a job, between two rounds of a scaling study, whether it has been measured often enough.
+
+::
+
+    python -m hidl_workloads.enough RUN_DIRECTORY ROUNDS_DONE [--seconds-left S]
+
+Ends with status 0 where the study is settled (or there is no time for another round), and leaves ``enough.json`` in
+the run's directory; with 1 where it is to go on, and with 2 where it cannot tell, which is no reason to stop. It reads
+``plan.json`` and the metrics that the steps left; of hidl it needs nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hidl_workloads.metrics import write_json
+from hidl_workloads.repetitions import Decision, enough
+
+SCHEMA = "hidl.enough/1"
+
+_STOP, _GO_ON, _CANNOT_TELL = 0, 1, 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Decide, print why, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="hidl_workloads.enough", description="Is a scaling study settled?")
+    parser.add_argument("directory", type=Path, help="the run's")
+    parser.add_argument("rounds", type=int, help="how many rounds are done")
+    parser.add_argument("--seconds-left", type=float, default=math.inf, help="until the job's time limit")
+    options = parser.parse_args(arguments)
+    try:
+        decision = decide(options.directory, options.rounds, seconds_left=options.seconds_left)
+    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+        print(f"hidl: whether the study is settled cannot be told: {error!r}", file=sys.stderr)
+        return _CANNOT_TELL
+    print(f"# {'enough' if decision.stop else 'going on'}: {decision.why}")
+    if decision.stop:
+        document = {"schema": SCHEMA, "rounds": options.rounds, "why": decision.why}
+        write_json(options.directory / "enough.json", document)
+    return _STOP if decision.stop else _GO_ON
+
+
+def decide(directory: Path, rounds: int, *, seconds_left: float = math.inf) -> Decision:
+    """Return whether the study in ``directory`` is settled by its first ``rounds`` rounds.
+
+    Raises ``OSError`` and ``ValueError`` for files that are not there or are no such documents, ``KeyError`` and
+    ``TypeError`` for such as lack what is needed.
+    """
+    plan = _read(directory / "plan.json")
+    planned = max(step["repetition"] for step in plan["steps"])
+    decision = enough(_efficiencies(directory, plan, rounds), float(plan["target"]), rounds=planned)
+    one_round = (time.time() - float(_read(directory / "status.json")["started"])) / max(1, rounds)
+    if not decision.stop and one_round > seconds_left:
+        return Decision(True, f"a round takes {one_round:.0f} s, and {seconds_left:.0f} s are left")
+    return decision
+
+
+def _efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> list[list[float]]:
+    """The efficiency of each scaled step by round, against the smallest step or the sum of copies."""
+    scaling = plan["workload"]["scaling"]
+    sign = 1 if scaling["kind"] == "weak" else -1
+    rates: dict[int, dict[int, float]] = {}
+    limits: dict[int, float] = {}
+    size = min(step["size"] for step in plan["steps"])
+    for number, step in enumerate(plan["steps"], start=1):
+        if step["repetition"] > rounds:
+            continue
+        place = directory / "steps" / str(number)
+        copies = step.get("copies") or 0
+        if copies:
+            each = [_value(place / "copies" / str(copy), scaling["metric"]) ** sign for copy in range(1, copies + 1)]
+            limits[step["repetition"]] = math.fsum(each) / copies
+        else:
+            rate = _value(place, scaling["metric"]) ** sign
+            rates.setdefault(step["size"], {})[step["repetition"]] = rate
+    baseline = limits or rates.pop(size)
+    return [
+        [by_round[r] * size / (n * baseline[r]) for r in range(1, rounds + 1)] for n, by_round in sorted(rates.items())
+    ]
+
+
+def _value(step: Path, metric: str) -> float:
+    document = _read(step / "metrics.json")
+    return next(float(found["value"]) for found in document["metrics"] if found["name"] == metric)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
