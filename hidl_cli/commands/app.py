@@ -14,11 +14,8 @@ from hidl_cli.commands import (
     config,
     install,
     logs,
-<<<<<<< HEAD
-    report,
-=======
     regression,
->>>>>>> main
+    report,
     results,
     run,
     site,
@@ -68,12 +65,9 @@ app.command()(status.status)
 app.command()(logs.logs)
 app.command()(status.cancel)
 app.command()(status.resume)
-<<<<<<< HEAD
 app.command()(report.report)
-=======
 results.app.command()(regression.compare)
 results.app.command()(regression.history)
->>>>>>> main
 app.add_typer(results.app, name="results")
 app.add_typer(stack.app, name="stack")
 app.add_typer(workload.app, name="workload")
