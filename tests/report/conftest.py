@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import example
 import pytest
-from browser import Tab, browser, program
 
 from hidl_cli.record.run import Run
 from hidl_cli.report.build import page_of
@@ -17,6 +15,8 @@ from hidl_cli.report.loaded import load
 from hidl_cli.report.model import Page
 from hidl_cli.report.page import to_html
 from hidl_cli.results.changepoints import find_steps
+from tests.report import example
+from tests.report.browser import Tab, browser, program
 
 
 @contextmanager

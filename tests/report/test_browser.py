@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from browser import Tab
+
+from tests.report.browser import Tab
 
 WIDTHS = [320, 360, 768, 1280]
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-import example
 import pytest
 
 from hidl_cli.record.run import Run
@@ -17,6 +16,7 @@ from hidl_cli.report.model import Curve, HeatMap, Outcome, Page, Standing, Trend
 from hidl_cli.report.nodes import slow_hosts
 from hidl_cli.results.scaling import Observation, judge, to_json
 from hidl_cli.runs.prepare import Request
+from tests.report import example
 
 STUDY = Request("resnet50", scale="1,2", repeat=3, target=0.8, ranks_per_node=4)
 

@@ -10,9 +10,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import example
 import pytest
-from browser import Tab
 
 from hidl_cli.record.state import State
 from hidl_cli.report.build import page_of
@@ -21,6 +19,8 @@ from hidl_cli.report.model import Page
 from hidl_cli.report.page import shade, to_html
 from hidl_cli.runs.plan import Step
 from hidl_cli.runs.prepare import Request
+from tests.report import example
+from tests.report.browser import Tab
 
 HOSTILE = [
     "</script><script>alert(1)</script>",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from pathlib import Path
 
-import example
 import pytest
 
 from hidl_cli.record.run import Run
@@ -18,6 +17,7 @@ from hidl_cli.report.select import chosen, in_words, kindred, loaded
 from hidl_cli.results.extract import record_of
 from hidl_cli.results.store import Store
 from hidl_cli.runs.prepare import Request
+from tests.report import example
 
 PINGPONG = Request("pingpong", nodes=2)
 
