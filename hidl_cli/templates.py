@@ -1,4 +1,4 @@
-"""Jinja2 over the shipped ``templates/``, with the borders to shells and to Tcl built in."""
+"""Jinja2 over the shipped ``templates/``, with the borders to shells, to Tcl and to HTML built in."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from hidl_cli import paths
+from hidl_cli.inputs.findings import visible
 from hidl_cli.quoting import comment, sh, sh_line, tcl, word
 
 
@@ -31,6 +32,19 @@ def render_modulefile(template: str, values: Mapping[str, Any]) -> str:
 def render_configuration(template: str, values: Mapping[str, Any]) -> str:
     """Render a configuration file of a daemon: each value must be one plain word, for these files know no quoting."""
     return _render(template, values, word)
+
+
+def render_page(template: str, values: Mapping[str, Any]) -> str:
+    """Render HTML: whatever a ``{{ }}`` prints is escaped, its control characters made visible, but for ``Markup``."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(paths.shipped() / "templates"),
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: value if isinstance(value, Markup) else visible(str(value)),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=True,
+    )
+    return environment.get_template(template).render(values)
 
 
 def _render(template: str, values: Mapping[str, Any], quote: Callable[[str], str]) -> str:
