@@ -34,6 +34,8 @@ _OF_REFRAME = re.compile(
     r"|#BSUB -(J|o|e|W|q|P|G|U)\b"
 )
 _END_SECONDS = 60.0
+#: Names the file that lists the runs of one validation, one a line, so that whoever interrupts it can end them.
+RUNS_FILE = "HIDL_VALIDATION_RUNS"
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,9 @@ def plan(place: Place, wish: Wish) -> Plan:
 def begin(planned: Plan) -> Run:
     """Make the run's directory, with its job script, which the check's job is to start."""
     run = create(planned, job_script(planned))
+    if RUNS_FILE in os.environ:
+        with open(os.environ[RUNS_FILE], "a", encoding="utf-8") as file:  # noqa: PTH123 - appended in one write
+            file.write(f"{run.directory}\n")
     if planned.scheduler == "local":
         # Until its process is known, this one stands for it: whoever looks meanwhile must not take it for lost.
         local.adopt(run, os.getpid())

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Selection:
         found += [f"--tag=^{re.escape(tag)}$" for tag in self.tags]
         if self.checks:
             names = "|".join(self.checks)
-            found.append(f"--name=^(?:{names})(?: |$)")
+            found.append(f"--name=^(?:{names})(?:%|$)")
         return found
 
 
@@ -80,11 +80,11 @@ def command(*arguments: str) -> list[str]:
 _MAIN = "import sys; from reframe.frontend.cli import main; sys.exit(main())"
 
 
-def environment() -> dict[str, str]:
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment as it is, without what would change ReFrame's answers; the library of checks can be imported."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RFM_")}
     path = [str(Path(__file__).parents[2]), str(shipped_checks()), kept.get("PYTHONPATH", "")]
-    return {**kept, "PYTHONPATH": os.pathsep.join(part for part in path if part), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**kept, "PYTHONPATH": os.pathsep.join(part for part in path if part), "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
 
 
 def cases(selection: Selection, directory: Path) -> list[Listed]:
@@ -115,11 +115,11 @@ def _list(selection: Selection, how: str, directory: Path, *more: str) -> list[L
 
 
 def run(
-    selection: Selection, directory: Path, *, log: Path, report: Path, meanwhile: Callable[[], object] | None = None
+    selection: Selection, directory: Path, *, log: Path, report: Path, more: Mapping[str, str] | None = None
 ) -> int:
-    """Run the checks; ReFrame's exit status, which says no more than that some failed."""
+    """Run the checks, with ``more`` variables set; ReFrame's exit status, which says no more than that some failed."""
     words = run_command(selection, directory, report)
-    return process.run(words, cwd=directory, env=environment(), log=log, check=False, meanwhile=meanwhile).status
+    return process.run(words, cwd=directory, env=environment(more), log=log, check=False).status
 
 
 def run_command(selection: Selection, directory: Path, report: Path) -> list[str]:

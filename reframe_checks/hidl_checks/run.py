@@ -53,8 +53,6 @@ class Run(rfm.RunOnlyRegressionTest):
 
     executable = "bash"
     require_reference = True
-    #: ReFrame's own launcher has no part in it: the script of the run starts the ranks.
-    local = False
 
     def wish(self):
         """What is to be run."""
