@@ -51,9 +51,7 @@ def validate(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print ReFrame's configuration and the commands, and touch nothing.")
     ] = False,
-    install_cron: Annotated[
-        bool, typer.Option("--install-cron", help="Run this very validation every night.")
-    ] = False,
+    install_cron: Annotated[bool, typer.Option("--install-cron", help="Run this very validation every night.")] = False,
     uninstall_cron: Annotated[
         bool, typer.Option("--uninstall-cron", help="Take the nightly of this site away.")
     ] = False,
@@ -177,14 +175,19 @@ def _cron(validation: Validation, *, install: bool, at: str, kind: str | None, d
     from hidl_cli.validate import cron
 
     nightly = cron.Nightly.of(validation.site.name, validation.asked, at)
-    table = cron.choose(kind)
+    table = cron.choose(kind, hypothetical=dry_run)
     if dry_run:
         write(table.text(nightly) if install else f"# without the nightly of {nightly.site}\n{table.without(nightly)}")
         return
     if install:
         table.install(nightly)
         say(f"the nightly of {nightly.site} begins at {at}, by {table.name}; what it says goes to {nightly.log}")
-        say("take it away with: hidl validate --uninstall-cron" + ("" if nightly.site == "local" else f" --site {nightly.site}"))
+        say(
+            "take it away with: hidl validate --uninstall-cron"
+            + ("" if nightly.site == "local" else f" --site {nightly.site}")
+        )
     else:
         gone = table.uninstall(nightly)
-        say(f"the nightly of {nightly.site} is taken away" if gone else f"{table.name} has no nightly of {nightly.site}")
+        say(
+            f"the nightly of {nightly.site} is taken away" if gone else f"{table.name} has no nightly of {nightly.site}"
+        )

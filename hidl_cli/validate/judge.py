@@ -15,6 +15,7 @@ from hidl_cli.runs.follow import Watch
 from hidl_cli.validate.reframe import Listed
 
 Outcome = Literal["pass", "fail", "inconclusive", "skipped"]
+_Verdict = tuple[Outcome, str, str | None, ExitCode]
 
 _NOT_JUDGED = ("skip", "xfail")
 _SUBMISSION = ("setup", "compile", "run")
@@ -93,7 +94,7 @@ def _case(entry: Mapping[str, Any]) -> Case:
     )
 
 
-def _verdict(entry: Mapping[str, Any]) -> tuple[Outcome, str, str | None, ExitCode]:
+def _verdict(entry: Mapping[str, Any]) -> _Verdict:
     result, told = str(entry["result"]), entry.get("hidl_verdict") or ""
     reason, hint = str(entry.get("hidl_reason") or ""), entry.get("hidl_hint") or None
     if result in _NOT_JUDGED:
@@ -109,9 +110,10 @@ def _verdict(entry: Mapping[str, Any]) -> tuple[Outcome, str, str | None, ExitCo
     return "fail", reason, hint or (f"hidl logs {run}" if run else None), code
 
 
-def _as_told(told: str, reason: str, hint: str | None, entry: Mapping[str, Any]) -> Any:
+def _as_told(told: str, reason: str, hint: str | None, entry: Mapping[str, Any]) -> _Verdict:
     code = ExitCode(int(entry.get("hidl_exit") or ExitCode.BELOW_TARGET))
-    return ("inconclusive" if code is ExitCode.INCONCLUSIVE else "fail"), reason, hint, code
+    verdict: Outcome = "inconclusive" if code is ExitCode.INCONCLUSIVE else "fail"
+    return verdict, reason, hint, code
 
 
 def _failure(entry: Mapping[str, Any]) -> tuple[ExitCode, str]:

@@ -84,7 +84,12 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment as it is, without what would change ReFrame's answers; the library of checks can be imported."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RFM_")}
     path = [str(Path(__file__).parents[2]), str(shipped_checks()), kept.get("PYTHONPATH", "")]
-    return {**kept, "PYTHONPATH": os.pathsep.join(part for part in path if part), "PYTHONDONTWRITEBYTECODE": "1", **(more or {})}
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(part for part in path if part),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **(more or {}),
+    }
 
 
 def cases(selection: Selection, directory: Path) -> list[Listed]:
@@ -140,7 +145,9 @@ def read_report(report: Path) -> list[Mapping[str, Any]]:
         document = read_json(report)
         return list(document["runs"][-1]["testcases"])
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise HidlError(f"ReFrame left no report that can be read: {error}", hint=f"its output is in {report.parent}") from error
+        raise HidlError(
+            f"ReFrame left no report that can be read: {error}", hint=f"its output is in {report.parent}"
+        ) from error
 
 
 def accounting_answers(site: Site) -> bool:

@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class Validation:
             "from hidl_cli.site.load import load_site",
             "from hidl_cli.validate.launchers import register",
             "",
-            f"register(load_site({self.asked.place.site or self.site.name!r}))  # {', '.join(ours)}",
+            f"register(load_site({self.asked.place.site!r}))  # {', '.join(ours)}",
         ]
         body = pprint.pformat(self.configuration, width=118, sort_dicts=False)
         return "\n".join(
@@ -109,6 +109,7 @@ def prepare(asked: Asked) -> Validation:
         known = ", ".join(site.partitions) or "none"
         raise UsageError(f"site {site.name} has no partition {unknown[0]!r}", hint=f"its partitions: {known}")
     usual = [site.default_partition] if site.default_partition else list(site.partitions)
+    asked = replace(asked, place=replace(asked.place, site=asked.place.site or site.name))
     made = configuration(
         site,
         asked.place,
@@ -204,7 +205,7 @@ def alone(validation: Validation) -> Iterator[None]:
         age = _age(lock)
         late = " It is older than a day, the interval of a nightly." if age and age > _INTERVAL_SECONDS else ""
         raise MissingPrecondition(
-            f"the same validation of site {validation.site.name} still runs: {owner.removeprefix('waiting for ')}.{late}",
+            f"this validation of site {validation.site.name} still runs: {owner.removeprefix('waiting for ')}.{late}",
             hint="wait for it, or see with hidl status which of its runs is slow, and end that with hidl cancel RUN",
         )
 

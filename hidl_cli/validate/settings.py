@@ -207,4 +207,3 @@ _LOGGING: dict[str, Any] = {
         }
     ],
 }
-
