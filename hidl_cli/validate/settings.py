@@ -71,9 +71,9 @@ def configuration(
 
 def plain(name: str | None) -> dict[str, Any]:
     """The configuration of a site (None: the detected one) with all its partitions, for ReFrame without hidl."""
-    from hidl_cli.validate.reframe import accounting_answers
-
     import os
+
+    from hidl_cli.validate.reframe import accounting_answers
 
     site = load_site(name)
     register(site)

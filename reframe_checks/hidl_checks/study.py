@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from hidl_checks.run import Run
 from reframe.core.builtins import variable
+
+from hidl_checks.run import Run
 
 
 class Study(Run):
