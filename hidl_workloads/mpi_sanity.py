@@ -53,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{'ok  ' if check.ok else 'FAIL'} {check.name}: {check.detail}", flush=True)
         failed = [f"{check.name}: {check.detail}" for check in checks if not check.ok]
         sys.stderr.write("".join(f"hidl: {line}\n" for line in failed))
+        sys.stderr.flush()
     fullest = max(Counter(hosts).values())
     metrics.report(
         world,
@@ -66,7 +67,9 @@ def main(arguments: Sequence[str]) -> int:
             Metric("nodes", len(set(hosts)), "nodes", [len(set(hosts))]),
         ],
     )
-    return 0 if all(check.ok for check in checks) else 1
+    # One rank fails for all, once all have been told: else their ends would drown what was said.
+    world.Barrier()
+    return 1 if world.rank == 0 and not all(check.ok for check in checks) else 0
 
 
 def cores_of(processors: Iterable[int], topology: Path = _TOPOLOGY) -> frozenset[Core]:

@@ -11,7 +11,7 @@ class resnet50_smoke(Run):
 
     workload = "resnet50"
     framework = parameter(["torch", "tensorflow"])
-    scale = parameter(SMALL)
+    scale = parameter(SMALL[1:3])
     assignments = ["image_size=32", "batch=2", "steps=2", "warmup=1"]
     tags = {"smoke"}
 

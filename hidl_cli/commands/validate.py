@@ -124,6 +124,7 @@ def _tell(line: str) -> None:
 
 
 def _show(cases: Sequence[Case]) -> None:
+    from hidl_cli.commands.render import say
     from hidl_cli.commands.tables import show_table
 
     show_table(
@@ -133,12 +134,15 @@ def _show(cases: Sequence[Case]) -> None:
                 "case": case.name,
                 "run": case.run,
                 "seconds": f"{case.seconds:.1f}",
-                "reason": case.reason,
+                "reason": case.reason.partition("\n")[0],
             }
             for case in cases
         ],
         whole=("verdict",),
     )
+    for case in cases:
+        if "\n" in case.reason:
+            say(f"{case.name}: {case.reason}")
 
 
 def _next(cases: Sequence[Case], validation: Validation) -> str:

@@ -100,7 +100,7 @@ def choose(kind: str | None, *, hypothetical: bool = False) -> Table:
             return tables[name]
     raise MissingPrecondition(
         f"this machine has no {kind or 'crontab, scrontab or systemctl'}",
-        hint="hidl validate --install-cron --dry-run --cron-with crontab prints a line for whatever runs nightlies here",
+        hint="hidl validate --install-cron --dry-run --cron-with crontab prints a line for what runs nightlies here",
     )
 
 

@@ -151,11 +151,11 @@ class Run(rfm.RunOnlyRegressionTest):
             return action()
         except HidlError as error:
             self.hidl_hint = error.hint or ""
-            self._fail(error.exit_code, error.message, kind, error)
+            self._fail(error.exit_code, error.message, kind)
 
-    def _fail(self, code, message, kind, cause=None):
+    def _fail(self, code, message, kind):
         self.hidl_exit, self.hidl_reason, self.hidl_verdict = int(code), message, "fail"
-        raise kind(message) from cause
+        raise kind(message) from None
 
 
 def _constant(value):
