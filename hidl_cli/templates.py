@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -47,8 +47,15 @@ def _render(template: str, values: Mapping[str, Any], quote: Callable[[str], str
         words=lambda values: Markup(sh_line(values)),
         comment=lambda value: Markup(comment(str(value))),
         raw_name=_variable_name,
+        words_of_copy=_words_of_copy,
     )
     return environment.get_template(template).render(values)
+
+
+def _words_of_copy(words: Sequence[str], hostfile: str, option: str) -> Markup:
+    """A launch as ``words``, but with the host file of the copy, and its host as the value of ``option`` (if any)."""
+    quoted = ['"steps/$step/hosts"' if word == hostfile else sh(word) for word in words]
+    return Markup(" ".join([quoted[0], *([f'{sh(option)}="$host"'] if option else []), *quoted[1:]]))
 
 
 def _variable_name(name: str) -> Markup:

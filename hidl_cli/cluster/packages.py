@@ -96,8 +96,9 @@ def install(*, accounting: bool, log: Path, say: Callable[[str], None]) -> None:
     environment = plain_environment() | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     command = [*_APT, "install", "--no-install-recommends", *absent]
     try:
-        process.run(["dpkg", "--configure", "-a"], env=environment, timeout=600, log=log)  # an earlier one was ended
-        process.run([*_APT, "update"], env=environment, timeout=600, log=log)
+        # These two may fail, as where dpkg is at work or one archive of many does not answer: what counts is the third.
+        process.run(["dpkg", "--configure", "-a"], env=environment, timeout=600, log=log, check=False)
+        process.run([*_APT, "update"], env=environment, timeout=600, log=log, check=False)
         process.run(command, env=environment, timeout=1800, log=log)
     except ProcessFailed as error:
         raise MissingPrecondition(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,12 +24,17 @@ from hidl_cli.tuning.layers import Setting
 
 SCHEMA = "hidl.plan/2"
 
+#: What a step's throughput is held against: the smallest step, as many copies of it at once, or earlier runs.
+Baseline = Literal["single", "copies", "history"]
+
 
 @dataclass(frozen=True)
 class Step:
     """One launch: ``size`` counts what the study scales (``Plan.unit``), ``repetition`` counts from 1.
 
-    ``preflight``: a launch that checks the world's size before, where the program does not do it itself.
+    ``preflight``: a launch that checks the world's size before, where the program does not do it itself. ``copies``:
+    so many of the same launch at once, each on a host of its own, as the limit that larger steps are held against; 0:
+    an ordinary step.
     """
 
     size: int
@@ -36,12 +42,14 @@ class Step:
     placement: Placement
     launch: Launch
     preflight: Launch | None
+    copies: int = 0
 
     @property
     def title(self) -> str:
         """The step in words."""
         ranks, nodes = self.placement.ranks, self.placement.nodes
-        return f"{_count(ranks, 'rank')} on {_count(nodes, 'node')}, repetition {self.repetition}"
+        each = f"{self.copies} copies of " if self.copies else ""
+        return f"{each}{_count(ranks, 'rank')} on {_count(nodes, 'node')}, repetition {self.repetition}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,8 @@ class Plan:
     ``mpi`` is the library that the ranks run on; ``modules`` are loaded before the stack is activated; ``header`` are
     the lines of the job script that ask the scheduler for ``allocation``. ``environment`` is what all steps share, the
     values of ``tuning`` among it. ``unit`` is ``ranks`` or ``nodes``: what the sizes of the steps count. ``target`` is
-    the efficiency to reach (None: the run is no study, or has nothing to be judged by). ``charge`` is what a node-hour
+    the efficiency to reach (None: the run is no study, or has nothing to be judged by), held against ``baseline``;
+    ``until_settled``: the study ends with the first repetition that settles it. ``charge`` is what a node-hour
     costs, in the site's units. ``missing`` are the options that the site demands and nobody gave; ``warnings`` are
     what a user should know before it runs, in sentences.
     """
@@ -77,6 +86,8 @@ class Plan:
     steps: tuple[Step, ...]
     environment: Mapping[str, str]
     target: float | None
+    baseline: Baseline
+    until_settled: bool
     charge: float | None
     missing: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -86,6 +97,11 @@ class Plan:
     def is_study(self) -> bool:
         """Does it compare sizes?"""
         return len({step.size for step in self.steps}) > 1
+
+    @property
+    def repetitions(self) -> int:
+        """How often each size is planned to run."""
+        return max(step.repetition for step in self.steps)
 
     @property
     def mpi_of_the_stack(self) -> bool:
@@ -99,7 +115,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The document ``plan.json``."""
-        return {"schema": SCHEMA, **TypeAdapter(Plan).dump_python(self, mode="json")}
+        return {"schema": SCHEMA, **_adapter().dump_python(self, mode="json")}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
@@ -108,9 +124,15 @@ class Plan:
         if values.pop("schema", None) != SCHEMA:
             raise ValueError(f"not a document of schema {SCHEMA}")
         try:
-            return TypeAdapter(cls).validate_python(values)
+            return _adapter().validate_python(values)
         except ValidationError as error:
             raise ValueError(f"{error.error_count()} of its values are not what hidl {__version__} expects") from error
+
+
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    """Reads and writes plans; made when it is first needed, for that takes milliseconds."""
+    return TypeAdapter(Plan)
 
 
 def plan_of(run: Run) -> Plan:

@@ -5,25 +5,40 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from hidl_cli.cluster import packages
 from hidl_cli.cluster.cluster import Cluster, shared
+from hidl_cli.errors import MissingPrecondition
 
 FIXTURES = ("cluster", "second_cluster")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a cluster where none can be had, each test by its name."""
-    concerned = [item for item in items if not {*FIXTURES}.isdisjoint(getattr(item, "fixturenames", ()))]
-    if concerned and (obstacle := packages.obstacle(accounting=True)) is not None:
-        for item in concerned:
-            item.add_marker(pytest.mark.skip(reason=f"{item.nodeid} NEEDS A CLUSTER: {obstacle.message}"))
+    if not {*FIXTURES}.isdisjoint(getattr(item, "fixturenames", ())) and (obstacle := _obstacle()):
+        pytest.skip(f"{item.nodeid} NEEDS A CLUSTER: {obstacle}")
+
+
+@cache
+def _obstacle() -> str | None:
+    """Why no cluster can be had on this machine, after trying to install what is missing."""
+    if (obstacle := packages.obstacle(accounting=True)) is not None:
+        return obstacle.message
+    log = Path(tempfile.gettempdir()) / "hidl-tests-apt-get.log"
+    try:
+        packages.install(accounting=True, log=log, say=lambda _: None)
+    except MissingPrecondition as error:
+        return error.message
+    return None
 
 
 class LivingCluster:
@@ -160,7 +175,8 @@ def living(directory: Path, *shares: Path, nodes: int, accounting: bool) -> Iter
         ) as guard,
     ):
         cluster = Cluster(directory)
-        cluster.up(nodes=nodes, accounting=accounting, shares=shared(shares))
+        # Four CPUs a node, whatever the machine has: tests place two ranks of two threads on each.
+        cluster.up(nodes=nodes, cpus_per_node=4, accounting=accounting, shares=shared(shares))
         yield LivingCluster(cluster)
         guard.communicate(timeout=120)
         assert guard.returncode == 0, log.read_text(encoding="utf-8")

@@ -6,13 +6,14 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from hidl_cli.cluster import marks, network
-from hidl_cli.cluster.cluster import Cluster
+from hidl_cli.cluster.cluster import Cluster, shared
 from hidl_cli.errors import MissingPrecondition, UsageError
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
@@ -190,6 +191,20 @@ def test_up_with_other_nodes_makes_them(second_cluster: LivingCluster) -> None:
     assert second_cluster("sinfo", "-h", "-p", "debug", "-o", "%D %c").stdout == "2 3\n"
 
 
+def test_a_directory_of_any_name_can_be_shared_later(second_cluster: LivingCluster) -> None:
+    with tempfile.TemporaryDirectory(prefix='it\'s "$HOME"; ', dir="/dev/shm") as share:
+        Path(share, "file").write_text("from here\n")
+        Cluster(second_cluster.directory).up(shares=shared([Path(share), second_cluster.directory.parent]))
+        assert second_cluster("srun", "cat", f"{share}/file").stdout == "from here\n"
+
+
+def test_a_job_can_begin_with_the_environment_of_a_login(cluster: LivingCluster, tmp_path: Path) -> None:
+    script = 'echo "$HOME ${SUBMITTED:-nothing}"'
+    output = f"--output={tmp_path}/out"
+    cluster("sbatch", "--wait", "--export=NONE", output, f"--wrap={script}", SUBMITTED="something")
+    assert (tmp_path / "out").read_text().splitlines()[-1:] == [f"{Path('~root').expanduser()} nothing"]
+
+
 # --- what is left -----------------------------------------------------------------------------------------------------
 
 
@@ -290,6 +305,20 @@ def test_of_two_ups_at_once_the_second_finds_all_done(second_cluster: LivingClus
     told = [process.communicate(timeout=120)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert sum("slurmctld started" in text for text in told) == 1
+
+
+def test_two_clusters_that_come_up_at_once_do_not_take_each_others_network(
+    second_cluster: LivingCluster, tmp_path: Path
+) -> None:
+    assert down(second_cluster.directory, "--purge") == 0
+    others = [tmp_path / "a", tmp_path / "b"]
+    command = [sys.executable, "-m", "hidl_cli", "cluster", "up", "--no-accounting", "--nodes", "1", "--directory"]
+    try:
+        ups = [subprocess.Popen([*command, directory], stderr=subprocess.DEVNULL) for directory in others]
+        assert [process.wait(120) for process in ups] == [0, 0]
+        assert len({Cluster(directory).settings.subnet for directory in others}) == 2
+    finally:
+        assert [down(directory, "--purge") for directory in others] == [0, 0]
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from hidl_cli.cluster.settings import Settings
 from hidl_cli.templates import render_script
 
 GOLDEN = Path(__file__).with_name("slurm.golden.conf")
-SETTINGS = Settings(nodes=3, subnet=5)
+SETTINGS = Settings(nodes=3, cpus_per_node=4, subnet=5)
 
 needs_ssh_keygen = pytest.mark.skipif("openssh-client" in packages.missing(accounting=False), reason="no ssh-keygen")
 

@@ -13,7 +13,9 @@ given = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[
 print(f"rank {world.rank} of {world.size} here", flush=True)
 time.sleep(float(given.get("sleep", 0)))
 if given.get("fail") == "true" and world.rank == world.size - 1:
-    sys.exit("the last rank fails on purpose")
+    print("the last rank fails on purpose", file=sys.stderr, flush=True)
+    time.sleep(0.5)  # where a scheduler kills the others at once, what was said last can be lost
+    sys.exit(1)
 checksums = world.gather(f"rank {world.rank}" if given.get("differ") == "true" else "same")
 if world.rank == 0 and given.get("silent") != "true":
     per_rank = float(given.get("efficiency", 1)) if world.size > 1 else 1.0

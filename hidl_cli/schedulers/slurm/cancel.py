@@ -40,6 +40,11 @@ def _end(run: Run, state: State) -> None:
     card = ticket.ticket_of(run)
     elsewhere = [] if card.cluster in (None, this_cluster()) else [f"--clusters={card.cluster}"]
     number = card.id or submit.find_job(run, card)
+    if number is None and time.time() - card.submitted < ticket.SUBMISSION_SECONDS:
+        raise HidlError(
+            f"run {run.id} is being submitted, or hidl was ended while it submitted it: Slurm knows no job of it yet",
+            hint=f"in a few minutes: hidl cancel {run.id}",
+        )
     if number is None:
         run.end_as(state, reason="Slurm knew no job of it")
         return

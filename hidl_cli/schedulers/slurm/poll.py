@@ -32,8 +32,6 @@ from hidl_cli.schedulers.slurm.ticket import Ticket
 #: Between two questions, in seconds. The longer a process has been following, the rarer it asks.
 FIRST_INTERVAL = 0.5
 LAST_INTERVAL = 30.0
-#: How long a submission may take before a run without a job is taken for one that was never submitted.
-SUBMISSION_SECONDS = programs.SUBMIT_SECONDS + 30.0
 #: What Slurm calls a job that hidl had cancelled: its script may have been quick to leave.
 _BY_HIDL = (State.CANCELLED, State.FAILED)
 
@@ -145,7 +143,7 @@ class _Answer:
             if each.ticket.id is None:
                 ticket.keep(each.run, replace(each.ticket, id=job.id))
             return fate(each.said, job, self._partition, asked=self.snapshot.asked)
-        if each.ticket.id is None and time.time() - each.ticket.submitted < SUBMISSION_SECONDS:
+        if each.ticket.id is None and time.time() - each.ticket.submitted < ticket.SUBMISSION_SECONDS:
             return as_before(each.said, "being submitted, or Slurm's answer is not known")
         name = f"job {each.ticket.id}" if each.ticket.id else "no job of this run: was hidl ended while submitting it?"
         return without_job(each.said, self.snapshot.age_of(each.run.id), f"Slurm does not know {name}")

@@ -8,6 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hidl_cli.record.run import Run
+from hidl_cli.schedulers.slurm import programs
+
+#: How long a submission may take before a run without a job is taken for one that was never submitted.
+SUBMISSION_SECONDS = programs.SUBMIT_SECONDS + 30.0
 
 
 @dataclass(frozen=True)
