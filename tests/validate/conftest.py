@@ -31,7 +31,7 @@ from reframe.core.builtins import parameter
 class Paced(Study):
     workload = "paced"
     scale = parameter(["1-node", "4-nodes"])
-    repeat = 3
+    repeat = 4
 
 
 @rfm.simple_test
@@ -41,7 +41,7 @@ class paced(Paced):
 
 @rfm.simple_test
 class slowed(Paced):
-    assignments = ["slow_rank=1", "slow=0.08"]
+    assignments = ["slow_rank=1", "slow=0.2"]
 
 
 @rfm.simple_test
