@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hidl_cli.errors import HidlError
+from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.script import job_script
 from hidl_cli.record.run import Run, create
@@ -89,9 +89,13 @@ def plan(place: Place, wish: Wish) -> Plan:
     """The launch plan of the wish; raises what ``prepare`` raises."""
     site = load_site(place.site)
     size = scale(site, place.partition, wish.scale)
+    if wish.study and size.study is None:
+        raise UsageError(
+            f"scale {wish.scale} has nothing smaller to be compared with", hint="leave it out of the study's scales"
+        )
     per_node = size.ranks_per_node
     if wish.fill_nodes and size.nodes > 1:
-        per_node = scale(site, place.partition, "1-node").ranks_per_node
+        per_node = size.fullest
     return prepare(
         Request(
             workload=wish.workload,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: ReFrame 4.10 has srun, mpirun and mpiexec, and not these.
 OURS = ("mpirun_rsh", "ibrun", "jsrun")
 _HOSTS = "hidl-hosts"
+#: What stands for the program, which ReFrame puts after the command by itself.
+_PROGRAM = "hidl-program"
 #: What the ranks of a check get, as far as it is set in its job.
 _FORWARDED = ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
 
@@ -35,12 +37,15 @@ def register(site: Site) -> None:
 
 
 def _register(name: str, site: Site, register_launcher: Any, base: Any) -> None:
-    def words(self: Any, job: Any) -> list[str]:
-        return [command(site, name, job.num_tasks, job.num_tasks_per_node, job.num_cpus_per_task)]
+    from reframe.core.exceptions import ConfigError
+
+    class Ours(base):  # type: ignore[misc]
+        def command(self, job: Any) -> list[str]:
+            return [command(site, name, job.num_tasks, job.num_tasks_per_node, job.num_cpus_per_task)]
 
     try:
-        register_launcher(name)(type(f"Hidl_{name}", (base,), {"command": words}))
-    except ValueError:  # it is known already
+        register_launcher(name)(Ours)
+    except ConfigError:  # it is known already
         return
 
 
@@ -52,14 +57,15 @@ def command(site: Site, name: str, ranks: int | None, ranks_per_node: int | None
     gpus = site.node_type().gpus
     request = Request(
         placement,
-        program=(),
+        program=(_PROGRAM,),
         mpi=_library(site, name),
         hostfile=_HOSTS,
         gpus_per_rank=max(1, gpus // per_node) if gpus else None,
     )
     launch = launcher(name).launch(request)
     variables = [f"{key}={value}" for key, value in launch.environment.items()]
-    start = sh_line([*(["env", *variables] if variables else []), *launch.argv])
+    argv = [word for word in launch.argv if word != _PROGRAM]
+    start = sh_line([*(["env", *variables] if variables else []), *argv])
     if _HOSTS not in launch.argv:
         return start
     # Each of these names that is set, as NAME='value'; the hosts come from the allocation, when the job runs.

@@ -18,17 +18,22 @@ LARGE = NAMES[4:]
 
 @dataclass(frozen=True)
 class Scale:
-    """``nodes`` nodes with ``ranks_per_node`` ranks on each."""
+    """``nodes`` nodes with ``ranks_per_node`` ranks on each; ``fullest``: as many as fill a node.
+
+    ``least``: the fewest nodes that the partition admits, from which studies start.
+    """
 
     name: str
     nodes: int
     ranks_per_node: int
+    fullest: int
+    least: int = 1
 
     @property
     def study(self) -> str | None:
-        """The sizes of a scaling study up to here, as ``hidl run --scale`` takes them; None: one rank has none."""
+        """The sizes of a scaling study up to here, as ``hidl run --scale`` takes them; None: there is none."""
         if self.nodes > 1:
-            return f"nodes=1,{self.nodes}"
+            return f"nodes={self.least},{self.nodes}" if self.nodes > self.least else None
         return f"ranks=1,{self.ranks_per_node}" if self.ranks_per_node > 1 else None
 
 
@@ -40,11 +45,12 @@ def offered(site: Site, partition: str | None = None) -> dict[str, Scale]:
     per_node = _ranks_per_node(node)
     scales = []
     if least == 1:
-        scales += [Scale("1-rank", 1, 1), *([Scale("1-node", 1, per_node)] if per_node > 1 else [])]
+        scales.append(Scale("1-rank", 1, 1, per_node))
+        scales += [Scale("1-node", 1, per_node, per_node)] if per_node > 1 else []
     sizes = [2**power for power in range(1, _LARGEST.bit_length()) if least <= 2**power <= most]
-    scales += [Scale(f"{nodes}-nodes", nodes, _of_each_node(node)) for nodes in sizes]
+    scales += [Scale(f"{nodes}-nodes", nodes, _of_each_node(node), per_node, least) for nodes in sizes]
     if most > 1:
-        scales.append(Scale(FULL, most, _of_each_node(node)))
+        scales.append(Scale(FULL, most, _of_each_node(node), per_node, least))
     return {scale.name: scale for scale in scales}
 
 

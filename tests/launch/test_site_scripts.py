@@ -31,7 +31,13 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "perlmutter": {"nodes": 64, "asked": Asked(account="m0000_g")},
     "frontier": {"nodes": 64, "asked": Asked(account="ABC123")},
     "vista": {"nodes": 64},
-    "perlmutter-copies": {"site": "perlmutter", "scale": "1,2,4", "repeat": 2, "baseline": "copies", "until_settled": True},
+    "perlmutter-copies": {
+        "site": "perlmutter",
+        "scale": "1,2,4",
+        "repeat": 2,
+        "baseline": "copies",
+        "until_settled": True,
+    },
     "lassen": {"nodes": 64},
 }
 TACC = ["frontera", "frontera-rtx", "frontera-rtx-study", "stampede2", "vista"]

@@ -89,7 +89,8 @@ def test_a_selection_that_matches_nothing_is_an_error(hidl: Hidl) -> None:
 
 def test_a_check_that_cannot_be_read_is_an_error(hidl: Hidl) -> None:
     (hidl.config / "reframe_checks" / "broken.py").write_text(
-        "import reframe as rfm\nimport no_such_module\n\n\n@rfm.simple_test\nclass broken(rfm.RegressionTest):\n    pass\n"
+        "import reframe as rfm\nimport no_such_module\n\n\n"
+        "@rfm.simple_test\nclass broken(rfm.RegressionTest):\n    pass\n"
     )
     completed = hidl("validate", "--check", "paced")
     assert completed.returncode == 1
