@@ -23,6 +23,7 @@ from hidl_cli.commands import (
     status,
     tuning,
     uninstall,
+    validate,
     workload,
 )
 from hidl_cli.commands.render import show_error, show_interrupt
@@ -61,6 +62,7 @@ app = typer.Typer(
 app.command()(install.install)
 app.command()(uninstall.uninstall)
 app.command()(run.run)
+app.command()(validate.validate)
 app.command()(status.status)
 app.command()(logs.logs)
 app.command()(status.cancel)

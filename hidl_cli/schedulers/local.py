@@ -38,9 +38,7 @@ class Local:
             )
         except OSError as error:
             raise SubmitRefused(f"the job script could not be started: {error}", hint="is bash installed?") from error
-        deadline = None if time_limit is None else time.time() + time_limit
-        job = {"scheduler": self.name, "pid": child.pid, "birth": _birth(child.pid), "deadline": deadline}
-        run.write("job", {"schema": "hidl.job/1", **job})
+        adopt(run, child.pid, deadline=None if time_limit is None else time.time() + time_limit)
 
     def poll(self, runs: Sequence[Run]) -> list[Status]:
         """See ``Scheduler.poll``."""
@@ -79,6 +77,12 @@ class Local:
     def pause(self, seconds: float) -> float:
         """See ``Scheduler.pause``: looking at a file costs nothing, so an ended job is noticed at once."""
         return min(0.2, max(0.005, seconds / 20))
+
+
+def adopt(run: Run, pid: int, *, deadline: float | None = None) -> None:
+    """Write down that process ``pid`` is the run's job, whoever started it; ``deadline`` in seconds since the epoch."""
+    job = {"scheduler": Local.name, "pid": pid, "birth": _birth(pid), "deadline": deadline}
+    run.write("job", {"schema": "hidl.job/1", **job})
 
 
 def _is_alive(run: Run) -> bool:

@@ -1,0 +1,197 @@
+"""``hidl validate``: the ReFrame checks of a site, their verdicts, and the nightly that runs them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hidl_cli.validate.judge import Case
+    from hidl_cli.validate.reframe import Listed
+    from hidl_cli.validate.session import Validation
+
+NIGHTLY = "nightly"
+_PROGRESS = re.compile(r"^\[\s+(RUN|OK|FAIL|SKIP|ABORT|XFAIL|XPASS|HOLD)\s+\] (.*)$")
+
+
+def validate(
+    *,
+    site: SiteOption = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tag", "-t", metavar="TAG", help="Checks with this tag: smoke, nightly or scale (default: nightly)."
+        ),
+    ] = None,
+    check: Annotated[
+        list[str] | None, typer.Option("--check", "-c", metavar="NAME", help="This check; repeatable.")
+    ] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option("--partition", "-p", help="On this partition (default: the site's); repeatable.")
+    ] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="The project that pays.")] = None,
+    qos: Annotated[str | None, typer.Option("--qos", "-q", help="Quality of service.")] = None,
+    reservation: Annotated[str | None, typer.Option(help="A reservation.")] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", metavar="[[[D-]HH:]MM:]SS", help="Time limit of each job.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Jobs at once (default: 8; 1 where they share this machine)."),
+    ] = None,
+    prefix: PrefixOption = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML too.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print ReFrame's configuration and the commands, and touch nothing.")
+    ] = False,
+    install_cron: Annotated[bool, typer.Option("--install-cron", help="Run this very validation every night.")] = False,
+    uninstall_cron: Annotated[
+        bool, typer.Option("--uninstall-cron", help="Take the nightly of this site away.")
+    ] = False,
+    at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When the nightly begins.")] = "02:00",
+    cron_with: Annotated[
+        str | None, typer.Option("--cron-with", help="crontab, scrontab or systemd (default: the first that is there).")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Validate a site with ReFrame: each check's verdict, by statistics where it is about scaling."""
+    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.errors import UsageError
+    from hidl_cli.validate import session
+    from hidl_cli.validate.bridge import Place
+    from hidl_cli.validate.judge import gravest
+
+    tags = tag or ([] if check else [NIGHTLY])
+    place = Place(
+        site=site,
+        account=account,
+        qos=qos,
+        reservation=reservation,
+        time_limit=seconds(time) if time else None,
+        prefix=prefix,
+    )
+    asked = session.Asked(place, tuple(partition or ()), tuple(tags), tuple(check or ()), jobs)
+    if install_cron and uninstall_cron:
+        raise UsageError("--install-cron and --uninstall-cron exclude each other")
+    if install_cron or uninstall_cron:
+        _cron(session.prepare(asked), install=install_cron, at=at, kind=cron_with, dry_run=dry_run)
+        return
+    validation = session.prepare(asked)
+    if dry_run:
+        _show_plan(validation, json=json)
+        return
+    with session.alone(validation):
+        listed, left_out = session.begin(validation)
+        _announce(validation, listed, left_out)
+        cases = session.run(validation, listed, _tell)
+    if junit:
+        from hidl_cli.validate.junit import write
+
+        write(junit, cases, name=f"hidl validate {validation.site.name}")
+    code = gravest(cases)
+    if json:
+        document = session.document(validation, cases, left_out)
+        emit_json(document.pop("schema"), **document, exit_code=int(code))
+    else:
+        _show(cases)
+        say(_next(cases, validation))
+    if code:
+        raise typer.Exit(code)
+
+
+def _announce(validation: Validation, listed: Sequence[Listed], left_out: Sequence[Listed]) -> None:
+    from hidl_cli.commands.render import say
+
+    say(f"validation {validation.id}: {len(listed)} case(s) on {validation.site.name}, in {validation.directory}")
+    for check in sorted({test.check for test in left_out}):
+        number = sum(test.check == check for test in left_out)
+        say(f"left out: {check}, {number} case(s) that want a scale, a trait or a stack that is not here", style="dim")
+
+
+def _tell(line: str) -> None:
+    from hidl_cli.commands.render import say
+
+    match = _PROGRESS.match(line)
+    if match:
+        say(f"{match[1].lower():>5} {match[2]}")
+
+
+def _show(cases: Sequence[Case]) -> None:
+    from hidl_cli.commands.render import say
+    from hidl_cli.commands.tables import show_table
+
+    show_table(
+        [
+            {
+                "verdict": case.verdict,
+                "case": case.name,
+                "run": case.run,
+                "seconds": f"{case.seconds:.1f}",
+                "reason": case.reason.partition("\n")[0],
+            }
+            for case in cases
+        ],
+        whole=("verdict",),
+    )
+    for case in cases:
+        if "\n" in case.reason:
+            say(f"{case.name}: {case.reason}")
+
+
+def _next(cases: Sequence[Case], validation: Validation) -> str:
+    """How many passed, and the next step."""
+    passed = sum(case.verdict == "pass" for case in cases)
+    judged = [case for case in cases if case.verdict != "skipped"]
+    bad = sorted((case for case in judged if case.exit_code), key=lambda case: case.exit_code)
+    text = f"{passed} of {len(judged)} case(s) passed"
+    if not bad:
+        return f"{text}; hidl results list shows their runs"
+    hint = bad[0].hint or f"{validation.log} has ReFrame's own words"
+    return f"{text}\nnext, for {bad[0].name}: {hint}"
+
+
+def _show_plan(validation: Validation, *, json: bool) -> None:
+    from hidl_cli.commands.render import emit_json, write
+    from hidl_cli.quoting import sh_line
+
+    command = validation.command
+    if json:
+        emit_json(
+            "hidl.validation-plan/1",
+            site=validation.site.name,
+            directory=str(validation.directory),
+            configuration=validation.configuration,
+            command=command,
+        )
+        return
+    write(f"# {validation.settings}\n{validation.settings_text()}\n# the command\n{sh_line(command)}\n")
+
+
+def _cron(validation: Validation, *, install: bool, at: str, kind: str | None, dry_run: bool) -> None:
+    from hidl_cli.commands.render import say, write
+    from hidl_cli.validate import cron
+
+    nightly = cron.Nightly.of(validation.site.name, validation.asked, at)
+    table = cron.choose(kind, hypothetical=dry_run)
+    if dry_run:
+        write(table.text(nightly) if install else f"# without the nightly of {nightly.site}\n{table.without(nightly)}")
+        return
+    if install:
+        table.install(nightly)
+        say(f"the nightly of {nightly.site} begins at {at}, by {table.name}; what it says goes to {nightly.log}")
+        say(
+            "take it away with: hidl validate --uninstall-cron"
+            + ("" if nightly.site == "local" else f" --site {nightly.site}")
+        )
+    else:
+        gone = table.uninstall(nightly)
+        say(
+            f"the nightly of {nightly.site} is taken away" if gone else f"{table.name} has no nightly of {nightly.site}"
+        )

@@ -1,0 +1,154 @@
+"""What a session of ReFrame says about the site: each case's verdict with its reason, and the exit code of them all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hidl_cli.errors import ExitCode, HidlError
+from hidl_cli.record.run import Run
+from hidl_cli.record.state import State
+from hidl_cli.runs.follow import Watch
+from hidl_cli.validate.reframe import Listed
+
+Outcome = Literal["pass", "fail", "inconclusive", "skipped"]
+_Verdict = tuple[Outcome, str, str | None, ExitCode]
+
+_NOT_JUDGED = ("skip", "xfail")
+_SUBMISSION = ("setup", "compile", "run")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case: a check with its parameters, where it ran, and its verdict.
+
+    ``run`` and ``directory`` are those of the run of hidl that it was (None: it had none). ``figures`` holds value and
+    unit by name, as ReFrame logged them. ``exit_code`` is what ``hidl run`` would have ended with.
+    """
+
+    name: str
+    place: str
+    verdict: Outcome
+    reason: str
+    hint: str | None
+    exit_code: int
+    run: str | None
+    directory: str | None
+    seconds: float
+    tags: tuple[str, ...] = ()
+    figures: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+
+    @property
+    def check(self) -> str:
+        """The check's name alone."""
+        return self.name.split()[0]
+
+
+def judged(entries: Sequence[Mapping[str, Any]]) -> list[Case]:
+    """The cases of ReFrame's report, each judged; what its run has not recorded of its end yet is recorded now."""
+    return [_case(entry) for entry in entries]
+
+
+def gravest(cases: Sequence[Case]) -> ExitCode:
+    """The exit code that stands for all of them: the lowest of those that are not 0."""
+    return ExitCode(min((case.exit_code for case in cases if case.exit_code), default=ExitCode.OK))
+
+
+def complete(cases: Sequence[Case], listed: Sequence[Listed]) -> None:
+    """Raise ``HidlError`` where ReFrame has not run each of the cases that it listed, or all were skipped.
+
+    It reports success for 0 of 0 cases, and leaves out what was never started.
+    """
+    ran = [case for case in cases if case.verdict != "skipped"]
+    if len(cases) != len(listed) or not ran:
+        names = {case.name for case in cases}
+        lost = [each.name for each in listed if each.name not in names]
+        raise HidlError(
+            f"ReFrame ran {len(ran)} of {len(listed)} case(s)" + (f"; not run: {', '.join(lost)}" if lost else ""),
+            hint="its own words are in reframe.out of the validation's directory",
+        )
+
+
+def to_json(case: Case) -> dict[str, Any]:
+    """The case as plain values."""
+    return {**asdict(case), "tags": list(case.tags), "figures": {k: list(v) for k, v in case.figures.items()}}
+
+
+def _case(entry: Mapping[str, Any]) -> Case:
+    verdict, reason, hint, code = _verdict(entry)
+    return Case(
+        name=str(entry.get("display_name") or entry["name"]),
+        place=f"{entry.get('system', '')}:{entry['partition']}+{entry['environ']}",
+        verdict=verdict,
+        reason=reason,
+        hint=hint,
+        exit_code=int(code),
+        run=entry.get("hidl_run") or None,
+        directory=entry.get("hidl_directory") or None,
+        seconds=float(entry.get("time_total") or 0.0),
+        tags=tuple(sorted(entry.get("tags") or ())),
+        figures=_figures(entry),
+    )
+
+
+def _verdict(entry: Mapping[str, Any]) -> _Verdict:
+    result, told = str(entry["result"]), entry.get("hidl_verdict") or ""
+    reason, hint = str(entry.get("hidl_reason") or ""), entry.get("hidl_hint") or None
+    if result in _NOT_JUDGED:
+        return "skipped", str(entry.get("fail_reason") or result), None, ExitCode.OK
+    if result == "pass":
+        if told in ("", "pass"):  # a check of the user's own says nothing of hidl
+            return "pass", reason, None, ExitCode.OK
+        return _as_told(told, reason, hint, entry)
+    if told in ("fail", "inconclusive"):
+        return _as_told(told, reason, hint, entry)
+    code, reason = _failure(entry)
+    run = entry.get("hidl_run")
+    return "fail", reason, hint or (f"hidl logs {run}" if run else None), code
+
+
+def _as_told(told: str, reason: str, hint: str | None, entry: Mapping[str, Any]) -> _Verdict:
+    code = ExitCode(int(entry.get("hidl_exit") or ExitCode.BELOW_TARGET))
+    verdict: Outcome = "inconclusive" if code is ExitCode.INCONCLUSIVE else "fail"
+    return verdict, reason, hint, code
+
+
+def _failure(entry: Mapping[str, Any]) -> tuple[ExitCode, str]:
+    """A failure that ReFrame found by itself: a job that was refused or ran out of time, a check that is broken."""
+    phase, reason = str(entry.get("fail_phase") or ""), " ".join(str(entry.get("fail_reason") or "").split())
+    text = f"{entry['result']} in phase {phase}: {reason}" if phase else f"ReFrame: {entry['result']}"
+    timed_out = "timed out" in reason
+    refused = phase in _SUBMISSION and not timed_out
+    if entry.get("hidl_directory"):
+        _end(Run(Path(entry["hidl_directory"])), State.REFUSED if refused else None, timed_out=timed_out, reason=reason)
+    if timed_out:
+        return ExitCode.JOB_FAILED, f"the job reached its time limit ({reason})"
+    if refused:
+        return (ExitCode.SUBMIT_REFUSED if phase == "run" else ExitCode.UNEXPECTED), text
+    if phase == "performance":
+        return ExitCode.BELOW_TARGET, text
+    return ExitCode.JOB_FAILED, text
+
+
+def _end(run: Run, state: State | None, *, timed_out: bool, reason: str) -> None:
+    """Record the end of a run that could not do it itself."""
+    if not run.status().state.is_final and state is None and not timed_out:
+        (status,) = Watch([run]).poll()
+        state = None if status.state.is_final else State.LOST
+    if timed_out:
+        state = State.TIMEOUT
+    if state is not None and run.status().state is not State.COMPLETED:
+        run.end_as(state, reason=reason)
+
+
+def _figures(entry: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
+    """ReFrame's ``perfvalues``: by ``system:partition:name``, value, reference, thresholds, unit, and more."""
+    found = {}
+    for key, values in (entry.get("perfvalues") or {}).items():
+        value, unit = values[0], values[4]
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            found[str(key).rpartition(":")[2]] = (float(value), str(unit))
+    return found

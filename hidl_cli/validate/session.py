@@ -1,0 +1,256 @@
+"""One validation: its directory, what is in it, and how it takes its course."""
+
+from __future__ import annotations
+
+import json
+import os
+import pprint
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from hidl_cli import __version__, paths
+from hidl_cli.documents import write_json, write_text
+from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
+from hidl_cli.record.run import Run
+from hidl_cli.record.state import State
+from hidl_cli.runs.follow import end
+from hidl_cli.site.load import load_site
+from hidl_cli.site.schema import Site
+from hidl_cli.stack.exclusive import held
+from hidl_cli.validate import reframe
+from hidl_cli.validate.bridge import RUNS_FILE, Place
+from hidl_cli.validate.judge import Case, complete, judged, to_json
+from hidl_cli.validate.launchers import OURS
+from hidl_cli.validate.reframe import Listed, Selection
+from hidl_cli.validate.settings import configuration, installed, word
+
+SCHEMA = "hidl.validation/1"
+_INTERVAL_SECONDS = 86400.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What ``hidl validate`` was asked for. ``partitions``: empty: the site's default one, or all where it has none."""
+
+    place: Place
+    partitions: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    checks: Sequence[str] = ()
+    jobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Validation:
+    """A validation by its directory, ready to be run."""
+
+    id: str
+    directory: Path
+    site: Site
+    asked: Asked
+    configuration: dict[str, Any]
+
+    @property
+    def settings(self) -> Path:
+        """ReFrame's configuration."""
+        return self.directory / "settings.py"
+
+    @property
+    def log(self) -> Path:
+        """What ReFrame printed."""
+        return self.directory / "reframe.out"
+
+    @property
+    def report(self) -> Path:
+        """ReFrame's own report."""
+        return self.directory / "report.json"
+
+    @property
+    def selection(self) -> Selection:
+        """Which checks are run."""
+        return Selection(self.settings, word(self.site.name), self.asked.tags, self.asked.checks)
+
+    @property
+    def command(self) -> list[str]:
+        """The command that runs them."""
+        return reframe.run_command(self.selection, self.directory, self.report)
+
+    def settings_text(self) -> str:
+        """The text of ``settings``."""
+        ours = [name for name in self.site.launchers if name in OURS]
+        registration = [
+            "from hidl_cli.site.load import load_site",
+            "from hidl_cli.validate.launchers import register",
+            "",
+            f"register(load_site({self.asked.place.site!r}))  # {', '.join(ours)}",
+        ]
+        body = pprint.pformat(self.configuration, width=118, sort_dicts=False)
+        return "\n".join(
+            (
+                f'"""ReFrame\'s configuration of site {self.site.name}, made by hidl {__version__}."""',
+                "",
+                *([*registration, ""] if ours else []),
+                f"site_configuration = {body}",
+                "",
+            )
+        )
+
+
+def prepare(asked: Asked) -> Validation:
+    """Resolve what was asked; nothing is touched. Raises ``UsageError`` for a partition that the site has not."""
+    site = load_site(asked.place.site)
+    unknown = [name for name in asked.partitions if name not in site.partitions]
+    if unknown:
+        known = ", ".join(site.partitions) or "none"
+        raise UsageError(f"site {site.name} has no partition {unknown[0]!r}", hint=f"its partitions: {known}")
+    usual = [site.default_partition] if site.default_partition else list(site.partitions)
+    asked = replace(asked, place=replace(asked.place, site=asked.place.site or site.name))
+    made = configuration(
+        site,
+        asked.place,
+        partitions=list(asked.partitions) or usual,
+        stacks=installed(site, asked.place.prefix),
+        jobs=asked.jobs,
+        accounting=reframe.accounting_answers(site),
+        environ=os.environ,
+    )
+    name = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{site.name}-{secrets.token_hex(2)}"
+    return Validation(name, root() / name, site, asked, made)
+
+
+def root() -> Path:
+    """Where validations lie."""
+    return paths.user_state() / "validate"
+
+
+def begin(validation: Validation) -> tuple[list[Listed], list[Listed]]:
+    """Make the directory; return the cases that will be run, and the tests that this site has not what they want for.
+
+    Raises ``UsageError`` where no case is left, for ReFrame would call that a success.
+    """
+    validation.directory.mkdir(parents=True)
+    write_text(validation.settings, validation.settings_text())
+    found = reframe.cases(validation.selection, validation.directory)
+    every = reframe.everything(validation.selection, validation.directory)
+    left_out = [test for test in every if test.hash not in {case.hash for case in found}]
+    asked = validation.asked
+    unmet = [check for check in asked.checks if not any(case.name.startswith(check) for case in found)]
+    if not found or unmet:
+        what = f"check {', '.join(unmet)}" if unmet else " and ".join(f"tag {tag}" for tag in asked.tags) or "anything"
+        stacks = ", ".join(each["name"] for each in validation.configuration["environments"]) or "none"
+        names = ", ".join(sorted({test.check for test in every}))
+        raise UsageError(
+            f"no case on site {validation.site.name} fits {what}; installed stacks: {stacks}"
+            + (f"; checks that want more than there is: {names}" if names else ""),
+            hint="hidl install STACK, or another --tag, --check or --partition",
+        )
+    return found, left_out
+
+
+def run(validation: Validation, listed: Sequence[Listed], tell: Callable[[str], None]) -> list[Case]:
+    """Run the cases, and return them judged; ``tell`` gets each line of ReFrame's progress.
+
+    An interrupt ends the runs that were begun. Raises ``HidlError`` where ReFrame did not run all of them.
+    """
+    runs = validation.directory / "runs"
+    try:
+        with _told(validation.log, tell):
+            reframe.run(
+                validation.selection,
+                validation.directory,
+                log=validation.log,
+                report=validation.report,
+                more={RUNS_FILE: str(runs)},
+            )
+    except BaseException:
+        _end_all(runs)
+        raise
+    cases = judged(reframe.read_report(validation.report))
+    write_json(validation.directory / "validation.json", document(validation, cases))
+    complete(cases, listed)
+    return cases
+
+
+def document(validation: Validation, cases: Sequence[Case], left_out: Sequence[Listed] = ()) -> dict[str, Any]:
+    """The validation as plain values."""
+    verdicts = [case.verdict for case in cases]
+    return {
+        "schema": SCHEMA,
+        "validation": validation.id,
+        "directory": str(validation.directory),
+        "site": validation.site.name,
+        "tags": list(validation.asked.tags),
+        "checks": list(validation.asked.checks),
+        "counts": {verdict: verdicts.count(verdict) for verdict in ("pass", "fail", "inconclusive", "skipped")},
+        "cases": [to_json(case) for case in cases],
+        "left_out": [test.name for test in left_out],
+    }
+
+
+@contextmanager
+def alone(validation: Validation) -> Iterator[None]:
+    """Only one validation of a site and selection at a time: a nightly that is late must not pile up on itself.
+
+    Raises ``MissingPrecondition`` where another one runs, and says since when.
+    """
+    name = "-".join(("validate", validation.site.name, *validation.asked.tags, *validation.asked.checks))
+    lock = root() / f".{word(name)}.lock"
+
+    def busy(owner: str) -> None:
+        age = _age(lock)
+        late = " It is older than a day, the interval of a nightly." if age and age > _INTERVAL_SECONDS else ""
+        raise MissingPrecondition(
+            f"this validation of site {validation.site.name} still runs: {owner.removeprefix('waiting for ')}.{late}",
+            hint="wait for it, or see with hidl status which of its runs is slow, and end that with hidl cancel RUN",
+        )
+
+    with held(lock, busy):
+        yield
+
+
+def _age(lock: Path) -> float | None:
+    """For how many seconds the lock has been held; None where its owner has not written it down."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        since = datetime.fromisoformat(json.loads(lock.read_text(encoding="utf-8"))["since"])
+        return (datetime.now().astimezone() - since).total_seconds()
+    return None
+
+
+def _end_all(runs: Path) -> None:
+    """End the runs that were begun and have not ended."""
+    with suppress(OSError):
+        for line in runs.read_text(encoding="utf-8").splitlines():
+            with suppress(HidlError, OSError):
+                end(Run(Path(line)), State.INTERRUPTED)
+
+
+@contextmanager
+def _told(log: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell what is added to ``log`` meanwhile, line by line."""
+    stop = threading.Event()
+    thread = threading.Thread(target=_follow, args=(log, tell, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _follow(log: Path, tell: Callable[[str], None], stop: threading.Event) -> None:
+    seen = 0
+    last = False
+    while not last:
+        last = stop.wait(0.2)
+        with suppress(OSError), log.open("rb") as file:
+            file.seek(seen)
+            new = file.read()
+            whole = new[: new.rfind(b"\n") + 1]
+            seen += len(whole)
+            for line in whole.decode("utf-8", "replace").splitlines():
+                tell(line)

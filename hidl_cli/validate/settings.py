@@ -1,0 +1,209 @@
+"""ReFrame's configuration, made from a site: scheduler, launchers, partitions with their traits, installed stacks."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.launch.allocation import allocate
+from hidl_cli.launch.placement import Placement
+from hidl_cli.quoting import sh
+from hidl_cli.schedulers import scheduler
+from hidl_cli.site.load import load_site
+from hidl_cli.site.schema import NodeType, Site
+from hidl_cli.stack import installation
+from hidl_cli.stack.installation import Installation
+from hidl_cli.validate.bridge import Place
+from hidl_cli.validate.launchers import register
+from hidl_cli.validate.scales import offered
+
+_JOBS_AT_ONCE = 8
+_ACCESS = re.compile(r"#(?:SBATCH --(?:partition|account|qos|constraint|reservation)=|BSUB -[qPGU] )")
+_MODULES = {"lmod": "LMOD_CMD", "tmod4": "MODULES_CMD"}
+
+
+def configuration(
+    site: Site,
+    place: Place,
+    *,
+    partitions: Sequence[str],
+    stacks: Iterable[Installation],
+    jobs: int | None = None,
+    accounting: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The configuration for these partitions of ``site``, with the installed ``stacks`` as environments.
+
+    ``jobs``: how many jobs at once (None: one on the local machine, where they would disturb each other).
+    ``accounting``: whether sacct answers; where it does not, ReFrame asks squeue. ``environ``: the variables by which
+    a modules system is known. Raises ``InvalidInput`` for a site that says neither its scheduler nor its launchers,
+    ``UsageError`` for an option that the site does not admit.
+    """
+    if site.scheduler is None or not site.launchers:
+        raise InvalidInput(
+            f"the file of site {site.name} does not say its scheduler or its launchers", hint="hidl site show"
+        )
+    environments = {stack.prefix.parent.name: stack for stack in stacks}
+    names = [word(name) for name in environments]
+    system = {
+        "name": word(site.name),
+        "descr": site.title,
+        "hostnames": [".*"],
+        "modules_system": _modules_system(environ or {}),
+        "max_local_jobs": jobs or 1,
+        "partitions": [
+            _partition(site, replace(place, partition=name), names, jobs=jobs, accounting=accounting)
+            for name in partitions
+        ],
+    }
+    modules = _modules(site) if system["modules_system"] != "nomod" else []
+    return {
+        "systems": [system],
+        "environments": [_environment(name, stack, modules) for name, stack in environments.items()],
+        "logging": [_LOGGING],
+    }
+
+
+def plain(name: str | None) -> dict[str, Any]:
+    """The configuration of a site (None: the detected one) with all its partitions, for ReFrame without hidl."""
+    import os
+
+    from hidl_cli.validate.reframe import accounting_answers
+
+    site = load_site(name)
+    register(site)
+    return configuration(
+        site,
+        Place(site=name or site.name),
+        partitions=list(site.partitions),
+        stacks=installed(site),
+        accounting=accounting_answers(site),
+        environ=os.environ,
+    )
+
+
+def installed(site: Site, prefix: str | None = None) -> list[Installation]:
+    """The installations in use for the site."""
+    root = installation.root(site, prefix)
+    return [found for found in installation.list_all(root) if found.is_current and found.manifest["site"] == site.name]
+
+
+def word(name: str) -> str:
+    """``name`` as ReFrame admits names: letters, digits, ``_`` and ``-``, and no digit first."""
+    plain_name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+    return plain_name if re.match(r"[A-Za-z_]", plain_name) else f"_{plain_name}"
+
+
+def _partition(
+    site: Site, place: Place, environments: Sequence[str], *, jobs: int | None, accounting: bool
+) -> dict[str, Any]:
+    node = site.node_type(place.partition)
+    local = site.scheduler == "local"
+    access, processor, devices = _access(site, place), _processor(node), _devices(node)
+    return {
+        "name": word(str(place.partition)),
+        "scheduler": _scheduler(site, accounting),
+        "launcher": site.launchers[0],
+        "environs": list(environments),
+        "max_jobs": jobs or (1 if local else _JOBS_AT_ONCE),
+        "features": traits(site, place.partition),
+        "extras": place.extras(),
+        **({"access": access} if access else {}),
+        **({"processor": processor} if processor else {}),
+        **({"devices": devices} if devices else {}),
+    }
+
+
+def traits(site: Site, partition: str | None) -> list[str]:
+    """What checks select a partition by (``valid_systems = ["+gpu"]``): never the site's name."""
+    node, scales = site.node_type(partition), offered(site, partition)
+    found = ["mpi"]
+    found += ["gpu"] if node.gpus else ["cpu"] if node.gpus == 0 else []
+    found += ["multi-node"] if any(scale.nodes > 1 for scale in scales.values()) else []
+    found += ["batch"] if site.scheduler != "local" else []
+    found += [word(node.arch)] if node.arch else []
+    return found + [f"scale-{name}" for name in scales]
+
+
+def _scheduler(site: Site, accounting: bool) -> str:
+    if site.scheduler == "slurm":
+        return "slurm" if accounting else "squeue"
+    return str(site.scheduler)
+
+
+def _access(site: Site, place: Place) -> list[str]:
+    """The options by which a job gets into the partition, in the forms that the site's policies admit."""
+    smallest = site.partition(place.partition)
+    nodes = smallest.min_nodes if smallest else 1
+    whole = Placement(nodes=nodes, ranks_per_node=1, ranks=nodes, threads_per_rank=1, bind=False)
+    allocation = allocate(site, "hidl", [whole], place.asked)
+    lines = scheduler(str(site.scheduler)).header(allocation, site.policies)
+    return [line.split(maxsplit=1)[1] for line in lines if _ACCESS.match(line)]
+
+
+def _processor(node: NodeType) -> dict[str, Any]:
+    threads = node.threads_per_core or 1
+    facts: dict[str, Any] = {
+        "arch": node.arch,
+        "model": node.cpu,
+        "num_cpus": node.cores * threads if node.cores else None,
+        "num_cpus_per_core": node.threads_per_core,
+        "num_cpus_per_socket": node.cores * threads // node.sockets if node.cores and node.sockets else None,
+        "num_sockets": node.sockets,
+    }
+    return {key: value for key, value in facts.items() if value is not None}
+
+
+def _devices(node: NodeType) -> list[dict[str, Any]]:
+    if not node.gpus:
+        return []
+    facts = {"type": "gpu", "arch": node.gpu_arch, "model": node.gpu_model, "num_devices": node.gpus}
+    return [{key: value for key, value in facts.items() if value is not None}]
+
+
+def _environment(name: str, stack: Installation, modules: Sequence[str]) -> dict[str, Any]:
+    """A stack as an environment: its compilers wrappers and Python come first once it is activated."""
+    packages = [word(package) for package in stack.manifest["packages"]]
+    return {
+        "name": word(name),
+        "modules": list(modules),
+        "prepare_cmds": [f"source {sh(str(stack.activate))}"],
+        "features": sorted(packages),
+        "extras": {"prefix": str(stack.prefix), "lock": stack.lock},
+    }
+
+
+def _modules(site: Site) -> list[str]:
+    library = site.mpi.get(site.default_mpi or "")
+    return [*site.policies.modules, *(library.modules if library else [])]
+
+
+def _modules_system(environ: Mapping[str, str]) -> str:
+    for system, variable in _MODULES.items():
+        if variable in environ and (shutil.which(environ[variable]) or Path(environ[variable]).exists()):
+            return system
+    return "nomod"
+
+
+_LOGGING: dict[str, Any] = {
+    "level": "debug",
+    "handlers": [
+        {"type": "stream", "name": "stdout", "level": "info", "format": "%(message)s"},
+    ],
+    "handlers_perflog": [
+        {
+            "type": "filelog",
+            "prefix": "%(check_system)s/%(check_partition)s",
+            "level": "info",
+            "format": "%(check_job_completion_time)s|%(version)s|%(check_display_name)s|%(check_system)s|"
+            "%(check_partition)s|%(check_environ)s|%(check_hidl_run)s|%(check_result)s|%(check_perfvalues)s",
+            "format_perfvars": "%(check_perf_var)s=%(check_perf_value)s %(check_perf_unit)s|",
+            "append": True,
+        }
+    ],
+}

@@ -1,0 +1,105 @@
+"""What the tests of ``hidl validate`` share: a workload of known pace, and the user's own checks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.cluster import LivingCluster
+from tests.conftest import Hidl
+
+SITE = ("--site", "test-cluster")
+PACED: dict[str, Any] = {
+    "parameters": {
+        "slow_rank": {"type": "int", "default": -1},
+        "slow": {"type": "float", "default": 0},
+        "hang": {"type": "bool", "default": False},
+        "silent": {"type": "bool", "default": False},
+    },
+    "metrics": {"rate": {"unit": "1/s", "better": "higher"}},
+    "scaling": {"metric": "rate", "kind": "weak", "target": 0.7},
+}
+CHECKS = """
+import reframe as rfm
+from hidl_checks import Run, Study
+from reframe.core.builtins import parameter
+
+
+class Paced(Study):
+    workload = "paced"
+    scale = parameter(["1-node", "4-nodes"])
+    repeat = 4
+
+
+@rfm.simple_test
+class paced(Paced):
+    tags = {"nightly"}
+
+
+@rfm.simple_test
+class slowed(Paced):
+    assignments = ["slow_rank=1", "slow=0.2"]
+
+
+@rfm.simple_test
+class once(Paced):
+    repeat = 1
+
+
+class Alone(Run):
+    workload = "paced"
+    scale = parameter(["1-rank"])
+
+
+@rfm.simple_test
+class silent(Alone):
+    assignments = ["silent=true"]
+
+
+@rfm.simple_test
+class hanging(Alone):
+    assignments = ["hang=true"]
+"""
+
+
+def with_checks(hidl: Hidl) -> Hidl:
+    """hidl with the workload ``paced`` and the checks above, where users keep theirs."""
+    hidl.add_workload("paced", "paced.py", **PACED)
+    file = hidl.config / "reframe_checks" / "paced.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(CHECKS)
+    return hidl
+
+
+def cases(document: Any) -> dict[str, Any]:
+    """The cases of ``hidl validate --json`` by name."""
+    return {case["name"]: case for case in document["cases"]}
+
+
+@pytest.fixture
+def hidl(hidl_with: Callable[..., Hidl]) -> Hidl:
+    """hidl on this machine, with stack mpi."""
+    return with_checks(hidl_with("mpi"))
+
+
+@pytest.fixture
+def on_cluster(cluster: LivingCluster, hidl: Hidl, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Hidl]:
+    """``on_cluster("mpi")``: hidl on the cluster, these stacks installed; ``launchers``: the site's, in order.
+
+    The cluster's Slurm binds no ranks to cores, and Hydra does: so mpiexec comes first.
+    """
+    data = tmp_path_factory.getbasetemp() / "cluster-data"
+    ready = Hidl(hidl.environment | cluster.environment | {"XDG_DATA_HOME": str(data)})
+
+    def with_stacks(*stacks: str, launchers: str = "[mpiexec, srun]") -> Hidl:
+        file: Path = ready.config / "sites" / "test-cluster.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"name: test-cluster\nextends: test-cluster\nlaunchers: {launchers}\n")
+        installed = ready("install", *stacks, *SITE)
+        assert installed.returncode == 0, installed.stderr
+        return ready
+
+    return with_stacks

@@ -1,0 +1,78 @@
+"""``hidl validate`` on a real Slurm of four nodes, through real ReFrame."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+
+from tests.cluster.cluster import LivingCluster
+from tests.conftest import Hidl
+from tests.validate.conftest import SITE, cases
+
+
+def test_the_smoke_suite_passes_on_four_nodes(on_cluster: Callable[..., Hidl]) -> None:
+    hidl = on_cluster("mpi", "pytorch")
+
+    document = hidl.json("validate", *SITE, "--tag", "smoke", "--jobs", "2")
+
+    found = cases(document)
+    assert document["counts"]["pass"] == len(found)
+    assert found["mpi_sanity %scale=4-nodes"]["figures"]["nodes"] == [4.0, "nodes"]
+    assert "resnet50_smoke %scale=2-nodes %framework=torch" in found
+    assert {each["run"] for each in hidl.json("results", "list")["results"]} == {case["run"] for case in found.values()}
+
+
+def test_a_study_over_four_nodes_takes_place_in_one_job_and_one_slowed_rank_fails_it(
+    on_cluster: Callable[..., Hidl],
+) -> None:
+    hidl = on_cluster("mpi")
+
+    found = cases(hidl.json("validate", *SITE, "--check", "paced", "--check", r"slowed%scale=4-nodes", status=10))
+
+    assert found["paced %scale=4-nodes"]["verdict"] == "pass", found["paced %scale=4-nodes"]["reason"]
+    assert found["slowed %scale=4-nodes"]["verdict"] == "fail"
+    assert hidl.json("status", found["paced %scale=4-nodes"]["run"])["hosts"] == ["node1", "node2", "node3", "node4"]
+
+
+def test_a_launcher_that_binds_no_ranks_is_found(on_cluster: Callable[..., Hidl]) -> None:
+    hidl = on_cluster("mpi", launchers="[srun]")
+
+    found = cases(hidl.json("validate", *SITE, "--check", "mpi_sanity%scale=1-node", status=8))
+
+    assert "ranks 0, 1 share cores" in found["mpi_sanity %scale=1-node"]["reason"]
+
+
+def test_without_accounting_a_job_that_was_cancelled_has_failed_though_reframe_calls_it_completed(
+    on_cluster: Callable[..., Hidl], cluster: LivingCluster
+) -> None:
+    hidl = on_cluster("mpi")
+    with cluster.restored():
+        cluster.switch(accounting=False)
+        with hidl.start(
+            "validate", *SITE, "--check", "hanging", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as validation:
+            cluster("scancel", _job(hidl))
+            told, said = validation.communicate(timeout=120)
+
+    assert validation.returncode == 8, said
+    document = json.loads(told)
+    assert cases(document)["hanging %scale=1-rank"]["verdict"] == "fail"
+    assert (
+        '"scheduler": "squeue"' in (hidl.runs.parent / "validate" / document["validation"] / "report.json").read_text()
+    )
+
+
+def _job(hidl: Hidl) -> str:
+    """The number of the only run's job, once its program has been started."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for status in hidl.runs.glob("*/status.json"):
+            job = status.with_name("job.json")
+            if json.loads(status.read_text())["step"] == 1 and job.is_file():
+                number = json.loads(job.read_text())["id"]
+                if number is not None:
+                    return str(number)
+        time.sleep(0.05)
+    raise AssertionError("no run began")

@@ -1,0 +1,91 @@
+"""ReFrame's configuration out of a site: what ReFrame's own schema admits, and what checks select by."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.inputs.load import load
+from hidl_cli.inputs.overlay import list_all
+from hidl_cli.site.checks import RULES
+from hidl_cli.site.schema import Site
+from hidl_cli.stack.installation import Installation
+from hidl_cli.validate.bridge import Place
+from hidl_cli.validate.settings import configuration, word
+
+STACK = Installation(
+    Path("/opt/stacks/frontera/mpi/0123456789ab"),
+    {"lock": {"digest": "0" * 64}, "packages": {"mpi4py": "4.1", "backports.tarfile": "1"}},
+)
+
+
+def site(name: str) -> Site:
+    return load(RULES, name)
+
+
+def made(name: str, place: Place | None = None, **options: Any) -> dict[str, Any]:
+    """The configuration of a shipped site with all its partitions."""
+    found = site(name)
+    account = "proj" if found.policies.account == "required" else None
+    chosen = place or Place(site=name, account=account)
+    return configuration(found, chosen, partitions=list(found.partitions), stacks=[STACK], **options)
+
+
+def described() -> list[str]:
+    """The shipped sites that say their scheduler and their launchers."""
+    names = [entry.name for entry in list_all("site")]
+    return [name for name in names if site(name).scheduler and site(name).launchers and site(name).partitions]
+
+
+@pytest.mark.parametrize("name", described())
+def test_every_site_makes_a_configuration_that_reframe_admits(name: str) -> None:
+    package = find_spec("reframe")
+    assert package is not None
+    assert package.origin is not None
+    schema = json.loads((Path(package.origin).parent / "schemas" / "config.json").read_text())
+    jsonschema.validate(made(name), schema)
+
+
+def test_a_site_whose_scheduler_is_unknown_is_told() -> None:
+    unknown = site("local").model_copy(update={"scheduler": None})
+    with pytest.raises(InvalidInput, match="does not say its scheduler"):
+        configuration(unknown, Place(), partitions=[], stacks=[])
+
+
+def test_gpus_are_a_trait_and_a_device() -> None:
+    (rtx,) = [p for p in made("frontera-rtx")["systems"][0]["partitions"] if p["name"] == "rtx"]
+    assert "gpu" in rtx["features"]
+    assert rtx["devices"][0]["num_devices"] == site("frontera-rtx").node_type("rtx").gpus
+
+
+@pytest.mark.parametrize(("accounting", "scheduler"), [(True, "slurm"), (False, "squeue")])
+def test_without_accounting_squeue_is_asked(accounting: bool, scheduler: str) -> None:
+    partitions = made("test-cluster", accounting=accounting)["systems"][0]["partitions"]
+    assert {each["scheduler"] for each in partitions} == {scheduler}
+
+
+def test_the_account_is_among_the_options_of_access() -> None:
+    (partition, *_) = made("test-cluster", Place(site="test-cluster", account="proj"))["systems"][0]["partitions"]
+    assert partition["access"] == ["--partition=debug", "--account=proj"]
+
+
+def test_checks_get_back_what_was_asked() -> None:
+    place = Place(site="test-cluster", partition="debug", account="proj", time_limit=90.0)
+    assert Place.of(place.extras()) == place
+
+
+def test_an_installed_stack_is_an_environment_that_is_activated() -> None:
+    (environment,) = made("test-cluster")["environments"]
+    assert (environment["name"], environment["features"]) == ("mpi", ["backports_tarfile", "mpi4py"])
+    assert environment["prepare_cmds"] == ["source /opt/stacks/frontera/mpi/0123456789ab/activate.sh"]
+
+
+@pytest.mark.parametrize(("name", "admitted"), [("mpi", "mpi"), ("2nd.x", "_2nd_x"), ("a-b", "a-b")])
+def test_names_are_made_such_as_reframe_admits(name: str, admitted: str) -> None:
+    assert word(name) == admitted
