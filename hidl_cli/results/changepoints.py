@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LEAST_RUNS = 20  # fewer do not tell noise from change
 SHORTEST = 3  # runs on one level: one bad night, or two, are no step
-PENALTY = 11.0  # what a further level must explain, in variances of one run
-STEP_OR_DRIFT = 9.0  # what a step must explain beyond a straight line, in the same
+PENALTY = 12.0  # what a further level must explain, in variances of one run
+STEP_OR_DRIFT = 10.0  # what a step must explain beyond a straight line, in the same
 FEW = 5  # the noise of n runs is known so badly that both are raised by 5/n
 CLIPPED = 2.5  # a run counts as no further than so many deviations from its neighbours
 NEIGHBOURS = 7  # runs whose median is what a run is held against

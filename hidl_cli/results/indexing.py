@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hidl_cli import paths
+from hidl_cli import __version__, paths
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run
 from hidl_cli.results.database import Outdated
@@ -18,6 +18,9 @@ from hidl_cli.runs.plan import SCHEMA, plan_of
 
 #: Called with how many directories of how many have been read.
 Tell = Callable[[int, int], None]
+
+#: What plans this hidl reads: others are looked at again by another one.
+_READS = f"{SCHEMA} {__version__}"
 
 #: Seconds that a run which just ended waits for other writers.
 _AT_MOST = 10.0
@@ -68,7 +71,7 @@ def update(store: Store, root: Path | None = None, *, tell: Tell = _nobody) -> I
     indexed = Indexed()
     place = (root or paths.runs()).resolve()
     try:
-        known = store.known(str(place), SCHEMA)
+        known = store.known(str(place), _READS)
         indexed.foreign = sum(1 for outcome in known.values() if outcome == "foreign")
     except Outdated:
         return reindex(store, tell=tell)
@@ -132,7 +135,7 @@ def _index(store: Store, root: Path, names: Sequence[str], indexed: Indexed, tel
     without: dict[str, list[str]] = {"foreign": [], "ended": []}
     indexed.added += store.add(_records(root, names, without, indexed, tell))
     for outcome, found in without.items():
-        store.note(str(root), found, outcome, SCHEMA)
+        store.note(str(root), found, outcome, _READS)
     indexed.foreign += len(without["foreign"])
 
 

@@ -62,7 +62,15 @@ def _measured(axes: Any, study: Study) -> None:
     errors = [[part * whole for part, whole in zip(side, ideal, strict=True)] for side in _errors(study)]
     highest = max(value + error for value, error in zip(measured, errors[1], strict=True))
     axes.plot(ns, ideal, "--", color=FAINT, label="ideal")
-    axes.errorbar(ns, measured, errors, fmt="o-", color=MEASURED, capsize=3, label="measured, 95 % interval")
+    axes.errorbar(
+        ns,
+        measured,
+        errors,
+        fmt="o-",
+        color=MEASURED,
+        capsize=3,
+        label=f"measured, {study.confidence * 100:.3g} % interval",
+    )
     baseline = f"{study.baseline.n} {study.step_unit}"
     axes.set_ylabel(study.unit if study.kind == "weak" else f"speed-up over {baseline}")
     if _spans_octaves(study):

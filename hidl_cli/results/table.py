@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,7 +38,15 @@ def table(study: Study) -> Table:
         show_edge=False,
         padding=(0, 0, 0, 1),
     )
-    for heading in (study.step_unit, "runs", study.unit, "CV", "speed-up", "efficiency", "95 % interval"):
+    for heading in (
+        study.step_unit,
+        "runs",
+        study.unit,
+        "CV",
+        "speed-up",
+        "efficiency",
+        f"{study.confidence * 100:.3g} % interval",
+    ):
         rows.add_column(Text(heading), justify="right", no_wrap=heading != study.unit)
     rows.add_column("of ideal", min_width=BAR_WIDTH)
     for step in study.steps:
@@ -70,7 +79,25 @@ def _conclusion(study: Study) -> Text:
     text.append(f": {study.reason}")
     if study.hint:
         text.append(f"\nnext: {study.hint}")
+    for line in _more(study):
+        text.append(f"\n{line}")
     return text
+
+
+def _more(study: Study) -> Iterator[str]:
+    """What else there is to know: the baseline, slow nodes, the part that does not scale, what others reached."""
+    if study.against != "single":
+        yield "baseline: " + {"copies": "copies that ran at once", "history": "earlier runs"}[study.against]
+    slow = [f"{node.host} ({node.relative:.2f} of the median)" for node in study.nodes if node.slow]
+    if slow and "slow node" not in study.reason:
+        yield f"slow: {', '.join(slow)}"
+    if study.fit:
+        overall, interval = study.fit.overall, study.fit.overall.interval
+        known = f" ({interval.low:.4f} to {interval.high:.4f})" if interval else ""
+        grows = f"; it grows with the {study.step_unit}, as communication does" if study.fit.rising else ""
+        yield f"serial fraction ({study.fit.law.capitalize()}): {overall.value:.4f}{known}{grows}"
+    if study.reference:
+        yield study.reference
 
 
 def four_digits(value: float) -> str:

@@ -82,7 +82,7 @@ def test_what_another_version_did_not_understand_is_looked_at_again(
     shutil.rmtree(root / "x")
     judged(root, 1).directory.rename(root / "x")
     assert update(store).added == 0
-    monkeypatch.setattr(indexing, "SCHEMA", "hidl.plan/next")
+    monkeypatch.setattr(indexing, "_READS", "hidl.plan/next")
     assert update(store).added == 1
 
 
