@@ -56,7 +56,7 @@ def report(
     names = runs or []
     found = select.chosen(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
     if not found:
-        raise UsageError("no run fits", hint="hidl status lists the runs")
+        raise UsageError("no run fits", hint="hidl status lists the runs that this hidl reads")
     read, notes = select.loaded(found)
     kindred = _kindred(read, notes) if names else []
     page = page_of(

@@ -9,6 +9,8 @@ from statistics import geometric_mean
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Curve, Line
 
+LARGEST = 2**63  # bytes: no message has more
+
 
 def curves(group: Sequence[Loaded], baseline: Loaded | None, *, name: str, where: str) -> Iterator[Curve]:
     """The curves of the newest run of ``group`` that has any, each against ``baseline`` (None: the first such run)."""
@@ -32,14 +34,17 @@ def _metrics(run: Loaded) -> list[str]:
 
 
 def _line(run: Loaded, metric: str) -> Line | None:
-    """The geometric means over the repetitions of the largest step, size by size; None where there are no such."""
+    """The geometric means over the repetitions of the largest step, size by size; None where none can be drawn.
+
+    A size of 0 is told in the table, and has no place on a logarithmic axis.
+    """
     by_size: dict[int, list[float]] = {}
     for step in run.steps:
         found = step["metrics"].get(metric, {})
         if step.get(run.plan.unit) != run.largest() or not found.get("sizes"):
             continue
         for size, value in zip(found["sizes"], found["samples"], strict=True):
-            if isinstance(value, (int, float)) and 0 < value < inf:
+            if isinstance(value, (int, float)) and 0 < value < inf and size < LARGEST:
                 by_size.setdefault(size, []).append(float(value))
     points = tuple((size, geometric_mean(values)) for size, values in sorted(by_size.items()))
-    return Line(run.run.id, run.plan.created, points) if points else None
+    return Line(run.run.id, run.plan.created, points) if any(size for size, _ in points) else None

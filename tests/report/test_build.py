@@ -14,6 +14,7 @@ from hidl_cli.report.build import grouped, page_of
 from hidl_cli.report.loaded import Loaded, load
 from hidl_cli.report.model import Curve, HeatMap, Outcome, Page, Standing, Trend
 from hidl_cli.report.nodes import slow_hosts
+from hidl_cli.report.page import to_html
 from hidl_cli.results.scaling import Observation, judge, to_json
 from hidl_cli.runs.prepare import Request
 from tests.report import example
@@ -196,6 +197,19 @@ class TestSizes:
 
         run = nights.run(Request("pingpong", nodes=2, repeat=2), 0, measure)
         assert self.curve(page_about(run), "latency").line.points == ((1, pytest.approx(4)), (1024, pytest.approx(8)))
+
+    @pytest.mark.parametrize(
+        ("sizes", "told"),
+        [([0, 8], [(0, 1.0), (8, 2.0)]), ([0, 10**400], None), ([5, 7], [(5, 1.0), (7, 2.0)])],
+    )
+    def test_a_size_of_nothing_is_told_and_not_drawn(
+        self, nights: example.Nights, sizes: list[int], told: list[tuple[int, float]] | None
+    ) -> None:
+        latency = {"name": "latency", "value": 1.0, "unit": "us", "samples": [1.0, 2.0], "sizes": sizes}
+        bandwidth = {"name": "bandwidth", "value": 1.0, "unit": "MB/s", "samples": []}
+        page = page_about(nights.run(Request("pingpong", nodes=2), 0, lambda _: [latency, bandwidth]))
+        assert [list(curve.line.points) for curve in page.curves] == ([] if told is None else [told])
+        assert to_html(page).count("message size, bytes") == len(page.curves)
 
     def test_the_only_run_has_no_baseline_unless_one_is_named(self, nights: example.Nights) -> None:
         old, new = (nights.run(Request("pingpong", nodes=2), night, nights.pingpong()) for night in range(2))
