@@ -20,8 +20,9 @@ from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.script import job_script
 from hidl_cli.record.run import Run, create
 from hidl_cli.record.state import State, Status
-from hidl_cli.runs.conclude import Conclusion, conclude
+from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.follow import Watch
+from hidl_cli.runs.judging import Conclusion
 from hidl_cli.runs.plan import Plan, plan_of
 from hidl_cli.runs.prepare import Request, prepare
 from hidl_cli.schedulers import local, lsf, slurm
