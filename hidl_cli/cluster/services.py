@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ _ANSWERS = 20.0  # seconds that a living daemon may be busy
 _ASKING = 5.0  # seconds that a question may take
 
 
-class Service:
+class Service(ABC):
     """A daemon: how it is started, and how one sees that it answers."""
 
     name: str
@@ -28,13 +29,13 @@ class Service:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
 
+    @abstractmethod
     def start(self) -> None:
         """Start it; it need not answer yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answers(self) -> bool:
         """Whether it does its work."""
-        raise NotImplementedError
 
     @property
     def pids(self) -> list[int]:

@@ -15,6 +15,7 @@ from hidl_cli.commands import (
     install,
     logs,
     regression,
+    report,
     results,
     run,
     site,
@@ -64,6 +65,7 @@ app.command()(status.status)
 app.command()(logs.logs)
 app.command()(status.cancel)
 app.command()(status.resume)
+app.command()(report.report)
 results.app.command()(regression.compare)
 results.app.command()(regression.history)
 app.add_typer(results.app, name="results")

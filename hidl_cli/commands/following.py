@@ -13,9 +13,10 @@ from hidl_cli.commands.tables import runs_table, show_runs
 from hidl_cli.errors import ExitCode, HidlError, HungUp
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.runs.conclude import Conclusion, conclude
+from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.follow import end, ends_with_the_terminal, follow
 from hidl_cli.runs.history import document_of
+from hidl_cli.runs.judging import Conclusion
 from hidl_cli.runs.plan import plan_of
 
 if TYPE_CHECKING:

@@ -185,6 +185,8 @@ def open_store() -> Store:
         raise
     except HidlError as error:
         say(f"what is new is not shown: {error.message}", style="yellow")
+        if error.hint:
+            say(f"next: {error.hint}")
     return store
 
 

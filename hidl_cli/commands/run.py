@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,14 @@ from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, co
 
 if TYPE_CHECKING:
     from hidl_cli.runs.plan import Plan
+
+
+class Baseline(str, Enum):
+    """What a study is held against."""
+
+    single = "single"
+    copies = "copies"
+    history = "history"
 
 
 def run(
@@ -43,6 +52,16 @@ def run(
     target: Annotated[
         float | None, typer.Option(min=0.01, max=2.0, help="Efficiency to reach (default: the workload's).")
     ] = None,
+    baseline: Annotated[
+        Baseline | None,
+        typer.Option(
+            help="What a study is held against: its smallest step (single), as many runs of one node at once as there "
+            "are nodes (copies: shows slow nodes), or earlier runs (history)."
+        ),
+    ] = None,
+    until_settled: Annotated[
+        bool, typer.Option("--until-settled", help="End a study with the first repetition that settles it.")
+    ] = False,
     launcher: Annotated[
         str | None, typer.Option(help="Who starts the ranks (default: the site's first that serves the MPI library).")
     ] = None,
@@ -93,6 +112,8 @@ def run(
             scale=scale,
             repeat=repeat,
             target=target,
+            baseline=baseline.value if baseline else None,
+            until_settled=until_settled,
             launcher=launcher,
             mpi=mpi,
             tuning=mv2 or (),

@@ -29,6 +29,7 @@ CREATE TABLE directories (
     id INTEGER PRIMARY KEY, root TEXT NOT NULL, name TEXT NOT NULL, outcome TEXT NOT NULL, read_as TEXT NOT NULL,
     UNIQUE (root, name)
 );
+CREATE TABLE roots (path TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY REFERENCES directories (id), run TEXT NOT NULL UNIQUE, created TEXT NOT NULL,
     time INTEGER NOT NULL, site TEXT NOT NULL, partition TEXT, workload TEXT NOT NULL, parameters TEXT NOT NULL,
@@ -124,7 +125,8 @@ class Database:
 
     @contextmanager
     def writing(self, *, anew: bool = False) -> Iterator[sqlite3.Connection]:
-        """One transaction of the one writer, committed at the end of the block; ``anew``: with all tables emptied.
+        """One transaction of the one writer, committed at the end; ``anew``: with the tables of an
+        earlier hidl replaced by empty ones, which know the directories of runs that those knew.
 
         The file is made where it is missing, with the permissions that the umask leaves. Raises as ``reading`` does.
         """
@@ -137,14 +139,6 @@ class Database:
                     yield connection
                     lock.confirm()
                     connection.commit()
-
-    def roots_of_old(self) -> list[str]:
-        """The directories of runs that a file of an earlier version knew; none where it does not say so."""
-        with self._told(), closing(sqlite3.connect(self._address("ro"), uri=True)) as connection:
-            try:
-                return [root for (root,) in connection.execute("SELECT DISTINCT root FROM directories")]
-            except sqlite3.OperationalError:
-                return []
 
     def put_aside(self) -> Path | None:
         """Where the file is no store that can be used, rename it, and return its new name; else None."""
@@ -183,7 +177,7 @@ class Database:
                 connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute("BEGIN" if mode == "ro" else "BEGIN IMMEDIATE")
             state = self._look(connection)
-            if mode == "rw" and (anew or state is _State.EMPTY):
+            if mode == "rw" and (state is _State.EMPTY or (anew and state is _State.OLD)):
                 _make(connection)
             elif state is _State.OLD:
                 raise Outdated(
@@ -248,12 +242,16 @@ class Database:
 
 
 def _make(connection: sqlite3.Connection) -> None:
+    roots: list[tuple[str]] = []
+    with suppress(sqlite3.OperationalError):  # the tables of another version may have other columns
+        roots = connection.execute("SELECT DISTINCT root FROM directories").fetchall()
     made = "SELECT type, name FROM sqlite_master WHERE type IN ('view', 'table') AND name NOT LIKE 'sqlite_%'"
     for kind, name in connection.execute(made).fetchall():
         connection.execute(f'DROP {kind} "{name}"')
     for statement in TABLES.split(";\n"):
         if statement.strip():
             connection.execute(statement)
+    connection.executemany("INSERT INTO roots VALUES (?)", roots)
     connection.execute(f"PRAGMA application_id = {APPLICATION}")
     connection.execute(f"PRAGMA user_version = {VERSION}")
 

@@ -107,7 +107,8 @@ def instant(text: str) -> datetime:
 def series_of(plan: Plan, step: Step) -> str:
     """The digest over what must be the same for values to be compared over time: see ``Sample.series``.
 
-    Of the MPI library its name and its family count; its version is among what changes.
+    Of the MPI library its name and its family count; its version is among what changes. What was one of several
+    copies at once is not compared with what ran alone.
     """
     placement = step.placement
     same = {
@@ -123,6 +124,7 @@ def series_of(plan: Plan, step: Step) -> str:
         "ranks_per_node": placement.ranks_per_node,
         "threads_per_rank": placement.threads_per_rank,
         "bind": placement.bind,
+        "copies": step.copies > 0,
     }
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -131,7 +133,7 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
     """The samples of one step. A job's steps run on the first of its hosts, unless the step's metrics name theirs."""
     step = next(step for step in plan.steps if step.size == measured[plan.unit])
     series = series_of(plan, step)
-    of_step = tuple(measured.get("hosts") or hosts[: step.placement.nodes])
+    of_step = tuple(measured.get("hosts") or hosts[: step.copies or step.placement.nodes])
     for name, metric in measured["metrics"].items():
         promised = plan.workload.metrics.get(name)
         for rank, value in _values(metric, for_each_rank=bool(promised and promised.equal_on_all_ranks)):

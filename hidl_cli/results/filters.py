@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 
@@ -36,12 +36,7 @@ class Condition:
 
 def of_runs(filters: Filters) -> Condition:
     """What runs (``r``) must have, so that they can have such samples."""
-    parts: list[tuple[str, tuple[str | int, ...]]] = []
-    for column in ("run", "workload", "site", "partition", "stack"):
-        value = getattr(filters, column)
-        if value is not None:
-            parts.append((f"r.{column} = ?", (value,)))
-    parts += _times("r", filters)
+    parts = [*_columns(filters), *_times("r", filters)]
     steps = []
     if filters.series is not None:
         steps.append(("t.series = (SELECT id FROM series WHERE digest = ?)", (filters.series,)))
@@ -71,14 +66,14 @@ def of_samples(filters: Filters) -> Condition:
 
 
 def of_a_series(filters: Filters) -> Condition:
-    """Everything at once, on samples (``s``), their steps (``t``) and runs (``r``): for one series over time."""
-    runs = []
-    for column in ("run", "workload", "site", "partition", "stack"):
-        value = getattr(filters, column)
-        if value is not None:
-            runs.append((f"r.{column} = ?", (value,)))
-    samples = of_samples(filters)
-    return _all([*runs, (samples.sql, samples.values)])
+    """All but the metric, on samples (``s``), their steps (``t``) and runs (``r``): for one series over time."""
+    samples = of_samples(replace(filters, metric=None))
+    return _all([*_columns(filters), (samples.sql, samples.values)])
+
+
+def _columns(filters: Filters) -> list[tuple[str, tuple[str | int, ...]]]:
+    asked = ((name, getattr(filters, name)) for name in ("run", "workload", "site", "partition", "stack"))
+    return [(f"r.{name} = ?", (value,)) for name, value in asked if value is not None]
 
 
 def _times(table: str, filters: Filters) -> list[tuple[str, tuple[str | int, ...]]]:

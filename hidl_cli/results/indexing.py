@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hidl_cli import paths
+from hidl_cli import __version__, paths
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run
 from hidl_cli.results.database import Outdated
@@ -18,6 +18,9 @@ from hidl_cli.runs.plan import SCHEMA, plan_of
 
 #: Called with how many directories of how many have been read.
 Tell = Callable[[int, int], None]
+
+#: What plans this hidl reads: others are looked at again by another one.
+_READS = f"{SCHEMA} {__version__}"
 
 #: Seconds that a run which just ended waits for other writers.
 _AT_MOST = 10.0
@@ -51,11 +54,9 @@ def remember(run: Run) -> None:
     """Index a run that was judged. Whatever goes wrong is told, and harms nothing: ``reindex`` mends it."""
     store = Store(at_most=_AT_MOST)
     try:
-        try:
-            store.add([record_of(run)])
-        except Outdated:
-            _empty(store)
-            store.add([record_of(run)])
+        store.add([record_of(run)])
+    except Outdated:
+        pass  # the next command that looks at results fills the store anew, and finds this run by its name
     except (HidlError, OSError) as error:
         logging.getLogger("hidl").warning(
             "warning: run %s is complete, but not among the results yet: %s\nnext: hidl results reindex", run.id, error
@@ -70,12 +71,11 @@ def update(store: Store, root: Path | None = None, *, tell: Tell = _nobody) -> I
     indexed = Indexed()
     place = (root or paths.runs()).resolve()
     try:
-        known = store.known(str(place), SCHEMA)
+        known = store.known(str(place), _READS)
         indexed.foreign = sum(1 for outcome in known.values() if outcome == "foreign")
     except Outdated:
-        earlier = _empty(store)
-        return reindex(store, [place, *earlier], tell=tell)
-    names = _names(place, indexed)
+        return reindex(store, tell=tell)
+    names = _names(place, indexed, expected=bool(known))
     _index(store, place, sorted(names - set(known)), indexed, tell)
     return indexed
 
@@ -88,35 +88,41 @@ def reindex(store: Store, roots: Sequence[Path] = (), *, tell: Tell = _nobody) -
     none is renamed. A reader sees every run at any time, but for those that the store did not have.
     """
     indexed = Indexed(aside=store.database.put_aside())
+    named = [root.resolve() for root in roots]
+    places = list(named)
     try:
-        places = [root.resolve() for root in roots] or [paths.runs().resolve(), *map(Path, store.roots())]
+        store.roots()
     except Outdated:
-        places = [paths.runs().resolve(), *_empty(store)]
+        store.renew()
+        named = []
+    if not named:
+        places += [paths.runs().resolve(), *map(Path, store.roots())]
     for place in dict.fromkeys(places):
-        names = _names(place, indexed)
-        if place not in indexed.unlistable or (roots and not place.exists()):
-            gone = set(store.known(str(place))) - names
+        known = set(store.known(str(place)))
+        names = _names(place, indexed, expected=bool(known))
+        gone = known - names
+        if place in named and not place.exists():
+            store.drop_root(str(place))
+        elif place not in indexed.unlistable:
             store.drop(str(place), gone)
-            indexed.gone += len(gone)
+        else:
+            continue
+        indexed.gone += len(gone)
         _index(store, place, sorted(names), indexed, tell)
     store.purge()
     return indexed
 
 
-def _empty(store: Store) -> list[Path]:
-    """Empty a store of an earlier version, and return the directories of runs that it knew, where it still says so."""
-    roots = store.database.roots_of_old()
-    store.empty()
-    return [Path(root) for root in roots]
+def _names(root: Path, indexed: Indexed, *, expected: bool) -> set[str]:
+    """The names of the run directories under ``root``; no directory is looked into.
 
-
-def _names(root: Path, indexed: Indexed) -> set[str]:
-    """The names of the run directories under ``root``; no directory is looked into."""
+    ``expected``: there were some, so that it is told where ``root`` is not there.
+    """
     try:
         with os.scandir(root) as entries:
             return {entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()}
     except FileNotFoundError:
-        if root != paths.runs().resolve():
+        if expected:
             indexed.unlistable.append(root)
     except OSError:
         indexed.unlistable.append(root)
@@ -129,7 +135,7 @@ def _index(store: Store, root: Path, names: Sequence[str], indexed: Indexed, tel
     without: dict[str, list[str]] = {"foreign": [], "ended": []}
     indexed.added += store.add(_records(root, names, without, indexed, tell))
     for outcome, found in without.items():
-        store.note(str(root), found, outcome, SCHEMA)
+        store.note(str(root), found, outcome, _READS)
     indexed.foreign += len(without["foreign"])
 
 

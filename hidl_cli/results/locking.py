@@ -10,8 +10,9 @@ _MOUNTS = Path("/proc/self/mountinfo")
 def locks_hold(directory: Path) -> bool:
     """False where a directory's file system is mounted so that ``fcntl`` locks fail, or hold on one machine alone.
 
-    These are Lustre without ``flock`` (mount.lustre(8): the default before 2.13, or ``localflock``, ``noflock``) and
-    NFS with ``nolock``, ``local_lock=all`` or ``local_lock=posix`` (nfs(5)). Everything else is taken to keep POSIX.
+    These are Lustre whose options do not list ``flock`` (mount.lustre(8): ``localflock``, ``noflock`` or, with older
+    ones, nothing) and NFS with ``nolock``, ``local_lock=all`` or ``local_lock=posix`` (nfs(5)). Everything else is
+    taken to keep POSIX.
     """
     try:
         mounts = _MOUNTS.read_text(encoding="utf-8", errors="replace")

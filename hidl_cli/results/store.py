@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
+from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +122,19 @@ class Store:
             with self.database.writing() as connection:
                 drop(connection, root, batch)
 
+    def drop_root(self, root: str) -> None:
+        """Forget all directories under ``root``, and ``root`` itself."""
+        self.drop(root, self.known(root))
+        with self.database.writing() as connection:
+            connection.execute("DELETE FROM roots WHERE path = ?", (root,))
+
     def purge(self) -> None:
         """Remove the names of hosts, series and metrics that no sample has any more."""
         with self.database.writing() as connection:
             purge(connection)
 
-    def empty(self) -> None:
-        """Forget everything, and make the tables anew as this hidl wants them."""
+    def renew(self) -> None:
+        """Where the store is of an earlier hidl: make the tables anew, empty but for the roots that it knew."""
         with self.database.writing(anew=True):
             pass
 
@@ -140,8 +148,8 @@ class Store:
         return dict(self._rows(sql + more, (root, read_as) if read_as else (root,)))
 
     def roots(self) -> list[str]:
-        """The directories that run directories were found in."""
-        return [root for (root,) in self._rows("SELECT DISTINCT root FROM directories ORDER BY root", ())]
+        """The directories that run directories were found in, also by an earlier hidl."""
+        return [root for (root,) in self._rows("SELECT path FROM roots UNION SELECT root FROM directories", ())]
 
     def count(self) -> tuple[int, int]:
         """How many runs and samples there are."""
@@ -196,16 +204,22 @@ class Store:
             yield from (sample for _, sample in page)
 
     def _over_time(self, filters: Filters) -> Iterator[Sample]:
-        """One metric of one series: the index has them in this order, so that each page begins where one ended."""
+        """One metric of one series: the index has them in this order. A metric may have had several units."""
+        ids = self._rows("SELECT id FROM metrics WHERE name = ?", (filters.metric,))
+        pages = (self._of_metric(filters, id_) for (id_,) in ids)
+        yield from (sample for _, sample in merge(*pages, key=itemgetter(0)))
+
+    def _of_metric(self, filters: Filters, metric: int) -> Iterator[tuple[Key, Sample]]:
+        """Page by page: each begins where the one before ended."""
         condition = of_a_series(filters)
         last: Key = (-(2**62), 0, 0, 0)
         while True:
             page = self._page(
-                f"{condition.sql} AND (s.time, s.run, s.step, s.rank) > (?, ?, ?, ?) "
+                f"{condition.sql} AND s.metric = ? AND (s.time, s.run, s.step, s.rank) > (?, ?, ?, ?) "
                 f"ORDER BY s.time, s.run, s.step, s.rank LIMIT {_PAGE}",
-                (*condition.values, *last),
+                (*condition.values, metric, *last),
             )
-            yield from (sample for _, sample in page)
+            yield from page
             if len(page) < _PAGE:
                 return
             last = page[-1][0]

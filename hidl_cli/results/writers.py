@@ -93,7 +93,10 @@ def _acquire(file: Path, on_wait: Callable[[str], None], at_most: float | None) 
                 continue
             seconds = time.monotonic() - began
             if at_most is not None and seconds > at_most:
-                raise Busy(f"{_in_words(owner)} writes to {file.parent} and does not end", hint="try again later")
+                raise Busy(
+                    f"{_in_words(owner)} writes to {file.parent} and does not end",
+                    hint="try again later; hidl results reindex waits, and takes over a lock that was left behind",
+                )
             if seconds > _TELL_AFTER and not told:
                 on_wait(f"waiting for {_in_words(owner)}, which writes to {file.parent}")
                 told = True

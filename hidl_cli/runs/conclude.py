@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, SubmitRefused
+from hidl_cli.errors import HidlError, JobFailed, MetricMissing, SubmitRefused
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.runs.metrics import read_metrics, unequal
+from hidl_cli.runs.judging import Conclusion, judged
+from hidl_cli.runs.measured import measured
 from hidl_cli.runs.plan import Plan
 
 if TYPE_CHECKING:
     from hidl_cli.results.scaling import Study
 
 _TAIL_LINES = 15
-
-
-@dataclass(frozen=True)
-class Conclusion:
-    """``verdict``: pass, fail, inconclusive, or None where there was nothing to judge; ``steps`` as in metrics.json."""
-
-    verdict: str | None
-    reason: str
-    hint: str | None
-    steps: list[dict[str, Any]]
-    study: Study | None
-
-    @property
-    def exit_code(self) -> ExitCode:
-        """What the verdict tells the shell."""
-        return {
-            "fail": ExitCode.BELOW_TARGET,
-            "inconclusive": ExitCode.INCONCLUSIVE,
-        }.get(self.verdict or "pass", ExitCode.OK)
 
 
 def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
@@ -55,27 +36,15 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
 
 def _conclude(run: Run, plan: Plan) -> Conclusion:
     try:
-        steps = _steps(run, plan)
+        steps = measured(run, plan)
     except MetricMissing as error:
         _keep(run, "fail", error.message, error.hint, None)
         raise
-    conclusion = _judge(plan, steps)
+    conclusion = judged(plan, steps)
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
     _keep(run, conclusion.verdict, conclusion.reason, conclusion.hint, _study_document(conclusion.study))
     return conclusion
-
-
-def _steps(run: Run, plan: Plan) -> list[dict[str, Any]]:
-    return [
-        {
-            plan.unit: step.size,
-            "ranks": step.placement.ranks,
-            "repetition": step.repetition,
-            "metrics": read_metrics(run.metrics_file(number), plan.workload.metrics, ranks=step.placement.ranks),
-        }
-        for number, step in enumerate(plan.steps, start=1)
-    ]
 
 
 def _study_document(study: Study | None) -> dict[str, Any] | None:
@@ -94,36 +63,6 @@ def _keep(run: Run, verdict: str | None, reason: str, hint: str | None, study: d
         outcome = {"verdict": verdict, "reason": reason, "hint": hint, "study": study}
         run.write("verdict", {"schema": "hidl.verdict/1", "run": run.id, **outcome})
         remember(run)
-
-
-def _judge(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
-    for step in steps:
-        difference = unequal(step["metrics"], plan.workload.metrics)
-        if difference:
-            return Conclusion("fail", difference, "does every rank take part in the allreduce?", steps, None)
-    scaling = plan.workload.scaling
-    if scaling is None or plan.target is None or not plan.is_study:
-        agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
-        held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
-        reason = f"{held}one size only: there is no scaling to judge"
-        return Conclusion("pass" if agreed else None, reason, None, steps, None)
-    from hidl_cli.results.references import reference_for
-    from hidl_cli.results.scaling import Observation, judge
-
-    study = judge(
-        kind=scaling.kind,
-        target=plan.target,
-        metric=scaling.metric,
-        unit=plan.workload.metrics[scaling.metric].unit,
-        step_unit=plan.unit,
-        observations=[
-            Observation(step=step[plan.unit], round=step["repetition"], value=step["metrics"][scaling.metric]["value"])
-            for step in steps
-        ],
-    )
-    scaled = round(study.steps[-1].ideal_speedup)
-    reference = reference_for(plan.workload.name, kind=scaling.kind, n=scaled, site=plan.site)
-    return Conclusion(study.verdict, study.reason, study.hint, steps, replace(study, reference=reference))
 
 
 def error_of(run: Run, status: Status) -> HidlError:

@@ -12,10 +12,13 @@ from hidl_cli.errors import MetricMissing
 from hidl_cli.runs.workload import Metric
 
 SCHEMA = "hidl.metrics/1"
+_ALWAYS = ("value", "unit", "samples")
+_KEYS = ("sizes", "ranks")  # what the samples may belong to
 
 
 def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> dict[str, dict[str, Any]]:
-    """Return the metrics by name: ``{"value", "unit", "samples"}``; numbers or, for checksums, text.
+    """Return the metrics by name: ``{"value", "unit", "samples"}``; numbers or, for checksums, text. Where samples
+    belong to message sizes or to ranks, ``sizes`` or ``ranks`` says which.
 
     Raises ``MetricMissing`` where the file is not there or no such document, was written by a world of another size,
     or lacks a promised metric; where a value is not finite, has another unit, or is not one per rank where it must be.
@@ -61,10 +64,23 @@ def _by_name(document: Any, path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise MetricMissing(f"{path} is no document of schema {SCHEMA}")
     metrics = document.get("metrics")
-    keys = {"name", "value", "unit", "samples"}
+    keys = {"name", *_ALWAYS}
     if not isinstance(metrics, list) or not all(isinstance(m, dict) and keys <= m.keys() for m in metrics):
         raise MetricMissing(f"{path}: `metrics` is no list of objects with name, value, unit and samples")
-    return {metric["name"]: {key: metric[key] for key in ("value", "unit", "samples")} for metric in metrics}
+    for metric in metrics:
+        _check_keys(metric, path)
+    return {metric["name"]: {key: metric[key] for key in (*_ALWAYS, *_KEYS) if key in metric} for metric in metrics}
+
+
+def _check_keys(metric: Mapping[str, Any], path: Path) -> None:
+    """``sizes`` and ``ranks`` are whole numbers, one for each sample, each once."""
+    for key in _KEYS:
+        if key not in metric:
+            continue
+        numbers, samples = metric[key], metric["samples"]
+        whole = isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)
+        if not whole or not isinstance(samples, list) or not len(set(numbers)) == len(numbers) == len(samples):
+            raise MetricMissing(f"metric {metric['name']} in {path}: `{key}` is not one whole number for each sample")
 
 
 def _check(name: str, found: Mapping[str, Any], promised: Metric, ranks: int, path: Path) -> None:

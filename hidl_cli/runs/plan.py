@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -24,12 +24,17 @@ from hidl_cli.tuning.layers import Setting
 
 SCHEMA = "hidl.plan/2"
 
+#: What a step's throughput is held against: the smallest step, as many copies of it at once, or earlier runs.
+Baseline = Literal["single", "copies", "history"]
+
 
 @dataclass(frozen=True)
 class Step:
     """One launch: ``size`` counts what the study scales (``Plan.unit``), ``repetition`` counts from 1.
 
-    ``preflight``: a launch that checks the world's size before, where the program does not do it itself.
+    ``preflight``: a launch that checks the world's size before, where the program does not do it itself. ``copies``:
+    so many of the same launch at once, each on a host of its own, as the limit that larger steps are held against; 0:
+    an ordinary step.
     """
 
     size: int
@@ -37,12 +42,14 @@ class Step:
     placement: Placement
     launch: Launch
     preflight: Launch | None
+    copies: int = 0
 
     @property
     def title(self) -> str:
         """The step in words."""
         ranks, nodes = self.placement.ranks, self.placement.nodes
-        return f"{_count(ranks, 'rank')} on {_count(nodes, 'node')}, repetition {self.repetition}"
+        each = f"{self.copies} copies of " if self.copies else ""
+        return f"{each}{_count(ranks, 'rank')} on {_count(nodes, 'node')}, repetition {self.repetition}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,8 @@ class Plan:
     ``mpi`` is the library that the ranks run on; ``modules`` are loaded before the stack is activated; ``header`` are
     the lines of the job script that ask the scheduler for ``allocation``. ``environment`` is what all steps share, the
     values of ``tuning`` among it. ``unit`` is ``ranks`` or ``nodes``: what the sizes of the steps count. ``target`` is
-    the efficiency to reach (None: the run is no study, or has nothing to be judged by). ``charge`` is what a node-hour
+    the efficiency to reach (None: the run is no study, or has nothing to be judged by), held against ``baseline``;
+    ``until_settled``: the study ends with the first repetition that settles it. ``charge`` is what a node-hour
     costs, in the site's units. ``missing`` are the options that the site demands and nobody gave; ``warnings`` are
     what a user should know before it runs, in sentences.
     """
@@ -78,6 +86,8 @@ class Plan:
     steps: tuple[Step, ...]
     environment: Mapping[str, str]
     target: float | None
+    baseline: Baseline
+    until_settled: bool
     charge: float | None
     missing: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -87,6 +97,11 @@ class Plan:
     def is_study(self) -> bool:
         """Does it compare sizes?"""
         return len({step.size for step in self.steps}) > 1
+
+    @property
+    def repetitions(self) -> int:
+        """How often each size is planned to run."""
+        return max(step.repetition for step in self.steps)
 
     @property
     def mpi_of_the_stack(self) -> bool:
@@ -116,7 +131,7 @@ class Plan:
 
 @cache
 def _adapter() -> TypeAdapter[Plan]:
-    """Made once: it takes longer to make than a plan to read."""
+    """Reads and writes plans; made when it is first needed, for that takes milliseconds."""
     return TypeAdapter(Plan)
 
 

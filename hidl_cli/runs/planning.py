@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from hidl_cli.errors import InvalidInput
+from hidl_cli.errors import InvalidInput, UsageError
 from hidl_cli.launch.allocation import Asked, allocate, missing
 from hidl_cli.launch.launchers import Launcher
 from hidl_cli.launch.launchers.contract import Launch, Request
@@ -15,7 +15,7 @@ from hidl_cli.launch.library import abi
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
 from hidl_cli.runs.parameters import arguments
-from hidl_cli.runs.plan import Plan, Step
+from hidl_cli.runs.plan import Baseline, Plan, Step
 from hidl_cli.runs.workload import Value, Workload
 from hidl_cli.schedulers import scheduler
 from hidl_cli.site.schema import Partition, Site
@@ -57,6 +57,8 @@ def make_plan(
     repetitions: int,
     asked: Asked,
     target: float | None = None,
+    baseline: Baseline = "single",
+    until_settled: bool = False,
 ) -> Plan:
     """Resolve a run: the steps are the sizes in turn, interleaved as often as there are repetitions.
 
@@ -95,9 +97,11 @@ def make_plan(
         workload=workload,
         parameters=dict(choices.parameters),
         unit=unit,
-        steps=_steps(choices, sizes, repetitions, environment, asked.partition),
+        steps=_steps(choices, sizes, repetitions, environment, asked.partition, copies=baseline == "copies"),
         environment=environment,
         target=target,
+        baseline=baseline,
+        until_settled=until_settled,
         charge=partition.charge if partition else None,
         missing=tuple(missing(site.policies, allocation)),
         warnings=tuple(_warnings(choices, partition, placements)),
@@ -122,10 +126,14 @@ def _steps(
     repetitions: int,
     environment: Mapping[str, str],
     partition: str | None,
+    *,
+    copies: bool,
 ) -> tuple[Step, ...]:
+    """The steps in the order in which they run; with ``copies``, those of one node are copies, one on each node."""
     program = _program(choices.workload, choices.installation, choices.parameters)
     check = (str(choices.installation.python), "-m", "hidl_workloads.world")
     gpus = choices.site.node_type(partition).gpus
+    nodes = max(placement.nodes for _, placement in sizes)
 
     def launch(words: tuple[str, ...], placement: Placement, number: int) -> Launch:
         request = Request(
@@ -141,16 +149,23 @@ def _steps(
         return choices.launcher.launch(request)
 
     planned = [(size, placement, round_) for round_ in range(1, repetitions + 1) for size, placement in sizes]
-    return tuple(
+    steps = tuple(
         Step(
             size,
             repetition,
             placement,
             launch(program, placement, number),
             None if choices.workload.program.module else launch(check, placement, number),
+            copies=nodes if copies and placement.nodes == 1 else 0,
         )
         for number, (size, placement, repetition) in enumerate(planned, start=1)
     )
+    if copies and steps[0].launch.host_option is None:
+        raise UsageError(
+            f"launcher {choices.launcher.name} cannot be told where each of several launches at once is to run",
+            hint="--baseline single, or another launcher",
+        )
+    return steps
 
 
 def _program(workload: Workload, installation: Installation, parameters: Mapping[str, Value]) -> tuple[str, ...]:

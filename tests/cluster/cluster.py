@@ -175,7 +175,8 @@ def living(directory: Path, *shares: Path, nodes: int, accounting: bool) -> Iter
         ) as guard,
     ):
         cluster = Cluster(directory)
-        cluster.up(nodes=nodes, accounting=accounting, shares=shared(shares))
+        # Four CPUs a node, whatever the machine has: tests place two ranks of two threads on each.
+        cluster.up(nodes=nodes, cpus_per_node=4, accounting=accounting, shares=shared(shares))
         yield LivingCluster(cluster)
         guard.communicate(timeout=120)
         assert guard.returncode == 0, log.read_text(encoding="utf-8")

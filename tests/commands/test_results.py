@@ -11,7 +11,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
+from hidl_cli.commands import results
+from hidl_cli.results import writers
 from tests.conftest import Hidl
 from tests.results.run_directories import judged, of_another_version
 
@@ -105,9 +108,7 @@ def test_parquet_without_pyarrow_is_told_with_the_line_that_installs_it(hidl_wit
 
 
 def test_parquet_is_written(hidl_with_runs: Hidl, tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    path = f"{Path(parquet.__file__).parents[2]}:{hidl_with_runs.environment['PYTHONPATH']}"
-    completed = hidl_with_runs("results", "export", "-o", str(tmp_path / "out.parquet"), PYTHONPATH=path)
+    completed = hidl_with_runs("results", "export", "-o", str(tmp_path / "out.parquet"))
     assert completed.returncode == 0, completed.stderr
     assert parquet.read_table(tmp_path / "out.parquet")["value"].to_pylist() == [50.0, 100.0, 190.0]
 
@@ -148,6 +149,23 @@ def test_an_index_that_may_only_be_read_is_shown_as_it_is(hidl_with_runs: Hidl, 
     completed = hidl_with_runs("results", "list")
     assert completed.stdout.count("items/s") == 2
     assert "what is new is not shown" in completed.stderr
+
+
+def test_a_lock_that_another_machine_left_is_told_and_taken_over_by_reindex(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(results, "_AT_MOST", 0.1)
+    judged(tmp_path / "hidl" / "runs", 1.0)
+    owner = {"token": "t", "pid": 1, "started": "1", "place": "elsewhere", "host": "node7", "user": "ada", "since": "x"}
+    (tmp_path / "hidl" / "results.sqlite.lock").write_text(json.dumps(owner))
+    assert results.open_store().runs() == []
+    told = capsys.readouterr().err
+    assert "hidl with pid 1 of ada on node7, since x writes to" in told
+    assert "hidl results reindex waits" in told
+    monkeypatch.setattr(writers, "PATIENCE", 0.2)
+    results.reindex()
+    assert capsys.readouterr().out.startswith("1 run with 1 sample in ")
 
 
 def test_the_index_can_be_shared(hidl_with_runs: Hidl, tmp_path: Path) -> None:

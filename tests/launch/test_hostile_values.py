@@ -72,7 +72,13 @@ def launch_of(name: str, program: list[str], environment: dict[str, str]) -> Lau
 
 
 def job(name: str, launch: Launch, environment: dict[str, str], text: str) -> str:
-    step = {"title": text, "placement": Placement(2, 2, 4, 1, bind=False), "launch": launch, "preflight": None}
+    step = {
+        "title": text,
+        "placement": Placement(2, 2, 4, 1, bind=False),
+        "launch": launch,
+        "preflight": None,
+        "copies": 0,
+    }
     values = {
         "run": text,
         "title": text,
@@ -85,6 +91,7 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str) -> st
         "environment": environment,
         "origins": dict.fromkeys(environment, text),
         "preload": False,
+        "until_settled": False,
         "steps": [step],
     }
     return render_script("job.sh.j2", values)

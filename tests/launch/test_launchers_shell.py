@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from hidl_cli.launch.launchers.contract import Launch, Request
 from hidl_cli.launch.launchers.mpirun_rsh import MpirunRsh
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
+from tests.conftest import SHELLCHECK
 from tests.launch import steps
 from tests.launch.steps import PROGRAMS
 
@@ -197,11 +197,10 @@ def test_an_option_forwards_names_alone(tmp_path: Path) -> None:
     assert run(launch, tmp_path, SET="a b").stdout.split("\n") == ["first", "-x", "SET", "last", ""]
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
 def test_the_functions_pass_shellcheck(tmp_path: Path) -> None:
     file = tmp_path / "functions.sh"
     file.write_text("#!/usr/bin/env bash\n" + steps.functions())
-    completed = subprocess.run(["shellcheck", file], capture_output=True, text=True, check=False)
+    completed = subprocess.run([SHELLCHECK, file], capture_output=True, text=True, check=False)
     assert completed.stdout == ""
 
 

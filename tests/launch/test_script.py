@@ -28,12 +28,13 @@ VALUES = {
     "environment": {"OMP_NUM_THREADS": "1"},
     "origins": {},
     "preload": False,
+    "until_settled": False,
 }
 
 
 def script(argv: list[str], *, run: str = "run-1", title: str = "toy on local", activate: str = "/dev/null") -> str:
     one, two = Placement(1, 1, 1, 1, bind=True), Placement(1, 2, 2, 1, bind=True)
-    step = {"title": "1 rank", "placement": one, "launch": Launch(tuple(argv)), "preflight": None}
+    step = {"title": "1 rank", "placement": one, "launch": Launch(tuple(argv)), "preflight": None, "copies": 0}
     checked = step | {"title": "2 ranks", "placement": two, "preflight": Launch(("check", "it"))}
     return render_script(
         "job.sh.j2", VALUES | {"run": run, "title": title, "activate": activate, "steps": [step, checked]}

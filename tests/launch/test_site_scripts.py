@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ import pytest
 from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.script import job_script
 from hidl_cli.runs.prepare import Request, prepare
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, SHELLCHECK
 
-SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 GOLDEN = REPOSITORY / "tests" / "launch" / "golden"
 GDRCOPY = ["MV2_USE_GDRCOPY=1", "MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so"]
 SYSTEMS: dict[str, dict[str, Any]] = {
@@ -33,6 +31,13 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "perlmutter": {"nodes": 64, "asked": Asked(account="m0000_g")},
     "frontier": {"nodes": 64, "asked": Asked(account="ABC123")},
     "vista": {"nodes": 64},
+    "perlmutter-copies": {
+        "site": "perlmutter",
+        "scale": "1,2,4",
+        "repeat": 2,
+        "baseline": "copies",
+        "until_settled": True,
+    },
     "lassen": {"nodes": 64},
 }
 TACC = ["frontera", "frontera-rtx", "frontera-rtx-study", "stampede2", "vista"]

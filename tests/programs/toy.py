@@ -20,7 +20,8 @@ checksums = world.gather(f"rank {world.rank}" if given.get("differ") == "true" e
 if world.rank == 0 and given.get("silent") != "true":
     per_rank = float(given.get("efficiency", 1)) if world.size > 1 else 1.0
     noise = 1 + (time.perf_counter_ns() % 1000) / 1e6  # up to 0.1 %, as no measurement is without
-    rate = 100.0 * world.size * per_rank * noise
+    here = 0.8 if world.size == 1 and given.get("slow") == os.uname().nodename else 1.0
+    rate = 100.0 * world.size * per_rank * noise * here
     metrics = [
         {"name": "rate", "value": rate, "unit": "items/s", "samples": [rate]},
         {"name": "checksum", "value": checksums[0], "unit": "sha256", "samples": checksums},

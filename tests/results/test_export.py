@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from hidl_cli.errors import HidlError
 from hidl_cli.results.export import COLUMNS, Format, export
@@ -67,7 +68,7 @@ def read(file: Path, form: Format) -> list[dict[str, Any]]:
             row |= {name: kind(row[name]) if row[name] else None for name, kind in NUMBERS.items()}
             row |= {name: row[name] or None for name in ("partition", "better", "verdict")}
     else:
-        rows = pytest.importorskip("pyarrow.parquet").read_table(file).to_pylist()
+        rows = parquet.read_table(file).to_pylist()
     return [row | {name: json.loads(row[name]) for name in ("hosts", "parameters", "tuning")} for row in rows]
 
 
@@ -77,8 +78,6 @@ def read(file: Path, form: Format) -> list[dict[str, Any]]:
 def test_what_was_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, form: Format, samples: list[Sample]
 ) -> None:
-    if form == "parquet":
-        pytest.importorskip("pyarrow")
     file = tmp_path_factory.mktemp("export") / "out"
     assert export(samples, form, file) == len(samples)
     assert read(file, form) == [plain(sample) for sample in samples]

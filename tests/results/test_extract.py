@@ -149,6 +149,11 @@ def test_so_is_another_partition_launcher_stack_or_mpi(change: dict[str, Any]) -
     assert series_of(one, one.steps[0]) != series_of(other, other.steps[0])
 
 
+def test_copies_at_once_are_another_series_than_one_alone() -> None:
+    one = plan()
+    assert series_of(one, one.steps[0]) != series_of(one, replace(one.steps[0], copies=4))
+
+
 def test_no_value_of_the_environment_is_kept(tmp_path: Path) -> None:
     run = judged(tmp_path)
     document = json.loads((run.directory / "plan.json").read_text())

@@ -82,7 +82,7 @@ def test_what_another_version_did_not_understand_is_looked_at_again(
     shutil.rmtree(root / "x")
     judged(root, 1).directory.rename(root / "x")
     assert update(store).added == 0
-    monkeypatch.setattr(indexing, "SCHEMA", "hidl.plan/next")
+    monkeypatch.setattr(indexing, "_READS", "hidl.plan/next")
     assert update(store).added == 1
 
 
@@ -123,6 +123,13 @@ def test_a_root_that_is_gone_keeps_its_runs_unless_it_is_named(root: Path, store
     other.rename(tmp_path / "unmounted")
     assert (reindex(store).unlistable, values(store)) == ([other], [1, 2])
     assert (reindex(store, [other]).gone, values(store)) == (1, [2])
+
+
+def test_so_do_this_users_own_runs(root: Path, store: Store) -> None:
+    judged(root, 1)
+    update(store)
+    shutil.rmtree(root)
+    assert (reindex(store).unlistable, values(store)) == ([root], [1])
 
 
 def test_reindex_reads_every_root_that_is_known(root: Path, store: Store, tmp_path: Path) -> None:
@@ -170,8 +177,33 @@ def test_a_store_of_an_earlier_version_is_filled_again_from_all_its_roots(
     reindex(store, [root, tmp_path / "other"])
     with closing(sqlite3.connect(store.file)) as connection:
         connection.executescript("DROP VIEW results; DROP TABLE samples; PRAGMA user_version = 0")
+    remember(judged(root, 3))
     update(store)
-    assert values(store) == [1, 2]
+    assert values(store) == [1, 2, 3]
+
+
+def test_what_an_earlier_version_knew_is_not_forgotten_by_an_interrupt(
+    root: Path, store: Store, tmp_path: Path
+) -> None:
+    judged(tmp_path / "other", 2)
+    reindex(store, [tmp_path / "other"])
+    with closing(sqlite3.connect(store.file)) as connection:
+        connection.execute("PRAGMA user_version = 0")
+    store.renew()
+    assert values(store) == []
+    reindex(store)
+    assert values(store) == [2]
+
+
+def test_two_that_renew_it_at_once_empty_it_once(root: Path, store: Store) -> None:
+    judged(root, 1)
+    update(store)
+    with closing(sqlite3.connect(store.file)) as connection:
+        connection.execute("PRAGMA user_version = 0")
+    store.renew()
+    update(store)
+    store.renew()
+    assert values(store) == [1]
 
 
 def test_a_run_is_indexed_once_it_is_judged(root: Path) -> None:

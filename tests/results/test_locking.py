@@ -15,9 +15,9 @@ ROOT = "25 1 253:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
 @pytest.mark.parametrize(
     ("mount", "hold"),
     [
-        ("- lustre 10.0.0.1@o2ib:/work rw,flock,lazystatfs", True),
-        ("- lustre 10.0.0.1@o2ib:/work rw,localflock,lazystatfs", False),
-        ("- lustre 10.0.0.1@o2ib:/work rw,lazystatfs", False),
+        ("- lustre 10.0.0.1@o2ib:/scratch rw,flock,lazystatfs", True),
+        ("- lustre 10.0.0.1@o2ib:/scratch rw,localflock,lazystatfs", False),
+        ("- lustre 10.0.0.1@o2ib:/scratch rw,lazystatfs", False),
         ("shared:7 master:1 - nfs4 server:/home rw,vers=4.2,local_lock=none", True),
         ("- nfs server:/home rw,vers=3,nolock,local_lock=all", False),
         ("- nfs server:/home rw,vers=3,local_lock=posix", False),
@@ -35,13 +35,13 @@ def test_the_mount_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mount:
 
 def test_the_innermost_mount_counts_and_of_two_at_one_place_the_later() -> None:
     lines = [
-        "1 0 0:1 / /work rw - lustre a rw",
-        "2 0 0:2 / /work/me rw - nfs4 b rw",
-        "3 0 0:3 / /work/me rw - tmpfs c rw",
+        "1 0 0:1 / /scratch rw - lustre a rw",
+        "2 0 0:2 / /scratch/me rw - nfs4 b rw",
+        "3 0 0:3 / /scratch/me rw - tmpfs c rw",
         ROOT,
-        "4 0 0:4 / /work/m rw - xfs d rw",
+        "4 0 0:4 / /scratch/m rw - xfs d rw",
     ]
-    assert mount_of(Path("/work/me/hidl"), "\n".join(lines))[0] == "tmpfs"
+    assert mount_of(Path("/scratch/me/hidl"), "\n".join(lines))[0] == "tmpfs"
 
 
 def test_blanks_in_a_mount_point_are_read() -> None:

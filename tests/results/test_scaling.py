@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulation import verdicts
 
 from hidl_cli.results.scaling import Observation, Study, from_json, judge, to_json
+from tests.results.simulation import verdicts
 
 Values = dict[int, list[float]]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simulation import NOISES, coverage, normal, percentile_coverage
 
 from hidl_cli.results.statistics import coefficient_of_variation, mean_interval, repetitions_needed
 from hidl_workloads.repetitions import half_widths
+from tests.results.simulation import NOISES, coverage, normal, percentile_coverage
 
 spread_out = st.lists(st.floats(-10, 10), min_size=3, max_size=10).filter(lambda v: max(v) - min(v) > 1e-6)
 

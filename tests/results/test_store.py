@@ -155,6 +155,14 @@ def test_a_long_series_comes_whole_though_it_is_read_in_pages(store: Store, monk
     assert values(store, series="s1", metric="rate") == values(store) == [half / 2 for half in range(100)]
 
 
+def test_a_metric_whose_unit_changed_is_one(store: Store) -> None:
+    for number in range(4):
+        run = record(f"r{number}", [number], created=f"2026-01-0{number + 1}")
+        store.add([replace(run, samples=(replace(run.samples[0], unit="ab"[number % 2]),))])
+    found = [(sample.value, sample.unit) for sample in store.samples(Filters(series="s1", metric="rate"))]
+    assert found == [(0, "a"), (1, "b"), (2, "a"), (3, "b")]
+
+
 def test_a_reader_that_stands_still_holds_up_no_writer(store: Store) -> None:
     store.add([record(f"r{number}", [number]) for number in range(300)])
     reader = store.samples()

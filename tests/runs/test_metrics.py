@@ -33,6 +33,12 @@ def test_metrics_come_by_name(tmp_path: Path) -> None:
     assert unequal(metrics, PROMISED) is None
 
 
+@pytest.mark.parametrize("key", ["sizes", "ranks"])
+def test_what_the_samples_belong_to_is_kept(tmp_path: Path, key: str) -> None:
+    metrics = read_metrics(write(tmp_path, RATE | {key: [0, 1]}, CHECKSUM), PROMISED, ranks=2)
+    assert metrics["rate"][key] == [0, 1]
+
+
 def test_no_file_is_a_missing_metric_unless_nothing_is_promised(tmp_path: Path) -> None:
     with pytest.raises(MetricMissing, match="wrote no metrics"):
         read_metrics(tmp_path / "metrics.json", PROMISED, ranks=2)
@@ -51,6 +57,12 @@ def test_no_file_is_a_missing_metric_unless_nothing_is_promised(tmp_path: Path) 
         ([RATE | {"samples": 3}, CHECKSUM], 2, "`samples` is no list"),
         ([RATE, CHECKSUM | {"samples": ["ab"]}], 2, "not one for each of 2 rank"),
         ([RATE, {"name": "checksum"}], 2, "no list of objects"),
+        ([RATE | {"sizes": [1]}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
+        ([RATE | {"sizes": [8, 8]}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
+        ([RATE | {"sizes": [1, 2.5]}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
+        ([RATE | {"sizes": None}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
+        ([RATE | {"ranks": [0, -1]}, CHECKSUM], 2, "`ranks` is not one whole number for each sample"),
+        ([RATE | {"ranks": [0, True]}, CHECKSUM], 2, "`ranks` is not one whole number for each sample"),
     ],
 )
 def test_whatever_does_not_keep_the_promise_is_told(

@@ -62,6 +62,34 @@ def test_a_study_takes_place_in_one_job(on_cluster: Callable[..., Hidl], cluster
     assert cluster("squeue", "-h", "--states=all", "-j", job, "-o", "%D %T").stdout.split() == ["4", "COMPLETED"]
 
 
+@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
+def test_copies_show_the_slow_node(on_cluster: Callable[..., Hidl], launcher: str) -> None:
+    hidl = on_cluster("mpi")
+    add_toy(hidl)
+
+    document = hidl.json(
+        *("run", "toy", *SITE, "--scale", "1,2,4", "--baseline", "copies", "--launcher", launcher),
+        *("--set", "efficiency=0.5", "--set", "slow=node3"),
+        status=10,
+    )
+
+    study = document["verdict"]["study"]
+    assert [node["host"] for node in study["nodes"] if node["slow"]] == ["node3"]
+    assert "node3" in document["verdict"]["reason"]
+    copies = [step for step in document["steps"] if "copy" in step and step["repetition"] == 1]
+    assert [step["hosts"] for step in copies] == [["node1"], ["node2"], ["node3"], ["node4"]]
+
+
+def test_a_study_ends_with_the_repetition_that_settles_it(on_cluster: Callable[..., Hidl]) -> None:
+    hidl = on_cluster("mpi")
+    add_toy(hidl)
+
+    document = hidl.json("run", "toy", *SITE, "--scale", "1,2", "--repeat", "20", "--until-settled")
+
+    assert document["verdict"]["verdict"] == "pass"
+    assert max(step["repetition"] for step in document["steps"]) == 3
+
+
 def test_an_mpi_of_the_site_takes_the_place_of_the_stacks_own(on_cluster: Callable[..., Hidl]) -> None:
     hidl = on_cluster("mpi", "openmpi")
     (installed,) = hidl.json("install", "openmpi", *SITE)["installations"]
@@ -88,6 +116,20 @@ def test_a_wrong_type_of_mpi_is_found_before_any_work(on_cluster: Callable[..., 
 
     assert (completed.returncode, "2 singletons" in completed.stderr) == (8, True), completed.stderr
     assert "worked" not in (only_run(hidl) / "stdout.log").read_text()
+
+
+def add_toy(hidl: Hidl) -> None:
+    """The workload whose efficiency can be chosen, and a node of which can be slow."""
+    hidl.add_workload(
+        "toy",
+        "toy.py",
+        parameters={
+            "efficiency": {"type": "float", "default": 1},
+            "slow": {"type": "str", "default": ""},
+        },
+        metrics={"rate": {"unit": "items/s", "better": "higher"}},
+        scaling={"metric": "rate", "kind": "weak", "target": 0.8},
+    )
 
 
 def add_site(hidl: Hidl, document: dict[str, Any]) -> None:

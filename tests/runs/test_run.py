@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.results.store import Store
 from tests.conftest import Hidl
 
 PARAMETERS = {
@@ -272,6 +273,22 @@ def test_results_list_the_runs_that_ended_well(hidl: Hidl) -> None:
     (result,) = hidl.json("results", "list")["results"]
     assert result["steps"][0]["metrics"]["rate"]["value"] == pytest.approx(200, rel=2e-3)
     assert "items/s" in hidl("results", "list").stdout
+
+
+def test_a_run_is_among_the_results_once_it_ended(hidl: Hidl) -> None:
+    hidl.json("run", "toy", "--ranks-per-node", "2")
+    store = Store(hidl.runs.parent / "results.sqlite")
+    (sample,) = store.samples()
+    assert (sample.run, sample.metric, sample.ranks) == (only_run(hidl).name, "rate", 2)
+    assert sample.value == pytest.approx(200, rel=2e-3)
+    assert sample.hosts == (os.uname().nodename,)
+
+
+def test_results_that_cannot_be_kept_harm_no_run(hidl: Hidl) -> None:
+    completed = hidl("run", "toy", HIDL_RESULTS="/dev/null/results.sqlite")
+    assert completed.returncode == 0
+    assert "is complete, but not among the results yet" in completed.stderr
+    assert (only_run(hidl) / "verdict.json").is_file()
 
 
 def test_logs_print_what_the_program_printed(hidl: Hidl) -> None:

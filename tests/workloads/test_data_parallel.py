@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ranks
 
 from hidl_workloads.data_parallel.buckets import Bucket, Gradient, plan
 from hidl_workloads.data_parallel.weights import checksum
+from tests.workloads import ranks
 
 Results = dict[str, Any]
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import ranks
 
 from hidl_workloads import intervals
 from hidl_workloads.metrics import write_json
+from tests.workloads import ranks
 
 
 def test_rank_0_writes_one_document_about_the_whole_world(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:

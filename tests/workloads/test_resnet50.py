@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ranks
 import yaml
 
 from hidl_cli.process import Completed
 from hidl_workloads.resnet50.parameters import Parameters, parse
 from hidl_workloads.resnet50.trainer import make_batch, rank_seed
+from tests.workloads import ranks
 
 RANKS, BATCH, STEPS = 2, 2, 2
 NOTE = "a b; touch /tmp/x $(id) 'one' \"two\"\nline \u00e9\u4e2d\U0001f600 --steps=9"

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import ranks
 
 from hidl_cli import process
+from tests.workloads import ranks
 
 VERIFY = ("-m", "hidl_workloads.verify")
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import ranks
 
 from hidl_cli import process
+from tests.workloads import ranks
 
 WORLD = ("-m", "hidl_workloads.world")
 

@@ -44,6 +44,8 @@ class Launch:
     ``forward_option`` is given, this option and the name alone. ``host_line`` is the form of a line of the host file,
     ``{host}`` its placeholder. ``status_on_stderr``: the launcher's own exit status is 0 or 1 only, and the script
     reads the ranks' from its stderr.
+    ``host_option`` is how several launches at once are each held to a host of their own: an option that takes its
+    name, empty where the host file does it; None: this launcher cannot be told.
     """
 
     argv: tuple[str, ...]
@@ -53,6 +55,7 @@ class Launch:
     host_line: str = "{host}"
     status_on_stderr: bool = False
     forward_option: str | None = None
+    host_option: str | None = None
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -30,4 +30,6 @@ class Mpiexec:
         else:
             argv += ["-bind-to", f"core:{placement.threads_per_rank}" if placement.bind else "none"]
             environment = affinity.mvapich2(request, launcher_binds=True)
-        return Launch((*argv, *request.arguments_for(self.name), *request.program), environment=environment)
+        return Launch(
+            (*argv, *request.arguments_for(self.name), *request.program), environment=environment, host_option=""
+        )

@@ -53,4 +53,5 @@ class Mpirun:
             environment=_NO_SCHEDULER if request.on_one_host else _EXPORT,
             host_line=f"{{host}} slots={placement.ranks_per_node}",
             forward_option="-x",
+            host_option="",
         )

@@ -51,6 +51,7 @@ class MpirunRsh:
             rest=tuple(map(within_single_quotes, _program(request.program))),
             host_line=f"{{host}}:{placement.ranks_per_node}",
             status_on_stderr=True,
+            host_option="",
         )
 
 

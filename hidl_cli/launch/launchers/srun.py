@@ -41,7 +41,11 @@ class Srun:
         mpi = _mpi_type(request.mpi)
         argv += [f"--mpi={mpi}"] if mpi else []
         argv += ["--kill-on-bad-exit=1", "--export=ALL", *request.arguments_for(self.name)]
-        return Launch((*argv, *request.program), environment=affinity.mvapich2(request, launcher_binds=True))
+        return Launch(
+            (*argv, *request.program),
+            environment=affinity.mvapich2(request, launcher_binds=True),
+            host_option="--nodelist",
+        )
 
 
 def _mpi_type(library: Library) -> str | None:

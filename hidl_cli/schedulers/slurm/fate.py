@@ -104,7 +104,7 @@ def _waiting(job: Job, partition: Callable[[str], Mapping[str, str]]) -> Fate:
         return Fate(Verb.REFUSE, Status(State.REFUSED, reason=never))
     words = job.reason if job.word.startswith("PENDING") else f"{job.word} {job.reason}".strip()
     start = f", expected to start at {job.start}" if job.start else ""
-    return Fate(Verb.SHOW, Status(State.PENDING, reason=f"{words or 'not looked at yet'}{start}"))
+    return Fate(Verb.SHOW, Status(State.PENDING, reason=f"{words}{start}" or None))  # None: not looked at yet
 
 
 def _running(said: Status, job: Job, now: float) -> Fate:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from hidl_cli.templates import render_script
+from tests.conftest import SHELLCHECK
 
 MCPU_OF_SUMMIT = "batch2 1 h41n04 42 h41n03 42"
 MCPU_WITHOUT_A_LAUNCH_NODE = "h41n04 42 h41n03 42"
@@ -65,9 +63,8 @@ def test_in_a_job_the_output_goes_to_the_runs_files(tmp_path: Path) -> None:
     assert (completed.stdout, (tmp_path / "stdout.log").read_text()) == ("", "a\n")
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
     script = tmp_path / "lsf.sh"
     script.write_text(f"#!/usr/bin/env bash\n{render_script('schedulers/lsf.sh.j2', {})}\nlist_hosts\n")
-    completed = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
+    completed = subprocess.run([SHELLCHECK, script], capture_output=True, text=True, check=False)
     assert completed.stdout == ""

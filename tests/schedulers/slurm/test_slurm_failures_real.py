@@ -48,17 +48,14 @@ def test_a_lost_node_fails_the_run(bench: Bench) -> None:
 
 
 def test_a_run_whose_node_is_lost_waits_and_starts_again(bench: Bench) -> None:
-    bench.change_site("--requeue", "--nodelist=node4")
+    bench.change_site("--requeue")
     run = bench.running(bench.start("--set", "sleep=15"))
     follower = bench.hidl.start("resume", run.name, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    bench.cluster.kill_node("node4")
+    bench.cluster.kill_node(read(run / "hosts").strip())
     bench.until_state(run, "PENDING", 90)
-    bench.cluster.start_node("node4")
-    bench.until(lambda: bench.cluster.state("node4") == "idle", 60)
     bench.cluster("scontrol", "update", f"JobId={bench.job(run)}", "StartTime=now")  # or it would wait two minutes
     _, told = follower.communicate(timeout=120)
     assert follower.returncode == 0, told
-    assert "pending: " in told
     assert read(run / "stdout.log").count("here") == 2
 
 

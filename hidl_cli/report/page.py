@@ -1,0 +1,75 @@
+"""The page as HTML: a pure function of the model. Nothing that it shows comes from anywhere else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from markupsafe import Markup
+
+from hidl_cli import paths
+from hidl_cli.report import charts, text
+from hidl_cli.report.model import Curve, Outcome, Page
+from hidl_cli.templates import render_page
+
+_CLASSES = 3  # of better and of worse in the heat map
+_STEP = 0.03  # of a class: 3 %, so that ±1 % of noise stays colourless
+
+
+def to_html(page: Page) -> str:
+    """The whole document: style, script and drawings are in it, and its policy lets it ask for nothing else."""
+    style, script = _shipped("style.css"), _shipped("script.js")
+    return render_page(
+        "report/page.html.j2",
+        {
+            "page": page,
+            "style": style,
+            "script": script,
+            "policy": _policy(style, script),
+            "charts": charts,
+            "text": text,
+            "Outcome": Outcome,
+            "shade": shade,
+            "ratios": ratios,
+            "on_page": {run.id for run in page.runs},
+            "newest": {standing.newest.run for standing in page.standings},
+        },
+    )
+
+
+def shade(deviation: float) -> str:
+    """The class of a cell of the heat map: ``worse-3`` ... ``even`` ... ``better-3``."""
+    degree = min(_CLASSES, int((abs(deviation) + _STEP / 2) / _STEP))
+    return f"{'worse' if deviation < 0 else 'better'}-{degree}" if degree else "even"
+
+
+def ratios(curve: Curve) -> list[tuple[int, float, float | None, float | None]]:
+    """The rows of a curve's table: size, value, the baseline's value, and the ratio of the two."""
+    before = dict(curve.baseline.points) if curve.baseline else {}
+    return [
+        (size, value, before.get(size), value / before[size] if before.get(size) else None)
+        for size, value in curve.line.points
+    ]
+
+
+def _policy(style: str, script: str) -> str:
+    """The content security policy: this very style and this very script, and no request at all."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"style-src {_digest(style)}",
+            f"script-src {_digest(script)}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+
+
+def _digest(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _shipped(name: str) -> Markup:
+    """A file of the report's own, as it is: it is hidl's, and holds nothing of any run."""
+    return Markup((paths.shipped() / "templates" / "report" / name).read_text(encoding="utf-8"))

@@ -1,0 +1,97 @@
+"""The verdict on what a run measured: whether its ranks agree, and how well it scales against its baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from hidl_cli.errors import ExitCode
+from hidl_cli.runs.metrics import unequal
+from hidl_cli.runs.plan import Plan
+
+if TYPE_CHECKING:
+    from hidl_cli.results.baselines import Earlier
+    from hidl_cli.results.scaling import Study
+    from hidl_cli.runs.workload import Scaling
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """``verdict``: pass, fail, inconclusive, or None where there was nothing to judge; ``steps`` as in metrics.json."""
+
+    verdict: str | None
+    reason: str
+    hint: str | None
+    steps: list[dict[str, Any]]
+    study: Study | None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """What the verdict tells the shell."""
+        return {
+            "fail": ExitCode.BELOW_TARGET,
+            "inconclusive": ExitCode.INCONCLUSIVE,
+        }.get(self.verdict or "pass", ExitCode.OK)
+
+
+def judged(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
+    """Judge what the steps of a plan measured (see ``measured``): do the ranks agree, and does it scale?"""
+    for step in steps:
+        difference = unequal(step["metrics"], plan.workload.metrics)
+        if difference:
+            return Conclusion("fail", difference, "does every rank take part in the allreduce?", steps, None)
+    scaling = plan.workload.scaling
+    if scaling is None or plan.target is None or not plan.is_study:
+        agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
+        held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
+        reason = f"{held}one size only: there is no scaling to judge"
+        return Conclusion("pass" if agreed else None, reason, None, steps, None)
+    try:
+        study = _study(plan, scaling, plan.target, steps)
+    except ValueError as error:  # too little history, a copy without its host
+        hint = "measure a baseline in the same allocation: --baseline single"
+        return Conclusion("inconclusive", str(error), hint, steps, None)
+    return Conclusion(study.verdict, study.reason, study.hint, steps, study)
+
+
+def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
+    """The study of what was measured, against the plan's baseline; ``ValueError`` where it cannot be made."""
+    from hidl_cli.results.references import reference_for
+    from hidl_cli.results.scaling import Observation, judge
+    from hidl_workloads.repetitions import looks
+
+    before = _earlier(plan, scaling.metric) if plan.baseline == "history" else None
+    observations = [
+        Observation(
+            step=step[plan.unit],
+            round=step["repetition"],
+            value=step["metrics"][scaling.metric]["value"],
+            kind="copy" if "copy" in step else "step",
+            hosts=tuple(step["hosts"]),
+        )
+        for step in steps
+    ]
+    study = judge(
+        kind=scaling.kind,
+        target=target,
+        metric=scaling.metric,
+        unit=plan.workload.metrics[scaling.metric].unit,
+        step_unit=plan.unit,
+        observations=[each for each in observations if before is None or each.step != before.step],
+        earlier=before,
+        looks=len(looks(plan.repetitions)) if plan.until_settled else 1,
+    )
+    scaled = round(study.steps[-1].ideal_speedup)
+    return replace(study, reference=reference_for(plan.workload.name, kind=scaling.kind, n=scaled, site=plan.site))
+
+
+def _earlier(plan: Plan, metric: str) -> Earlier:
+    """What the smallest size reached in earlier runs of the same series, as the store knows them."""
+    from hidl_cli.results.baselines import earlier
+    from hidl_cli.results.extract import series_of
+    from hidl_cli.results.filters import Filters
+    from hidl_cli.results.store import Store
+
+    smallest = min(plan.steps, key=lambda step: step.size)
+    samples = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
+    return earlier(samples, metric, step=smallest.size, before=plan.run)
