@@ -89,18 +89,18 @@ def histories(samples: Iterable[Sample], *, metric: str | None = None) -> list[H
 
 
 def find_steps(values: Sequence[float], days: Sequence[float] | None = None) -> list[int]:
-    """Return the indices at which a new level begins in positive ``values``; ``days`` are their times (None: daily).
+    """Return the indices at which a new level begins in ``values``; ``days`` are their times (None: daily).
 
     Logarithms are cut back to 2.5 deviations from the median of seven neighbours, so that outliers lose their pull.
     PELT (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ruptures' ``KernelCPD`` with a
     linear kernel) divides them into levels. Then each boundary must explain more than a straight line through both
     its levels does: of those that do not, the weakest is dropped until all do, so that a slow drift is no step.
-    Nothing is found in fewer than 20 values.
+    Nothing is found in fewer than 20 values, nor where one is not positive and finite.
     """
     import numpy as np
 
     n = len(values)
-    if n < LEAST_RUNS:
+    if n < LEAST_RUNS or not all(math.isfinite(value) and value > 0 for value in values):
         return []
     logs = np.log(np.asarray(values, dtype=float))
     deviation = _deviation(logs)

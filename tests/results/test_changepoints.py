@@ -43,6 +43,10 @@ class TestSteps:
     def test_are_not_looked_for_in_too_short_a_history(self) -> None:
         assert find_steps(noisy(LEAST_RUNS - 1, step=8, factor=0.5)) == []
 
+    @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+    def test_are_not_looked_for_where_a_value_has_no_logarithm(self, value: float) -> None:
+        assert find_steps([*noisy(60, step=30, factor=0.5), value]) == []
+
     def test_of_values_that_never_differ_are_none(self) -> None:
         assert find_steps([100.0] * 50) == []
 
