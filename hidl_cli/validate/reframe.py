@@ -13,7 +13,7 @@ from typing import Any
 
 from hidl_cli import paths, process
 from hidl_cli.documents import read_json
-from hidl_cli.errors import HidlError, MissingPrecondition
+from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.site.schema import Site
 
 _LIST_SECONDS = 300.0
@@ -35,9 +35,21 @@ class Selection:
         found += [f"--checkpath={directory}" for directory in directories()]
         found += [f"--tag=^{re.escape(tag)}$" for tag in self.tags]
         if self.checks:
-            names = "|".join(self.checks)
-            found.append(f"--name=^(?:{names})(?:%|$)")
+            found.append(f"--name={pattern(*self.checks)}")
         return found
+
+
+def pattern(*checks: str) -> str:
+    """The regular expression by which checks are known: a whole name, with parameters (``name%scale=1-node``) or not.
+
+    ReFrame holds it against the name without its blanks. ``UsageError`` where it is none.
+    """
+    found = f"^(?:{'|'.join(checks)})(?:%|$)"
+    try:
+        re.compile(found)
+    except re.error as error:
+        raise UsageError(f"--check {' '.join(checks)} is no regular expression: {error}") from error
+    return found
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,10 @@ class Listed:
     def check(self) -> str:
         """The check's name alone."""
         return self.name.split()[0]
+
+    def fits(self, check: str) -> bool:
+        """Whether ``--check`` means it."""
+        return re.search(pattern(check), self.name.replace(" ", "")) is not None
 
 
 def directories() -> list[Path]:

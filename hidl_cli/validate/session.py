@@ -139,7 +139,7 @@ def begin(validation: Validation) -> tuple[list[Listed], list[Listed]]:
     every = reframe.everything(validation.selection, validation.directory)
     left_out = [test for test in every if test.hash not in {case.hash for case in found}]
     asked = validation.asked
-    unmet = [check for check in asked.checks if not any(case.name.startswith(check) for case in found)]
+    unmet = [check for check in asked.checks if not any(case.fits(check) for case in found)]
     if not found or unmet:
         what = f"check {', '.join(unmet)}" if unmet else " and ".join(f"tag {tag}" for tag in asked.tags) or "anything"
         stacks = ", ".join(each["name"] for each in validation.configuration["environments"]) or "none"

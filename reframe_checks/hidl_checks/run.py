@@ -26,7 +26,7 @@ from hidl_cli.validate.scales import offered
 _load_site, _load_workload = cache(load_site), cache(load_workload)
 
 
-class Run(rfm.RunOnlyRegressionTest):
+class Run(rfm.RunOnlyRegressionTest, special=True):
     """One run. A check names its ``workload``, its scales and its tags; ``assignments`` are as for ``hidl run --set``.
 
     It holds where the job ended well by its own record and the scheduler's word, every metric that the workload
@@ -101,9 +101,10 @@ class Run(rfm.RunOnlyRegressionTest):
         self.executable_opts = [sh(str(run.script)), ">>", sh(str(run.stdout)), "2>>", sh(str(run.stderr))]
         self.prerun_cmds = [f"echo {sh(f'hidl run {run.id} in {run.directory}')}"]
 
-    @run_after("run")
-    def remember_the_job(self):
-        """``hidl status``, ``logs`` and ``cancel`` know the run from now on."""
+    def run(self):
+        """Submit. ``hidl status``, ``logs`` and ``cancel`` know the run from now on: hooks after this stage come when
+        the job has ended."""
+        super().run()
         if not self.is_dry_run():
             record = Record(self._directory)
             bridge.submitted(record, plan_of(record).scheduler, str(self.job.jobid))
