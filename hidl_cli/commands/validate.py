@@ -152,8 +152,9 @@ def _next(cases: Sequence[Case], validation: Validation) -> str:
     bad = sorted((case for case in judged if case.exit_code), key=lambda case: case.exit_code)
     text = f"{passed} of {len(judged)} case(s) passed"
     if not bad:
-        return f"{text}; hidl results list shows their runs"
-    hint = bad[0].hint or f"{validation.log} has ReFrame's own words"
+        return f"{text}; hidl results list shows their runs, hidl report the site's history"
+    of_the_run = f"hidl results show {bad[0].run}" if bad[0].run else f"{validation.log} has ReFrame's own words"
+    hint = bad[0].hint or of_the_run
     return f"{text}\nnext, for {bad[0].name}: {hint}"
 
 
