@@ -130,14 +130,14 @@ def directives(planned: Plan) -> list[str]:
     return [line for line in planned.header if not _OF_REFRAME.match(line)]
 
 
-def submitted(run: Run, scheduler: str, job: str) -> None:
-    """Write down which job the run is, so that ``hidl status``, ``logs`` and ``cancel`` find it."""
+def submitted(run: Run, scheduler: str, job: str, directory: str) -> None:
+    """Write down which job the run is, and where it was submitted from: ``hidl status`` and ``cancel`` know it by both."""
     if scheduler == "local":
         local.adopt(run, int(job))
     elif scheduler == "slurm":
         from hidl_cli.schedulers.slurm.cluster import this_cluster
 
-        slurm.ticket.keep(run, slurm.ticket.Ticket(job, this_cluster(), time.time()))
+        slurm.ticket.keep(run, slurm.ticket.Ticket(job, this_cluster(), time.time(), directory))
     elif scheduler == "lsf":
         lsf.ticket.keep(run, lsf.ticket.Ticket(job, None, time.time()))
 

@@ -107,7 +107,7 @@ class Run(rfm.RunOnlyRegressionTest, special=True):
         super().run()
         if not self.is_dry_run():
             record = Record(self._directory)
-            bridge.submitted(record, plan_of(record).scheduler, str(self.job.jobid))
+            bridge.submitted(record, plan_of(record).scheduler, str(self.job.jobid), self.job.workdir)
 
     @sanity_function
     def ended_well_with_every_metric(self):

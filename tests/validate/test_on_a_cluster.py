@@ -58,7 +58,9 @@ def test_without_accounting_a_job_that_was_cancelled_has_failed_though_reframe_c
 
     assert validation.returncode == 8, said
     document = json.loads(told)
-    assert cases(document)["hanging %scale=1-rank"]["verdict"] == "fail"
+    case = cases(document)["hanging %scale=1-rank"]
+    assert case["verdict"] == "fail"
+    assert "was cancelled (CANCELLED" in case["reason"]  # by Slurm's own word
     assert (
         '"scheduler": "squeue"' in (hidl.runs.parent / "validate" / document["validation"] / "report.json").read_text()
     )
