@@ -131,7 +131,7 @@ def directives(planned: Plan) -> list[str]:
 
 
 def submitted(run: Run, scheduler: str, job: str, directory: str) -> None:
-    """Write down which job the run is, and where it was submitted from: ``hidl status`` and ``cancel`` know it by both."""
+    """Write down which job the run is, and where it was submitted from: ``hidl status`` knows it by both."""
     if scheduler == "local":
         local.adopt(run, int(job))
     elif scheduler == "slurm":
