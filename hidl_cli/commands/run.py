@@ -56,7 +56,7 @@ def run(
         Baseline | None,
         typer.Option(
             help="What a study is held against: its smallest step (single), as many runs of one node at once as there "
-            "are nodes (copies: shows slow nodes), or earlier runs (history)."
+            "are nodes (copies: shows slow nodes; the default from 4 nodes on), or earlier runs (history)."
         ),
     ] = None,
     until_settled: Annotated[

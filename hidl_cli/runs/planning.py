@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 
 from hidl_cli.errors import InvalidInput, UsageError
@@ -35,6 +35,9 @@ _SET_BY_THE_SCRIPT = (
 )
 
 
+_MANY_NODES = 4  # from here on, measuring one node while the others idle costs too much
+
+
 @dataclass(frozen=True)
 class Choices:
     """What a plan is made of: where, what, on which MPI library, started by whom, tuned how."""
@@ -57,10 +60,13 @@ def make_plan(
     repetitions: int,
     asked: Asked,
     target: float | None = None,
-    baseline: Baseline = "single",
+    baseline: Baseline | None = None,
     until_settled: bool = False,
 ) -> Plan:
     """Resolve a run: the steps are the sizes in turn, interleaved as often as there are repetitions.
+
+    Where no baseline is asked for, a study of 1 to 4 nodes or more is held against copies, if the launcher can start
+    them, and any other against its smallest step.
 
     Raises ``InvalidInput`` for a site that does not say its scheduler, and what ``allocate`` and the launcher raise.
     """
@@ -77,6 +83,12 @@ def make_plan(
         **({} if library.prefix == str(choices.installation.prefix) else {"MPI4PY_MPIABI": abi(library)}),
         **{setting.name: setting.value for setting in choices.tuning},
     }
+    steps = _steps(choices, sizes, repetitions, environment, asked.partition)
+    if baseline is None:
+        large = can_be_copied(unit, sizes) and allocation.nodes >= _MANY_NODES
+        baseline = "copies" if large and steps[0].launch.host_option is not None else "single"
+    if baseline == "copies":
+        steps = tuple(_copied(choices.launcher, step, allocation.nodes) for step in steps)
     now = datetime.now(timezone.utc)
     return Plan(
         run=f"{now:%Y%m%d-%H%M%S}-{workload.name}-{secrets.token_hex(2)}",
@@ -97,7 +109,7 @@ def make_plan(
         workload=workload,
         parameters=dict(choices.parameters),
         unit=unit,
-        steps=_steps(choices, sizes, repetitions, environment, asked.partition, copies=baseline == "copies"),
+        steps=steps,
         environment=environment,
         target=target,
         baseline=baseline,
@@ -126,14 +138,11 @@ def _steps(
     repetitions: int,
     environment: Mapping[str, str],
     partition: str | None,
-    *,
-    copies: bool,
 ) -> tuple[Step, ...]:
-    """The steps in the order in which they run; with ``copies``, those of one node are copies, one on each node."""
+    """The steps in the order in which they run."""
     program = _program(choices.workload, choices.installation, choices.parameters)
     check = (str(choices.installation.python), "-m", "hidl_workloads.world")
     gpus = choices.site.node_type(partition).gpus
-    nodes = max(placement.nodes for _, placement in sizes)
 
     def launch(words: tuple[str, ...], placement: Placement, number: int) -> Launch:
         request = Request(
@@ -149,23 +158,34 @@ def _steps(
         return choices.launcher.launch(request)
 
     planned = [(size, placement, round_) for round_ in range(1, repetitions + 1) for size, placement in sizes]
-    steps = tuple(
+    return tuple(
         Step(
             size,
             repetition,
             placement,
             launch(program, placement, number),
             None if choices.workload.program.module else launch(check, placement, number),
-            copies=nodes if copies and placement.nodes == 1 else 0,
         )
         for number, (size, placement, repetition) in enumerate(planned, start=1)
     )
-    if copies and steps[0].launch.host_option is None:
+
+
+def can_be_copied(unit: str, sizes: Sequence[tuple[int, Placement]]) -> bool:
+    """Can the smallest step of a study be run on every node at once? It must be one node, and others larger."""
+    alone = [placement for _, placement in sizes if placement.nodes == 1]
+    return unit == "nodes" and len(alone) == 1 and len(sizes) > 1
+
+
+def _copied(launcher: Launcher, step: Step, nodes: int) -> Step:
+    """A step of one node as so many copies; any other as it is."""
+    if step.placement.nodes > 1:
+        return step
+    if step.launch.host_option is None:
         raise UsageError(
-            f"launcher {choices.launcher.name} cannot be told where each of several launches at once is to run",
+            f"launcher {launcher.name} cannot be told where each of several launches at once is to run",
             hint="--baseline single, or another launcher",
         )
-    return steps
+    return replace(step, copies=nodes)
 
 
 def _program(workload: Workload, installation: Installation, parameters: Mapping[str, Value]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from hidl_cli.mpi import Library
 from hidl_cli.runs.load import load_workload
 from hidl_cli.runs.parameters import resolve
 from hidl_cli.runs.plan import Baseline, Plan
-from hidl_cli.runs.planning import Choices, make_plan
+from hidl_cli.runs.planning import Choices, can_be_copied, make_plan
 from hidl_cli.runs.workload import Value, Workload
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
@@ -66,6 +66,8 @@ def prepare(request: Request) -> Plan:
             f"workload {workload.name} does not say how it scales", hint="leave --scale out, or add `scaling` to it"
         )
     unit, sizes = _sizes(request, site)
+    if request.baseline == "copies" and not can_be_copied(unit, sizes):
+        raise UsageError("--baseline copies needs a study of nodes that begins with 1", hint="--scale nodes=1,2,4")
     choices = _choices(request, site, workload)
     plan = make_plan(
         choices,
@@ -74,7 +76,7 @@ def prepare(request: Request) -> Plan:
         repetitions=request.repeat or (5 if request.scale else 1),
         asked=request.asked,
         target=request.target or (workload.scaling.target if workload.scaling else None),
-        baseline=_baseline(request, unit, sizes),
+        baseline=request.baseline,
         until_settled=request.until_settled and request.scale is not None,
     )
     if plan.missing and not request.hypothetical:
@@ -128,18 +130,6 @@ def _tuning(request: Request, site: Site, stack: Stack, workload: Workload, libr
         Layer("command line", _assignments(request.tuning)),
     )
     return effective(library, layers, gpus=bool(site.node_type(request.asked.partition).gpus))
-
-
-def _baseline(request: Request, unit: str, sizes: Sequence[tuple[int, Placement]]) -> Baseline:
-    """What a study is held against: where nothing is asked for, its smallest step.
-
-    ``UsageError`` where copies are asked for and cannot be: they take the place of a step of one node.
-    """
-    if request.baseline == "copies":
-        alone = [placement for _, placement in sizes if placement.nodes == 1]
-        if unit != "nodes" or len(alone) != 1 or len(sizes) < 2:
-            raise UsageError("--baseline copies needs a study of nodes that begins with 1", hint="--scale nodes=1,2,4")
-    return request.baseline or "single"
 
 
 def _assignments(words: Sequence[str]) -> dict[str, str]:

@@ -52,7 +52,8 @@ def test_resnet50_on_four_nodes_ends_with_a_verdict(on_cluster: Callable[..., Hi
 def test_a_study_takes_place_in_one_job(on_cluster: Callable[..., Hidl], cluster: LivingCluster) -> None:
     hidl = on_cluster("pytorch")
 
-    completed = hidl("run", "resnet50", *SITE, "--scale", "1,2,4", "--repeat", "1", "--launcher", "mpiexec", *TINY)
+    study = ("--scale", "1,2,4", "--repeat", "1", "--baseline", "single", "--launcher", "mpiexec")
+    completed = hidl("run", "resnet50", *SITE, *study, *TINY)
 
     assert completed.returncode == 11, completed.stderr  # one repetition gives no interval
     run = only_run(hidl)
@@ -68,7 +69,7 @@ def test_copies_show_the_slow_node(on_cluster: Callable[..., Hidl], launcher: st
     add_toy(hidl)
 
     document = hidl.json(
-        *("run", "toy", *SITE, "--scale", "1,2,4", "--baseline", "copies", "--launcher", launcher),
+        *("run", "toy", *SITE, "--scale", "1,2,4", "--launcher", launcher),
         *("--set", "efficiency=0.5", "--set", "slow=node3"),
         status=10,
     )

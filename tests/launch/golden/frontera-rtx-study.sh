@@ -73,6 +73,48 @@ tell_program() { # number-of-ranks
     export HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json
 }
 
+# Runs `one_copy` on each of the first hosts at once, each with a directory of its own: steps/STEP/copies/COPY.
+launch_copies() { # number-of-copies form-of-a-line-of-the-host-file
+    local status=0
+    all_copies "$@" &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
+}
+
+all_copies() {
+    local -a pids=()
+    local copy=0 host pid status=0
+    trap '[[ -z ${pids[*]-} ]] || kill -TERM "${pids[@]}" 2> /dev/null || true' TERM INT HUP USR2
+    while ((copy < $1)) && read -r host <&3; do
+        copy=$((copy + 1))
+        mkdir -p "steps/$step/copies/$copy"
+        echo "${2/\{host\}/$host}" > "steps/$step/copies/$copy/hosts"
+        a_copy "$step/copies/$copy" "$host" &
+        pids+=($!)
+    done 3< hosts
+    for pid in "${pids[@]}"; do
+        wait "$pid" || status=$?
+    done
+    exit "$status"
+}
+
+a_copy() { # place host
+    step=$1 host=$2 child=
+    exec 4>&2
+    finish() {
+        tail -n 20 "steps/$step/stderr.log" >&4 || true
+        exit "$2"
+    }
+    trap '[[ -z $child ]] || { kill -TERM "$child" && wait "$child"; } 2> /dev/null || true; exit 143' TERM INT HUP USR2
+    rm -f -- "steps/$step/metrics.json"
+    one_copy > "steps/$step/stdout.log" 2> "steps/$step/stderr.log"
+    exit 0
+}
+
 # Fills the array `forwarded` for each NAME that is set: with OPTION and the name where an option is given, else with
 # NAME='value', quoted for a shell on another host.
 forwarded() { # number-of-ranks [option] name...
@@ -219,9 +261,12 @@ export MV2_SHOW_ENV_INFO=1 # site frontera-rtx
 export MV2_SHOW_CPU_BINDING=1 # site frontera-rtx
 export MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so # command line
 
-begin_step '4 ranks on 1 node, repetition 1' 1 '{host}:4'
+begin_step '4 copies of 4 ranks on 1 node, repetition 1' 4 '{host}:4'
+one_copy() {
 forwarded 4 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS
-launch 4 status_from_stderr mpirun_rsh -np 4 -hostfile steps/1/hosts OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich MV2_USE_CUDA=1 MV2_CPU_BINDING_POLICY=hybrid MV2_HYBRID_BINDING_POLICY=spread MV2_USE_RDMA_CM=0 MV2_SUPPORT_DL=1 MV2_USE_GDRCOPY=1 MV2_SHOW_ENV_INFO=1 MV2_SHOW_CPU_BINDING=1 MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/frontera-rtx/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+launch 4 status_from_stderr mpirun_rsh -np 4 -hostfile "steps/$step/hosts" OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich MV2_USE_CUDA=1 MV2_CPU_BINDING_POLICY=hybrid MV2_HYBRID_BINDING_POLICY=spread MV2_USE_RDMA_CM=0 MV2_SUPPORT_DL=1 MV2_USE_GDRCOPY=1 MV2_SHOW_ENV_INFO=1 MV2_SHOW_CPU_BINDING=1 MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/frontera-rtx/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+}
+launch_copies 4 '{host}:4'
 
 begin_step '8 ranks on 2 nodes, repetition 1' 2 '{host}:4'
 forwarded 8 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS
@@ -231,9 +276,12 @@ begin_step '16 ranks on 4 nodes, repetition 1' 4 '{host}:4'
 forwarded 16 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS
 launch 16 status_from_stderr mpirun_rsh -np 16 -hostfile steps/3/hosts OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich MV2_USE_CUDA=1 MV2_CPU_BINDING_POLICY=hybrid MV2_HYBRID_BINDING_POLICY=spread MV2_USE_RDMA_CM=0 MV2_SUPPORT_DL=1 MV2_USE_GDRCOPY=1 MV2_SHOW_ENV_INFO=1 MV2_SHOW_CPU_BINDING=1 MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/frontera-rtx/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
 
-begin_step '4 ranks on 1 node, repetition 2' 1 '{host}:4'
+begin_step '4 copies of 4 ranks on 1 node, repetition 2' 4 '{host}:4'
+one_copy() {
 forwarded 4 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS
-launch 4 status_from_stderr mpirun_rsh -np 4 -hostfile steps/4/hosts OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich MV2_USE_CUDA=1 MV2_CPU_BINDING_POLICY=hybrid MV2_HYBRID_BINDING_POLICY=spread MV2_USE_RDMA_CM=0 MV2_SUPPORT_DL=1 MV2_USE_GDRCOPY=1 MV2_SHOW_ENV_INFO=1 MV2_SHOW_CPU_BINDING=1 MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/frontera-rtx/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+launch 4 status_from_stderr mpirun_rsh -np 4 -hostfile "steps/$step/hosts" OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich MV2_USE_CUDA=1 MV2_CPU_BINDING_POLICY=hybrid MV2_HYBRID_BINDING_POLICY=spread MV2_USE_RDMA_CM=0 MV2_SUPPORT_DL=1 MV2_USE_GDRCOPY=1 MV2_SHOW_ENV_INFO=1 MV2_SHOW_CPU_BINDING=1 MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/frontera-rtx/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+}
+launch_copies 4 '{host}:4'
 
 begin_step '8 ranks on 2 nodes, repetition 2' 2 '{host}:4'
 forwarded 8 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS
