@@ -11,6 +11,7 @@ from hidl_cli import process
 from hidl_cli.cluster.layout import Layout
 from hidl_cli.cluster.settings import MEMORY_MIB, Settings
 from hidl_cli.documents import write_text
+from hidl_cli.site.machine import machine
 from hidl_cli.templates import render_configuration, render_script
 
 PRIVATE_PLACES = {"/tmp": "1777", "/dev/shm": "1777", "/run": "755"}
@@ -40,6 +41,7 @@ def _rendered(layout: Layout, settings: Settings) -> dict[str, tuple[str, int]]:
         "nodes": [{"name": name, "address": settings.address(name)} for name in settings.node_names],
         "small": min(2, settings.nodes),
         "cpus": settings.cpus_per_node,
+        "binds": settings.cpus_per_node <= machine().cores,  # a core that is only claimed cannot be bound to
         "memory": MEMORY_MIB,
         "accounting": settings.accounting,
         "enforce_limits": settings.enforce_limits,

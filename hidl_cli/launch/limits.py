@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hidl_cli.errors import SubmitRefused, UsageError
 from hidl_cli.site.schema import Partition, Site
 
 _HOUR = 3600.0
 
 
-def check_nodes(site: Site, name: str | None, nodes: Sequence[int]) -> None:
+def check_nodes(site: Site, name: str | None, nodes: int) -> None:
     """Raise ``UsageError`` for an unknown partition, ``SubmitRefused`` where a job of so many nodes is not admitted."""
     if name is not None and name not in site.partitions:
         known = ", ".join(site.partitions) or "none"
@@ -18,13 +16,12 @@ def check_nodes(site: Site, name: str | None, nodes: Sequence[int]) -> None:
     partition = site.partition(name)
     if partition is None:
         return
-    for count in nodes:
-        if count < partition.min_nodes or (partition.max_nodes is not None and count > partition.max_nodes):
-            raise SubmitRefused(
-                f"{count} node(s) asked for; partition {name or site.default_partition} of site {site.name} "
-                f"admits {partition.min_nodes} to {partition.max_nodes or 'any number of'} node(s) in a job",
-                hint=_elsewhere(site, count) or "ask for fewer nodes, or for more ranks on each (--ranks-per-node)",
-            )
+    if nodes < partition.min_nodes or (partition.max_nodes is not None and nodes > partition.max_nodes):
+        raise SubmitRefused(
+            f"{nodes} node(s) asked for; partition {name or site.default_partition} of site {site.name} "
+            f"admits {partition.min_nodes} to {partition.max_nodes or 'any number of'} node(s) in a job",
+            hint=_elsewhere(site, nodes) or "ask for fewer nodes, or for more ranks on each (--ranks-per-node)",
+        )
 
 
 def longest(partition: Partition | None, nodes: int) -> float | None:

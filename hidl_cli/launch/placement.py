@@ -68,9 +68,10 @@ def place(
 
     All get the same number of threads per rank (``threads``, or the cores of a node divided among the ranks of the
     fullest one), so that the steps of a study differ in their number of ranks alone. Raises ``UsageError`` for an
-    unknown partition, ``SubmitRefused`` where a size is outside the partition's limits.
+    unknown partition, ``SubmitRefused`` where the largest size, which the others share their job with, is outside the
+    partition's limits.
     """
-    limits.check_nodes(site, partition, [size.nodes for size in sizes])
+    limits.check_nodes(site, partition, max(size.nodes for size in sizes))
     cores = site.node_type(partition).cores
     fullest = max(size.ranks_per_node for size in sizes)
     per_rank = threads or max(1, (cores or fullest) // fullest)

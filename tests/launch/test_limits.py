@@ -18,7 +18,7 @@ BINS = {"node_type": "n", "max_wall": "01:00:00"} | {
 
 def test_too_many_nodes_are_told_with_the_partitions_that_admit_them() -> None:
     with pytest.raises(SubmitRefused, match=r"5 node\(s\) asked for; partition p .* admits 1 to 4") as caught:
-        check_nodes(site(), None, [5])
+        check_nodes(site(), None, 5)
     assert caught.value.hint == "these admit it: large (--partition)"
 
 

@@ -55,6 +55,10 @@ def test_a_size_outside_the_limits_is_refused_with_the_limits(nodes: int, partit
         place(site(), [Size.of_nodes(nodes, 1)], partition=partition)
 
 
+def test_the_steps_of_a_study_share_the_job_of_the_largest() -> None:
+    assert [p.nodes for p in place(site(), [Size.of_nodes(1, 1), Size.of_nodes(2, 1)], partition="q")] == [1, 2]
+
+
 def test_an_unknown_partition_is_told_with_those_that_exist() -> None:
     with pytest.raises(UsageError) as caught:
         place(site(), [Size.of_nodes(1, 1)], partition="gpu")
