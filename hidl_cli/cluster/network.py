@@ -64,11 +64,6 @@ def connect(layout: Layout, settings: Settings, node: str, init: int) -> None:
     _ip("link", "set", "eth0", "up", inside=init)
 
 
-def is_connected(init: int) -> bool:
-    """Whether a node has its cable."""
-    return "eth0" in _devices(init)
-
-
 def remove_switch(layout: Layout, settings: Settings | None) -> None:
     """End the switch; this machine's cables of this cluster go with it, or are removed."""
     marks.end(marks.find(layout.directory).get(ROLE, []), signal.SIGKILL, 5)

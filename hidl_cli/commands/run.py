@@ -181,9 +181,11 @@ def _warn(plan: Plan) -> None:
 
 
 def _show_launches(plan: Plan) -> None:
-    """Print one launch line for each size: what a person would type."""
+    """Print the tuning and where it comes from, and one launch line for each size: what a person would type."""
     from hidl_cli.commands.render import say
 
+    for setting in plan.tuning:
+        say(f"{setting.name}={setting.value}  ({setting.origin})", style="dim")
     shown = {step.size: step for step in reversed(plan.steps)}
     for step in sorted(shown.values(), key=lambda step: step.size):
         say(f"$ {plan.command_line(step)}", style="dim")

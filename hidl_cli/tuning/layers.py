@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hidl_cli.errors import InvalidInput
@@ -56,11 +56,6 @@ def effective(library: Library, layers: Sequence[Layer], *, gpus: bool) -> tuple
             hint=f"hidl tuning list --mpi {library.family} shows what it reads",
         )
     return tuple(merged.values())
-
-
-def table_rows(settings: Iterable[Setting]) -> list[dict[str, str]]:
-    """The effective tuning as rows of a table."""
-    return [{"variable": setting.name, "value": setting.value, "origin": setting.origin} for setting in settings]
 
 
 def _settle(library: Library, layer: Layer) -> tuple[dict[str, Setting], list[Finding]]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hidl_cli.errors import HidlError, UsageError
+from hidl_cli.errors import UsageError
 from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.script import job_script
 from hidl_cli.record.run import Run, create
@@ -179,8 +179,3 @@ def numbers(conclusion: Conclusion) -> dict[str, tuple[float, str]]:
         if step.interval is not None:
             found |= {"efficiency_low": (step.interval.low, "1"), "efficiency_high": (step.interval.high, "1")}
     return found
-
-
-def sentence(error: HidlError) -> str:
-    """An error as one text for ReFrame's report."""
-    return f"{error.message} (next: {error.hint})" if error.hint else error.message

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hidl_cli.errors import ExitCode, InvalidInput
 from hidl_cli.inputs.fields import Scalar
 from hidl_cli.mpi import Family, Library
-from hidl_cli.tuning.layers import Layer, Setting, effective, table_rows
+from hidl_cli.tuning.layers import Layer, Setting, effective
 
 GDR = Library("gdr", "mvapich2-gdr", "2.3.7")
 
@@ -240,9 +240,3 @@ def test_a_path_arrives_as_it_is_or_is_refused(value: str) -> None:
             effective(GDR, [layer], gpus=False)
     else:
         assert tuned(GDR, layer) == {"MV2_GPUDIRECT_GDRCOPY_LIB": value}
-
-
-def test_the_table_has_a_row_for_each_setting() -> None:
-    rows = table_rows(effective(GDR, [by_hand(MV2_NUM_HCAS=2)], gpus=False))
-
-    assert rows == [{"variable": "MV2_NUM_HCAS", "value": "2", "origin": "command line"}]
