@@ -102,7 +102,7 @@ class Nights:
     ) -> Run:
         """One run, planned ``night`` nights after the first; ``changes`` are made to the plan."""
         created = BEGIN + timedelta(days=night)
-        plan = prepare(replace(request, site="example", hypothetical=True))
+        plan = prepare(replace(request, site="example", baseline="single", hypothetical=True))
         suffix = f"{self.random.randrange(16**4):04x}"
         name = f"{created:%Y%m%d-%H%M%S}-{plan.workload.name}-{suffix}"
         plan = replace(plan, run=name, created=created.isoformat(timespec="seconds"), lock=lock, **changes)
