@@ -25,8 +25,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     """The ``#BSUB`` lines for the allocation, as the site's policies have them.
 
     Ranks, cores and GPUs are not asked for here: LSF gives whole nodes, and jsrun shares them out.
-    Raises ``InvalidInput`` for what LSF has no word for, for a value that is no plain word, and for a value that the
-    site requires and nobody gave.
+    Raises ``InvalidInput`` for what LSF has no word for, and for a value that is no plain word.
     """
     _refuse_what_lsf_has_not(allocation, policies)
     options = [
@@ -66,14 +65,7 @@ def options(script: str) -> list[str]:
 
 
 def _option(letter: str, what: str, use: Use, value: str | None) -> list[str]:
-    if use == "never":
-        return []
-    if value is None:
-        if use == "required":
-            raise InvalidInput(
-                f"this site wants {what} named ({letter}), and none is",
-                hint=f"name {what} on the command line or in the site's file",
-            )
+    if use == "never" or value is None:  # what the site demands and nobody gave, the plan tells
         return []
     if not _WORD.fullmatch(value):
         raise InvalidInput(
