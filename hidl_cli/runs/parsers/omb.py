@@ -29,6 +29,9 @@ from hidl_cli.runs.parsers.omb_titles import Column, benchmark_of, column_of
 
 Metrics = dict[str, dict[str, Any]]
 
+#: Bytes: latency is held against history at this size, where it is there.
+HISTORY_SIZE = 8
+
 _HINT = "hidl logs shows the output; OMB prints one table with a header line `# Size ...` for each benchmark"
 
 _TITLE = re.compile(r"^#\s*(?P<title>O(?:SU|MB)\b.*?)\s+Test(?:\s+v?(?P<version>\d\S*))?\s*$")
@@ -60,9 +63,10 @@ def parse(text: str) -> Metrics:
     """Read the output of one OMB program, or of several one after another.
 
     Returns ``{name: {"value", "unit", "samples"[, "sizes"]}}``: times in us, bandwidths in MB/s (10^6 bytes), rates in
-    messages/s, overlaps in percent. ``value`` is what is measured at the smallest size; for bandwidths and overlaps, at
-    the largest. Where there are several tables, each name begins with its benchmark (``allreduce_latency``), and ends
-    with its datatype or a number where that alone would not tell them apart.
+    messages/s, overlaps in percent. ``value`` is what is measured at 8 B, or the smallest size where that is missing; for
+    bandwidths and overlaps, at the largest. Names are those that ``hidl_workloads.omb`` gives: where there are several
+    benchmarks, each begins with its own (``allreduce_latency``), and those of a benchmark's second datatype on end with
+    it (``latency_mpi_int``). What was measured before has a number at its end (``latency_2``).
 
     Raises ``MetricMissing`` for what is no such output, for a table that is not whole, for a value that is not finite,
     and where the benchmark found the data that it received wrong.
@@ -75,8 +79,8 @@ def parse(text: str) -> Metrics:
         _check(table)
     _refuse_wrong_data(text)
     metrics = dict(startup)
-    for benchmark, suffix, table in _told_apart(tables):
-        metrics.update({_name(benchmark, metric) + suffix: found for metric, found in _metrics(table).items()})
+    for prefix, suffix, table in _told_apart(tables):
+        metrics.update({f"{prefix}{name}{suffix}": found for name, found in _metrics(table).items()})
     return metrics
 
 
@@ -187,37 +191,27 @@ def _metrics(table: _Table) -> Metrics:
         if column.kind != "value":
             continue
         samples = [float(row[place]) * column.factor for row in table.rows]
-        value = samples[-1] if column.at_largest else samples[0]
+        sizes = [int(row[0]) for row in table.rows] if table.has_sizes else []
+        usual = sizes.index(HISTORY_SIZE) if HISTORY_SIZE in sizes else 0
+        value = samples[-1 if column.at_largest else usual]
         found[column.metric] = {"value": value, "unit": column.unit, "samples": samples}
-        if table.has_sizes:
-            found[column.metric]["sizes"] = [int(row[0]) for row in table.rows]
+        if sizes:
+            found[column.metric]["sizes"] = sizes
     return found
 
 
 def _told_apart(tables: Sequence[_Table]) -> Iterator[tuple[str, str, _Table]]:
-    """Each table with the benchmark that its metrics' names begin with, and what they end with: empty, where it is
-    not needed to tell the tables apart."""
-    if len(tables) == 1:
-        yield "", "", tables[0]
-        return
+    """Each table with what its metrics' names begin and end with: nothing, where there is one table only."""
     several = len({table.benchmark for table in tables}) > 1
-    typed = Counter((table.benchmark, table.datatype) for table in tables)
-    of_benchmark = Counter(table.benchmark for table in tables)
+    datatypes: dict[str, set[str]] = {}
     seen: Counter[tuple[str, str]] = Counter()
     for table in tables:
-        key = (table.benchmark, table.datatype)
-        seen[key] += 1
-        by_type = table.datatype and of_benchmark[table.benchmark] > typed[key]
-        suffix = (f"_{table.datatype}" if by_type else "") + (f"_{seen[key]}" if typed[key] > 1 else "")
-        yield table.benchmark if several else "", suffix, table
-
-
-def _name(benchmark: str, metric: str) -> str:
-    """``allreduce`` and ``latency`` make allreduce_latency; ``put_latency`` and ``latency_min`` put_latency_min."""
-    quantity, _, rest = metric.partition("_")
-    if benchmark == quantity or benchmark.endswith(f"_{quantity}"):
-        return f"{benchmark}_{rest}" if rest else benchmark
-    return f"{benchmark}_{metric}" if benchmark else metric
+        before = datatypes.setdefault(table.benchmark, set())
+        suffix = f"_{table.datatype}" if before - {table.datatype} else ""
+        before.add(table.datatype)
+        seen[table.benchmark, table.datatype] += 1
+        turn = seen[table.benchmark, table.datatype]
+        yield f"{table.benchmark}_" if several else "", suffix + (f"_{turn}" if turn > 1 else ""), table
 
 
 def _startup(text: str) -> Metrics:

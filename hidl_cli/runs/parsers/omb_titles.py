@@ -13,7 +13,7 @@ from typing import Literal
 @dataclass(frozen=True)
 class Column:
     """What a column holds. ``value``: a metric, in ``unit`` once it is multiplied by ``factor``; ``at_largest``: what
-    counts is measured at the largest size, rather than the smallest. ``other``: nothing that is kept."""
+    counts is measured at the largest size, rather than a small one. ``other``: nothing that is kept."""
 
     kind: Literal["size", "value", "validation", "other"]
     metric: str = ""
