@@ -44,7 +44,8 @@ class Buffer(ABC):
         return self.message(count, datatype, start)
 
     def received(self, arrived: Any) -> None:
-        """Take what the receiving call gave back; MPI has written into the memory, so there is nothing to do."""
+        """Take what the receiving call gave back."""
+        del arrived  # MPI has written it into the memory already
 
     def part(self, start: int, size: int) -> Any:
         """``size`` bytes from byte ``start`` on, as mpi4py takes them."""
