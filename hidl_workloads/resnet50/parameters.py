@@ -7,12 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_type_hints
 
+#: Who averages the gradients, in words, by backend and framework.
+BACKENDS = {
+    ("mpi4py", "torch"): "hidl_workloads.data_parallel over MPI",
+    ("mpi4py", "tensorflow"): "hidl_workloads.data_parallel over MPI",
+    ("horovod", "torch"): "Horovod over MPI",
+    ("horovod", "tensorflow"): "Horovod over MPI",
+    ("gloo", "torch"): "PyTorch's DistributedDataParallel over gloo",
+    ("gloo", "tensorflow"): "Horovod over gloo",
+}
+_TRUTH = {"true": True, "false": False}
+
 
 @dataclass(frozen=True)
 class Parameters:
     """What a run of the workload may change; units and meanings are those of recipes/workloads/resnet50.yaml."""
 
     framework: Literal["torch", "tensorflow"] = "torch"
+    backend: Literal["mpi4py", "horovod", "gloo"] = "mpi4py"
     batch: int = 8
     image_size: int = 224
     steps: int = 12
@@ -21,6 +33,9 @@ class Parameters:
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: float = 0.01
     bucket_mib: float = 25.0
+    cycle_time_ms: float = 1.0
+    fusion_mib: float = 128.0
+    timeline: bool = False
     seed: int = 0
     note: str = ""
 
@@ -33,6 +48,8 @@ class Parameters:
             "warmup": 0,
             "learning_rate": 0,
             "bucket_mib": 0.001,
+            "cycle_time_ms": 0.001,
+            "fusion_mib": 0,
             "seed": 0,
         }
         for name, limit in smallest.items():
@@ -63,6 +80,10 @@ def _read(name: str, text: str, kind: Any) -> Any:
         if text not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, not {text!r}")
         return text
+    if kind is bool:
+        if text not in _TRUTH:
+            raise ValueError(f"{name} must be true or false, not {text!r}")
+        return _TRUTH[text]
     try:
         return kind(text)
     except ValueError as error:
