@@ -87,6 +87,8 @@ def show(run: Run, conclusion: Conclusion) -> None:
         from hidl_cli.results.table import ranked
 
         out.print(ranked(conclusion.ranking))
+        if conclusion.verdict is None:
+            out.print(conclusion.reason, markup=False)
     else:
         _show_metrics(conclusion.steps)
     if conclusion.verdict is not None:

@@ -161,6 +161,7 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
                 rank=rank,
                 hosts=of_step,
                 parameters=dict(plan.parameters),
+                point=measured.get("parameters", {}),
                 tuning=_tuning(plan),
                 verdict=verdict,
             )

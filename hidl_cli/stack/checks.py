@@ -47,6 +47,20 @@ def mpi_is_installed(data: Mapping[str, Any]) -> Iterator[Fault]:
         )
 
 
+def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is fetched has a hash, and what a build depends on is among the packages."""
+    packages = mapping(data, "packages")
+    for number, build in enumerate(data["builds"] if isinstance(data.get("builds"), list) else []):
+        source = mapping(build, "source") if isinstance(build, Mapping) else {}
+        if source.get("pypi") and not source.get("sha256"):
+            yield Fault(("builds", number, "source"), "what is fetched needs its `sha256`", "64 hexadecimal digits")
+        against = build.get("against") if isinstance(build, Mapping) else None
+        for place, name in enumerate(against if isinstance(against, list) else []):
+            if isinstance(name, str) and name not in packages:
+                message = f"`{clipped(name)}` is not among `packages`"
+                yield Fault(("builds", number, "against", place), message, one_of(packages), nearest(name, packages))
+
+
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Each MPI family reads the variables that are set for it, and their values fit."""
     if data.get("tuning"):
@@ -57,5 +71,8 @@ def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 #: What a stack's file must satisfy.
 RULES = Rules(
-    "stack", Stack, (names_and_specifiers, mpi_is_installed, tuning), appended=frozenset({("verify", "imports")})
+    "stack",
+    Stack,
+    (names_and_specifiers, mpi_is_installed, builds, tuning),
+    appended=frozenset({("verify", "imports"), ("verify", "modules"), ("builds",), ("advisories",)}),
 )

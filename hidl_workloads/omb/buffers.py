@@ -198,6 +198,11 @@ class PickleBuffer(BytearrayBuffer):
     def room(self, count: int, datatype: Datatype, start: int = 0) -> Message:
         return None
 
+    @staticmethod
+    def pickled_size(size: int) -> int:
+        """Bytes that a ``bytearray`` of ``size`` bytes may take when it is pickled (protocol 5 adds 13 to 22)."""
+        return size + 64
+
     def received(self, arrived: Any) -> None:
         """Take the object that a call gave back, as what the buffer holds."""
         self.memory = arrived

@@ -19,6 +19,10 @@ def _no_errors(iteration: int) -> int:
     return 0
 
 
+def _no_wait() -> None:
+    """Nothing to wait for."""
+
+
 @dataclass(frozen=True)
 class Exchange:
     """What one rank does at one point."""
@@ -40,19 +44,21 @@ class Timed:
     errors: int
 
 
-def time_exchange(point: Point, exchange: Exchange, after: Callable[[], None] | None = None) -> Timed:
+def time_exchange(
+    point: Point, exchange: Exchange, after: Callable[[], None] | None = None, before: Callable[[], None] | None = None
+) -> Timed:
     """Warm up, wait for all ranks, and time ``point.iterations`` of ``exchange`` on this rank.
 
     With -c each iteration is filled, waited for by all, exchanged ``validation_warmup`` times untimed and once timed,
-    and checked, as OMB does. ``after`` (a barrier, in collectives) is called after each iteration, out of the time;
-    it too makes each iteration timed by itself.
+    and checked, as OMB does. ``after`` (a barrier, in collectives) is called after each iteration and ``before`` (one
+    among pairs) before each exchange, out of the time; they too make each iteration timed by itself.
     """
     if point.options.validation:
-        return _validated(point, exchange, after)
+        return _validated(point, exchange, after or _no_wait, before or _no_wait)
     exchange.repeat(point.warmup)
     point.communicator.Barrier()
-    if point.options.tail_lat or after:
-        each = _each(point.iterations, exchange.repeat, after)
+    if point.options.tail_lat or after or before:
+        each = _each(point.iterations, exchange.repeat, after or _no_wait, before or _no_wait)
         return Timed(sum(each), each, 0)
     return Timed(_whole(point.iterations, exchange.repeat), [], 0)
 
@@ -79,37 +85,40 @@ def _whole(iterations: int, repeat: Callable[[int], None]) -> float:
         return float(clock() - start)
 
 
-def _each(iterations: int, repeat: Callable[[int], None], after: Callable[[], None] | None) -> list[float]:
+def _each(
+    iterations: int, repeat: Callable[[int], None], after: Callable[[], None], before: Callable[[], None]
+) -> list[float]:
     from mpi4py import MPI
 
     clock = MPI.Wtime
     each = [0.0] * iterations
     with no_garbage_collection():
         for iteration in range(iterations):
+            before()
             start = clock()
             repeat(1)
             each[iteration] = clock() - start
-            if after:
-                after()
+            after()
     return each
 
 
-def _validated(point: Point, exchange: Exchange, after: Callable[[], None] | None) -> Timed:
+def _validated(point: Point, exchange: Exchange, after: Callable[[], None], before: Callable[[], None]) -> Timed:
     from mpi4py import MPI
 
     clock, barrier, repeat = MPI.Wtime, point.communicator.Barrier, exchange.repeat
-    untimed = point.options.validation_warmup
     each, errors = [], 0
     with no_garbage_collection():
         for iteration in range(point.warmup + point.iterations):
             exchange.fill(iteration)
             barrier()
-            repeat(untimed)
+            for _ in range(point.options.validation_warmup):
+                before()
+                repeat(1)
+            before()
             start = clock()
             repeat(1)
             seconds = clock() - start
-            if after:
-                after()
+            after()
             if iteration >= point.warmup:
                 each.append(seconds)
             errors += exchange.check(iteration)

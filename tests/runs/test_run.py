@@ -297,7 +297,7 @@ def test_logs_print_what_the_program_printed(hidl: Hidl) -> None:
 
 
 def test_a_matrix_is_measured_in_turn_and_ranked(hidl: Hidl) -> None:
-    """Two words of a matrix, of which one changes nothing: every combination is a step, and the store tells them apart."""
+    """Every combination of its words is a step, and the store tells them apart."""
     document = hidl.json(
         "run", "toy", "--ranks-per-node", "2", "--matrix", "efficiency=1,0.5", "note=a,b", "--repeat", "3"
     )
@@ -306,7 +306,9 @@ def test_a_matrix_is_measured_in_turn_and_ranked(hidl: Hidl) -> None:
     ]
     ranking = document["verdict"]["ranking"]
     assert [round(entry["relative"], 1) for entry in ranking["entries"]] == [1.0, 1.0, 0.5, 0.5]
-    series = {sample.series for sample in Store(hidl.results).samples() if sample.metric == "rate"}
+    series = {
+        sample.series for sample in Store(hidl.runs.parent / "results.sqlite").samples() if sample.metric == "rate"
+    }
     assert len(series) == 4
 
 
