@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.errors import ExitCode
+from hidl_cli.errors import ExitCode, HidlError
 from hidl_cli.runs.metrics import unequal
 from hidl_cli.runs.plan import Plan
 
@@ -119,7 +119,22 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
         looks=len(looks(plan.repetitions)) if plan.until_settled else 1,
     )
     scaled = round(study.steps[-1].ideal_speedup)
-    return replace(study, reference=reference_for(plan.workload.name, kind=scaling.kind, n=scaled, site=plan.site))
+    reference = reference_for(plan.workload.name, kind=scaling.kind, n=scaled, site=plan.site, own=_own(plan))
+    return replace(study, reference=reference)
+
+
+def _own(plan: Plan) -> list[float]:
+    """The efficiencies of earlier studies of the same size here, as the store knows them."""
+    from hidl_cli.results.extract import series_of
+    from hidl_cli.results.filters import Filters
+    from hidl_cli.results.store import Store
+
+    largest = max(plan.steps, key=lambda step: step.size)
+    try:
+        before = Store().runs(Filters(series=series_of(plan, largest)))
+        return [run.efficiency for run in before if run.efficiency is not None and run.run != plan.run]
+    except HidlError:  # they are for orientation alone
+        return []
 
 
 def _earlier(plan: Plan, metric: str) -> Earlier:

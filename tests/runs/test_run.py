@@ -323,3 +323,10 @@ def test_an_alternative_is_started_where_its_condition_holds(hidl: Hidl) -> None
     hidl.add_workload("either", "toy.py", parameters=PARAMETERS, alternatives=[show])
     script = hidl("run", "either", "--set", "silent=true", "--set", "note=a b", "--dry-run").stdout
     assert "echo 'a b' --quiet\n" in script
+
+
+def test_a_study_is_told_beside_the_earlier_ones_of_its_kind(hidl: Hidl) -> None:
+    for _ in range(3):
+        hidl("run", "toy", "--scale", "1,2", "--repeat", "1")
+    document = hidl.json("run", "toy", "--scale", "1,2", "--repeat", "1", status=11)
+    assert document["verdict"]["study"]["reference"].startswith("here before: 1.0")
