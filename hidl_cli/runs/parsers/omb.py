@@ -63,7 +63,7 @@ def parse(text: str) -> Metrics:
     """Read the output of one OMB program, or of several one after another.
 
     Returns ``{name: {"value", "unit", "samples"[, "sizes"]}}``: times in us, bandwidths in MB/s (10^6 bytes), rates in
-    messages/s, overlaps in percent. ``value`` is what is measured at 8 B, or the smallest size where that is missing; for
+    messages/s, overlaps in percent. ``value`` is what is measured at 8 B, or for want of that at the smallest size; for
     bandwidths and overlaps, at the largest. Names are those that ``hidl_workloads.omb`` gives: where there are several
     benchmarks, each begins with its own (``allreduce_latency``), and those of a benchmark's second datatype on end with
     it (``latency_mpi_int``). What was measured before has a number at its end (``latency_2``).
