@@ -21,7 +21,8 @@ class InstallPlan:
     """One stack on one site, as it is to be installed below ``root``.
 
     ``lock_origin`` is the file of the lock, ``own`` hidl's own wheels, ``imports`` the modules that the verification
-    imports. Another lock or another hidl gives another ``id``, so what is in a prefix never changes.
+    imports, ``verify_modules`` those whose checks it makes. Another lock or another hidl gives another ``id``, so what
+    is in a prefix never changes.
     """
 
     site: str
@@ -33,6 +34,7 @@ class InstallPlan:
     lock_origin: Path
     own: tuple[OwnWheel, ...]
     imports: tuple[str, ...]
+    verify_modules: tuple[str, ...] = ()
     offline: bool = False
 
     def __post_init__(self) -> None:
@@ -79,5 +81,6 @@ class InstallPlan:
             "packages": {package.name: package.version for package in self.lock.packages},
             "own": {wheel.name: {"version": wheel.version, "digest": wheel.digest} for wheel in self.own},
             "imports": list(self.imports),
+            "verify_modules": list(self.verify_modules),
             "offline": self.offline,
         }

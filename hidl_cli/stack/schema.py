@@ -16,6 +16,11 @@ class Verify(Strict):
     imports: list[Module] = Field(
         default_factory=list, description="Python modules that each rank must be able to import"
     )
+    modules: list[Module] = Field(
+        default_factory=list,
+        description="modules whose `checks(communicator)` every rank calls after the imports, such as "
+        "hidl_workloads.verify_horovod; they yield what they found",
+    )
 
 
 class Stack(Strict):
@@ -27,6 +32,9 @@ class Stack(Strict):
     mpi: Literal["mpich", "openmpi"] = Field(description="the MPI family; its package is among `packages`")
     packages: Annotated[dict[str, str], Field(min_length=1)] = Field(
         description="package name -> version specifier (PEP 440; empty: any version)"
+    )
+    libraries: list[Name] = Field(
+        default_factory=list, description="hidl's own libraries (the directories in libs/) that are installed too"
     )
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="run-time variables that suit the stack, for each MPI family that reads them"
