@@ -24,7 +24,7 @@ def checks(communicator: MPI.Comm) -> Iterator[Check]:
     asyncio.run(asyncio.wait_for(_exchange(communicator), _SECONDS))
     counted = mpi4dask.counters.mpi_bytes_sent
     mpi4dask.transport.stop()
-    detail = f"{len(_SIZES)} messages of up to {max(_SIZES):,} bytes to the next rank and back, {counted:,} bytes by MPI"
+    detail = f"{len(_SIZES)} messages of up to {max(_SIZES):,} bytes there and back, {counted:,} bytes of them by MPI"
     yield Check("mpi:// between ranks", counted > 2 * sum(_SIZES), detail)
 
 
