@@ -99,8 +99,8 @@ class Workload(Strict):
     metrics: dict[Identifier, Metric] = Field(default_factory=dict, description="what the program yields")
     overhead_ranks: NonNegative = Field(
         0,
-        description="ranks of each launch that do no work of their own, such as Dask's scheduler and client: efficiency "
-        "is held against the others, the workers, and a launch needs one more rank than these",
+        description="ranks of each launch that do no work of their own, such as Dask's scheduler and client: a launch "
+        "needs one more rank than these, and efficiency is held against the others, the workers",
     )
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="run-time variables that suit it, for each MPI family that reads them"
