@@ -52,12 +52,13 @@ def libraries_exist(data: Mapping[str, Any]) -> Iterator[Fault]:
     from hidl_cli.stack import own_wheel
 
     given, shipped = data.get("libraries"), own_wheel.libraries()
-    for index, name in enumerate(given if isinstance(given, list) else []):
+    names = given if isinstance(given, list) else []
+    for index, name in enumerate(names):
         path = ("libraries", index)
         if isinstance(name, str) and name not in shipped:
             message = f"hidl ships no library called `{clipped(name)}`"
             yield Fault(path, message, one_of(shipped), nearest(name, shipped))
-        elif name in given[:index]:
+        elif name in names[:index]:
             yield Fault(path, f"`{clipped(str(name))}` is given twice", "each library once")
 
 
