@@ -1,0 +1,70 @@
+/* The ping-pong of osu_latency, and nothing else: what MPI itself takes one way, in microseconds.
+ *
+ * As a program:  mpiexec -n 2 pingpong SIZE ITERATIONS WARMUP   prints one number.
+ * As a library (-shared) its ping_pong() measures in a process whose MPI is initialised already.
+ */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+double ping_pong(int size, int iterations, int warmup)
+{
+    char *sent, *received;
+    double start = 0.0;
+    int rank;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (posix_memalign((void **)&sent, page, size) || posix_memalign((void **)&received, page, size))
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    memset(sent, 'a', size);
+    memset(received, 'b', size);
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int i = 0; i < warmup + iterations; i++) {
+        if (i == warmup)
+            start = MPI_Wtime();
+        if (rank == 0) {
+            MPI_Send(sent, size, MPI_CHAR, 1, 1, MPI_COMM_WORLD);
+            MPI_Recv(received, size, MPI_CHAR, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        } else {
+            MPI_Recv(received, size, MPI_CHAR, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            MPI_Send(sent, size, MPI_CHAR, 0, 1, MPI_COMM_WORLD);
+        }
+    }
+    double seconds = MPI_Wtime() - start;
+    free(sent);
+    free(received);
+    return seconds * 1e6 / 2 / iterations;
+}
+
+/* What a send to nobody takes, in microseconds: the call alone. */
+double send_to_nobody(int iterations)
+{
+    char byte[8] = "aaaaaaa";
+    double start = MPI_Wtime();
+    for (int i = 0; i < iterations; i++)
+        MPI_Send(byte, 8, MPI_CHAR, MPI_PROC_NULL, 1, MPI_COMM_WORLD);
+    return (MPI_Wtime() - start) * 1e6 / iterations;
+}
+
+/* Nothing, to be called with and without the interpreter's lock. */
+void nothing(void)
+{
+}
+
+int main(int argc, char **argv)
+{
+    int rank;
+
+    MPI_Init(&argc, &argv);
+    if (argc != 4)
+        MPI_Abort(MPI_COMM_WORLD, 2);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    double microseconds = ping_pong(atoi(argv[1]), atoi(argv[2]), atoi(argv[3]));
+    if (rank == 0)
+        printf("%.6f\n", microseconds);
+    MPI_Finalize();
+    return 0;
+}
