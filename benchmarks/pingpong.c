@@ -1,7 +1,7 @@
 /* The ping-pong of osu_latency, and nothing else: what MPI itself takes one way, in microseconds.
  *
- * As a program:  mpiexec -n 2 pingpong SIZE ITERATIONS WARMUP   prints one number.
- * As a library (-shared) its ping_pong() measures in a process whose MPI is initialised already.
+ * As a program:  mpiexec -n 2 pingpong SIZE ITERATIONS WARMUP single|multiple   prints one number; the last word is the
+ * thread level. As a library (-shared) it measures in a process whose MPI is initialised already.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -9,18 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-double ping_pong(int size, int iterations, int warmup)
+double ping_pong(char *sent, char *received, int size, int iterations, int warmup)
 {
-    char *sent, *received;
     double start = 0.0;
     int rank;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (posix_memalign((void **)&sent, page, size) || posix_memalign((void **)&received, page, size))
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    memset(sent, 'a', size);
-    memset(received, 'b', size);
     MPI_Barrier(MPI_COMM_WORLD);
     for (int i = 0; i < warmup + iterations; i++) {
         if (i == warmup)
@@ -33,19 +27,16 @@ double ping_pong(int size, int iterations, int warmup)
             MPI_Send(sent, size, MPI_CHAR, 0, 1, MPI_COMM_WORLD);
         }
     }
-    double seconds = MPI_Wtime() - start;
-    free(sent);
-    free(received);
-    return seconds * 1e6 / 2 / iterations;
+    return (MPI_Wtime() - start) * 1e6 / 2 / iterations;
 }
 
 /* What a send to nobody takes, in microseconds: the call alone. */
 double send_to_nobody(int iterations)
 {
-    char byte[8] = "aaaaaaa";
+    char bytes[8] = "aaaaaaa";
     double start = MPI_Wtime();
     for (int i = 0; i < iterations; i++)
-        MPI_Send(byte, 8, MPI_CHAR, MPI_PROC_NULL, 1, MPI_COMM_WORLD);
+        MPI_Send(bytes, 8, MPI_CHAR, MPI_PROC_NULL, 1, MPI_COMM_WORLD);
     return (MPI_Wtime() - start) * 1e6 / iterations;
 }
 
@@ -56,13 +47,20 @@ void nothing(void)
 
 int main(int argc, char **argv)
 {
-    int rank;
+    int rank, size, provided;
+    char *sent, *received;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
 
-    MPI_Init(&argc, &argv);
-    if (argc != 4)
-        MPI_Abort(MPI_COMM_WORLD, 2);
+    if (argc != 5)
+        return 2;
+    MPI_Init_thread(&argc, &argv, strcmp(argv[4], "single") ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    double microseconds = ping_pong(atoi(argv[1]), atoi(argv[2]), atoi(argv[3]));
+    size = atoi(argv[1]);
+    if (posix_memalign((void **)&sent, page, size) || posix_memalign((void **)&received, page, size))
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    memset(sent, 'a', size);
+    memset(received, 'b', size);
+    double microseconds = ping_pong(sent, received, size, atoi(argv[2]), atoi(argv[3]));
     if (rank == 0)
         printf("%.6f\n", microseconds);
     MPI_Finalize();

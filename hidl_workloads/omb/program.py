@@ -85,7 +85,7 @@ def _run(name: str, chosen: Sequence[tuple[Benchmark, Options]]) -> int:
 
 
 def _report(world: MPI.Comm, name: str, done: Sequence[Sequence[Table]]) -> None:
-    """Write the metrics document, and the tables as JSON. In a suite, metrics have the benchmark's name before theirs."""
+    """Write the metrics document, and the tables as JSON. In a suite, a metric's name begins with the benchmark's."""
     file = done[0][0].options.json
     if file and world.rank == 0:
         metrics.write_json(Path(file), output.as_json(done))
