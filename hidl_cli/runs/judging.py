@@ -92,15 +92,19 @@ def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """The study of what was measured, against the plan's baseline; ``ValueError`` where it cannot be made."""
+    """The study of what was measured, against the plan's baseline; ``ValueError`` where it cannot be made.
+
+    Where some ranks of each launch do no work of their own, the others are what is counted: the workers.
+    """
     from hidl_cli.results.references import reference_for
     from hidl_cli.results.scaling import Observation, judge
     from hidl_workloads.repetitions import looks
 
+    overhead = plan.workload.overhead_ranks
     before = _earlier(plan, scaling.metric) if plan.baseline == "history" else None
     observations = [
         Observation(
-            step=step[plan.unit],
+            step=step["ranks"] - overhead if overhead else step[plan.unit],
             round=step["repetition"],
             value=step["metrics"][scaling.metric]["value"],
             kind="copy" if "copy" in step else "step",
@@ -113,7 +117,7 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
         target=target,
         metric=scaling.metric,
         unit=plan.workload.metrics[scaling.metric].unit,
-        step_unit=plan.unit,
+        step_unit="workers" if overhead else plan.unit,
         observations=[each for each in observations if before is None or each.step != before.step],
         earlier=before,
         looks=len(looks(plan.repetitions)) if plan.until_settled else 1,
@@ -146,4 +150,6 @@ def _earlier(plan: Plan, metric: str) -> Earlier:
 
     smallest = min(plan.steps, key=lambda step: step.size)
     samples = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
-    return earlier(samples, metric, step=smallest.size, before=plan.run)
+    overhead = plan.workload.overhead_ranks
+    counted = smallest.placement.ranks - overhead if overhead else smallest.size
+    return earlier(samples, metric, step=counted, before=plan.run)

@@ -166,7 +166,7 @@ def _plan(order: Order, target: Target, chosen: Lock, file: Path) -> InstallPlan
         target=target,
         lock=chosen,
         lock_origin=file,
-        own=(own_wheel.workloads(),),
+        own=(own_wheel.workloads(), *map(own_wheel.library, order.stack.libraries)),
         imports=tuple(order.stack.verify.imports),
         verify_modules=tuple(order.stack.verify.modules),
         builds=planned.plan(order.stack.builds, chosen, order.root, order.sources),

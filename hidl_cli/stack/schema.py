@@ -87,6 +87,9 @@ class Stack(Strict):
     packages: Annotated[dict[str, str], Field(min_length=1)] = Field(
         description="package name -> version specifier (PEP 440; empty: any version)"
     )
+    libraries: list[Name] = Field(
+        default_factory=list, description="hidl's own libraries (the directories in libs/) that are installed too"
+    )
     builds: list[Build] = Field(default_factory=list, description="what is compiled against the stack, in this order")
     advisories: list[Advisory] = Field(default_factory=list, description="what to know before using it")
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(

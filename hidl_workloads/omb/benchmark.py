@@ -106,8 +106,8 @@ class Benchmark:
     name: str
     title: str
     """The title's line without ``OSU`` and the version, such as ``MPI%s Latency Test``."""
-    measure: Measure
-    """Called by every rank for every size; raises ``UsageError`` where it cannot."""
+    measure: Measure | None
+    """Called by every rank for every size; raises ``UsageError`` where it cannot. None: ``run`` does it all."""
     kind: Literal["latency", "bandwidth", "collective", "startup"]
     """Whose defaults of iterations hold (``options.COUNTS``)."""
     options: str
@@ -121,11 +121,13 @@ class Benchmark:
     """False: one row without a size, as of a barrier."""
     shows_datatype: bool = True
     """False: no line of the datatype, as of a barrier."""
+    one_element: bool = False
+    """The only size is that of one element."""
+    verdicts: tuple[str, str] = ("Pass", "Fail")
+    """OMB's words for right and wrong data."""
     reprint: bool = False
     """The opening is printed again for every datatype."""
     run: Callable[[Benchmark, Options], int] | None = None
-    """Where there is no table of sizes at all: does everything, and gives the exit status."""
-    initialize: bool = True
-    """False: MPI is not initialised before ``run``."""
+    """Where there is no table at all: does everything, MPI's initialisation too, and gives the exit status."""
     buffers: frozenset[str] = frozenset({"bytearray", "numpy", "cupy", "torch", "numba", "pickle"})
     """The kinds of buffers that it can use."""

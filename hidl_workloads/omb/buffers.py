@@ -65,19 +65,26 @@ class Buffer(ABC):
         """A view of a part of the memory, where it lies on the host."""
 
 
-class BytearrayBuffer(Buffer):
-    """A ``bytearray``, of which a view is used that begins on a page."""
+class MemoryBuffer(Buffer):
+    """Memory that another has allocated, such as MPI; anything that ``memoryview`` takes."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        raw = bytearray(size + mmap.PAGESIZE)
-        start = _to_page(_address(raw))
-        self.memory = memoryview(raw)[start : start + size]
+    def __init__(self, memory: Any) -> None:
+        self.memory = memoryview(memory).cast("B")
+        super().__init__(self.memory.nbytes)
 
     def host(self, start: int, size: int) -> NDArray[np.uint8]:
         import numpy as np
 
         return np.frombuffer(self.memory, np.uint8)[start : start + size]
+
+
+class BytearrayBuffer(MemoryBuffer):
+    """A ``bytearray``, of which a view is used that begins on a page."""
+
+    def __init__(self, size: int) -> None:
+        raw = bytearray(size + mmap.PAGESIZE)
+        start = _to_page(_address(raw))
+        super().__init__(memoryview(raw)[start : start + size])
 
 
 class NumpyBuffer(Buffer):

@@ -70,7 +70,7 @@ def print_row(table: Table, row: Row) -> None:
         line = f"{value:{_WIDTH_WITHOUT_SIZE}.{column.decimals}f}"
     line += "".join(f"{figure:{column.width}.{column.decimals}f}" for column, figure in others)
     if row.errors is not None:
-        line += f"{'Fail' if row.errors else 'Pass':>{FIELD_WIDTH}}"
+        line += f"{benchmark.verdicts[row.errors > 0]:>{FIELD_WIDTH}}"
     line += "".join(f"{figure:{FIELD_WIDTH}.2f}" for figure in row.percentiles)
     say(line)
 
@@ -101,7 +101,7 @@ def _json_row(table: Table, row: Row) -> dict[str, Any]:
     shown = zip(table.benchmark.columns, row.values, strict=True)
     figures: dict[str, Any] = {column.title: value for column, value in shown if column.shown(table.options)}
     if row.errors is not None:
-        figures["Validation"] = "Fail" if row.errors else "Pass"
+        figures["Validation"] = table.benchmark.verdicts[row.errors > 0]
     figures |= zip(percentile_titles(table.benchmark, table.options), row.percentiles, strict=True)
     return ({"size": row.size} if table.benchmark.sizes else {}) | figures
 
