@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 
 def share(total: int, parts: int, part: int) -> range:
     """The ``part``-th of ``parts`` consecutive shares of ``total`` items; their sizes differ by one at most."""
     return range(total * part // parts, total * (part + 1) // parts)
+
+
+def owner(total: int, parts: int, item: int) -> int:
+    """Which of the ``parts`` has ``item`` in its share."""
+    return ((item + 1) * parts - 1) // total
 
 
 def aligned_share(total: int, block: int, parts: int, part: int) -> range:
@@ -22,7 +29,7 @@ def split(rows: range, block: int) -> list[range]:
     if not rows:
         return []
     cuts = [rows.start, *range((rows.start // block + 1) * block, rows.stop, block), rows.stop]
-    return [range(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    return [range(start, stop) for start, stop in pairwise(cuts)]
 
 
 def grid(ranks: int, height: float = 1, width: float = 1) -> tuple[int, int]:

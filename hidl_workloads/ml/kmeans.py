@@ -23,18 +23,24 @@ from hidl_workloads.ml.streams import Array
 
 
 @dataclass(frozen=True)
-class Parameters(Common):
-    """What a run may change beside what all programs have."""
+class Clustering(Common):
+    """What k-means in any form may be told beside what all programs have."""
 
     data: str = ""
-    points: int = number(200_000, least=1)
+    points: int = number(500_000, least=1)
     columns: int = number(16, least=1)
     centers: int = number(16, least=1)
     spread: float = number(2.0, least=0)
-    clusters: int = number(16, least=1)
     max_iterations: int = number(300, least=1)
     tolerance: float = number(1e-4, least=0)
     block: int = number(1024, least=1)
+
+
+@dataclass(frozen=True)
+class Parameters(Clustering):
+    """What a run may change."""
+
+    clusters: int = number(16, least=1)
 
 
 def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
@@ -51,9 +57,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
         communicator,
         device,
         parameters,
-        lambda: lloyd.fit(
-            points, start, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance
-        ),
+        lambda: lloyd.fit(points, start, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance),
     )
     counts = check(points, fit)
     centers = fit.centers + points.mean
@@ -80,7 +84,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     )
 
 
-def points_of(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Points:
+def points_of(communicator: MPI.Comm, device: Device, parameters: Clustering) -> Points:
     """This rank's points; ``per_rank``: so many for each rank."""
     return load(
         communicator,

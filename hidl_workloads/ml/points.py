@@ -84,13 +84,13 @@ def load(
     if not data:
         rows = aligned_share(points, block, communicator.size, communicator.rank)
         own, _ = streams.blobs(seed, Stream.POINTS, rows, columns=columns, centers=centers, spread=spread)
-        return _centred(communicator, device, own, rows, points, block)
+        return _centred(communicator, device, own, rows, total=points, block=block)
     mapped, fault = _mapped(data)
     agree(communicator, fault)
     rows = aligned_share(mapped.shape[0], block, communicator.size, communicator.rank)
     own = np.array(mapped[rows.start : rows.stop], dtype=np.float64, order="C")
     agree(communicator, _strange(own, rows.start))
-    return _centred(communicator, device, own, rows, mapped.shape[0], block)
+    return _centred(communicator, device, own, rows, total=mapped.shape[0], block=block)
 
 
 def _mapped(path: str) -> tuple[Any, str | None]:
@@ -117,7 +117,7 @@ def _strange(values: Array, first: int) -> str | None:
     )
 
 
-def _centred(communicator: MPI.Comm, device: Device, own: Array, rows: range, total: int, block: int) -> Points:
+def _centred(communicator: MPI.Comm, device: Device, own: Array, rows: range, *, total: int, block: int) -> Points:
     values = device.array(own)
     mean = exact.total(communicator, device, values, total) / total
     values -= mean
