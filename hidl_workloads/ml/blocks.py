@@ -32,6 +32,16 @@ def split(rows: range, block: int) -> list[range]:
     return [range(start, stop) for start, stop in pairwise(cuts)]
 
 
+def panels(inner: int, width: int, parts: tuple[int, int]) -> list[range]:
+    """Cut the inner dimension so that each panel is ``width`` wide at most and has one owner in either matrix.
+
+    ``parts``: in how many shares the left and the right matrix have it.
+    """
+    ends = {share(inner, each, part).stop for each in parts for part in range(each)}
+    cuts = sorted(ends | {0, *range(width, inner, width)})
+    return [range(start, stop) for start, stop in pairwise(cuts)]
+
+
 def grid(ranks: int, height: float = 1, width: float = 1) -> tuple[int, int]:
     """Rows x columns of a grid of all ``ranks`` for a matrix of ``height`` x ``width``.
 

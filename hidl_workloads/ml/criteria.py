@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hidl_workloads.ml import streams
 from hidl_workloads.ml.blocks import aligned_share, split
-from hidl_workloads.ml.points import Points
 from hidl_workloads.ml.streams import Array, Stream
+
+if TYPE_CHECKING:
+    from hidl_workloads.ml.points import Points
 
 _BLOCK = 64  # rows of the sample whose distances are summed at once, whoever has them
 

@@ -16,9 +16,9 @@ from hidl_workloads.arguments import number
 from hidl_workloads.metrics import Metric
 from hidl_workloads.ml import lloyd, program, seeding
 from hidl_workloads.ml.devices import Device
-from hidl_workloads.ml.points import Points, load
+from hidl_workloads.ml.points import Points, load, read_matrix
 from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
-from hidl_workloads.ml.refusal import Refused
+from hidl_workloads.ml.refusal import Refused, agree
 from hidl_workloads.ml.streams import Array
 
 
@@ -41,6 +41,7 @@ class Parameters(Clustering):
     """What a run may change."""
 
     clusters: int = number(16, least=1)
+    start: str = ""
 
 
 def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
@@ -50,7 +51,9 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
         raise Refused(f"{parameters.clusters} clusters of {points.total} point(s): choose no more clusters than points")
     communicator.Barrier()
     begun = time.perf_counter()
-    start = seeding.start(points, parameters.clusters, parameters.seed)
+    start = (
+        _given(points, parameters) if parameters.start else seeding.start(points, parameters.clusters, parameters.seed)
+    )
     device.synchronize()
     seeding_time = communicator.allreduce(time.perf_counter() - begun, MPI.MAX)
     fit, seconds = timed(
@@ -97,6 +100,20 @@ def points_of(communicator: MPI.Comm, device: Device, parameters: Clustering) ->
         seed=parameters.seed,
         block=parameters.block,
     )
+
+
+def _given(points: Points, parameters: Parameters) -> Array:
+    """The centers in the file ``start``, less the points' mean; ``Refused`` on all ranks where they do not fit."""
+    given, fault = read_matrix("start", parameters.start)
+    shape = (parameters.clusters, points.columns)
+    if fault is None and given.shape != shape:
+        fault = (
+            f"start={parameters.start} holds {given.shape[0]} x {given.shape[1]} numbers, not {shape[0]} x {shape[1]}"
+        )
+    elif fault is None and not np.isfinite(given).all():
+        fault = f"start={parameters.start} holds NaN or infinity"
+    agree(points.communicator, fault)
+    return points.device.array(np.array(given, dtype=np.float64)) - points.mean
 
 
 def check(points: Points, fit: lloyd.Fit) -> Array:

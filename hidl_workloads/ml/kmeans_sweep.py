@@ -28,11 +28,11 @@ class Parameters(kmeans.Clustering):
     """What a run may change beside what k-means has."""
 
     steps: int = number(3, least=1)
-    points: int = number(20_000, least=1)
+    points: int = number(10_000, least=1)
     centers: int = number(12, least=1)
     spread: float = number(1.0, least=0)
     least_clusters: int = number(2, least=2)
-    most_clusters: int = number(24, least=2)
+    most_clusters: int = number(20, least=2)
     starts: int = number(2, least=1)
     group: int = number(1, least=1)
     criterion: Literal["silhouette", "bic"] = "silhouette"

@@ -158,13 +158,15 @@ def _merged(part: Part, distances: Array, rows: Array, count: int) -> tuple[rang
     shares = [share(len(part.query_rows), part.row.size, rank) for rank in range(part.row.size)]
     own = shares[part.row.rank]
     sent = [len(each) * count for each in shares]
-    joined = []
-    for values, kind in ((distances, MPI.DOUBLE), (rows, MPI.INT64_T)):
+
+    def joined(values: Array, kind: MPI.Datatype) -> Array:
         received = np.empty((part.row.size, len(own), count), dtype=values.dtype)
         part.row.Alltoallv([values, sent, None, kind], [received, [len(own) * count] * part.row.size, None, kind])
-        joined.append(received.transpose(1, 0, 2).reshape(len(own), part.row.size * count))
+        return received.transpose(1, 0, 2).reshape(len(own), part.row.size * count)
+
+    nearest = neighbours.merge(np, joined(distances, MPI.DOUBLE), joined(rows, MPI.INT64_T), count)
     first = part.query_rows.start
-    return range(first + own.start, first + own.stop), *neighbours.merge(np, *joined, count)
+    return range(first + own.start, first + own.stop), *nearest
 
 
 def check(

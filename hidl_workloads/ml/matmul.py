@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +16,7 @@ from mpi4py import MPI
 
 from hidl_workloads.arguments import number
 from hidl_workloads.ml import blocks, program, streams
-from hidl_workloads.ml.blocks import owner, share
+from hidl_workloads.ml.blocks import owner, panels, share
 from hidl_workloads.ml.devices import Device
 from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
 from hidl_workloads.ml.streams import Array, Stream
@@ -94,16 +93,6 @@ def _tiles(
         device.array(streams.normal(parameters.seed, Stream.LEFT, rows, left_inner)),
         device.array(streams.normal(parameters.seed, Stream.RIGHT, right_inner, columns)),
     )
-
-
-def panels(inner: int, width: int, parts: tuple[int, int]) -> list[range]:
-    """Cut the inner dimension so that each panel is ``width`` wide at most and has one owner in either matrix.
-
-    ``parts``: in how many shares the left and the right matrix have it.
-    """
-    ends = {share(inner, each, part).stop for each in parts for part in range(each)}
-    cuts = sorted(ends | {0, *range(width, inner, width)})
-    return [range(start, stop) for start, stop in pairwise(cuts)]
 
 
 def multiply(device: Device, tiles: Tiles, parameters: Parameters) -> Array:

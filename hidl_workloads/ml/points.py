@@ -85,7 +85,7 @@ def load(
         rows = aligned_share(points, block, communicator.size, communicator.rank)
         own, _ = streams.blobs(seed, Stream.POINTS, rows, columns=columns, centers=centers, spread=spread)
         return _centred(communicator, device, own, rows, total=points, block=block)
-    mapped, fault = _mapped(data)
+    mapped, fault = read_matrix("data", data)
     agree(communicator, fault)
     rows = aligned_share(mapped.shape[0], block, communicator.size, communicator.rank)
     own = np.array(mapped[rows.start : rows.stop], dtype=np.float64, order="C")
@@ -93,15 +93,15 @@ def load(
     return _centred(communicator, device, own, rows, total=mapped.shape[0], block=block)
 
 
-def _mapped(path: str) -> tuple[Any, str | None]:
-    """The matrix in a file, not yet read, or what is wrong with it."""
+def read_matrix(name: str, path: str) -> tuple[Any, str | None]:
+    """The matrix in the file that the parameter ``name`` names, not yet read, or what is wrong with it."""
     try:
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        return None, f"data={path} cannot be read: {error}"
+        return None, f"{name}={path} cannot be read: {error}"
     if not isinstance(mapped, np.ndarray) or mapped.ndim != 2 or mapped.dtype.kind not in "fiu" or not mapped.size:
         found = f"{mapped.dtype} {mapped.shape}" if isinstance(mapped, np.ndarray) else "several arrays"
-        return None, f"data={path} holds {found}, not a matrix of real numbers with a row for each point"
+        return None, f"{name}={path} holds {found}, not a matrix of real numbers with a row for each point"
     return mapped, None
 
 

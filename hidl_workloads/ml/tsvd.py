@@ -19,7 +19,7 @@ from hidl_workloads.ml import program, streams, tsqr
 from hidl_workloads.ml.blocks import share, split
 from hidl_workloads.ml.devices import Device
 from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
-from hidl_workloads.ml.refusal import Refused
+from hidl_workloads.ml.refusal import Refused, agree
 from hidl_workloads.ml.streams import Array, Stream
 
 
@@ -104,8 +104,12 @@ def by_random_vectors(communicator: MPI.Comm, device: Device, matrix: Array, par
     upper = tsqr.triangle(communicator, device, image, parameters.block)
     space = xp.ascontiguousarray(matrix.T @ image)
     device.allreduce(communicator, space)
-    # image = Q upper, so X'Q is X' image upper^-1: its singular values and left vectors are what X has in that space.
-    projected = np.linalg.solve(device.host(upper).T, device.host(space).T)
+    # image = Q upper = (Q left) * sizes * right, so the rows of (Q left)'X are right * space', divided by the sizes.
+    _, sizes, right = np.linalg.svd(device.host(upper))
+    filled = int((sizes > sizes[0] * width * np.finfo(float).eps).sum())
+    few = f"the matrix has only {filled} component(s) that are not 0, not {parameters.components}: choose fewer"
+    agree(communicator, few if filled < parameters.components else None)
+    projected = right[:filled] @ device.host(space).T / sizes[:filled, None]
     _, values, vectors = np.linalg.svd(projected, full_matrices=False)
     return _shared(communicator, vectors[: parameters.components], values[: parameters.components])
 
