@@ -51,9 +51,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
         communicator,
         device,
         parameters,
-        lambda: lloyd.fit(
-            points, start, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance
-        ),
+        lambda: lloyd.fit(points, start, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance),
     )
     counts = check(points, fit)
     centers = fit.centers + points.mean
