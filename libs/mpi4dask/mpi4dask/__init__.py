@@ -6,12 +6,14 @@ its entry point `distributed.comm.backends`. Without an MPI world, `mpi://` stil
 
 from __future__ import annotations
 
-from mpi4dask import transport
+from mpi4dask import configuration, transport
 from mpi4dask.backend import MPIBackend
 from mpi4dask.counters import counters
 from mpi4dask.errors import ConfigurationError, HandshakeError, Mpi4DaskError, NotStartedError, ProtocolError
 
 __version__ = "0.1.0"
+
+configuration.add_defaults()
 
 __all__ = [
     "ConfigurationError",
