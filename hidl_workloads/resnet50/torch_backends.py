@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Protocol
 
@@ -45,7 +46,8 @@ class _OverMPI:
     def __init__(
         self, communicator: MPI.Comm, model: torch.nn.Module, optimizer: torch.optim.Optimizer, parameters: Parameters
     ) -> None:
-        self.model, self.optimizer, self.versions = model, optimizer, {}
+        self.model, self.optimizer = model, optimizer
+        self.versions: dict[str, str] = {}
         broadcast(communicator, model)
         self._averager = GradientAverager(communicator, model, int(parameters.bucket_mib * 2**20))
 
@@ -98,10 +100,13 @@ class _Gloo:
         port = communicator.bcast(store.port if store else None)
         store = store or distributed.TCPStore(host, port, communicator.size, False)
         distributed.init_process_group("gloo", store=store, rank=communicator.rank, world_size=communicator.size)
-        self.model = torch.nn.parallel.DistributedDataParallel(
-            model, bucket_cap_mb=parameters.bucket_mib, broadcast_buffers=False
-        )
-        self.optimizer, self.versions = optimizer, {}
+        with warnings.catch_warnings():  # what it suggests instead of this option does less, by its own words
+            warnings.simplefilter("ignore", FutureWarning)
+            self.model = torch.nn.parallel.DistributedDataParallel(
+                model, bucket_cap_mb=parameters.bucket_mib, broadcast_buffers=False
+            )
+        self.optimizer = optimizer
+        self.versions: dict[str, str] = {}
         self._distributed = distributed
 
     def finish(self) -> None:
