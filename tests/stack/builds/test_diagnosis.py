@@ -21,7 +21,7 @@ LOGS = {
         "c++: fatal error: Killed signal terminated program cc1plus",
     ),
     "cmake": (
-        "-- Found MPI\nCMake Error at CMakeLists.txt:3 (find_package):\n\n  Could NOT find X\n\n-- Configuring incomplete\n",
+        "-- Found MPI\nCMake Error at CMakeLists.txt:3 (find_package):\n\n  Could NOT find X\n\n-- Incomplete\n",
         "CMake Error at CMakeLists.txt:3 (find_package): Could NOT find X",
     ),
     "linker": (
@@ -30,7 +30,7 @@ LOGS = {
     ),
     "configure": ("checking for mpicc... no\nconfigure: error: no MPI compiler\n", "configure: error: no MPI compiler"),
     "python": (
-        "Traceback (most recent call last):\n  File \"setup.py\", line 1\nModuleNotFoundError: No module named 'torch'\n",
+        "Traceback (most recent call last):\n  File 'setup.py', line 1\nModuleNotFoundError: No module named 'torch'\n",
         "ModuleNotFoundError: No module named 'torch'",
     ),
 }
