@@ -13,7 +13,6 @@ from hidl_workloads.omb.options import Options, as_parameters
 
 FIELD_WIDTH = 20
 SIZE_WIDTH = 10
-_WIDTH_WITHOUT_SIZE = 17
 _HISTORY_SIZE = 8  # bytes: latency is held against history at this size
 
 
@@ -65,7 +64,7 @@ def print_row(table: Table, row: Row) -> None:
     if benchmark.sizes:
         line = f"{row.size:<{SIZE_WIDTH}}{value:{FIELD_WIDTH}.{column.decimals}f}"
     else:
-        line = f"{value:{_WIDTH_WITHOUT_SIZE}.{column.decimals}f}"
+        line = f"{value:{len(f'# {column.title}')}.{column.decimals}f}"
     line += "".join(f"{figure:{column.width}.{column.decimals}f}" for column, figure in others)
     if row.errors is not None:
         line += f"{benchmark.verdicts[row.errors > 0]:>{FIELD_WIDTH}}"
