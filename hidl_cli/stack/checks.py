@@ -69,6 +69,8 @@ def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
         source = mapping(build, "source") if isinstance(build, Mapping) else {}
         if source.get("pypi") and not source.get("sha256"):
             yield Fault(("builds", number, "source"), "what is fetched needs its `sha256`", "64 hexadecimal digits")
+        if source.get("any_version") and source.get("sha256"):
+            yield Fault(("builds", number, "source"), "a file of any version has no `sha256`", "one of the two")
         against = build.get("against") if isinstance(build, Mapping) else None
         for place, name in enumerate(against if isinstance(against, list) else []):
             if isinstance(name, str) and name not in packages:

@@ -24,15 +24,15 @@ from hidl_workloads.ml.streams import Array
 
 
 @dataclass(frozen=True)
-class Parameters(kmeans.Parameters):
-    """What a run may change beside what k-means has; its ``clusters`` is not used."""
+class Parameters(kmeans.Clustering):
+    """What a run may change beside what k-means has."""
 
     steps: int = number(3, least=1)
-    points: int = number(20_000, least=1)
+    points: int = number(10_000, least=1)
     centers: int = number(12, least=1)
     spread: float = number(1.0, least=0)
     least_clusters: int = number(2, least=2)
-    most_clusters: int = number(24, least=2)
+    most_clusters: int = number(20, least=2)
     starts: int = number(2, least=1)
     group: int = number(1, least=1)
     criterion: Literal["silhouette", "bic"] = "silhouette"
@@ -108,7 +108,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
 def sweep(communicator: MPI.Comm, points: Points, tasks: list[Task], own: list[int], parameters: Parameters) -> Table:
     """Do this group's tasks and put all groups' results together: the table, the same on every rank. Collective."""
     device = points.device
-    sample = points.pick(criteria.sample_rows(points.total, parameters.sample, parameters.seed))
+    silhouette = criteria.Silhouette(points, criteria.sample_rows(points.total, parameters.sample, parameters.seed))
     table = np.zeros((len(tasks), 4))
     for task in own:
         begun = time.perf_counter()
@@ -117,7 +117,7 @@ def sweep(communicator: MPI.Comm, points: Points, tasks: list[Task], own: list[i
             counts = lloyd.Sums(points, fit.labels, tasks[task].clusters).counts
             score = criteria.bic(device.host(counts), fit.inertia, points.columns)
         else:
-            score = criteria.silhouette(points, sample, fit.centers)
+            score = silhouette.of(fit.centers)
         if points.communicator.rank == 0:  # one rank tells for its group
             table[task] = score, fit.inertia, fit.iterations, time.perf_counter() - begun
     communicator.Allreduce(MPI.IN_PLACE, table, MPI.SUM)
