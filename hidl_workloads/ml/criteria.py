@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hidl_workloads.ml import streams
-from hidl_workloads.ml.blocks import share
-from hidl_workloads.ml.points import Points
+from hidl_workloads.ml.blocks import aligned_share, split
 from hidl_workloads.ml.streams import Array, Stream
+
+if TYPE_CHECKING:
+    from hidl_workloads.ml.points import Points
+
+_BLOCK = 64  # rows of the sample whose distances are summed at once, whoever has them
 
 
 def bic(counts: Array, inertia: float, columns: int) -> float:
@@ -36,31 +41,49 @@ def sample_rows(total: int, size: int, seed: int) -> Array:
     return np.sort(streams.generator(seed, Stream.SAMPLE).choice(total, size, replace=False))
 
 
-def silhouette(points: Points, sample: Array, centers: Array) -> float:
-    """The mean silhouette of a sample of points, (rows, columns), the same on all ranks, each with its nearest center.
+class Silhouette:
+    """The mean silhouette of a sample of points, each with its nearest center.
 
     A point's is ``(b - a) / max(a, b)``, with a its mean distance to the others of its cluster, and b the least mean
     distance to those of another (Rousseeuw 1987, J. Comput. Appl. Math. 20, 53-65); 0 where it is alone. Only points
-    of the sample count. Collective: each rank computes its share of the sample. A sample in one cluster has no
-    silhouette: the answer is -1, the worst.
+    of the sample count. Each rank has the distances of its share of the sample to all of it, computed once.
     """
-    xp, communicator = points.device.xp, points.communicator
-    labels = ((sample[:, None, :] - centers[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
-    member = (labels[:, None] == xp.arange(len(centers))[None, :]).astype(float)
-    counts = member.sum(axis=0)
-    if int((counts > 0).sum()) < 2:
-        return -1.0
-    own = share(len(sample), communicator.size, communicator.rank)
-    widths = xp.zeros(len(sample))
-    for row in own:
-        distances = xp.sqrt(((sample - sample[row]) ** 2).sum(axis=1))
-        sums = distances @ member
-        label = labels[row]
-        if counts[label] > 1:
-            inside = sums[label] / (counts[label] - 1)
-            means = xp.where(counts > 0, sums / xp.maximum(counts, 1), xp.inf)
-            means[label] = xp.inf
-            outside, most = means.min(), xp.maximum(inside, means.min())
-            widths[row] = (outside - inside) / most if most > 0 else 0.0
-    points.device.allreduce(communicator, widths)  # of each point, one rank has the figure, the others 0
-    return float(widths.mean())
+
+    def __init__(self, points: Points, rows: Array) -> None:
+        self._points, self._sample = points, points.pick(rows)
+        own = aligned_share(len(rows), _BLOCK, points.communicator.size, points.communicator.rank)
+        self._parts = [(slice(part.start, part.stop), self._distances(part)) for part in split(own, _BLOCK)]
+
+    def _distances(self, rows: range) -> Array:
+        differences = self._sample[rows.start : rows.stop, None, :] - self._sample[None, :, :]
+        return self._points.device.xp.sqrt((differences**2).sum(axis=2))
+
+    def of(self, centers: Array) -> float:
+        """The clustering's figure, the same on all ranks, for any number of them. Collective.
+
+        A sample that lies in one cluster has none: the answer is -1, the worst.
+        """
+        xp = self._points.device.xp
+        labels = ((self._sample[:, None, :] - centers[None, :, :]) ** 2).sum(axis=2).argmin(axis=1)
+        member = (labels[:, None] == xp.arange(len(centers))[None, :]).astype(float)
+        counts = member.sum(axis=0)
+        if int((counts > 0).sum()) < 2:
+            return -1.0
+        widths = xp.zeros(len(self._sample))
+        for rows, distances in self._parts:
+            widths[rows] = _widths(xp, distances @ member, counts, labels[rows])
+        # Of each point, one rank has the figure, and the others have 0.
+        self._points.device.allreduce(self._points.communicator, widths)
+        return float(widths.mean())
+
+
+def _widths(xp: Any, sums: Array, counts: Array, labels: Array) -> Array:
+    """The silhouettes of points with ``labels``, from the ``sums`` of their distances to each cluster: (rows,)."""
+    each = xp.arange(len(labels))
+    others = counts[labels] - 1
+    inside = sums[each, labels] / xp.maximum(others, 1)
+    means = xp.where(counts > 0, sums / xp.maximum(counts, 1), xp.inf)
+    means[each, labels] = xp.inf
+    outside = means.min(axis=1)
+    most = xp.maximum(inside, outside)
+    return xp.where((others > 0) & (most > 0), (outside - inside) / xp.where(most > 0, most, 1), 0.0)

@@ -35,7 +35,7 @@ class Grid:
         coarse = max(exponent + headroom - _BITS, _LEAST_EXPONENT)
         fine = max(coarse - 1 + headroom - _BITS, _LEAST_EXPONENT)
         # Adding this and taking it away again rounds to a multiple of 2**exponent.
-        self._coarse, self._fine = (1.5 * 2.0 ** 52 * 2.0**exponent for exponent in (coarse, fine))
+        self._coarse, self._fine = (1.5 * 2.0**52 * 2.0**exponent for exponent in (coarse, fine))
 
     def split(self, values: Array) -> tuple[Array, Array]:
         """Return the two parts of ``values``, of its shape; their sum is the value but for what is lost."""

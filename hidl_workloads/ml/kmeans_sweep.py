@@ -24,15 +24,15 @@ from hidl_workloads.ml.streams import Array
 
 
 @dataclass(frozen=True)
-class Parameters(kmeans.Parameters):
-    """What a run may change beside what k-means has; its ``clusters`` is not used."""
+class Parameters(kmeans.Clustering):
+    """What a run may change beside what k-means has."""
 
     steps: int = number(3, least=1)
-    points: int = number(20_000, least=1)
+    points: int = number(10_000, least=1)
     centers: int = number(12, least=1)
     spread: float = number(1.0, least=0)
     least_clusters: int = number(2, least=2)
-    most_clusters: int = number(24, least=2)
+    most_clusters: int = number(20, least=2)
     starts: int = number(2, least=1)
     group: int = number(1, least=1)
     criterion: Literal["silhouette", "bic"] = "silhouette"
@@ -54,7 +54,9 @@ Table = Array
 def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
     """Make the points known to each group, do all fits as often as there are steps, and check the best."""
     if parameters.least_clusters > parameters.most_clusters:
-        raise Refused(f"least_clusters={parameters.least_clusters} is more than most_clusters={parameters.most_clusters}")
+        raise Refused(
+            f"least_clusters={parameters.least_clusters} is more than most_clusters={parameters.most_clusters}"
+        )
     everywhere = kmeans.points_of(communicator, device, parameters)
     if parameters.most_clusters > everywhere.total:
         raise Refused(f"{parameters.most_clusters} clusters of {everywhere.total} point(s): lower most_clusters")
@@ -67,14 +69,23 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     own = schedule.deal([task.clusters for task in tasks], groups)[group]
     of_group = communicator.Split(group)
     points = everywhere if groups == 1 else kmeans.points_of(of_group, device, parameters)
-    table, seconds = timed(communicator, device, parameters, lambda: sweep(communicator, points, tasks, own, parameters))
+    table, seconds = timed(
+        communicator, device, parameters, lambda: sweep(communicator, points, tasks, own, parameters)
+    )
     of_group.Free()
     best = int(table[:, 0].argmax())
     fit = _fit(everywhere, tasks[best], parameters)
     kmeans.check(everywhere, fit)
-    verify(communicator, "the best fit's inertia, less that of the same fit by all ranks", abs(fit.inertia - table[best, 1]), 0)
+    verify(
+        communicator,
+        "the best fit's inertia, less that of the same fit by all ranks",
+        abs(fit.inertia - table[best, 1]),
+        0,
+    )
     busy = [float(table[plan, 3].sum()) for plan in schedule.deal([task.clusters for task in tasks], groups) if plan]
-    best_of = {task.clusters: max(table[i, 0] for i, t in enumerate(tasks) if t.clusters == task.clusters) for task in tasks}
+    best_of = {
+        task.clusters: max(table[i, 0] for i, t in enumerate(tasks) if t.clusters == task.clusters) for task in tasks
+    }
     return Outcome(
         metrics=[
             *program.time_and_rate("sweep_time", seconds, len(tasks), "task_rate", "fits/s"),
@@ -97,7 +108,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
 def sweep(communicator: MPI.Comm, points: Points, tasks: list[Task], own: list[int], parameters: Parameters) -> Table:
     """Do this group's tasks and put all groups' results together: the table, the same on every rank. Collective."""
     device = points.device
-    sample = points.pick(criteria.sample_rows(points.total, parameters.sample, parameters.seed))
+    silhouette = criteria.Silhouette(points, criteria.sample_rows(points.total, parameters.sample, parameters.seed))
     table = np.zeros((len(tasks), 4))
     for task in own:
         begun = time.perf_counter()
@@ -106,7 +117,7 @@ def sweep(communicator: MPI.Comm, points: Points, tasks: list[Task], own: list[i
             counts = lloyd.Sums(points, fit.labels, tasks[task].clusters).counts
             score = criteria.bic(device.host(counts), fit.inertia, points.columns)
         else:
-            score = criteria.silhouette(points, sample, fit.centers)
+            score = silhouette.of(fit.centers)
         if points.communicator.rank == 0:  # one rank tells for its group
             table[task] = score, fit.inertia, fit.iterations, time.perf_counter() - begun
     communicator.Allreduce(MPI.IN_PLACE, table, MPI.SUM)
@@ -115,9 +126,7 @@ def sweep(communicator: MPI.Comm, points: Points, tasks: list[Task], own: list[i
 
 def _fit(points: Points, task: Task, parameters: Parameters) -> lloyd.Fit:
     start = seeding.start(points, task.clusters, task.seed)
-    return lloyd.fit(
-        points, start, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance
-    )
+    return lloyd.fit(points, start, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance)
 
 
 if __name__ == "__main__":

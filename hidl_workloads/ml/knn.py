@@ -32,7 +32,7 @@ class Parameters(Common):
     classes: int = number(8, least=1)
     spread: float = number(3.0, least=0)
     neighbours: int = number(5, least=1)
-    block: int = number(1024, least=1)
+    block: int = number(512, least=1)
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,10 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
         parameters = replace(parameters, queries=parameters.queries * communicator.size)
     shape = grid(communicator.size, parameters.queries, parameters.references)
     part, truth = _part(communicator, device, parameters, shape)
-    (rows, distances, found), seconds = timed(communicator, device, parameters, lambda: search(device, part, parameters))
-    check(communicator, device, part, rows, distances, parameters)
+    (rows, distances, found), seconds = timed(
+        communicator, device, parameters, lambda: search(device, part, parameters)
+    )
+    check(communicator, device, part, rows, distances, parameters=parameters)
     own = (rows, neighbours.vote(part.classes[found], parameters.classes))
     predicted = np.empty(parameters.queries, dtype=np.int64)
     for of_rows, labels in communicator.allgather(own):
@@ -81,9 +83,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     )
 
 
-def _part(
-    communicator: MPI.Comm, device: Device, parameters: Parameters, shape: tuple[int, int]
-) -> tuple[Part, Array]:
+def _part(communicator: MPI.Comm, device: Device, parameters: Parameters, shape: tuple[int, int]) -> tuple[Part, Array]:
     """This rank's part, and the classes that all queries were made from."""
     across, down = communicator.rank % shape[1], communicator.rank // shape[1]
     query_rows = aligned_share(parameters.queries, parameters.block, shape[0], down)
@@ -146,10 +146,9 @@ def search(device: Device, part: Part, parameters: Parameters) -> tuple[range, A
             table = queries @ (-2 * part.references[among].T)
             table += squares[among]
             table += length
-            near = neighbours.nearest_of_block(
-                xp, table, xp.arange(of_references.start, of_references.stop), count
-            )
-            best = neighbours.merge(xp, *(xp.concatenate(pair, axis=1) for pair in zip(best, near, strict=True)), count)
+            near = neighbours.nearest_of_block(xp, table, xp.arange(of_references.start, of_references.stop), count)
+            far, where = (xp.concatenate(pair, axis=1) for pair in zip(best, near, strict=True))
+            best = neighbours.merge(xp, far, where, count)
         distances[place], rows[place] = (device.host(each) for each in best)
     return _merged(part, distances, rows, count)
 
@@ -159,17 +158,19 @@ def _merged(part: Part, distances: Array, rows: Array, count: int) -> tuple[rang
     shares = [share(len(part.query_rows), part.row.size, rank) for rank in range(part.row.size)]
     own = shares[part.row.rank]
     sent = [len(each) * count for each in shares]
-    joined = []
-    for values, kind in ((distances, MPI.DOUBLE), (rows, MPI.INT64_T)):
+
+    def joined(values: Array, kind: MPI.Datatype) -> Array:
         received = np.empty((part.row.size, len(own), count), dtype=values.dtype)
         part.row.Alltoallv([values, sent, None, kind], [received, [len(own) * count] * part.row.size, None, kind])
-        joined.append(received.transpose(1, 0, 2).reshape(len(own), part.row.size * count))
+        return received.transpose(1, 0, 2).reshape(len(own), part.row.size * count)
+
+    nearest = neighbours.merge(np, joined(distances, MPI.DOUBLE), joined(rows, MPI.INT64_T), count)
     first = part.query_rows.start
-    return range(first + own.start, first + own.stop), *neighbours.merge(np, *joined, count)
+    return range(first + own.start, first + own.stop), *nearest
 
 
 def check(
-    communicator: MPI.Comm, device: Device, part: Part, rows: range, distances: Array, parameters: Parameters
+    communicator: MPI.Comm, device: Device, part: Part, rows: range, distances: Array, *, parameters: Parameters
 ) -> None:
     """Count for some queries, by differences, the references that are nearer than the farthest neighbour found.
 

@@ -43,9 +43,7 @@ def generator(seed: int, stream: Stream, first: int = 0, second: int = 0) -> np.
     return np.random.Generator(np.random.Philox(key=[seed, int(stream)], counter=[0, 0, first, second]))
 
 
-def blobs(
-    seed: int, stream: Stream, rows: range, *, columns: int, centers: int, spread: float
-) -> tuple[Array, Array]:
+def blobs(seed: int, stream: Stream, rows: range, *, columns: int, centers: int, spread: float) -> tuple[Array, Array]:
     """Return ``rows`` of a mixture of Gaussians, float64 (rows, columns), and each one's component, int64 (rows,).
 
     The ``centers`` are uniform in [-10, 10) in each column and the same for all streams of a seed; ``spread`` is the
@@ -70,6 +68,7 @@ def normal(seed: int, stream: Stream, rows: range, columns: range) -> Array:
             tile = generator(seed, stream, down.start // _TILE, across.start // _TILE).standard_normal((_TILE, _TILE))
             top, left = down.start % _TILE, across.start % _TILE
             result[
-                down.start - rows.start : down.stop - rows.start, across.start - columns.start : across.stop - columns.start
+                down.start - rows.start : down.stop - rows.start,
+                across.start - columns.start : across.stop - columns.start,
             ] = tile[top : top + len(down), left : left + len(across)]
     return result

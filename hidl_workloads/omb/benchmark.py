@@ -108,7 +108,7 @@ class Benchmark:
     """The title's line without ``OSU`` and the version, such as ``MPI%s Latency Test``."""
     measure: Measure | None
     """Called by every rank for every size; raises ``UsageError`` where it cannot. None: ``run`` does it all."""
-    kind: Literal["latency", "bandwidth", "collective", "startup"]
+    kind: Literal["latency", "bandwidth", "collective", "nonblocking-barrier", "startup"]
     """Whose defaults of iterations hold (``options.COUNTS``)."""
     options: str
     """The letters that hold, as OMB has them."""
@@ -116,6 +116,8 @@ class Benchmark:
     defaults: Options = field(default_factory=Options)
     check: Callable[[Options, int], None] | None = None
     """Raises ``UsageError`` for options that do not go together, or a number of ranks that does not fit."""
+    largest_size: Callable[[Options, int], int] | None = None
+    """The largest message in bytes that -M leaves on so many ranks; None: -M does not hold."""
     opening: Opening = blank_and_title
     sizes: bool = True
     """False: one row without a size, as of a barrier."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Message = Any
 """What mpi4py's calls take for a buffer: ``(memory, count, datatype)``; for pickled messages the object itself."""
 
+# OMB's letter: memory that nobody has written is one page of zeros that lies in the cache, whatever its size.
+_LETTER = ord("a")
+
 _PERIOD = 101  # prime: no power of two is a multiple of it, so messages that are mixed up differ
 
 
@@ -82,7 +85,7 @@ class BytearrayBuffer(MemoryBuffer):
     """A ``bytearray``, of which a view is used that begins on a page."""
 
     def __init__(self, size: int) -> None:
-        raw = bytearray(size + mmap.PAGESIZE)
+        raw = bytearray(_LETTER.to_bytes(1, "little")) * (size + mmap.PAGESIZE)
         start = _to_page(_address(raw))
         super().__init__(memoryview(raw)[start : start + size])
 
@@ -94,7 +97,7 @@ class NumpyBuffer(Buffer):
         import numpy as np
 
         super().__init__(size)
-        raw = np.zeros(size + mmap.PAGESIZE, np.uint8)
+        raw = np.full(size + mmap.PAGESIZE, _LETTER, np.uint8)
         start = _to_page(raw.ctypes.data)
         self.memory = raw[start : start + size]
 
@@ -112,7 +115,7 @@ class TorchBuffer(Buffer):
         if device:
             self.memory = torch.zeros(size, dtype=torch.uint8, device="cuda")
             return
-        raw = torch.zeros(size + mmap.PAGESIZE, dtype=torch.uint8)
+        raw = torch.full((size + mmap.PAGESIZE,), _LETTER, dtype=torch.uint8)
         start = _to_page(raw.data_ptr())
         self.memory = raw[start : start + size].numpy()
 
@@ -197,7 +200,7 @@ class PickleBuffer(BytearrayBuffer):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.memory = bytearray(size)
+        self.memory = bytearray(_LETTER.to_bytes(1, "little")) * size
 
     def message(self, count: int, datatype: Datatype, start: int = 0) -> Message:
         return self.memory

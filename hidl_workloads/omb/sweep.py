@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hidl_workloads.omb import buffers, output
@@ -35,6 +36,8 @@ def sweep(communicator: MPI.Comm, benchmark: Benchmark, options: Options) -> lis
         raise UsageError(
             f"{benchmark.name} has no buffers of kind {options.buffer}: {', '.join(sorted(benchmark.buffers))}"
         )
+    if benchmark.largest_size:
+        options = _limited(communicator, options, benchmark.largest_size(options, communicator.size))
     buffers.check(communicator, options)
     tables = []
     for number, datatype in enumerate(output.datatypes(options)):
@@ -49,6 +52,17 @@ def sweep(communicator: MPI.Comm, benchmark: Benchmark, options: Options) -> lis
         for size in _sizes(benchmark, options, datatype):
             _measure(communicator, table, datatype, size)
     return tables
+
+
+def _limited(communicator: MPI.Comm, options: Options, largest: int) -> Options:
+    """The options with no larger messages than the memory limit leaves, and OMB's warning."""
+    if options.max_size <= largest:
+        return options
+    if communicator.rank == 0:
+        sys.stderr.write(
+            f"Warning! Limiting max message size to: {largest}. Increase -M, --mem-limit for higher message sizes.\n"
+        )
+    return replace(options, max_size=largest)
 
 
 def _sizes(benchmark: Benchmark, options: Options, datatype: Datatype) -> Iterator[int]:
