@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def test_the_parameters_of_a_program_are_those_of_its_recipe(stack_prefix: Calla
         "def of(name):\n"
         "    kind = importlib.import_module(f'hidl_workloads.ml.{name}').Parameters\n"
         "    hints = get_type_hints(kind)\n"
-        "    return {f.name: [f.default, f.metadata.get('least'), list(get_args(hints[f.name]))] for f in fields(kind)}\n"
+        "    told = lambda f: [f.default, f.metadata.get('least'), list(get_args(hints[f.name]))]\n"
+        "    return {f.name: told(f) for f in fields(kind)}\n"
         "print(json.dumps({name: of(name) for name in sys.argv[1:]}))"
     )
     told = json.loads(ranks.run(stack_prefix("mpi"), 1, "-c", tell, *MODULES.values()).stdout)
@@ -58,6 +60,18 @@ def test_the_parameters_of_a_program_are_those_of_its_recipe(stack_prefix: Calla
         for recipe, module in MODULES.items()
     }
     assert told == declared
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core: BLAS has one thread in any case")
+def test_the_threads_of_the_placement_are_those_of_blas(stack_prefix: Callable[[str], Path]) -> None:
+    """hidl sets OMP_NUM_THREADS for each rank; NumPy's BLAS has that many threads, the main one among them."""
+    count = (
+        "import os, numpy; before = numpy.ones((500, 500)); before @ before; print(len(os.listdir('/proc/self/task')))"
+    )
+    one, two = (
+        int(ranks.run(stack_prefix("mpi"), 1, "-c", count, OMP_NUM_THREADS=threads).stdout) for threads in ("1", "2")
+    )
+    assert (one, two) == (1, 2)
 
 
 def test_arrays_that_mpi_cannot_read_are_staged_or_handed_over_when_they_are_ready(
