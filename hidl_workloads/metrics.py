@@ -21,8 +21,8 @@ SCHEMA = "hidl.metrics/1"
 class Metric:
     """One figure with its unit and the samples that it was made from: numbers in that unit, or one text per rank.
 
-    Where the samples belong to message sizes, ``sizes`` holds these: one for each sample, in bytes. Where they belong to
-    pairs of ranks, ``pairs`` does.
+    Where the samples belong to message sizes, ``sizes`` holds these: one for each sample, in bytes. Where they belong
+    to pairs of nodes, ``pairs`` holds their names.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Metric:
     unit: str
     samples: Sequence[float | str]
     sizes: Sequence[int] | None = None
-    pairs: Sequence[tuple[int, int]] | None = None
+    pairs: Sequence[tuple[str, str]] | None = None
 
     def as_document(self) -> dict[str, Any]:
         """What the metrics document holds of it."""

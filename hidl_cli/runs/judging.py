@@ -11,6 +11,7 @@ from hidl_cli.runs.plan import Plan
 
 if TYPE_CHECKING:
     from hidl_cli.results.baselines import Earlier
+    from hidl_cli.results.pairs import Field
     from hidl_cli.results.ranking import Ranking
     from hidl_cli.results.scaling import Study
     from hidl_cli.runs.workload import Scaling
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 class Conclusion:
     """``verdict``: pass, fail, inconclusive, or None where there was nothing to judge; ``steps`` as in metrics.json.
 
-    ``study``: how it scales, where sizes were compared; ``ranking``: which point is the best, where a matrix was.
+    ``study``: how it scales, where sizes were compared; ``ranking``: which point is the best, where a matrix was;
+    ``fields``: what was measured between every two nodes.
     """
 
     verdict: str | None
@@ -29,6 +31,7 @@ class Conclusion:
     steps: list[dict[str, Any]]
     study: Study | None = None
     ranking: Ranking | None = None
+    fields: tuple[Field, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -45,6 +48,8 @@ def judged(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         difference = unequal(step["metrics"], plan.workload.metrics)
         if difference:
             return Conclusion("fail", difference, "does every rank take part in the allreduce?", steps)
+    if len(plan.points) == 1 and any("pairs" in found for found in steps[0]["metrics"].values()):
+        return _of_pairs(plan, steps)
     scaling = plan.workload.scaling
     if scaling is None or plan.target is None or not plan.is_study:
         agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
@@ -58,6 +63,15 @@ def judged(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         hint = "measure a baseline in the same allocation: --baseline single"
         return Conclusion("inconclusive", str(error), hint, steps)
     return Conclusion(study.verdict, study.reason, study.hint, steps, study)
+
+
+def _of_pairs(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
+    """Is a node or a link slower than the others?"""
+    from hidl_cli.results.pairs_verdict import fields_of, outcome
+
+    fields = fields_of(plan.workload.metrics, steps)
+    found = outcome(fields)
+    return Conclusion(found.verdict, found.reason, found.hint, steps, fields=fields)
 
 
 def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
@@ -78,15 +92,19 @@ def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """The study of what was measured, against the plan's baseline; ``ValueError`` where it cannot be made."""
+    """The study of what was measured, against the plan's baseline; ``ValueError`` where it cannot be made.
+
+    Where some ranks of each launch do no work of their own, the others are what is counted: the workers.
+    """
     from hidl_cli.results.references import reference_for
     from hidl_cli.results.scaling import Observation, judge
     from hidl_workloads.repetitions import looks
 
+    overhead = plan.workload.overhead_ranks
     before = _earlier(plan, scaling.metric) if plan.baseline == "history" else None
     observations = [
         Observation(
-            step=step[plan.unit],
+            step=step["ranks"] - overhead if overhead else step[plan.unit],
             round=step["repetition"],
             value=step["metrics"][scaling.metric]["value"],
             kind="copy" if "copy" in step else "step",
@@ -99,7 +117,7 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
         target=target,
         metric=scaling.metric,
         unit=plan.workload.metrics[scaling.metric].unit,
-        step_unit=plan.unit,
+        step_unit="workers" if overhead else plan.unit,
         observations=[each for each in observations if before is None or each.step != before.step],
         earlier=before,
         looks=len(looks(plan.repetitions)) if plan.until_settled else 1,
@@ -132,4 +150,6 @@ def _earlier(plan: Plan, metric: str) -> Earlier:
 
     smallest = min(plan.steps, key=lambda step: step.size)
     samples = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
-    return earlier(samples, metric, step=smallest.size, before=plan.run)
+    overhead = plan.workload.overhead_ranks
+    counted = smallest.placement.ranks - overhead if overhead else smallest.size
+    return earlier(samples, metric, step=counted, before=plan.run)

@@ -72,6 +72,12 @@ def prepare(request: Request) -> Plan:
             "--scale and --matrix exclude each other", hint="compare at one size, and then see how the best one scales"
         )
     unit, sizes = _sizes(request, site)
+    least = workload.overhead_ranks + 1
+    if min(placement.ranks for _, placement in sizes) < least:
+        raise UsageError(
+            f"workload {workload.name} needs {least} ranks or more: {least - 1} of them do not compute",
+            hint=f"--ranks-per-node {least}, or a --scale that begins with {least} ranks",
+        )
     if request.baseline == "copies" and not can_be_copied(unit, sizes):
         raise UsageError("--baseline copies needs a study of nodes that begins with 1", hint="--scale nodes=1,2,4")
     choices = _choices(request, site, workload)

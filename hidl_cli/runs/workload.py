@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hidl_cli.inputs.fields import EnvironmentVariable, Identifier, Module, Name, Scalar, Strict
+from hidl_cli.inputs.fields import EnvironmentVariable, Identifier, Module, Name, NonNegative, Scalar, Strict
 from hidl_cli.mpi import Family
 
 Value = Scalar
@@ -97,6 +97,11 @@ class Workload(Strict):
     )
     parameters: dict[Identifier, Parameter] = Field(default_factory=dict, description="what `--set` may change")
     metrics: dict[Identifier, Metric] = Field(default_factory=dict, description="what the program yields")
+    overhead_ranks: NonNegative = Field(
+        0,
+        description="ranks of each launch that do no work of their own, such as Dask's scheduler and client: a launch "
+        "needs one more rank than these, and efficiency is held against the others, the workers",
+    )
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="run-time variables that suit it, for each MPI family that reads them"
     )

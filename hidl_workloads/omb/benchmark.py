@@ -106,9 +106,9 @@ class Benchmark:
     name: str
     title: str
     """The title's line without ``OSU`` and the version, such as ``MPI%s Latency Test``."""
-    measure: Measure
-    """Called by every rank for every size; raises ``UsageError`` where it cannot."""
-    kind: Literal["latency", "bandwidth", "collective", "startup"]
+    measure: Measure | None
+    """Called by every rank for every size; raises ``UsageError`` where it cannot. None: ``run`` does it all."""
+    kind: Literal["latency", "bandwidth", "collective", "nonblocking-barrier", "startup"]
     """Whose defaults of iterations hold (``options.COUNTS``)."""
     options: str
     """The letters that hold, as OMB has them."""
@@ -116,16 +116,20 @@ class Benchmark:
     defaults: Options = field(default_factory=Options)
     check: Callable[[Options, int], None] | None = None
     """Raises ``UsageError`` for options that do not go together, or a number of ranks that does not fit."""
+    largest_size: Callable[[Options, int], int] | None = None
+    """The largest message in bytes that -M leaves on so many ranks; None: -M does not hold."""
     opening: Opening = blank_and_title
     sizes: bool = True
     """False: one row without a size, as of a barrier."""
     shows_datatype: bool = True
     """False: no line of the datatype, as of a barrier."""
+    one_element: bool = False
+    """The only size is that of one element."""
+    verdicts: tuple[str, str] = ("Pass", "Fail")
+    """OMB's words for right and wrong data."""
     reprint: bool = False
     """The opening is printed again for every datatype."""
     run: Callable[[Benchmark, Options], int] | None = None
-    """Where there is no table of sizes at all: does everything, and gives the exit status."""
-    initialize: bool = True
-    """False: MPI is not initialised before ``run``."""
+    """Where there is no table at all: does everything, MPI's initialisation too, and gives the exit status."""
     buffers: frozenset[str] = frozenset({"bytearray", "numpy", "cupy", "torch", "numba", "pickle"})
     """The kinds of buffers that it can use."""

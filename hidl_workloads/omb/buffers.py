@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Message = Any
 """What mpi4py's calls take for a buffer: ``(memory, count, datatype)``; for pickled messages the object itself."""
 
+# OMB's letter: memory that nobody has written is one page of zeros that lies in the cache, whatever its size.
+_LETTER = ord("a")
+
 _PERIOD = 101  # prime: no power of two is a multiple of it, so messages that are mixed up differ
 
 
@@ -65,19 +68,26 @@ class Buffer(ABC):
         """A view of a part of the memory, where it lies on the host."""
 
 
-class BytearrayBuffer(Buffer):
-    """A ``bytearray``, of which a view is used that begins on a page."""
+class MemoryBuffer(Buffer):
+    """Memory that another has allocated, such as MPI; anything that ``memoryview`` takes."""
 
-    def __init__(self, size: int) -> None:
-        super().__init__(size)
-        raw = bytearray(size + mmap.PAGESIZE)
-        start = _to_page(_address(raw))
-        self.memory = memoryview(raw)[start : start + size]
+    def __init__(self, memory: Any) -> None:
+        self.memory = memoryview(memory).cast("B")
+        super().__init__(self.memory.nbytes)
 
     def host(self, start: int, size: int) -> NDArray[np.uint8]:
         import numpy as np
 
         return np.frombuffer(self.memory, np.uint8)[start : start + size]
+
+
+class BytearrayBuffer(MemoryBuffer):
+    """A ``bytearray``, of which a view is used that begins on a page."""
+
+    def __init__(self, size: int) -> None:
+        raw = bytearray(_LETTER.to_bytes(1, "little")) * (size + mmap.PAGESIZE)
+        start = _to_page(_address(raw))
+        super().__init__(memoryview(raw)[start : start + size])
 
 
 class NumpyBuffer(Buffer):
@@ -87,7 +97,7 @@ class NumpyBuffer(Buffer):
         import numpy as np
 
         super().__init__(size)
-        raw = np.zeros(size + mmap.PAGESIZE, np.uint8)
+        raw = np.full(size + mmap.PAGESIZE, _LETTER, np.uint8)
         start = _to_page(raw.ctypes.data)
         self.memory = raw[start : start + size]
 
@@ -105,7 +115,7 @@ class TorchBuffer(Buffer):
         if device:
             self.memory = torch.zeros(size, dtype=torch.uint8, device="cuda")
             return
-        raw = torch.zeros(size + mmap.PAGESIZE, dtype=torch.uint8)
+        raw = torch.full((size + mmap.PAGESIZE,), _LETTER, dtype=torch.uint8)
         start = _to_page(raw.data_ptr())
         self.memory = raw[start : start + size].numpy()
 
@@ -190,7 +200,7 @@ class PickleBuffer(BytearrayBuffer):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.memory = bytearray(size)
+        self.memory = bytearray(_LETTER.to_bytes(1, "little")) * size
 
     def message(self, count: int, datatype: Datatype, start: int = 0) -> Message:
         return self.memory

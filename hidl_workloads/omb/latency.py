@@ -31,9 +31,14 @@ def in_microseconds(point: Point, timed: Timed) -> Result:
 
 def ping_pong(point: Point, peer: int) -> Exchange:
     """What a rank does whose partner is ``peer``: the lower of the two begins."""
+    rank = point.communicator.rank
+    sent, received = (buffers.for_rank(point.options, rank, point.size) for _ in range(2))
+    return ping_pong_in(sent, received, point, peer)
+
+
+def ping_pong_in(sent: buffers.Buffer, received: buffers.Buffer, point: Point, peer: int) -> Exchange:
+    """The same, in buffers that are there already."""
     communicator, rank = point.communicator, point.communicator.rank
-    sent = buffers.for_rank(point.options, rank, point.size)
-    received = buffers.for_rank(point.options, rank, point.size)
     message, room = sent.message(point.count, point.datatype), received.room(point.count, point.datatype)
     pickled = isinstance(received, buffers.PickleBuffer)
     send = communicator.send if pickled else communicator.Send

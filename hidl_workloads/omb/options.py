@@ -46,6 +46,7 @@ COUNTS = {
     "latency": Counts(10000, 1000, 100, 10),
     "bandwidth": Counts(100, 20, 10, 2),
     "collective": Counts(1000, 100, 100, 10),
+    "nonblocking-barrier": Counts(100, 100, 10, 10),
     "startup": Counts(1, 1, 0, 0),
 }
 

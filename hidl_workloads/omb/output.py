@@ -5,17 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from hidl_workloads import metrics
 from hidl_workloads.metrics import Metric
 from hidl_workloads.omb.benchmark import VERSION, Benchmark, Column, Datatype
 from hidl_workloads.omb.options import Options, as_parameters
 
 FIELD_WIDTH = 20
 SIZE_WIDTH = 10
-_WIDTH_WITHOUT_SIZE = 17
 _HISTORY_SIZE = 8  # bytes: latency is held against history at this size
 
 
@@ -67,10 +64,10 @@ def print_row(table: Table, row: Row) -> None:
     if benchmark.sizes:
         line = f"{row.size:<{SIZE_WIDTH}}{value:{FIELD_WIDTH}.{column.decimals}f}"
     else:
-        line = f"{value:{_WIDTH_WITHOUT_SIZE}.{column.decimals}f}"
+        line = f"{value:{len(f'# {column.title}')}.{column.decimals}f}"
     line += "".join(f"{figure:{column.width}.{column.decimals}f}" for column, figure in others)
     if row.errors is not None:
-        line += f"{'Fail' if row.errors else 'Pass':>{FIELD_WIDTH}}"
+        line += f"{benchmark.verdicts[row.errors > 0]:>{FIELD_WIDTH}}"
     line += "".join(f"{figure:{FIELD_WIDTH}.2f}" for figure in row.percentiles)
     say(line)
 
@@ -81,16 +78,16 @@ def percentiles(samples: Sequence[float], wanted: Sequence[int]) -> list[float]:
     return [ordered[max(len(ordered) * percentile // 100, 1) - 1] for percentile in wanted]
 
 
-def as_json(tables: Sequence[Table]) -> dict[str, Any]:
-    """The tables of one benchmark as one document, ``hidl.omb/1``."""
+def as_json(done: Sequence[Sequence[Table]]) -> dict[str, Any]:
+    """The tables of each benchmark, as one document, ``hidl.omb/1``."""
+    return {"schema": "hidl.omb/1", "version": VERSION, "benchmarks": [_json_benchmark(tables) for tables in done]}
+
+
+def _json_benchmark(tables: Sequence[Table]) -> dict[str, Any]:
     benchmark, options = tables[0].benchmark, tables[0].options
-    columns = [column for column in benchmark.columns if column.shown(options)]
     return {
-        "schema": "hidl.omb/1",
-        "benchmark": f"osu_{benchmark.name}",
-        "version": VERSION,
+        "name": f"osu_{benchmark.name}",
         "options": as_parameters(options),
-        "columns": [column.title for column in columns],
         "tables": [
             {"datatype": table.datatype, "rows": [_json_row(table, row) for row in table.rows]} for table in tables
         ],
@@ -101,7 +98,7 @@ def _json_row(table: Table, row: Row) -> dict[str, Any]:
     shown = zip(table.benchmark.columns, row.values, strict=True)
     figures: dict[str, Any] = {column.title: value for column, value in shown if column.shown(table.options)}
     if row.errors is not None:
-        figures["Validation"] = "Fail" if row.errors else "Pass"
+        figures["Validation"] = table.benchmark.verdicts[row.errors > 0]
     figures |= zip(percentile_titles(table.benchmark, table.options), row.percentiles, strict=True)
     return ({"size": row.size} if table.benchmark.sizes else {}) | figures
 
@@ -135,11 +132,6 @@ def _metric(table: Table, column: Column, name: str, figures: Sequence[float]) -
         return Metric(name, figures[-1], column.unit, figures, sizes)
     at = sizes.index(_HISTORY_SIZE) if _HISTORY_SIZE in sizes else 0
     return Metric(name, figures[at], column.unit, figures, sizes)
-
-
-def write_json(path: str, tables: Sequence[Table]) -> None:
-    """Write the document of ``as_json``; raises ``OSError``."""
-    metrics.write_json(Path(path), as_json(tables))
 
 
 def datatypes(options: Options) -> list[Datatype]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_workloads import metrics
@@ -11,6 +12,7 @@ from hidl_workloads.omb import output, registry
 from hidl_workloads.omb.benchmark import Benchmark
 from hidl_workloads.omb.commandline import OPTIONS, describe, parse
 from hidl_workloads.omb.options import Options, UsageError, as_parameters
+from hidl_workloads.omb.output import Table
 from hidl_workloads.omb.sweep import ValidationFailed, sweep
 
 if TYPE_CHECKING:
@@ -69,27 +71,29 @@ def _run(name: str, chosen: Sequence[tuple[Benchmark, Options]]) -> int:
     from hidl_workloads.world import failure_ends_all_ranks
 
     world = MPI.COMM_WORLD
-    found: list[metrics.Metric] = []
+    done = []
     with failure_ends_all_ranks():
         for benchmark, options in chosen:
             try:
-                tables = sweep(world, benchmark, options)
+                done.append(sweep(world, benchmark, options))
             except UsageError as error:
                 return _wrong(error)
             except ValidationFailed as failure:
                 return _invalid(world, benchmark, failure)
-            if world.rank == 0:
-                if options.json:
-                    output.write_json(options.json, tables)
-                found += output.as_metrics(tables, f"{benchmark.name}_" if len(chosen) > 1 else "")
-        _report(world, name, chosen, found)
+        _report(world, name, done)
     return OK
 
 
-def _report(
-    world: MPI.Comm, name: str, chosen: Sequence[tuple[Benchmark, Options]], found: Sequence[metrics.Metric]
-) -> None:
-    parameters = {benchmark.name: as_parameters(options) for benchmark, options in chosen}
+def _report(world: MPI.Comm, name: str, done: Sequence[Sequence[Table]]) -> None:
+    """Write the metrics document, and the tables as JSON. In a suite, a metric's name begins with the benchmark's."""
+    file = done[0][0].options.json
+    if file and world.rank == 0:
+        metrics.write_json(Path(file), output.as_json(done))
+    parameters = {tables[0].benchmark.name: as_parameters(tables[0].options) for tables in done}
+    prefixes = [f"{tables[0].benchmark.name}_" if name == "suite" else "" for tables in done]
+    found = [
+        metric for tables, prefix in zip(done, prefixes, strict=True) for metric in output.as_metrics(tables, prefix)
+    ]
     metrics.report(world, program=f"omb {name}", parameters=parameters, versions={}, metrics=found)
 
 

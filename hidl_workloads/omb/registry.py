@@ -11,7 +11,18 @@ from hidl_workloads.omb.benchmark import Benchmark
 from hidl_workloads.omb.options import UsageError
 
 #: Modules of this package; each has ``BENCHMARKS``, a sequence of ``Benchmark``. None imports MPI when it is imported.
-MODULES = ("latency", "bandwidth", "pairs")
+MODULES = (
+    "latency",
+    "bandwidth",
+    "pairs",
+    "persistent",
+    "threads",
+    "fan",
+    "collectives",
+    "one_sided",
+    "atomics",
+    "startup",
+)
 
 
 @lru_cache(maxsize=1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hidl_workloads.omb import buffers, output
@@ -34,6 +36,8 @@ def sweep(communicator: MPI.Comm, benchmark: Benchmark, options: Options) -> lis
         raise UsageError(
             f"{benchmark.name} has no buffers of kind {options.buffer}: {', '.join(sorted(benchmark.buffers))}"
         )
+    if benchmark.largest_size:
+        options = _limited(communicator, options, benchmark.largest_size(options, communicator.size))
     buffers.check(communicator, options)
     tables = []
     for number, datatype in enumerate(output.datatypes(options)):
@@ -45,10 +49,30 @@ def sweep(communicator: MPI.Comm, benchmark: Benchmark, options: Options) -> lis
             if benchmark.shows_datatype:
                 output.say(f"# Datatype: {datatype.name}.")
             output.print_header(table)
-        for size in options.sizes() if benchmark.sizes else (0,):
-            if size >= datatype.size or not benchmark.sizes:
-                _measure(communicator, table, datatype, size - size % datatype.size)
+        for size in _sizes(benchmark, options, datatype):
+            _measure(communicator, table, datatype, size)
     return tables
+
+
+def _limited(communicator: MPI.Comm, options: Options, largest: int) -> Options:
+    """The options with no larger messages than the memory limit leaves, and OMB's warning."""
+    if options.max_size <= largest:
+        return options
+    if communicator.rank == 0:
+        sys.stderr.write(
+            f"Warning! Limiting max message size to: {largest}. Increase -M, --mem-limit for higher message sizes.\n"
+        )
+    return replace(options, max_size=largest)
+
+
+def _sizes(benchmark: Benchmark, options: Options, datatype: Datatype) -> Iterator[int]:
+    """The sizes that are whole elements; 0 where there is no size at all."""
+    if not benchmark.sizes:
+        yield 0
+    elif benchmark.one_element:
+        yield datatype.size
+    else:
+        yield from (size - size % datatype.size for size in options.sizes() if size >= datatype.size)
 
 
 def _print_opening(benchmark: Benchmark, options: Options, ranks: int) -> None:
@@ -60,6 +84,8 @@ def _measure(communicator: MPI.Comm, table: Table, datatype: Datatype, size: int
 
     benchmark, options = table.benchmark, table.options
     iterations, warmup = options.counts(benchmark.kind, size)
+    if benchmark.measure is None:
+        raise TypeError(f"{benchmark.name} has no sizes to measure")
     result = benchmark.measure(Point(communicator, options, datatype, size, iterations, warmup))
     errors = communicator.allreduce(result.errors, MPI.SUM) if options.validation else None
     if communicator.rank == 0:

@@ -70,9 +70,10 @@ def run(communicator: MPI.Comm, parameters: Parameters) -> None:
             communicator, peer, parameters.bandwidth_size, parameters.bandwidth_iterations, parameters.warmup
         ),
     )
-    found = [as_metric("latency", "us", latency), as_metric("bandwidth", "MB/s", bandwidth)]
+    names = names_of(hosts)
+    found = [as_metric("latency", "us", latency, names), as_metric("bandwidth", "MB/s", bandwidth, names)]
     if communicator.rank == 0:
-        print(told(hosts, latency, bandwidth), flush=True)
+        print(told(names, latency, bandwidth), flush=True)
     metrics.report(communicator, program="omb_pairs", parameters=asdict(parameters), versions={}, metrics=found)
 
 
@@ -100,22 +101,27 @@ def measure(
     return dict(sorted((pair, value) for values in everyone for pair, value in values.items()))
 
 
-def as_metric(name: str, unit: str, values: Values) -> Metric:
+def names_of(hosts: Sequence[str]) -> list[str]:
+    """What each rank is called: its host, or on one host alone the host and the rank."""
+    return list(hosts) if len(set(hosts)) > 1 else [f"{host}:{rank}" for rank, host in enumerate(hosts)]
+
+
+def as_metric(name: str, unit: str, values: Values, names: Sequence[str]) -> Metric:
     """The metric of all pairs: its value is their median."""
-    return Metric(name, median(values.values()), unit, list(values.values()), pairs=list(values))
+    pairs = [(names[first], names[second]) for first, second in values]
+    return Metric(name, median(values.values()), unit, list(values.values()), pairs=pairs)
 
 
-def told(hosts: Sequence[str], latency: Values, bandwidth: Values) -> str:
+def told(names: Sequence[str], latency: Values, bandwidth: Values) -> str:
     """One line for each pair."""
     lines = [f"# {'Pair':<30}{'Latency (us)':>18}{'Bandwidth (MB/s)':>18}"]
     for first, second in latency:
-        names = [hosts[rank] if len(set(hosts)) > 1 else f"{hosts[rank]}:{rank}" for rank in (first, second)]
         figures = f"{latency[first, second]:>18.2f}{bandwidth[first, second]:>18.2f}"
-        lines.append(f"{' '.join(names):<32}{figures}")
+        lines.append(f"{names[first] + ' ' + names[second]:<32}{figures}")
     return "\n".join(lines)
 
 
 def _host() -> str:
     from mpi4py import MPI
 
-    return MPI.Get_processor_name()
+    return str(MPI.Get_processor_name())

@@ -1,7 +1,7 @@
 """Simulated years of nightlies: how often a step is found in time, and how often one is that is none.
 
-``PYTHONPATH=. python tests/results/simulated_nights.py [YEARS SEED]`` prints the table of docs/explanation/verdict.md in
-a few minutes. Every night is judged with what was known then, as ``hidl results history`` would be asked each morning.
+``PYTHONPATH=. python tests/results/simulated_nights.py [YEARS SEED]`` prints the table of docs/explanation/verdict.md.
+Every night is judged with what was known then, as ``hidl results history`` would be asked each morning.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def parse(text: str) -> Metrics:
     """Read the output of one OMB program, or of several one after another.
 
     Returns ``{name: {"value", "unit", "samples"[, "sizes"]}}``: times in us, bandwidths in MB/s (10^6 bytes), rates in
-    messages/s, overlaps in percent. ``value`` is what is measured at 8 B, or the smallest size where that is missing; for
-    bandwidths and overlaps, at the largest. Names are those that ``hidl_workloads.omb`` gives: where there are several
+    messages/s, overlaps in %. ``value`` is what is measured at 8 B, or for want of that at the smallest size; for
+    bandwidths, at the largest. Names are those that ``hidl_workloads.omb`` gives: where there are several
     benchmarks, each begins with its own (``allreduce_latency``), and those of a benchmark's second datatype on end with
     it (``latency_mpi_int``). What was measured before has a number at its end (``latency_2``).
 
@@ -215,13 +215,13 @@ def _told_apart(tables: Sequence[_Table]) -> Iterator[tuple[str, str, _Table]]:
 
 
 def _startup(text: str) -> Metrics:
-    """What osu_init and osu_hello print, which have no table; times in us, as everywhere else."""
+    """What osu_init and osu_hello print, which have no table."""
     metrics: Metrics = {}
     for found in _INIT.finditer(text):
-        processes, *times = (int(group) for group in found.groups())
-        metrics["processes"] = {"value": processes, "unit": "processes", "samples": [processes]}
-        for name, milliseconds in zip(("init_min", "init_max", "init"), times, strict=True):
-            metrics[name] = {"value": milliseconds * 1e3, "unit": "us", "samples": [milliseconds * 1e3]}
+        ranks, *times = (int(group) for group in found.groups())
+        metrics["ranks"] = {"value": ranks, "unit": "ranks", "samples": [ranks]}
+        for name, milliseconds in zip(("init_min", "init_max", "init_avg"), times, strict=True):
+            metrics[name] = {"value": milliseconds, "unit": "ms", "samples": [milliseconds]}
     for found in _HELLO.finditer(text):
-        metrics["processes"] = {"value": int(found[1]), "unit": "processes", "samples": [int(found[1])]}
+        metrics["ranks"] = {"value": int(found[1]), "unit": "ranks", "samples": [int(found[1])]}
     return metrics

@@ -32,7 +32,7 @@ _UNITS = {
     "mb/sec": ("MB/s", 1.0),
     "gb/s": ("MB/s", 1e3),
     "messages/s": ("messages/s", 1.0),
-    "%": ("percent", 1.0),
+    "%": ("%", 1.0),
 }
 _QUANTITIES = {
     "latency": "latency",
@@ -42,14 +42,14 @@ _QUANTITIES = {
     "bandwidth": "bandwidth",
     "overall": "overall",
     "compute": "compute",
-    "coll. init": "coll_init",
-    "init avg": "coll_init",  # OMB-Py
-    "mpi_test": "mpi_test",
-    "mpi_wait": "mpi_wait",
-    "wait avg": "mpi_wait",  # OMB-Py
-    "pure comm.": "pure_comm",
-    "min comm.": "pure_comm_min",
-    "max comm.": "pure_comm_max",
+    "coll. init": "collective_init",
+    "init avg": "collective_init",  # OMB-Py
+    "mpi_test": "test",
+    "mpi_wait": "wait",
+    "wait avg": "wait",  # OMB-Py
+    "pure comm.": "pure_communication",
+    "min comm.": "pure_communication_min",
+    "max comm.": "pure_communication_max",
     "overlap": "overlap",
 }
 #: Titles that are a unit only (osu_mbw_mr).
@@ -81,7 +81,7 @@ def column_of(title: str) -> Column:
 
 def _value(metric: str, printed: str) -> Column:
     unit, factor = _UNITS[printed]
-    return Column("value", metric, unit, factor, at_largest=unit in ("MB/s", "percent"))
+    return Column("value", metric, unit, factor, at_largest=unit == "MB/s")
 
 
 _BENCHMARKS = {
