@@ -23,6 +23,7 @@ class Parameters:
     optimizer: Literal["sgd", "adam"] = "sgd"
     learning_rate: float = number(0.01, least=0)
     bucket_mib: float = number(25.0, least=0.001)
+    compression: Literal["none", "float16", "bfloat16"] = "none"
     seed: int = number(0, least=0)
     note: str = ""
 

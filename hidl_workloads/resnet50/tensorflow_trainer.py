@@ -14,7 +14,8 @@ import tensorflow as tf
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.data_parallel.tensorflow_gradients import GradientAverager, broadcast, named_weights
+from hidl_workloads.data_parallel.keras_optimizer import DistributedOptimizer
+from hidl_workloads.data_parallel.tensorflow_gradients import broadcast, named_weights
 from hidl_workloads.resnet50.parameters import Parameters
 from hidl_workloads.resnet50.trainer import CLASSES, Batch, rank_seed
 
@@ -33,35 +34,33 @@ class TensorFlowTrainer:
         )
         self.parameter_count = self._model.count_params()
         optimizer = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}[parameters.optimizer]
-        self._optimizer = optimizer(learning_rate=parameters.learning_rate)
+        self._optimizer = DistributedOptimizer(
+            optimizer(learning_rate=parameters.learning_rate),
+            communicator,
+            bucket_bytes=int(parameters.bucket_mib * 2**20),
+            compression=parameters.compression,
+        )
         self._optimizer.build(self._model.trainable_variables)
         broadcast(communicator, self._model)
-        self._averager = GradientAverager(
-            communicator, self._model.trainable_variables, int(parameters.bucket_mib * 2**20)
-        )
         self._images = tf.constant(batch.images.transpose(0, 2, 3, 1))
         self._labels = tf.constant(batch.labels)
-        self._forward_backward = tf.function(self._trace_forward_backward)
-        self._apply = tf.function(self._trace_apply)
+        self._step = tf.function(self._trace_step)
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
-        loss, gradients = self._forward_backward(self._images, self._labels)
-        self._apply(self._averager.average(gradients))
-        return float(loss)
+        return float(self._step(self._images, self._labels))
 
     def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
         """Yield every trainable weight's name and value."""
         return named_weights(self._model)
 
-    def _trace_forward_backward(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def _trace_step(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        weights = self._model.trainable_variables
         with tf.GradientTape() as tape:
             logits = tf.cast(self._model(images, training=True), tf.float32)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-        return loss, self._averager.backward(tape, loss)
-
-    def _trace_apply(self, gradients: list[tf.Tensor]) -> None:
-        self._optimizer.apply(self._averager.restore(gradients), self._model.trainable_variables)
+        self._optimizer.apply(tape.gradient(loss, [weight.value for weight in weights]), weights)
+        return loss
 
 
 def _set_threads() -> None:

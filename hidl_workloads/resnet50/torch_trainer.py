@@ -10,7 +10,8 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.data_parallel.torch_gradients import GradientAverager, broadcast, named_weights
+from hidl_workloads.data_parallel.torch_gradients import named_weights
+from hidl_workloads.data_parallel.torch_optimizer import DistributedOptimizer
 from hidl_workloads.resnet50.parameters import Parameters
 from hidl_workloads.resnet50.torch_model import ResNet50
 from hidl_workloads.resnet50.trainer import CLASSES, Batch, rank_seed
@@ -31,19 +32,22 @@ class TorchTrainer:
         self._model = ResNet50(CLASSES).to(memory_format=layout)
         self.parameter_count = sum(weight.numel() for weight in self._model.parameters())
         optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[parameters.optimizer]
-        self._optimizer = optimizer(self._model.parameters(), lr=parameters.learning_rate)
+        self._optimizer = DistributedOptimizer(
+            optimizer(self._model.parameters(), lr=parameters.learning_rate),
+            self._model,
+            communicator,
+            bucket_bytes=int(parameters.bucket_mib * 2**20),
+            compression=parameters.compression,
+        )
         self._low_precision = parameters.precision == "bfloat16"
-        broadcast(communicator, self._model)
-        self._averager = GradientAverager(communicator, self._model, int(parameters.bucket_mib * 2**20))
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self._optimizer.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._low_precision):
             logits = self._model(self._images)
         loss = torch.nn.functional.cross_entropy(logits.float(), self._labels)
         loss.backward()
-        self._averager.finish()
         self._optimizer.step()
         return float(loss.item())
 
