@@ -83,7 +83,12 @@ def show(run: Run, conclusion: Conclusion) -> None:
         draw(conclusion.study, picture)
         say(f"picture: {picture}")
         return
-    _show_metrics(conclusion.steps)
+    if conclusion.ranking is not None:
+        from hidl_cli.results.table import ranked
+
+        out.print(ranked(conclusion.ranking))
+    else:
+        _show_metrics(conclusion.steps)
     if conclusion.verdict is not None:
         style = {"pass": "bold green", "fail": "bold red"}.get(conclusion.verdict, "bold yellow")
         out.print(conclusion.verdict, style=style, end="")
@@ -97,12 +102,14 @@ def _show_metrics(steps: list[dict[str, Any]]) -> None:
 
     if not any(step["metrics"] for step in steps):
         return
-    table = Table("metric", "value", "unit", "ranks", "repetition", box=None, header_style="bold")
+    varied = list(steps[0].get("parameters", {}))
+    table = Table(*varied, "metric", "value", "unit", "ranks", "repetition", box=None, header_style="bold")
     for step in steps:
+        point = [str(step["parameters"][name]) for name in varied]
         for name, metric in step["metrics"].items():
             value = metric["value"]
             text = f"{value:.6g}" if isinstance(value, float) else str(value)[:16]
-            table.add_row(name, text, metric["unit"], str(step["ranks"]), str(step["repetition"]))
+            table.add_row(*point, name, text, metric["unit"], str(step["ranks"]), str(step["repetition"]))
     stdout().print(table)
 
 

@@ -65,12 +65,15 @@ def record_of(run: Run, plan: Plan | None = None) -> Record:
     verdict = run.document("verdict") or {}
     metrics = run.document("metrics") or {}
     hosts = run.status().hosts
+    of_points = {tuple(point.items()): plan.at(point) for point in plan.points}
     try:
         instant(plan.created)
         found = [
             (number, sample)
             for number, measured in enumerate(metrics.get("steps", []), start=1)
-            for sample in _samples(plan, measured, hosts, verdict.get("verdict"))
+            for sample in _samples(
+                of_points[tuple(measured.get("parameters", {}).items())], measured, hosts, verdict.get("verdict")
+            )
         ]
         json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # what is no text raises
         return Record(

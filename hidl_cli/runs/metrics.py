@@ -38,12 +38,19 @@ def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> d
     size = document.get("world", {}).get("size") if isinstance(document.get("world"), dict) else None
     if size != ranks:
         raise MetricMissing(f"the metrics in {path} are those of {size} rank(s), not of {ranks}")
+    return hold(metrics, promised, ranks=ranks, source=path)
+
+
+def hold(
+    metrics: dict[str, dict[str, Any]], promised: Mapping[str, Metric], *, ranks: int, source: Path
+) -> dict[str, dict[str, Any]]:
+    """Return ``metrics``, read from ``source``, where they are what is promised; else raise ``MetricMissing``."""
     for name, metric in promised.items():
         if name in metrics:
-            _check(name, metrics[name], metric, ranks, path)
+            _check(name, metrics[name], metric, ranks, source)
         elif metric.required:
             found = ", ".join(metrics) or "none"
-            raise MetricMissing(f"metric {name} is not in {path}", hint=f"it holds: {found}")
+            raise MetricMissing(f"metric {name} is not in {source}", hint=f"it holds: {found}")
     return metrics
 
 

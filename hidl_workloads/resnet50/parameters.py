@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Literal
+
+from hidl_workloads import arguments
+from hidl_workloads.arguments import number
 
 
 @dataclass(frozen=True)
@@ -13,57 +15,18 @@ class Parameters:
     """What a run of the workload may change; units and meanings are those of recipes/workloads/resnet50.yaml."""
 
     framework: Literal["torch", "tensorflow"] = "torch"
-    batch: int = 8
-    image_size: int = 224
-    steps: int = 12
-    warmup: int = 2
+    batch: int = number(8, least=1)
+    image_size: int = number(224, least=32)
+    steps: int = number(12, least=1)
+    warmup: int = number(2, least=0)
     precision: Literal["float32", "bfloat16"] = "float32"
     optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = 0.01
-    bucket_mib: float = 25.0
-    seed: int = 0
+    learning_rate: float = number(0.01, least=0)
+    bucket_mib: float = number(25.0, least=0.001)
+    seed: int = number(0, least=0)
     note: str = ""
-
-    def __post_init__(self) -> None:
-        """Raise ``ValueError`` for a number that cannot be meant."""
-        smallest = {
-            "batch": 1,
-            "image_size": 32,
-            "steps": 1,
-            "warmup": 0,
-            "learning_rate": 0,
-            "bucket_mib": 0.001,
-            "seed": 0,
-        }
-        for name, limit in smallest.items():
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= limit):
-                raise ValueError(f"{name} must be {limit} or more, not {value}")
 
 
 def parse(words: Sequence[str]) -> Parameters:
-    """Read ``--name=value`` words; raises ``ValueError`` that says which word is wrong and what is valid.
-
-    argparse is not used: it takes the value of ``--note=--`` away.
-    """
-    types = get_type_hints(Parameters)
-    values: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.removeprefix("--").partition("=")
-        if not word.startswith("--") or not equals or name not in types:
-            valid = " ".join(f"--{field.name}={field.default}" for field in fields(Parameters))
-            raise ValueError(f"no such argument: {word!r}; valid, with their defaults: {valid}")
-        values[name] = _read(name, text, types[name])
-    return Parameters(**values)
-
-
-def _read(name: str, text: str, kind: Any) -> Any:
-    choices = get_args(kind)
-    if choices:
-        if text not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(choices)}, not {text!r}")
-        return text
-    try:
-        return kind(text)
-    except ValueError as error:
-        raise ValueError(f"{name} must be {'an integer' if kind is int else 'a number'}, not {text!r}") from error
+    """Read ``--name=value`` words; raises ``ValueError`` that says which word is wrong and what is valid."""
+    return arguments.parse(Parameters, words)

@@ -70,6 +70,11 @@ def size_class(size: int) -> int:
 
 if numpy is not None:
 
+    class _Block(numpy.ndarray):  # type: ignore[type-arg, misc]
+        """A pooled block. An array that is made from a view's buffer refers to the object of that buffer, but passes
+        over views to the array behind them where that is of its own type: of a plain array, the view would be given
+        up, and the block come back while it is in use."""
+
     class _Pooled(numpy.ndarray):  # type: ignore[type-arg, misc]
         """A view of a pooled block that gives the block back when the last user has gone."""
 
@@ -90,7 +95,7 @@ def host_block(size: int, pool: Pool) -> memoryview:
     whole = size_class(size)
     block = pool.take(whole)
     if block is None:
-        block = numpy.empty(whole, dtype="u1")
+        block = _Block(whole, dtype="u1")
     view = block[:size].view(_Pooled)
     view.pool, view.block = pool, block
     return memoryview(view)

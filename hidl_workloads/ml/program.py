@@ -1,0 +1,153 @@
+"""What all programs of this package share: their common parameters, how they start, take times, check and report."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from mpi4py import MPI
+
+from hidl_workloads import arguments, metrics
+from hidl_workloads.arguments import number
+from hidl_workloads.metrics import Metric
+from hidl_workloads.ml.devices import Buffers, Device, Kind, choose
+from hidl_workloads.ml.refusal import Refused, agree
+from hidl_workloads.ml.streams import Array
+from hidl_workloads.world import failure_ends_all_ranks
+
+
+@dataclass(frozen=True)
+class Common:
+    """Parameters of every program; units and meanings are those of the recipes in recipes/workloads."""
+
+    steps: int = number(5, least=1)
+    warmup: int = number(1, least=0)
+    seed: int = number(0, least=0)
+    per_rank: bool = False
+    device: Kind = "cpu"
+    gpu_buffers: Buffers = "staged"
+    result: str = ""
+
+
+AnyParameters = TypeVar("AnyParameters", bound=Common)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a program found: its metrics, one line for people, and arrays for the file that ``result`` names.
+
+    ``checksum`` is this rank's of what all ranks must agree on. ``arrays`` are those of rank 0.
+    """
+
+    metrics: Sequence[Metric]
+    summary: str
+    checksum: str
+    arrays: Mapping[str, Array]
+
+
+Program = Callable[[MPI.Comm, Device, AnyParameters], Outcome]
+
+
+def main(name: str, kind: type[AnyParameters], program: Program[AnyParameters]) -> None:
+    """Run ``program`` with the parameters in ``sys.argv`` on all ranks, print its summary and report its metrics.
+
+    Where it is refused, rank 0 says why, and all ranks end.
+    """
+    world = MPI.COMM_WORLD
+    with failure_ends_all_ranks():
+        try:
+            _run(world, name, kind, program)
+        except Refused as error:
+            if world.rank == 0:
+                sys.stderr.write(f"{name}: {error}\n")
+                sys.stderr.flush()
+            # One rank fails for all, once what it says is out: else their ends would drown it.
+            world.Barrier()
+            sys.exit(0 if world.rank else 1)
+
+
+def _run(world: MPI.Comm, name: str, kind: type[AnyParameters], program: Program[AnyParameters]) -> None:
+    try:
+        parameters = arguments.parse(kind, sys.argv[1:])
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    device = choose(world, parameters.device, parameters.gpu_buffers)
+    if world.rank == 0:
+        print(f"{name} on {world.size} rank(s), {device.title}", flush=True)
+    outcome = program(world, device, parameters)
+    agree(world, _write(world, parameters.result, outcome.arrays))
+    checksums = world.allgather(outcome.checksum)
+    metrics.report(
+        world,
+        program=name,
+        parameters=asdict(parameters),
+        versions=device.versions,
+        metrics=[*outcome.metrics, Metric("result_checksum", checksums[0], "sha256", checksums)],
+    )
+    if world.rank == 0:
+        print(outcome.summary, flush=True)
+
+
+def _write(world: MPI.Comm, path: str, arrays: Mapping[str, Array]) -> str | None:
+    """Write the file of results from rank 0, where one is wished for; what went wrong, else None."""
+    if world.rank != 0 or not path:
+        return None
+    try:
+        with Path(path).open("wb") as file:
+            np.savez(file, **arrays)
+    except OSError as error:
+        return f"the result cannot be written: {error}"
+    return None
+
+
+def timed(
+    communicator: MPI.Comm, device: Device, parameters: Common, work: Callable[[], Result]
+) -> tuple[Result, list[float]]:
+    """Do ``work`` for the warm-up and the timed steps, all ranks from the same moment on.
+
+    Returns the last step's result, and for each timed step the seconds that the slowest rank took.
+    """
+    seconds = np.zeros(parameters.warmup + parameters.steps)
+    for number_ in range(len(seconds)):
+        communicator.Barrier()
+        start = time.perf_counter()
+        result = work()
+        device.synchronize()
+        seconds[number_] = time.perf_counter() - start
+    communicator.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
+    return result, seconds[parameters.warmup :].tolist()
+
+
+def time_and_rate(name: str, seconds: Sequence[float], amount: float, rate: str, unit: str) -> list[Metric]:
+    """Two metrics: the median time of a step as ``name``, and ``amount`` per that time as ``rate`` in ``unit``."""
+    median = float(np.median(seconds))
+    return [
+        Metric(name, median, "s", list(seconds)),
+        Metric(rate, amount / median, unit, [amount / each for each in seconds]),
+    ]
+
+
+def one(name: str, value: float, unit: str) -> Metric:
+    """A metric of one value, which is its only sample."""
+    return Metric(name, value, unit, [value])
+
+
+def verify(communicator: MPI.Comm, what: str, value: float, limit: float) -> None:
+    """Raise ``Refused`` on all ranks where ``value`` is not at most ``limit`` on each: the result is wrong."""
+    wrong = not value <= limit  # NaN is wrong too
+    agree(communicator, f"the result is wrong: {what} is {value:.3g}, more than {limit:.3g}" if wrong else None)
+
+
+def checksum(device: Device, *arrays: Array) -> str:
+    """The SHA-256 of arrays, bit for bit."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(device.host(array)).tobytes())
+    return digest.hexdigest()
