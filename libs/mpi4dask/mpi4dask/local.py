@@ -120,7 +120,8 @@ class _Job:
         self._log = Path(self._directory.name, "log")
         argv = [*launcher.argv(ranks), sys.executable, "-m", "mpi4dask", "--scheduler-file", str(self._file), *words]
         environment = launcher.environment(os.environ) | {
-            parent.VARIABLE: str(os.getpid()),
+            parent.PARENT: str(os.getpid()),
+            parent.DIRECTORY: self._directory.name,
             authentication.TOKEN_VARIABLE: authentication.process_token().decode(),
         }
         with self._log.open("wb") as log:
