@@ -57,7 +57,7 @@ def libraries_exist(data: Mapping[str, Any]) -> Iterator[Fault]:
         if isinstance(name, str) and name not in shipped:
             message = f"hidl ships no library called `{clipped(name)}`"
             yield Fault(path, message, one_of(shipped), nearest(name, shipped))
-        elif name in given[:index]:
+        elif isinstance(given, list) and name in given[:index]:
             yield Fault(path, f"`{clipped(str(name))}` is given twice", "each library once")
 
 
