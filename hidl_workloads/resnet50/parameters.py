@@ -37,6 +37,7 @@ class Parameters:
     cycle_time_ms: float = number(1.0, least=0.001)
     fusion_mib: float = number(128.0, least=0)
     timeline: bool = False
+    compression: Literal["none", "float16", "bfloat16"] = "none"
     seed: int = number(0, least=0)
     note: str = ""
 

@@ -9,7 +9,8 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from hidl_workloads import horovod_world
-from hidl_workloads.data_parallel.tensorflow_gradients import GradientAverager, broadcast
+from hidl_workloads.data_parallel.keras_optimizer import DistributedOptimizer
+from hidl_workloads.data_parallel.tensorflow_gradients import broadcast
 from hidl_workloads.resnet50.parameters import Parameters
 
 #: Computes this rank's loss; the tape watches.
@@ -35,31 +36,32 @@ def make(communicator: MPI.Comm, model: Any, optimizer: Any, loss: Loss, paramet
 
 
 class _OverMPI:
-    """See ``Backend``; the gradients leave TensorFlow between two functions."""
+    """See ``Backend``; ``hidl_workloads.data_parallel``: one function, which calls MPI from within."""
 
     def __init__(self, communicator: MPI.Comm, model: Any, optimizer: Any, loss: Loss, parameters: Parameters) -> None:
         self.versions: dict[str, str] = {}
-        self._model, self._optimizer, self._loss = model, optimizer, loss
+        self._model, self._loss = model, loss
+        self._optimizer = DistributedOptimizer(
+            optimizer,
+            communicator,
+            bucket_bytes=int(parameters.bucket_mib * 2**20),
+            compression=parameters.compression,
+        )
         broadcast(communicator, model)
-        self._averager = GradientAverager(communicator, model.trainable_variables, int(parameters.bucket_mib * 2**20))
-        self._forward_backward = tf.function(self._trace_forward_backward)
-        self._apply = tf.function(self._trace_apply)
+        self._train = tf.function(self._trace)
 
     def step(self) -> float:
-        loss, gradients = self._forward_backward()
-        self._apply(self._averager.average(gradients))
-        return float(loss)
+        return float(self._train())
 
     def close(self) -> None:
-        self._averager.close()
+        """Nothing: the communicator lasts as long as the optimizer."""
 
-    def _trace_forward_backward(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def _trace(self) -> tf.Tensor:
+        weights = self._model.trainable_variables
         with tf.GradientTape() as tape:
             loss = self._loss()
-        return loss, self._averager.backward(tape, loss)
-
-    def _trace_apply(self, gradients: list[tf.Tensor]) -> None:
-        self._optimizer.apply(self._averager.restore(gradients), self._model.trainable_variables)
+        self._optimizer.apply(tape.gradient(loss, [weight.value for weight in weights]), weights)
+        return loss
 
 
 class _Horovod:

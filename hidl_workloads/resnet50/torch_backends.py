@@ -11,22 +11,20 @@ import torch
 from mpi4py import MPI
 
 from hidl_workloads import horovod_world
-from hidl_workloads.data_parallel.torch_gradients import GradientAverager, broadcast
+from hidl_workloads.data_parallel.torch_optimizer import DistributedOptimizer
 from hidl_workloads.resnet50.parameters import Parameters
 
 
 class Backend(Protocol):
     """A model and an optimizer that train together with those of all ranks, from equal weights.
 
-    ``model`` is what computes, ``optimizer`` what updates; ``versions`` are those of the libraries that were added.
+    ``model`` is what computes; ``optimizer`` updates, when every gradient is the average; ``versions`` are those of the
+    libraries that were added.
     """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     versions: dict[str, str]
-
-    def finish(self) -> None:
-        """Called between the backward pass and the update: afterwards every gradient is the average."""
 
     def close(self) -> None:
         """Give back what was taken; every rank calls this."""
@@ -46,16 +44,18 @@ class _OverMPI:
     def __init__(
         self, communicator: MPI.Comm, model: torch.nn.Module, optimizer: torch.optim.Optimizer, parameters: Parameters
     ) -> None:
-        self.model, self.optimizer = model, optimizer
+        self.model = model
         self.versions: dict[str, str] = {}
-        broadcast(communicator, model)
-        self._averager = GradientAverager(communicator, model, int(parameters.bucket_mib * 2**20))
-
-    def finish(self) -> None:
-        self._averager.finish()
+        self.optimizer = DistributedOptimizer(
+            optimizer,
+            model,
+            communicator,
+            bucket_bytes=int(parameters.bucket_mib * 2**20),
+            compression=parameters.compression,
+        )
 
     def close(self) -> None:
-        self._averager.close()
+        self.optimizer.close()
 
 
 class _Horovod:
@@ -75,9 +75,6 @@ class _Horovod:
         self.model, self.versions = model, {"horovod": horovod.__version__}
         self.optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
         self._hvd = hvd
-
-    def finish(self) -> None:
-        """Nothing: ``optimizer.step()`` waits itself."""
 
     def close(self) -> None:
         self._hvd.shutdown()
@@ -108,9 +105,6 @@ class _Gloo:
         self.optimizer = optimizer
         self.versions: dict[str, str] = {}
         self._distributed = distributed
-
-    def finish(self) -> None:
-        """Nothing: the backward pass ends when the gradients are there."""
 
     def close(self) -> None:
         self._distributed.destroy_process_group()

@@ -44,7 +44,6 @@ class TorchTrainer:
             logits = self._backend.model(self._images)
         loss = torch.nn.functional.cross_entropy(logits.float(), self._labels)
         loss.backward()
-        self._backend.finish()
         self._backend.optimizer.step()
         return float(loss.item())
 
