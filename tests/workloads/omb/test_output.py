@@ -47,10 +47,10 @@ def test_the_text_is_that_of_omb(sample: str, name: str, words: str, capsys: pyt
 def row_of(line: str, table: Table) -> Row:
     size, *words = line.split()
     figures = [float(word) for word in words if word not in ("Pass", "Fail")]
-    tail = len(table.options.tail_lat)
-    values = figures[: len(figures) - tail]
-    values += [0.0] * (len(table.benchmark.columns) - len(values))
-    return Row(int(size), values, int("Fail" in words) if table.options.validation else None, figures[len(values) :])
+    shown = len(figures) - len(table.options.tail_lat)
+    values, tail = figures[:shown], figures[shown:]
+    values += [0.0] * (len(table.benchmark.columns) - shown)  # columns that are not printed
+    return Row(int(size), values, int("Fail" in words) if table.options.validation else None, tail)
 
 
 def test_wrong_data_is_told_in_the_words_of_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
