@@ -63,12 +63,16 @@ def decide(directory: Path, rounds: int, *, seconds_left: float = math.inf) -> D
 
 
 def _efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> list[list[float]]:
-    """The efficiency of each scaled step by round, against the smallest step or the sum of copies."""
+    """The efficiency of each scaled step by round, against the smallest step or the sum of copies.
+
+    Sizes are the plan's, or numbers of workers where some ranks do no work of their own (as in hidl's verdict)."""
     scaling = plan["workload"]["scaling"]
     sign = 1 if scaling["kind"] == "weak" else -1
+    overhead = plan["workload"].get("overhead_ranks", 0)
     rates: dict[int, dict[int, float]] = {}
     limits: dict[int, float] = {}
-    size = min(step["size"] for step in plan["steps"])
+    sizes = [step["placement"]["ranks"] - overhead if overhead else step["size"] for step in plan["steps"]]
+    size = min(sizes)
     for number, step in enumerate(plan["steps"], start=1):
         if step["repetition"] > rounds:
             continue
@@ -79,7 +83,7 @@ def _efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> list
             limits[step["repetition"]] = math.fsum(each) / copies
         else:
             rate = _value(place, scaling["metric"]) ** sign
-            rates.setdefault(step["size"], {})[step["repetition"]] = rate
+            rates.setdefault(sizes[number - 1], {})[step["repetition"]] = rate
     baseline = limits or rates.pop(size)
     return [
         [by_round[r] * size / (n * baseline[r]) for r in range(1, rounds + 1)] for n, by_round in sorted(rates.items())

@@ -16,8 +16,9 @@ from pathlib import Path
 from mpi4py import MPI
 
 from hidl_workloads import metrics, mpi_library
+from hidl_workloads.findings import Check
 from hidl_workloads.metrics import Metric
-from hidl_workloads.verify import Check, check_allreduce, check_one_library, merge
+from hidl_workloads.verify import check_allreduce, check_one_library, merge
 from hidl_workloads.world import failure_ends_all_ranks
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")

@@ -2,6 +2,10 @@
 
 Every rank makes every check; rank 0 writes the report, ``hidl.verification/1``. The exit status is 0 only if
 everything holds on all ranks, 1 otherwise.
+
+``--modules`` names further modules, each with ``checks(communicator) -> Iterable[Check]``. All ranks call it, after
+the checks that every stack passes, and it yields the same names in the same order on each. It may raise: that ends
+all ranks, and the installation fails with the exception's text.
 """
 
 from __future__ import annotations
@@ -12,12 +16,13 @@ import os
 import sys
 from array import array
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from mpi4py import MPI
 
 from hidl_workloads import mpi_library
+from hidl_workloads.findings import Check
 from hidl_workloads.metrics import write_json
 from hidl_workloads.world import EXPECTED_SIZE, failure_ends_all_ranks
 
@@ -28,19 +33,11 @@ _ALLREDUCE_LENGTHS = (1, 1000, 65537)
 _ALLREDUCE_TYPES = {"d": "float64", "q": "int64"}
 
 
-@dataclass(frozen=True)
-class Check:
-    """One thing that must hold, whether it does, and what was seen."""
-
-    name: str
-    ok: bool
-    detail: str
-
-
 def main(arguments: Sequence[str]) -> int:
     """Check this rank, put all ranks' findings together and write the report; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m hidl_workloads.verify", allow_abbrev=False)
     parser.add_argument("--imports", default="", metavar="MODULE,...", help="modules that must import on every rank")
+    parser.add_argument("--modules", default="", metavar="MODULE,...", help="modules with further checks")
     parser.add_argument("--report", required=True, type=Path, metavar="FILE", help="where rank 0 writes the report")
     options = parser.parse_args(arguments)
     world = MPI.COMM_WORLD
@@ -54,6 +51,9 @@ def main(arguments: Sequence[str]) -> int:
         check_one_library(libraries),
         check_library_in_prefix(libraries),
     ]
+    if world.allreduce(all(check.ok for check in own), MPI.LAND):  # further ones would not tell more, and may hang
+        for module in options.modules.split(","):
+            own += importlib.import_module(module).checks(world) if module else ()
     everyone = world.gather(own)
     ok = all(check.ok for check in own)
     if everyone is not None:

@@ -7,10 +7,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_workloads, seconds
+from hidl_cli.commands.arguments import (
+    JsonOption,
+    PrefixOption,
+    SiteOption,
+    complete_stacks,
+    complete_workloads,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from hidl_cli.runs.plan import Plan
+
+
+class Suite(str, Enum):
+    """Whose micro-benchmarks: OMB's own in C, or hidl's."""
+
+    c = "c"
+    python = "python"
+    both = "both"
 
 
 class Baseline(str, Enum):
@@ -25,6 +40,7 @@ def run(
     workload: Annotated[
         str, typer.Argument(help="A workload (hidl workload list).", autocompletion=complete_workloads)
     ],
+    further: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE,VALUE", help="More of --matrix.")] = None,
     *,
     site: SiteOption = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
@@ -39,6 +55,20 @@ def run(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Change a parameter of the workload; repeatable."),
     ] = None,
+    matrix: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE,VALUE",
+            help="Compare values of parameters: all combinations, in turn in one allocation; more words may follow.",
+        ),
+    ] = None,
+    suite: Annotated[
+        Suite | None, typer.Option(help="For benchmarks with a twin in C: which one, or both in one run.")
+    ] = None,
+    stack: Annotated[
+        str | None,
+        typer.Option(help="The stack to run on (default: the workload's).", autocompletion=complete_stacks),
+    ] = None,
     scale: Annotated[
         str | None,
         typer.Option(
@@ -47,7 +77,7 @@ def run(
         ),
     ] = None,
     repeat: Annotated[
-        int | None, typer.Option(min=1, help="Repetitions of each size, interleaved (default: 5 with --scale, else 1).")
+        int | None, typer.Option(min=1, help="Repetitions, interleaved (default: 5 with --scale or --matrix, else 1).")
     ] = None,
     target: Annotated[
         float | None, typer.Option(min=0.01, max=2.0, help="Efficiency to reach (default: the workload's).")
@@ -93,14 +123,21 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Run a workload, or study how it scales (--scale)."""
+    """Run a workload, study how it scales (--scale), or compare parameters (--matrix)."""
     from hidl_cli.commands.render import emit_json, say, write
+    from hidl_cli.errors import UsageError
     from hidl_cli.launch.allocation import Asked
     from hidl_cli.launch.script import job_script
     from hidl_cli.record.run import create
     from hidl_cli.runs.follow import scheduler_of
     from hidl_cli.runs.prepare import Request, prepare
 
+    if further and not matrix:
+        raise UsageError(f"{' '.join(further)!r} is more than one workload", hint="--set NAME=VALUE, or --matrix")
+    if suite is Suite.both:
+        matrix = ["suite=c,python", *(matrix or ())]
+    elif suite is not None:
+        set_ = [*(set_ or ()), f"suite={suite.value}"]
     plan = prepare(
         Request(
             workload=workload,
@@ -109,6 +146,8 @@ def run(
             ranks_per_node=ranks_per_node,
             threads=threads,
             assignments=set_ or (),
+            matrix=[*(matrix or ()), *(further or ())],
+            stack=stack,
             scale=scale,
             repeat=repeat,
             target=target,

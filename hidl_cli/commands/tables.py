@@ -113,7 +113,11 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def show_result(document: dict[str, Any]) -> None:
-    """One judged run: where it comes from, and each metric of each size over its repetitions."""
+    """One judged run: where it comes from, and each metric of each size and point over its repetitions."""
+    from hidl_cli.results.overhead import overheads
+    from hidl_cli.results.overhead import table as overhead_table
+    from hidl_cli.runs.parameters import in_words
+
     keys = ("run", "directory", "created", "site", "partition", "workload", "stack", "lock", "launcher", "mpi")
     rows = [{"": key, " ": document[key]} for key in keys]
     for key in ("parameters", "tuning"):
@@ -121,13 +125,15 @@ def show_result(document: dict[str, Any]) -> None:
     verdict = document["verdict"]
     rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})
     show_table(rows)
-    values: dict[tuple[int, int, str, str], list[float]] = {}
+    values: dict[tuple[str, int, int, str, str], list[float]] = {}
     for step in document["steps"]:
         for name, metric in step["metrics"].items():
-            values.setdefault((step["nodes"], step["ranks"], name, metric["unit"]), []).append(metric["value"])
+            measure = (in_words(step["parameters"]), step["nodes"], step["ranks"], name, metric["unit"])
+            values.setdefault(measure, []).append(metric["value"])
     show_table(
         [
             {
+                **({"matrix": point} if any(step["parameters"] for step in document["steps"]) else {}),
                 "nodes": nodes,
                 "ranks": ranks,
                 "metric": name,
@@ -137,9 +143,11 @@ def show_result(document: dict[str, Any]) -> None:
                 "unit": unit,
                 "repetitions": len(found),
             }
-            for (nodes, ranks, name, unit), found in values.items()
+            for (point, nodes, ranks, name, unit), found in values.items()
         ]
     )
+    for overhead in overheads(document["steps"]):
+        stdout().print(overhead_table(overhead))
 
 
 def show_workload(workload: Workload) -> None:

@@ -11,6 +11,8 @@ _IDENTIFIER = r"^[a-z][a-z0-9_]*$"
 _MODULE = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _SCHEDULER_WORD = r"^[A-Za-z0-9_][A-Za-z0-9_.:/+@=,&|*()\[\]-]*$"
+_FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+_SHA256 = r"^[0-9a-f]{64}$"
 _WALL_TIME = r"^(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d$"
 
 MAX_REGEX = 1000  # longer regular expressions are a mistake, and slow to compile
@@ -22,6 +24,8 @@ PATTERNS = {
     _MODULE: "a Python module's name, such as package.module",
     _VARIABLE: "an environment variable's name: letters, digits and _, not beginning with a digit",
     _SCHEDULER_WORD: "one word without spaces or quotes, not beginning with a sign",
+    _FILE_NAME: "a file's name without a directory: letters, digits and . _ + -",
+    _SHA256: "64 hexadecimal digits, in lower case",
     _WALL_TIME: "[days-]hours:minutes:seconds, such as 48:00:00 or 2-00:00:00",
 }
 
@@ -30,6 +34,8 @@ Identifier = Annotated[str, Field(pattern=_IDENTIFIER, max_length=64, descriptio
 Module = Annotated[str, Field(pattern=_MODULE, description=PATTERNS[_MODULE])]
 EnvironmentVariable = Annotated[str, Field(pattern=_VARIABLE, max_length=128, description=PATTERNS[_VARIABLE])]
 SchedulerWord = Annotated[str, Field(pattern=_SCHEDULER_WORD, max_length=128, description=PATTERNS[_SCHEDULER_WORD])]
+FileName = Annotated[str, Field(pattern=_FILE_NAME, max_length=255, description=PATTERNS[_FILE_NAME])]
+Sha256 = Annotated[str, Field(pattern=_SHA256, description=PATTERNS[_SHA256])]
 WallTime = Annotated[str, Field(pattern=_WALL_TIME, description=PATTERNS[_WALL_TIME])]
 Scalar = bool | int | float | str
 Regex = Annotated[str, Field(max_length=MAX_REGEX)]

@@ -28,6 +28,7 @@ def job_script(plan: Plan) -> str:
             "origins": {setting.name: setting.origin for setting in plan.tuning},
             "preload": preloads(plan.mpi, plan.tuning),
             "steps": plan.steps,
+            "keeps_output": any(step.parser for step in plan.steps),
             "until_settled": plan.until_settled,
             "python": f"{plan.prefix}/bin/python",
             "seconds": int(plan.allocation.time_limit or 0),

@@ -36,7 +36,8 @@ def page_of(
     """
     shown = {run.run.id for run in runs}
     oldest_first = sorted([*runs, *kindred], key=lambda run: (run.plan.created, run.run.id))
-    groups = [group for group in grouped(oldest_first) if shown & {run.run.id for run in group}]
+    points = [point for run in oldest_first for point in run.by_point()]
+    groups = [group for group in grouped(points) if shown & {run.run.id for run in group}]
     standings = sorted((_standing(group) for group in groups), key=lambda s: (_GRAVITY.index(s.outcome), s.name))
     return Page(
         generated=generated,

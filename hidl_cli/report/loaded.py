@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hidl_cli.documents import read_json
@@ -47,6 +47,21 @@ class Loaded:
             return from_json(document) if document else None
         except ValueError:
             return None
+
+    def by_point(self) -> tuple[Loaded, ...]:
+        """Each point of a matrix, as if it had been run alone; the run itself where there is no matrix."""
+        if len(self.plan.points) == 1:
+            return (self,)
+        return tuple(self._at(point) for point in self.plan.points)
+
+    def _at(self, point: Mapping[str, Any]) -> Loaded:
+        its = [number for number, step in enumerate(self.steps) if step.get("parameters", {}) == point]
+        return replace(
+            self,
+            plan=self.plan.at(point),
+            steps=tuple(self.steps[number] for number in its),
+            worlds=tuple(self.worlds[number] for number in its),
+        )
 
     def largest(self) -> int:
         """The largest size that was planned, in ``plan.unit``."""

@@ -107,7 +107,7 @@ def kindred(runs: Sequence[Loaded], store: Store) -> list[Loaded]:
     """
     seen = {run.run.id for run in runs}
     found = []
-    for run in runs:
+    for run in [point for whole in runs for point in whole.by_point()]:
         largest = max(run.plan.steps, key=lambda step: step.size)
         before = Filters(series=series_of(run.plan, largest), until=when(run.plan.created))
         for stored in store.runs(before):

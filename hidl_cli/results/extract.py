@@ -65,12 +65,15 @@ def record_of(run: Run, plan: Plan | None = None) -> Record:
     verdict = run.document("verdict") or {}
     metrics = run.document("metrics") or {}
     hosts = run.status().hosts
+    of_points = {tuple(point.items()): plan.at(point) for point in plan.points}
     try:
         instant(plan.created)
         found = [
             (number, sample)
             for number, measured in enumerate(metrics.get("steps", []), start=1)
-            for sample in _samples(plan, measured, hosts, verdict.get("verdict"))
+            for sample in _samples(
+                of_points[tuple(measured.get("parameters", {}).items())], measured, hosts, verdict.get("verdict")
+            )
         ]
         json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # what is no text raises
         return Record(
@@ -158,17 +161,20 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
                 rank=rank,
                 hosts=of_step,
                 parameters=dict(plan.parameters),
+                point=measured.get("parameters", {}),
                 tuning=_tuning(plan),
                 verdict=verdict,
             )
 
 
 def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple[int | None, float]]:
-    """The value of the whole step, and each rank's where the workload says that there is one for each."""
+    """The value of the whole step, and each rank's: of the ranks that the metric names, or of all where the workload
+    says that there is one for each."""
     value = _number(metric["value"])
     if value is not None:
         yield None, value
-    for rank, sample in enumerate(metric["samples"] if for_each_rank else ()):
+    samples = metric["samples"]
+    for rank, sample in zip(metric.get("ranks", range(len(samples)) if for_each_rank else ()), samples, strict=False):
         number = _number(sample)
         if number is not None:
             yield rank, number

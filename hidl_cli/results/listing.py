@@ -12,7 +12,8 @@ from hidl_cli.results.store import Store, StoredRun
 def document_of(store: Store, run: StoredRun, *, metric: str | None = None) -> dict[str, Any]:
     """A run with its verdict and its steps; of one metric alone where it is named.
 
-    A metric has its value and its unit, and ``ranks`` where there is a value for each rank.
+    ``parameters`` of a step are those that a matrix changes. A metric has its value and its unit, and ``ranks`` where
+    there is a value for each rank.
     """
     steps: dict[tuple[str, int, tuple[str, ...]], dict[str, Any]] = {}
     for sample in store.samples(Filters(run=run.run, metric=metric)):
@@ -23,6 +24,7 @@ def document_of(store: Store, run: StoredRun, *, metric: str | None = None) -> d
                 "series": sample.series,
                 "nodes": sample.nodes,
                 "ranks": sample.ranks,
+                "parameters": dict(sample.point),
                 "repetition": sample.repetition,
                 "hosts": list(sample.hosts),
                 "metrics": {},

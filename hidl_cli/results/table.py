@@ -1,4 +1,4 @@
-"""A scaling study as a table for terminals of 80 columns and more."""
+"""A scaling study or a matrix as a table for terminals of 80 columns and more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from hidl_cli.results.ranking import Ranking
     from hidl_cli.results.scaling import Step, Study
 
 BAR_WIDTH = 10
@@ -54,6 +55,31 @@ def table(study: Study) -> Table:
             total=1, completed=step.efficiency, width=BAR_WIDTH, complete_style="cyan", finished_style="cyan"
         )
         rows.add_row(*_cells(step), bar)
+    return rows
+
+
+def ranked(ranking: Ranking) -> Table:
+    """Return one row per point of a matrix, in the order in which they ran; behind the best by more than noise: red."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = Table(title=Text(f"Matrix, by {ranking.metric}"), title_justify="left", title_style="bold")
+    rows.box, rows.show_edge, rows.padding = box.SIMPLE_HEAD, False, (0, 0, 0, 1)
+    for name in ranking.entries[0].point:
+        rows.add_column(Text(name))
+    for heading in ("runs", ranking.unit, "CV", "of the best", f"{ranking.confidence * 100:.3g} % interval"):
+        rows.add_column(Text(heading), justify="right")
+    for entry in ranking.entries:
+        colour = "green" if entry is ranking.best else "red" if entry.is_behind else "default"
+        rows.add_row(
+            *(Text(str(value), overflow="fold") for value in entry.point.values()),
+            str(entry.repetitions),
+            four_digits(entry.mean),
+            "-" if entry.variation is None else f"{entry.variation:.1%}",
+            f"[{colour}]{entry.relative:.3f}[/]",
+            f"{entry.interval.low:.3f} to {entry.interval.high:.3f}" if entry.interval else "-",
+        )
     return rows
 
 

@@ -9,6 +9,7 @@ from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
 from hidl_cli.inputs.findings import clipped
 from hidl_cli.inputs.load import Rules
 from hidl_cli.inputs.tree import describe
+from hidl_cli.runs.words import PLACEHOLDER
 from hidl_cli.runs.workload import Workload
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
@@ -18,12 +19,42 @@ _DIRECTION = {"weak": "higher", "strong": "lower"}
 
 def one_program(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Exactly one of ``module`` and ``command`` says what is started."""
-    if not isinstance(data.get("program"), dict):
-        return
-    given = [key for key in ("module", "command") if mapping(data, "program").get(key) is not None]
-    if len(given) != 1:
-        message = "both `module` and `command` are given" if given else "neither `module` nor `command` is given"
-        yield Fault(("program",), message, "exactly one of `module` and `command`", on_key=True)
+    for path, program in _programs(data):
+        given = [key for key in ("module", "command") if program.get(key) is not None]
+        if len(given) != 1:
+            message = "both `module` and `command` are given" if given else "neither `module` nor `command` is given"
+            yield Fault(path, message, "exactly one of `module` and `command`", on_key=True)
+
+
+def placeholders(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """What ``arguments`` names in braces, and ``command`` beside them, are parameters."""
+    known = mapping(data, "parameters")
+    for path, program in _programs(data):
+        if not isinstance(program.get("arguments"), list):
+            continue
+        for key in ("command", "arguments"):
+            words = program.get(key)
+            for index, word in enumerate(words if isinstance(words, list) else []):
+                yield from _placeholders((*path, key, index), word, known)
+
+
+def _placeholders(path: tuple[str | int, ...], word: Any, known: Mapping[str, Any]) -> Iterator[Fault]:
+    for found in PLACEHOLDER.finditer(word) if isinstance(word, str) else ():
+        if found["name"] not in known:
+            message = f"there is no parameter called `{clipped(found['name'])}`"
+            yield Fault(path, message, one_of(known), nearest(found["name"], known))
+        if found["word"] and found[0] != word:
+            yield Fault(path, f"`{clipped(found[0])}` is only a part of its word", "{name?word} as a word of its own")
+
+
+def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Any]]]:
+    """``program`` and its alternatives, as far as they are mappings, each with its place."""
+    others = data.get("alternatives")
+    if isinstance(data.get("program"), dict):
+        yield ("program",), data["program"]
+    for index, other in enumerate(others if isinstance(others, list) else []):
+        if isinstance(other, dict):
+            yield ("alternatives", index), other
 
 
 def parameters(data: Mapping[str, Any]) -> Iterator[Fault]:
@@ -36,17 +67,19 @@ def parameters(data: Mapping[str, Any]) -> Iterator[Fault]:
             yield from _value(("parameters", name, "default"), mapping(known, name), known[name]["default"])
 
 
-def stack_conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """``when`` names parameters and values that they can have."""
-    known, stacks = mapping(data, "parameters"), data.get("stacks")
-    for index, choice in enumerate(stacks if isinstance(stacks, list) else []):
-        for name, value in mapping(choice, "when").items():
-            path = ("stacks", index, "when", name)
-            if name not in known:
-                message = f"there is no parameter called `{clipped(name)}`"
-                yield Fault(path, message, one_of(known), nearest(name, known), on_key=True)
-            else:
-                yield from _value(path, mapping(known, name), value)
+def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Each ``when`` names parameters and values that they can have."""
+    known = mapping(data, "parameters")
+    for key in ("stacks", "alternatives"):
+        choices = data.get(key)
+        for index, choice in enumerate(choices if isinstance(choices, list) else []):
+            for name, value in mapping(choice, "when").items():
+                path = (key, index, "when", name)
+                if name not in known:
+                    message = f"there is no parameter called `{clipped(name)}`"
+                    yield Fault(path, message, one_of(known), nearest(name, known), on_key=True)
+                else:
+                    yield from _value(path, mapping(known, name), value)
 
 
 def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
@@ -118,4 +151,4 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 #: What a workload's file must satisfy.
-RULES = Rules("workload", Workload, (one_program, parameters, stack_conditions, scaling_metric, tuning))
+RULES = Rules("workload", Workload, (one_program, placeholders, parameters, conditions, scaling_metric, tuning))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from hidl_cli.errors import HidlError, JobFailed, MetricMissing, SubmitRefused
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.judging import Conclusion, judged
 from hidl_cli.runs.measured import measured
 from hidl_cli.runs.plan import Plan
-
-if TYPE_CHECKING:
-    from hidl_cli.results.scaling import Study
 
 _TAIL_LINES = 15
 
@@ -38,30 +33,32 @@ def _conclude(run: Run, plan: Plan) -> Conclusion:
     try:
         steps = measured(run, plan)
     except MetricMissing as error:
-        _keep(run, "fail", error.message, error.hint, None)
+        _keep(run, Conclusion("fail", error.message, error.hint, []))
         raise
     conclusion = judged(plan, steps)
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
-    _keep(run, conclusion.verdict, conclusion.reason, conclusion.hint, _study_document(conclusion.study))
+    _keep(run, conclusion)
     return conclusion
 
 
-def _study_document(study: Study | None) -> dict[str, Any] | None:
-    if study is None:
-        return None
-    from hidl_cli.results.scaling import to_json
-
-    return to_json(study)
-
-
-def _keep(run: Run, verdict: str | None, reason: str, hint: str | None, study: dict[str, Any] | None) -> None:
+def _keep(run: Run, conclusion: Conclusion) -> None:
     """Write the verdict, once: what a run directory says of an ended run does not change. Then it can be indexed."""
+    from hidl_cli.results import pairs, ranking, scaling
     from hidl_cli.results.indexing import remember
 
     if run.document("verdict") is None:
-        outcome = {"verdict": verdict, "reason": reason, "hint": hint, "study": study}
-        run.write("verdict", {"schema": "hidl.verdict/1", "run": run.id, **outcome})
+        document = {
+            "schema": "hidl.verdict/1",
+            "run": run.id,
+            "verdict": conclusion.verdict,
+            "reason": conclusion.reason,
+            "hint": conclusion.hint,
+            "study": conclusion.study and scaling.to_json(conclusion.study),
+            "ranking": conclusion.ranking and ranking.to_json(conclusion.ranking),
+            "pairs": pairs.to_json(conclusion.fields) or None,
+        }
+        run.write("verdict", document)
         remember(run)
 
 

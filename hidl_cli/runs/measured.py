@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli.record.run import Run
-from hidl_cli.runs.metrics import read_metrics
-from hidl_cli.runs.plan import Plan, Step
+from hidl_cli.runs.metrics import hold, read_metrics
+from hidl_cli.runs.parsers import parse
+from hidl_cli.runs.plan import OUTPUT, Plan, Step
 
 #: Written by a job that found its study settled: how many repetitions it measured.
 ENOUGH = "enough"
@@ -17,7 +18,8 @@ ENOUGH = "enough"
 def measured(run: Run, plan: Plan) -> list[dict[str, Any]]:
     """One entry for each step that was run, and for each copy of one that was copied (``copy`` counts from 1).
 
-    ``hosts`` are those that it ran on. Raises ``MetricMissing`` where a metric is not there.
+    ``hosts`` are those that it ran on, ``parameters`` those that a matrix changes. Raises ``MetricMissing`` where a
+    metric is not there.
     """
     repetitions = (run.document(ENOUGH) or {}).get("rounds") or plan.repetitions
     return [
@@ -29,7 +31,9 @@ def measured(run: Run, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _entries(place: Path, plan: Plan, step: Step) -> Iterator[dict[str, Any]]:
-    about = {plan.unit: step.size, "ranks": step.placement.ranks, "repetition": step.repetition}
+    about: dict[str, Any] = {plan.unit: step.size, "ranks": step.placement.ranks, "repetition": step.repetition}
+    if step.point:
+        about["parameters"] = dict(step.point)
     if not step.copies:
         yield {**about, "hosts": _hosts(place), "metrics": _metrics(place, plan, step)}
     for copy in range(1, step.copies + 1):
@@ -38,7 +42,10 @@ def _entries(place: Path, plan: Plan, step: Step) -> Iterator[dict[str, Any]]:
 
 
 def _metrics(place: Path, plan: Plan, step: Step) -> dict[str, dict[str, Any]]:
-    return read_metrics(place / "metrics.json", plan.workload.metrics, ranks=step.placement.ranks)
+    promised, ranks = plan.workload.metrics, step.placement.ranks
+    if step.parser is None:
+        return read_metrics(place / "metrics.json", promised, ranks=ranks)
+    return hold(parse(step.parser, place / OUTPUT), promised, ranks=ranks, source=place / OUTPUT)
 
 
 def _hosts(place: Path) -> list[str]:

@@ -1,9 +1,10 @@
-"""``--set name=value``: from words to typed values, and from values to a program's arguments."""
+"""``--set name=value`` and ``--matrix name=value,value``: from words to typed values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from itertools import product
 from math import isfinite
 
 from hidl_cli.errors import InvalidInput
@@ -41,6 +42,41 @@ def resolve(workload: Workload, assignments: Sequence[str]) -> dict[str, Value]:
     return values
 
 
+def points(workload: Workload, matrix: Sequence[str]) -> list[dict[str, Value]]:
+    """Return every combination of the values in ``matrix`` (``name=value,value``), the last name changing quickest.
+
+    Raises ``InvalidInput`` with every fault: an unknown name, one given twice, a value that is not valid or comes
+    twice, a single value.
+    """
+    axes: dict[str, list[Value]] = {}
+    findings: list[Finding] = []
+    for word in matrix:
+        name, equals, text = word.partition("=")
+        parameter = workload.parameters.get(name)
+        if not equals:
+            findings.append(Finding(f"--matrix {word!r} has no '='", "name=value,value"))
+        elif parameter is None:
+            findings.append(_unknown(name, workload.parameters, "--matrix"))
+        elif name in axes:
+            findings.append(Finding(f"--matrix {name}: it is given twice", "all its values in one word"))
+        else:
+            axes[name] = []
+            for value in text.split(","):
+                try:
+                    axes[name].append(read(parameter, value))
+                except ValueError as error:
+                    findings.append(Finding(f"--matrix {name}: {value!r} is not valid", str(error)))
+            if len(set(axes[name])) < len(axes[name]) or len(text.split(",")) < 2:
+                findings.append(Finding(f"--matrix {word!r} does not compare", "two or more different values"))
+    if findings:
+        raise InvalidInput(
+            f"{len(findings)} value(s) of --matrix do not fit workload {workload.name}",
+            findings=findings,
+            hint=f"hidl workload show {workload.name}",
+        )
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
 def read(parameter: Parameter, text: str) -> Value:
     """Read one value; ``ValueError`` says what was expected."""
     if "\0" in text:
@@ -56,6 +92,11 @@ def read(parameter: Parameter, text: str) -> Value:
             raise ValueError("true or false")
         return _BOOLEANS[text.lower()]
     return _number(parameter, text)
+
+
+def in_words(point: Mapping[str, Value]) -> str:
+    """Parameters as a person writes them: ``framework=torch backend=mpi4py``."""
+    return " ".join(f"{name}={value}" for name, value in point.items())
 
 
 def _number(parameter: Parameter, text: str) -> int | float:
@@ -74,16 +115,7 @@ def _number(parameter: Parameter, text: str) -> int | float:
     return value
 
 
-def arguments(values: Mapping[str, Value]) -> list[str]:
-    """One argument ``--name=value`` for each parameter, in order."""
-    return [f"--{name}={_text(value)}" for name, value in values.items()]
-
-
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _unknown(name: str, known: Mapping[str, Parameter]) -> Finding:
+def _unknown(name: str, known: Mapping[str, Parameter], option: str = "--set") -> Finding:
     near = get_close_matches(name, known, 1)
-    expected = "one of " + ", ".join(known) if known else "no --set: the workload has no parameters"
-    return Finding(f"--set {name}: there is no such parameter", expected, suggestion=near[0] if near else None)
+    expected = "one of " + ", ".join(known) if known else f"no {option}: the workload has no parameters"
+    return Finding(f"{option} {name}: there is no such parameter", expected, suggestion=near[0] if near else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -19,10 +19,14 @@ from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
 from hidl_cli.quoting import sh_line
 from hidl_cli.record.run import Run
-from hidl_cli.runs.workload import Value, Workload
+from hidl_cli.runs.parameters import in_words
+from hidl_cli.runs.workload import Parser, Value, Workload
 from hidl_cli.tuning.layers import Setting
 
 SCHEMA = "hidl.plan/2"
+
+#: Where a step's program has a parser: the file, beside its metrics, that keeps what it printed.
+OUTPUT = "output.txt"
 
 #: What a step's throughput is held against: the smallest step, as many copies of it at once, or earlier runs.
 Baseline = Literal["single", "copies", "history"]
@@ -34,7 +38,8 @@ class Step:
 
     ``preflight``: a launch that checks the world's size before, where the program does not do it itself. ``copies``:
     so many of the same launch at once, each on a host of its own, as the limit that larger steps are held against; 0:
-    an ordinary step.
+    an ordinary step. ``point``: the parameters that differ from the plan's, where a matrix is compared. ``parser``: who
+    reads the metrics from what the program prints, which is then kept (``OUTPUT``); None: the program writes them.
     """
 
     size: int
@@ -43,13 +48,16 @@ class Step:
     launch: Launch
     preflight: Launch | None
     copies: int = 0
+    point: Mapping[str, Value] = field(default_factory=dict)
+    parser: Parser | None = None
 
     @property
     def title(self) -> str:
         """The step in words."""
         ranks, nodes = self.placement.ranks, self.placement.nodes
         each = f"{self.copies} copies of " if self.copies else ""
-        return f"{each}{_count(ranks, 'rank')} on {_count(nodes, 'node')}, repetition {self.repetition}"
+        point = f"{in_words(self.point)}: " if self.point else ""
+        return f"{point}{each}{_count(ranks, 'rank')} on {_count(nodes, 'node')}, repetition {self.repetition}"
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,20 @@ class Plan:
     def is_study(self) -> bool:
         """Does it compare sizes?"""
         return len({step.size for step in self.steps}) > 1
+
+    @property
+    def points(self) -> tuple[Mapping[str, Value], ...]:
+        """The points of the matrix in the order in which they run; one that is empty where there is no matrix."""
+        found: list[Mapping[str, Value]] = []
+        for step in self.steps:
+            if step.point not in found:
+                found.append(step.point)
+        return tuple(found)
+
+    def at(self, point: Mapping[str, Value]) -> Plan:
+        """The plan of one point of the matrix, as if it had been run alone."""
+        steps = tuple(replace(step, point={}) for step in self.steps if step.point == point)
+        return replace(self, parameters={**self.parameters, **point}, steps=steps)
 
     @property
     def repetitions(self) -> int:

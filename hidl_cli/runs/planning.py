@@ -14,9 +14,9 @@ from hidl_cli.launch.launchers.contract import Launch, Request
 from hidl_cli.launch.library import abi
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
-from hidl_cli.runs.parameters import arguments
 from hidl_cli.runs.plan import Baseline, Plan, Step
-from hidl_cli.runs.workload import Value, Workload
+from hidl_cli.runs.words import arguments, command
+from hidl_cli.runs.workload import Program, Value, Workload
 from hidl_cli.schedulers import scheduler
 from hidl_cli.site.schema import Partition, Site
 from hidl_cli.stack.installation import Installation
@@ -40,7 +40,10 @@ _MANY_NODES = 4  # from here on, measuring one node while the others idle costs 
 
 @dataclass(frozen=True)
 class Choices:
-    """What a plan is made of: where, what, on which MPI library, started by whom, tuned how."""
+    """What a plan is made of: where, what, on which MPI library, started by whom, tuned how.
+
+    ``matrix``: the points that are compared, as the parameters that differ; by default the one that has none.
+    """
 
     site: Site
     workload: Workload
@@ -50,6 +53,7 @@ class Choices:
     library: Library
     launcher: Launcher
     tuning: Sequence[Setting] = ()
+    matrix: Sequence[Mapping[str, Value]] = ({},)
 
 
 def make_plan(
@@ -63,7 +67,7 @@ def make_plan(
     baseline: Baseline | None = None,
     until_settled: bool = False,
 ) -> Plan:
-    """Resolve a run: the steps are the sizes in turn, interleaved as often as there are repetitions.
+    """Resolve a run: the steps are sizes and points in turn, interleaved as often as there are repetitions.
 
     Where no baseline is asked for, a study of 1 to 4 nodes or more is held against copies, if the launcher can start
     them, and any other against its smallest step.
@@ -140,7 +144,6 @@ def _steps(
     partition: str | None,
 ) -> tuple[Step, ...]:
     """The steps in the order in which they run."""
-    program = _program(choices.workload, choices.installation, choices.parameters)
     check = (str(choices.installation.python), "-m", "hidl_workloads.world")
     gpus = choices.site.node_type(partition).gpus
 
@@ -157,17 +160,26 @@ def _steps(
         )
         return choices.launcher.launch(request)
 
-    planned = [(size, placement, round_) for round_ in range(1, repetitions + 1) for size, placement in sizes]
-    return tuple(
-        Step(
+    def step(number: int, size: int, placement: Placement, repetition: int, point: Mapping[str, Value]) -> Step:
+        parameters = {**choices.parameters, **point}
+        program = choices.workload.program_for(parameters)
+        return Step(
             size,
             repetition,
             placement,
-            launch(program, placement, number),
-            None if choices.workload.program.module else launch(check, placement, number),
+            launch(_words(program, choices.installation, parameters), placement, number),
+            None if program.module else launch(check, placement, number),
+            point=point,
+            parser=program.parser,
         )
-        for number, (size, placement, repetition) in enumerate(planned, start=1)
-    )
+
+    planned = [
+        (size, placement, round_, point)
+        for round_ in range(1, repetitions + 1)
+        for size, placement in sizes
+        for point in choices.matrix
+    ]
+    return tuple(step(number, *each) for number, each in enumerate(planned, start=1))
 
 
 def can_be_copied(unit: str, sizes: Sequence[tuple[int, Placement]]) -> bool:
@@ -188,14 +200,14 @@ def _copied(launcher: Launcher, step: Step, nodes: int) -> Step:
     return replace(step, copies=nodes)
 
 
-def _program(workload: Workload, installation: Installation, parameters: Mapping[str, Value]) -> tuple[str, ...]:
+def _words(program: Program, installation: Installation, parameters: Mapping[str, Value]) -> tuple[str, ...]:
     """The argv of one rank; a Python module is run by the module that checks the world's size first.
 
     A command that the stack has is the stack's, whatever else is on PATH.
     """
-    if workload.program.module:
-        python = (str(installation.python), "-m", "hidl_workloads.world", workload.program.module)
-        return (*python, *arguments(parameters))
-    command, *rest = workload.program.command or [""]
-    of_the_stack = installation.prefix / "bin" / command
-    return (str(of_the_stack) if of_the_stack.is_file() else command, *rest, *arguments(parameters))
+    if program.module:
+        python = (str(installation.python), "-m", "hidl_workloads.world", program.module)
+        return (*python, *arguments(program, parameters))
+    first, *rest = command(program, parameters)
+    of_the_stack = installation.prefix / "bin" / first
+    return (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *arguments(program, parameters))

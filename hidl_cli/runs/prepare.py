@@ -13,10 +13,10 @@ from hidl_cli.launch.library import launcher_for, library_for
 from hidl_cli.launch.placement import Placement, Size, place
 from hidl_cli.mpi import Library
 from hidl_cli.runs.load import load_workload
-from hidl_cli.runs.parameters import resolve
+from hidl_cli.runs.parameters import points, resolve
 from hidl_cli.runs.plan import Baseline, Plan
 from hidl_cli.runs.planning import Choices, can_be_copied, make_plan
-from hidl_cli.runs.workload import Value, Workload
+from hidl_cli.runs.workload import Value, Workload, holds
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
@@ -30,8 +30,8 @@ from hidl_cli.tuning.layers import Layer, Setting, effective
 class Request:
     """What ``hidl run`` was asked for; None: the default.
 
-    ``assignments`` (``--set``) and ``tuning`` (``--mv2``) are words of the form ``NAME=VALUE``. ``hypothetical``: the
-    plan is only looked at, so that the stack need not be installed.
+    ``assignments`` (``--set``) and ``tuning`` (``--mv2``) are words of the form ``NAME=VALUE``, ``matrix`` of the form
+    ``NAME=VALUE,VALUE``. ``hypothetical``: the plan is only looked at, so that the stack need not be installed.
     """
 
     workload: str
@@ -41,6 +41,8 @@ class Request:
     threads: int | None = None
     assignments: Sequence[str] = ()
     tuning: Sequence[str] = ()
+    matrix: Sequence[str] = ()
+    stack: str | None = None
     scale: str | None = None
     repeat: int | None = None
     target: float | None = None
@@ -65,7 +67,17 @@ def prepare(request: Request) -> Plan:
         raise UsageError(
             f"workload {workload.name} does not say how it scales", hint="leave --scale out, or add `scaling` to it"
         )
+    if request.scale and request.matrix:
+        raise UsageError(
+            "--scale and --matrix exclude each other", hint="compare at one size, and then see how the best one scales"
+        )
     unit, sizes = _sizes(request, site)
+    least = workload.overhead_ranks + 1
+    if min(placement.ranks for _, placement in sizes) < least:
+        raise UsageError(
+            f"workload {workload.name} needs {least} ranks or more: {least - 1} of them do not compute",
+            hint=f"--ranks-per-node {least}, or a --scale that begins with {least} ranks",
+        )
     if request.baseline == "copies" and not can_be_copied(unit, sizes):
         raise UsageError("--baseline copies needs a study of nodes that begins with 1", hint="--scale nodes=1,2,4")
     choices = _choices(request, site, workload)
@@ -73,7 +85,7 @@ def prepare(request: Request) -> Plan:
         choices,
         unit=unit,
         sizes=sizes,
-        repetitions=request.repeat or (5 if request.scale else 1),
+        repetitions=request.repeat or (5 if request.scale or request.matrix else 1),
         asked=request.asked,
         target=request.target or (workload.scaling.target if workload.scaling else None),
         baseline=request.baseline,
@@ -86,7 +98,8 @@ def prepare(request: Request) -> Plan:
 
 def _choices(request: Request, site: Site, workload: Workload) -> Choices:
     parameters = resolve(workload, request.assignments)
-    stack = load_stack(stack_for(workload, parameters))
+    matrix = points(workload, request.matrix)
+    stack = load_stack(request.stack or stack_for(workload, *({**parameters, **point} for point in matrix)))
     installed = _installation(request, site, stack.name)
     own = Library(stack.name, stack.mpi, version=installed.version_of(stack.mpi), prefix=str(installed.prefix))
     library = library_for(site, own, request.mpi)
@@ -99,15 +112,18 @@ def _choices(request: Request, site: Site, workload: Workload) -> Choices:
         library=library,
         launcher=launcher(launcher_for(site, library, request.launcher)),
         tuning=_tuning(request, site, stack, workload, library),
+        matrix=matrix,
     )
 
 
-def stack_for(workload: Workload, parameters: Mapping[str, Value]) -> str:
-    """The first stack of the workload whose conditions the parameters meet; ``InvalidInput`` where none is."""
+def stack_for(workload: Workload, *parameters: Mapping[str, Value]) -> str:
+    """The first stack of the workload whose conditions all of ``parameters`` meet; ``InvalidInput`` where none is."""
     for choice in workload.stacks:
-        if all(parameters.get(name) == value for name, value in choice.when.items()):
+        if all(holds(choice.when, each) for each in parameters):
             return choice.stack
-    raise InvalidInput(f"no stack of workload {workload.name} serves these parameters", hint="see its `stacks`")
+    raise InvalidInput(
+        f"no stack of workload {workload.name} serves these parameters", hint="see its `stacks`, or name one: --stack"
+    )
 
 
 def _installation(request: Request, site: Site, stack: str) -> Installation:

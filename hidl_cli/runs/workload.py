@@ -3,14 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hidl_cli.inputs.fields import EnvironmentVariable, Identifier, Module, Name, Scalar, Strict
+from hidl_cli.inputs.fields import EnvironmentVariable, Identifier, Module, Name, NonNegative, Scalar, Strict
 from hidl_cli.mpi import Family
 
 Value = Scalar
+
+#: Who can read metrics from a program's output (``hidl_cli.runs.parsers``).
+Parser = Literal["omb", "horovod-synthetic"]
 
 
 class Program(Strict):
@@ -22,6 +26,20 @@ class Program(Strict):
     command: Annotated[list[str], Field(min_length=1)] | None = Field(
         None, description="argv of any other program; the world's size is checked by a launch of its own before it"
     )
+    arguments: list[str] | None = Field(
+        None,
+        description="the words after it, in which {name} stands for a parameter's value and {name?word} for a word "
+        "that is left out where the parameter is false, 0 or empty; null: --name=value for every parameter",
+    )
+    parser: Parser | None = Field(
+        None, description="who reads the metrics from what it prints; null: it writes them to $HIDL_METRICS"
+    )
+
+
+class Alternative(Program):
+    """Another program for the same workload, started where the parameters have the values in `when`."""
+
+    when: Annotated[dict[str, Value], Field(min_length=1)] = Field(description="parameter -> value")
 
 
 class Parameter(Strict):
@@ -71,12 +89,29 @@ class Workload(Strict):
     title: str = Field(description="what it does, in one line")
     extends: str | None = Field(None, description="another workload whose keys hold where this file gives none")
     program: Program = Field(description="what is started on every rank")
+    alternatives: list[Alternative] = Field(
+        default_factory=list, description="the first whose `when` holds is started in the place of `program`"
+    )
     stacks: Annotated[list[StackChoice], Field(min_length=1)] = Field(
         description="the first whose `when` holds is used"
     )
     parameters: dict[Identifier, Parameter] = Field(default_factory=dict, description="what `--set` may change")
     metrics: dict[Identifier, Metric] = Field(default_factory=dict, description="what the program yields")
+    overhead_ranks: NonNegative = Field(
+        0,
+        description="ranks of each launch that do no work of their own, such as Dask's scheduler and client: a launch "
+        "needs one more rank than these, and efficiency is held against the others, the workers",
+    )
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="run-time variables that suit it, for each MPI family that reads them"
     )
     scaling: Scaling | None = Field(None, description="how it scales; null: it is not meant to")
+
+    def program_for(self, parameters: Mapping[str, Value]) -> Program:
+        """The program that is started for these values of all parameters."""
+        return next((other for other in self.alternatives if holds(other.when, parameters)), self.program)
+
+
+def holds(when: Mapping[str, Value], parameters: Mapping[str, Value]) -> bool:
+    """Have the parameters the values in ``when``?"""
+    return all(parameters.get(name) == value for name, value in when.items())

@@ -47,6 +47,37 @@ def mpi_is_installed(data: Mapping[str, Any]) -> Iterator[Fault]:
         )
 
 
+def libraries_exist(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """hidl's own libraries are those that it ships, each given once."""
+    from hidl_cli.stack import own_wheel
+
+    given, shipped = data.get("libraries"), own_wheel.libraries()
+    names = given if isinstance(given, list) else []
+    for index, name in enumerate(names):
+        path = ("libraries", index)
+        if isinstance(name, str) and name not in shipped:
+            message = f"hidl ships no library called `{clipped(name)}`"
+            yield Fault(path, message, one_of(shipped), nearest(name, shipped))
+        elif name in names[:index]:
+            yield Fault(path, f"`{clipped(str(name))}` is given twice", "each library once")
+
+
+def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is fetched has a hash, and what a build depends on is among the packages."""
+    packages = mapping(data, "packages")
+    for number, build in enumerate(data["builds"] if isinstance(data.get("builds"), list) else []):
+        source = mapping(build, "source") if isinstance(build, Mapping) else {}
+        if source.get("pypi") and not source.get("sha256"):
+            yield Fault(("builds", number, "source"), "what is fetched needs its `sha256`", "64 hexadecimal digits")
+        if source.get("any_version") and source.get("sha256"):
+            yield Fault(("builds", number, "source"), "a file of any version has no `sha256`", "one of the two")
+        against = build.get("against") if isinstance(build, Mapping) else None
+        for place, name in enumerate(against if isinstance(against, list) else []):
+            if isinstance(name, str) and name not in packages:
+                message = f"`{clipped(name)}` is not among `packages`"
+                yield Fault(("builds", number, "against", place), message, one_of(packages), nearest(name, packages))
+
+
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Each MPI family reads the variables that are set for it, and their values fit."""
     if data.get("tuning"):
@@ -57,5 +88,8 @@ def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 #: What a stack's file must satisfy.
 RULES = Rules(
-    "stack", Stack, (names_and_specifiers, mpi_is_installed, tuning), appended=frozenset({("verify", "imports")})
+    "stack",
+    Stack,
+    (names_and_specifiers, mpi_is_installed, libraries_exist, builds, tuning),
+    appended=frozenset({("verify", "imports"), ("verify", "modules"), ("libraries",), ("builds",), ("advisories",)}),
 )

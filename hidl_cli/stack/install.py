@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from hidl_cli import __version__, documents
 from hidl_cli.errors import BuildFailed, MissingPrecondition
 from hidl_cli.stack import installation, lock, own_wheel
+from hidl_cli.stack.builds import planned
 from hidl_cli.stack.installation import CURRENT, MANIFEST, Installation
 from hidl_cli.stack.lock import Choice, Lock
 from hidl_cli.stack.plan import InstallPlan
@@ -43,13 +44,17 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be installed: a stack, for a site, below a root; ``locked`` forbids to make a new lock."""
+    """What is to be installed: a stack, for a site, below a root; ``locked`` forbids to make a new lock.
+
+    ``sources``: archives that the user names, by the build that they are for.
+    """
 
     site: Site
     stack: Stack
     root: Path
     locked: bool = False
     offline: bool = False
+    sources: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def stack_directory(self) -> Path:
@@ -88,6 +93,7 @@ def draft(order: Order) -> Draft:
 def preview(order: Order) -> dict[str, Any]:
     """What ``install`` would do with the order, as part of a JSON document; nothing is touched, no secret is shown."""
     from hidl_cli.stack import verify
+    from hidl_cli.stack.builds import building
     from hidl_cli.stack.pip_settings import redact
     from hidl_cli.stack.providers import provider_for
 
@@ -107,6 +113,7 @@ def preview(order: Order) -> dict[str, Any]:
         "site": order.site.name,
         "stack": order.stack.name,
         "action": action,
+        "builds": building.preview(plan) if plan and commands else [],
         "passed_over": [{"file": str(lock.file), "reason": lock.reason} for lock in planned.choice.passed_over],
         "plan": plan.to_json() if plan else None,
         "steps": [
@@ -159,8 +166,11 @@ def _plan(order: Order, target: Target, chosen: Lock, file: Path) -> InstallPlan
         target=target,
         lock=chosen,
         lock_origin=file,
-        own=(own_wheel.workloads(),),
+        own=(own_wheel.workloads(), *map(own_wheel.library, order.stack.libraries)),
         imports=tuple(order.stack.verify.imports),
+        verify_modules=tuple(order.stack.verify.modules),
+        builds=planned.plan(order.stack.builds, chosen, order.root, order.sources),
+        advisories=tuple(advisory.model_dump() for advisory in order.stack.advisories),
         offline=order.offline,
     )
 
@@ -195,21 +205,26 @@ def _published(plan: InstallPlan | None) -> Installation | None:
 def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
     """Fill the prefix, verify it, and make it count by its manifest."""
     from hidl_cli.stack import verify
+    from hidl_cli.stack.builds import building
     from hidl_cli.stack.providers import provider_for
 
     provider = provider_for(order.site)
     for note in provider.notes:
         progress.say(note)
+    for advisory in plan.advisories:
+        progress.say(f"{advisory['id']}: {advisory['text']}")
     for wheel in plan.own:
         if not wheel.file.is_file():
             with progress.step(f"build {wheel.name} {wheel.version}"):
                 own_wheel.build(wheel)
     if order.offline:
         _refuse_what_is_missing(plan, provider, progress)
+    log = _new_log(plan)
+    builder = building.Builder(plan, provider, log, progress)
+    prepared = builder.prepare()
     discard(plan.prefix)
     plan.prefix.mkdir(parents=True)
     documents.write_text(plan.lock_file, plan.lock.text())
-    log = _new_log(plan)
     rendered: list[Activation] = []
 
     def render() -> None:
@@ -224,6 +239,8 @@ def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
                 provider.run(step, log)
         with progress.step(last.title, log):
             provider.run(last, log, meanwhile=render)
+        for build in prepared:
+            builder.install(build)
         with progress.step(verify.step(plan).title):
             checks = verify.run(plan, log)
         return _complete(plan, rendered[0], checks)

@@ -121,8 +121,10 @@ def find(site: Site, stack: str, *, root: Path) -> Installation:
     installation = at(prefix)
     if installation is None:
         raise MissingPrecondition(f"the installation {prefix} is damaged: it has no valid manifest", hint=again)
-    for wheel in (own_wheel.workloads(),):
-        if installation.manifest["own"].get(wheel.name, {}).get("digest") != wheel.digest:
+    held = installation.manifest["own"]
+    libraries = (own_wheel.library(name) for name in own_wheel.libraries() if name in held)
+    for wheel in (own_wheel.workloads(), *libraries):
+        if held.get(wheel.name, {}).get("digest") != wheel.digest:
             raise MissingPrecondition(
                 f"the installation {prefix} holds the {wheel.name} of another hidl than this one",
                 hint=f"{again}; the lock stays the same",

@@ -36,6 +36,17 @@ def workloads() -> OwnWheel:
     return describe("hidl-workloads", source, version_file=source / "__init__.py")
 
 
+def libraries() -> tuple[str, ...]:
+    """The names of the libraries that hidl ships, each a distribution of its own in ``libs/<name>``."""
+    return tuple(sorted(file.parent.name for file in (paths.shipped() / "libs").glob("*/pyproject.toml")))
+
+
+def library(name: str) -> OwnWheel:
+    """One of ``libraries()``; its package is ``libs/<name>/<name>``. Raises ``HidlError`` where it is not whole."""
+    source = paths.shipped() / "libs" / name
+    return describe(name, source, version_file=source / name / "__init__.py")
+
+
 def describe(name: str, source: Path, *, version_file: Path) -> OwnWheel:
     """The wheel of the distribution ``name`` in the directory ``source``, without building it.
 

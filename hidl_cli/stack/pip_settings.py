@@ -72,6 +72,19 @@ def uv_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]
     return {names[0]: value for names, value in wanted.items() if value and not any(name in environ for name in names)}
 
 
+def pip_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that tell pip the same, for what uv cannot do."""
+    index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or sources.index_url
+    wanted = {
+        "PIP_INDEX_URL": index,
+        "PIP_EXTRA_INDEX_URL": " ".join(sources.extra_index_urls),
+        "PIP_FIND_LINKS": " ".join(_url(link) for link in sources.find_links),
+        "PIP_CERT": sources.cert,
+        "PIP_NO_INDEX": "1" if sources.no_index and index == sources.index_url else None,
+    }
+    return {name: value for name, value in wanted.items() if value}
+
+
 def uv_flags(sources: Sources, environ: Mapping[str, str]) -> list[str]:
     """The options that tell uv what no variable can."""
     chosen = any(name in environ for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hidl_cli.errors import InvalidInput
+from hidl_cli.stack.builds.planned import PlannedBuild
 from hidl_cli.stack.lock import Lock
 from hidl_cli.stack.own_wheel import OwnWheel
 from hidl_cli.stack.target import Target
@@ -20,8 +22,9 @@ _UNUSABLE = (":", "$", "\n", "\r", "\0")
 class InstallPlan:
     """One stack on one site, as it is to be installed below ``root``.
 
-    ``lock_origin`` is the file of the lock, ``own`` hidl's own wheels, ``imports`` the modules that the verification
-    imports. Another lock or another hidl gives another ``id``, so what is in a prefix never changes.
+    ``lock_origin`` is the file of the lock, ``own`` hidl's own wheels, ``builds`` what is compiled, ``imports`` the
+    modules that the verification imports, ``verify_modules`` those whose checks it makes. Another lock, another build
+    or another hidl gives another ``id``, so what is in a prefix never changes.
     """
 
     site: str
@@ -33,6 +36,9 @@ class InstallPlan:
     lock_origin: Path
     own: tuple[OwnWheel, ...]
     imports: tuple[str, ...]
+    verify_modules: tuple[str, ...] = ()
+    builds: tuple[PlannedBuild, ...] = ()
+    advisories: tuple[Mapping[str, Any], ...] = ()
     offline: bool = False
 
     def __post_init__(self) -> None:
@@ -45,8 +51,9 @@ class InstallPlan:
 
     @property
     def id(self) -> str:
-        """A short hash of the lock's body and of hidl's own wheels."""
+        """A short hash of the lock's body, of hidl's own wheels and of what is built."""
         parts = [self.lock.digest, *(f"{wheel.name} {wheel.digest}" for wheel in self.own)]
+        parts += [f"build {build.name} {build.digest}" for build in self.builds]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
     @property
@@ -78,6 +85,9 @@ class InstallPlan:
             "lock": {"file": str(self.lock_origin), "digest": self.lock.digest},
             "packages": {package.name: package.version for package in self.lock.packages},
             "own": {wheel.name: {"version": wheel.version, "digest": wheel.digest} for wheel in self.own},
+            "builds": [build.to_json() for build in self.builds],
             "imports": list(self.imports),
+            "verify_modules": list(self.verify_modules),
+            "advisories": [dict(advisory) for advisory in self.advisories],
             "offline": self.offline,
         }

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hidl_cli.inputs.fields import EnvironmentVariable, Module, Name, Scalar, Strict
+from hidl_cli.inputs.fields import EnvironmentVariable, FileName, Module, Name, Scalar, Sha256, Strict
 from hidl_cli.mpi import Family
 
 
@@ -15,6 +15,65 @@ class Verify(Strict):
 
     imports: list[Module] = Field(
         default_factory=list, description="Python modules that each rank must be able to import"
+    )
+    modules: list[Module] = Field(
+        default_factory=list,
+        description="modules whose `checks(communicator)` every rank calls after the imports, such as "
+        "hidl_workloads.verify_horovod; they yield what they found",
+    )
+
+
+class Advisory(Strict):
+    """What people who install a stack should know, such as a vulnerability of one of its packages."""
+
+    id: Annotated[str, Field(min_length=1)] = Field(description="its name, such as CVE-2024-10190")
+    text: Annotated[str, Field(min_length=1)] = Field(
+        description="what is the matter, and what the stack does about it"
+    )
+    url: str | None = Field(None, description="where more is said")
+
+
+class Source(Strict):
+    """The source archive of a build: fetched from the package index, or a file that the user has."""
+
+    file: FileName = Field(description="the archive's file name; it is looked for in $HIDL_SOURCES and below the root")
+    sha256: Sha256 | None = Field(None, description="the archive's SHA-256; needed for what is fetched")
+    pypi: str | None = Field(None, description="the project on the package index that hidl fetches the file from")
+    homepage: str | None = Field(None, description="where people get the file that hidl cannot fetch")
+    any_version: bool = Field(
+        False, description="a file of another version serves as well: the build's `version` in `file` stands for any"
+    )
+
+
+class Build(Strict):
+    """Something that is compiled against the stack, after its wheels are in."""
+
+    name: Name = Field(description="what is built; for the kind wheel, the distribution's name")
+    version: Annotated[str, Field(min_length=1)] = Field(description="its version")
+    kind: Literal["wheel", "autotools"] = Field(
+        "wheel",
+        description="how it is built, and what comes of it; autotools: by ./configure, make and make install",
+    )
+    source: Source = Field(description="its source archive")
+    patches: str | None = Field(
+        None, description="a folder below recipes/patches (or the user's patches) whose *.patch are applied in order"
+    )
+    environment: dict[EnvironmentVariable, str] = Field(default_factory=dict, description="variables for the build")
+    requires: dict[str, str] = Field(
+        default_factory=dict, description="packages that only the build needs -> version specifier; not in the stack"
+    )
+    programs: list[str] = Field(default_factory=list, description="programs that must be on PATH, such as c++ and make")
+    against: list[str] = Field(
+        default_factory=list, description="the stack's packages whose versions the product depends on"
+    )
+    configure: list[str] = Field(
+        default_factory=list, description="for the kind autotools: arguments of configure, such as CC=mpicc"
+    )
+    link_programs: str | None = Field(
+        None, description="for the kind autotools: a folder of the prefix whose programs get links in bin"
+    )
+    memory_per_job_gib: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="GiB that one compiler process takes; jobs are limited by the free memory"
     )
 
 
@@ -28,6 +87,11 @@ class Stack(Strict):
     packages: Annotated[dict[str, str], Field(min_length=1)] = Field(
         description="package name -> version specifier (PEP 440; empty: any version)"
     )
+    libraries: list[Name] = Field(
+        default_factory=list, description="hidl's own libraries (the directories in libs/) that are installed too"
+    )
+    builds: list[Build] = Field(default_factory=list, description="what is compiled against the stack, in this order")
+    advisories: list[Advisory] = Field(default_factory=list, description="what to know before using it")
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="run-time variables that suit the stack, for each MPI family that reads them"
     )

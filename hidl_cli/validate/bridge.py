@@ -23,6 +23,7 @@ from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.follow import Watch
 from hidl_cli.runs.judging import Conclusion
+from hidl_cli.runs.load import load_workload
 from hidl_cli.runs.plan import Plan, plan_of
 from hidl_cli.runs.prepare import Request, prepare
 from hidl_cli.schedulers import local, lsf, slurm
@@ -89,7 +90,7 @@ class Wish:
 def plan(place: Place, wish: Wish) -> Plan:
     """The launch plan of the wish; raises what ``prepare`` raises."""
     site = load_site(place.site)
-    size = scale(site, place.partition, wish.scale)
+    size = scale(site, place.partition, wish.scale).with_overhead(load_workload(wish.workload).overhead_ranks)
     if wish.study and size.study is None:
         raise UsageError(
             f"scale {wish.scale} has nothing smaller to be compared with", hint="leave it out of the study's scales"

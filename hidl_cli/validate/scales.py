@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hidl_cli.errors import UsageError
 from hidl_cli.site.schema import NodeType, Site
@@ -20,7 +20,8 @@ LARGE = NAMES[4:]
 class Scale:
     """``nodes`` nodes with ``ranks_per_node`` ranks on each; ``fullest``: as many as fill a node.
 
-    ``least``: the fewest nodes that the partition admits, from which studies start.
+    ``least``: the fewest nodes that the partition admits, from which studies start. ``overhead``: ranks of each launch
+    that do no work of their own, such as Dask's scheduler and client.
     """
 
     name: str
@@ -28,13 +29,28 @@ class Scale:
     ranks_per_node: int
     fullest: int
     least: int = 1
+    overhead: int = 0
 
     @property
     def study(self) -> str | None:
         """The sizes of a scaling study up to here, as ``hidl run --scale`` takes them; None: there is none."""
         if self.nodes > 1:
             return f"nodes={self.least},{self.nodes}" if self.nodes > self.least else None
-        return f"ranks=1,{self.ranks_per_node}" if self.ranks_per_node > 1 else None
+        one = 1 + self.overhead
+        return f"ranks={one},{self.ranks_per_node}" if self.ranks_per_node > one else None
+
+    def with_overhead(self, ranks: int) -> Scale:
+        """The same for a workload of which so many ranks of each launch do no work of their own.
+
+        They come on top where a node would not hold two that do, so that a study finds something to compare.
+        """
+        if not ranks:
+            return self
+
+        def grown(each: int) -> int:
+            return each if each > ranks + 1 else each + ranks
+
+        return replace(self, ranks_per_node=grown(self.ranks_per_node), fullest=grown(self.fullest), overhead=ranks)
 
 
 def offered(site: Site, partition: str | None = None) -> dict[str, Scale]:

@@ -1,13 +1,11 @@
-"""``--set``: from words to values to arguments."""
+"""``--set`` and ``--matrix``: from words to values."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.runs.parameters import arguments, resolve
+from hidl_cli.runs.parameters import points, resolve
 from hidl_cli.runs.workload import Workload
 
 
@@ -61,15 +59,33 @@ def test_every_fault_is_told_at_once(workload: Workload) -> None:
     assert findings[6].expected == "name=value"
 
 
-@given(st.text(st.characters(exclude_characters="\0")))
-def test_text_becomes_one_argument_letter_by_letter(workload: Workload, text: str) -> None:
-    assert arguments({"note": resolve(workload, [f"note={text}"])["note"]}) == [f"--note={text}"]
-
-
 def test_a_nul_is_refused(workload: Workload) -> None:
     with pytest.raises(InvalidInput):
         resolve(workload, ["note=a\0b"])
 
 
-def test_booleans_are_written_in_lower_case() -> None:
-    assert arguments({"shuffle": True, "batch": 8}) == ["--shuffle=true", "--batch=8"]
+def test_a_matrix_is_every_combination_the_last_name_changing_quickest(workload: Workload) -> None:
+    assert points(workload, ["framework=torch,tensorflow", "batch=2,4"]) == [
+        {"framework": "torch", "batch": 2},
+        {"framework": "torch", "batch": 4},
+        {"framework": "tensorflow", "batch": 2},
+        {"framework": "tensorflow", "batch": 4},
+    ]
+
+
+def test_no_matrix_is_one_point_without_parameters(workload: Workload) -> None:
+    assert points(workload, []) == [{}]
+
+
+def test_every_fault_of_a_matrix_is_told_at_once(workload: Workload) -> None:
+    words = ["batch=2,many", "bacth=1,2", "rate=1", "shuffle", "framework=torch,torch", "batch=1,2"]
+    with pytest.raises(InvalidInput) as caught:
+        points(workload, words)
+    assert [finding.message for finding in caught.value.findings] == [
+        "--matrix batch: 'many' is not valid",
+        "--matrix bacth: there is no such parameter",
+        "--matrix 'rate=1' does not compare",
+        "--matrix 'shuffle' has no '='",
+        "--matrix 'framework=torch,torch' does not compare",
+        "--matrix batch: it is given twice",
+    ]

@@ -294,3 +294,39 @@ def test_results_that_cannot_be_kept_harm_no_run(hidl: Hidl) -> None:
 def test_logs_print_what_the_program_printed(hidl: Hidl) -> None:
     hidl.json("run", "toy")
     assert hidl("logs").stdout == "rank 0 of 1 here\n"
+
+
+def test_a_matrix_is_measured_in_turn_and_ranked(hidl: Hidl) -> None:
+    """Every combination of its words is a step, and the store tells them apart."""
+    document = hidl.json(
+        "run", "toy", "--ranks-per-node", "2", "--matrix", "efficiency=1,0.5", "note=a,b", "--repeat", "3"
+    )
+    assert [step["parameters"] for step in document["steps"][:4]] == [
+        {"efficiency": efficiency, "note": note} for efficiency in (1.0, 0.5) for note in ("a", "b")
+    ]
+    ranking = document["verdict"]["ranking"]
+    assert [round(entry["relative"], 1) for entry in ranking["entries"]] == [1.0, 1.0, 0.5, 0.5]
+    series = {
+        sample.series for sample in Store(hidl.runs.parent / "results.sqlite").samples() if sample.metric == "rate"
+    }
+    assert len(series) == 4
+
+
+def test_a_matrix_and_a_scaling_study_are_not_one_run(hidl: Hidl) -> None:
+    completed = hidl("run", "toy", "--matrix", "note=a,b", "--scale", "1,2")
+    assert (completed.returncode, "exclude each other" in completed.stderr) == (2, True)
+
+
+def test_an_alternative_is_started_where_its_condition_holds(hidl: Hidl) -> None:
+    """The other program gets the words that its file says, and no others."""
+    show = {"command": ["echo"], "arguments": ["{note}", "{silent?--quiet}", "{fail?--fail}"], "when": {"silent": True}}
+    hidl.add_workload("either", "toy.py", parameters=PARAMETERS, alternatives=[show])
+    script = hidl("run", "either", "--set", "silent=true", "--set", "note=a b", "--dry-run").stdout
+    assert "echo 'a b' --quiet\n" in script
+
+
+def test_a_study_is_told_beside_the_earlier_ones_of_its_kind(hidl: Hidl) -> None:
+    for _ in range(3):
+        hidl("run", "toy", "--scale", "1,2", "--repeat", "1")
+    document = hidl.json("run", "toy", "--scale", "1,2", "--repeat", "1", status=11)
+    assert document["verdict"]["study"]["reference"].startswith("here before: 1.0")

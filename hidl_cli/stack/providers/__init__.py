@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.lock import Lock
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.schema import Stack
+    from hidl_cli.stack.schema import Build, Stack
     from hidl_cli.stack.target import Target
 
 
@@ -55,6 +55,18 @@ class Provider(Protocol):
 
     def steps(self, plan: InstallPlan) -> tuple[Step, ...]:
         """The commands that fill the plan's prefix; it does not exist yet. Nothing is touched."""
+        ...
+
+    def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> Step:
+        """The command that puts a build's source archive into ``directory``; ``wanted`` holds it, with its hash."""
+        ...
+
+    def build_tools(self, plan: InstallPlan, build: Build, directory: Path) -> Step:
+        """The command that installs what only the build needs into ``directory``, beside the stack."""
+        ...
+
+    def install_wheel(self, plan: InstallPlan, wheel: Path) -> Step:
+        """The command that adds a wheel that was built to the plan's prefix; nothing else changes there."""
         ...
 
     def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Stacks from wheels, by uv: a virtual environment that is filled from a lock. Nothing is compiled."""
+"""Stacks from wheels, by uv: a virtual environment that is filled from a lock. What is compiled is in ``builds``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hidl_cli.stack.providers import Step, log_command
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.schema import Stack
+    from hidl_cli.stack.schema import Build, Stack
     from hidl_cli.stack.target import Target
 
 # Where the machine's C library is newer, locks are made for the first of these, so that they serve older machines too.
@@ -133,6 +133,38 @@ class Wheels:
             ),
         )
 
+    def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> Step:
+        """See ``Provider``. uv fetches no source without building it, pip does."""
+        tools = [word for tool in ("pip", *_requirements(build.requires)) for word in ("--with", tool)]
+        python = ("--python", str(plan.target.interpreter))
+        options = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes")
+        pip = ("python", "-m", "pip", "download", *options, "--dest", str(directory), "-r", str(wanted))
+        flags = pip_settings.uv_flags(self.sources, self.environ)
+        return Step(
+            title=f"fetch {build.source.file}",
+            argv=(find_uv_bin(), "run", "--no-project", "--isolated", *flags, *python, *tools, "--", *pip),
+            variables={
+                **pip_settings.uv_variables(self.sources, self.environ),
+                **pip_settings.pip_variables(self.sources, self.environ),
+            },
+        )
+
+    def build_tools(self, plan: InstallPlan, build: Build, directory: Path) -> Step:
+        """See ``Provider``."""
+        into = ("--target", str(directory), "--python", str(plan.prefix / "bin" / "python"), "--only-binary", ":all:")
+        flags = (*pip_settings.uv_flags(self.sources, self.environ), *(("--offline",) if plan.offline else ()))
+        return Step(
+            title=f"install what builds {build.name}",
+            argv=(find_uv_bin(), "pip", "install", *flags, *into, *_requirements(build.requires)),
+            variables=pip_settings.uv_variables(self.sources, self.environ),
+        )
+
+    def install_wheel(self, plan: InstallPlan, wheel: Path) -> Step:
+        """See ``Provider``."""
+        into = ("--python", str(plan.prefix / "bin" / "python"))
+        argv = (find_uv_bin(), "pip", "install", "--no-deps", "--offline", *into, str(wheel))
+        return Step(f"install {wheel.name}", argv)
+
     def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See ``Provider``."""
         env = pip_settings.environment(step.variables, self.environ)
@@ -209,6 +241,10 @@ class Wheels:
             f"stack {stack.name} has no lock here and cannot be resolved offline; {what}",
             hint=f"run `hidl stack lock {stack.name}` once with a network, or put a lock beside the installations",
         )
+
+
+def _requirements(packages: Mapping[str, str]) -> list[str]:
+    return [f"{name}{spec.replace(' ', '')}" for name, spec in packages.items()]
 
 
 def _packages(pylock: str) -> tuple[Package, ...]:

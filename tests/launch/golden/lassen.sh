@@ -55,14 +55,20 @@ begin_step() { # title nodes form-of-a-line-of-the-host-file
 
 launch() { # number-of-ranks command...
     local status=0
+    run_ranks "$@" || status=$?
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
+}
+
+run_ranks() { # number-of-ranks command...
+    local status=0
     tell_program "$1"
     "${@:2}" < /dev/null &
     child=$!
     wait "$child" || status=$?
     child=
-    if ((status != 0)); then
-        finish FAILED "$status"
-    fi
+    return "$status"
 }
 
 tell_program() { # number-of-ranks

@@ -1,0 +1,48 @@
+"""Wheels, built by the project's own build backend against the stack that is there: no isolation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from uv import find_uv_bin
+
+from hidl_cli.errors import BuildFailed
+from hidl_cli.stack.providers import Step
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.builds.kinds import Workplace
+    from hidl_cli.stack.plan import InstallPlan
+    from hidl_cli.stack.providers import Provider
+
+
+class _Wheel:
+    """See ``Kind``. The product is a directory with one wheel in it."""
+
+    relocatable = True
+
+    def commands(self, place: Workplace) -> tuple[Step, ...]:
+        """See ``Kind``."""
+        options = ("--wheel", "--no-build-isolation", "--no-config", "--offline")
+        python = str(place.prefix / "bin" / "python")
+        argv = (
+            find_uv_bin(),
+            "build",
+            *options,
+            "--python",
+            python,
+            "--out-dir",
+            str(place.product),
+            str(place.source),
+        )
+        return (Step("build the wheel", argv),)
+
+    def installation(self, plan: InstallPlan, provider: Provider, product: Path) -> tuple[Step, ...]:
+        """See ``Kind``."""
+        wheels = sorted(product.glob("*.whl"))
+        if len(wheels) != 1:
+            raise BuildFailed(f"the build left {len(wheels)} wheels in {product}, not one")
+        return (provider.install_wheel(plan, wheels[0]),)
+
+
+KIND = _Wheel()

@@ -1,0 +1,129 @@
+"""A build as the plan of an installation knows it: everything that decides what comes of it, but for the machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hidl_cli import paths
+from hidl_cli.errors import InvalidInput, MissingPrecondition
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.lock import Lock
+    from hidl_cli.stack.schema import Build
+
+#: Raised where the code of a kind changes what comes of the same inputs.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A patch's file and the SHA-256 of its content."""
+
+    file: Path
+    digest: str
+
+
+@dataclass(frozen=True)
+class PlannedBuild:
+    """One build of a stack. ``source_digest`` is the SHA-256 of its archive, ``against`` package -> locked version.
+
+    ``archive``: the file that the user has, of a source that is not fetched; ``recipe`` then has its name and version.
+    """
+
+    recipe: Build
+    source_digest: str
+    archive: Path | None
+    patches: tuple[Patch, ...]
+    against: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """What is built."""
+        return self.recipe.name
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+        return self.recipe.version
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """All that decides what comes of it, but for the machine and its compilers."""
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "version": self.version,
+            "kind": self.recipe.kind,
+            "source": self.source_digest,
+            "patches": [patch.digest for patch in self.patches],
+            "environment": dict(self.recipe.environment),
+            "requires": dict(self.recipe.requires),
+            "against": dict(self.against),
+            **({"configure": list(self.recipe.configure)} if self.recipe.configure else {}),
+            **({"link_programs": self.recipe.link_programs} if self.recipe.link_programs else {}),
+        }
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the inputs."""
+        return hashlib.sha256(json.dumps(self.inputs, sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The build as part of a JSON document."""
+        patches = [{"file": patch.file.name, "sha256": patch.digest} for patch in self.patches]
+        source = {"file": self.recipe.source.file, "sha256": self.source_digest}
+        return {**self.inputs, "source": source, "patches": patches, "digest": self.digest}
+
+
+def plan(
+    recipes: Sequence[Build], lock: Lock, root: Path, given: Mapping[str, Path] | None = None
+) -> tuple[PlannedBuild, ...]:
+    """The stack's builds against what ``lock`` holds; sources that have no hash in the recipe are looked for.
+
+    ``given``: archives that were named for this installation, by the build's name.
+
+    Raises ``InvalidInput`` where patches are missing, ``MissingPrecondition`` where a source without a hash is.
+    """
+    return tuple(_planned(recipe, lock, root, (given or {}).get(recipe.name)) for recipe in recipes)
+
+
+def _planned(recipe: Build, lock: Lock, root: Path, given: Path | None) -> PlannedBuild:
+    from hidl_cli.stack.builds import sources
+
+    archive, digest = given, recipe.source.sha256
+    if given is not None or digest is None:
+        archive, recipe = sources.of_the_user(recipe, root, given)
+        digest = digest or sources.sha256(archive)
+    return PlannedBuild(
+        recipe=recipe,
+        source_digest=digest,
+        archive=archive,
+        patches=_patches(recipe),
+        against={name: _locked(lock, name) for name in recipe.against},
+    )
+
+
+def _patches(recipe: Build) -> tuple[Patch, ...]:
+    if recipe.patches is None:
+        return ()
+    places = (paths.user_config() / "patches", paths.SYSTEM_CONFIG / "patches", paths.shipped() / "recipes" / "patches")
+    folder = next((place / recipe.patches for place in places if (place / recipe.patches).is_dir()), None)
+    files = sorted(folder.glob("*.patch")) if folder else []
+    if not files:
+        raise InvalidInput(
+            f"the patches {recipe.patches} of {recipe.name} {recipe.version} are not there",
+            hint=f"they are looked for in {', '.join(str(place) for place in places)}",
+        )
+    return tuple(Patch(file, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files)
+
+
+def _locked(lock: Lock, name: str) -> str:
+    version = lock.version(name)
+    if version is None:
+        raise MissingPrecondition(f"the lock of stack {lock.stack} does not hold {name}, which a build depends on")
+    return version

@@ -1,0 +1,58 @@
+"""Dask on the ranks of one MPI world: the scheduler on rank 0, the client on rank 1, a worker on each other one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hidl_workloads.dask_apps.devices import take_turns
+from hidl_workloads.dask_apps.parameters import Common, Protocol
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Ranks that are no workers: the scheduler and the client.
+OVERHEAD = 2
+#: The rank of the client.
+CLIENT = 1
+_LOG_LENGTH = 1_000_000  # transfers of one run that a worker remembers
+
+
+def start(world: MPI.Comm, parameters: Common, threads: int) -> bool:
+    """Bring Dask up; every rank of ``world``, three or more, calls this, and only the client's call returns True.
+
+    The others' calls return False, once the client has called ``close``.
+    """
+    import dask
+
+    if parameters.device == "gpu":
+        take_turns(world, OVERHEAD)
+    dask.config.set({"distributed.admin.low-level-log-length": _LOG_LENGTH})
+    options: dict[str, Any] = {
+        "nthreads": threads,
+        "dashboard": False,
+        "dashboard_address": ":0",  # a port of its own for each job
+        "interface": parameters.interface or None,
+        "worker_class": "distributed.Worker",
+        "exit": False,
+    }
+    if parameters.protocol == "mpi":
+        import mpi4dask
+
+        is_client: bool = mpi4dask.initialize(world, **options)
+    else:
+        import dask_mpi
+
+        is_client = dask_mpi.initialize(comm=world, protocol="tcp", **options)
+    return is_client
+
+
+def close(protocol: Protocol) -> None:
+    """End the scheduler and the workers; the client calls this."""
+    if protocol == "mpi":
+        import mpi4dask
+
+        mpi4dask.shutdown()
+    else:
+        import dask_mpi
+
+        dask_mpi.send_close_signal()

@@ -1,0 +1,30 @@
+"""What a program of this package gives to the one that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+class WrongResult(Exception):
+    """A result is not what the data say that it must be."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Data in the workers' memory, and the work on them.
+
+    ``bytes`` are those of the data that each run works on; ``work`` is what is timed, and ``check`` raises
+    ``WrongResult`` for what it returned. The data stay there as long as this object does.
+    """
+
+    bytes: int
+    work: Callable[[], Any]
+    check: Callable[[Any], None]
+
+
+def agree(what: str, found: float, known: float, tolerance: float = 0.0) -> None:
+    """Raise ``WrongResult`` where ``found`` is further from ``known`` than ``tolerance`` (absolute)."""
+    if not abs(found - known) <= tolerance:  # NaN is wrong too
+        raise WrongResult(f"the result is wrong: {what} is {found!r}, and must be {known!r}")

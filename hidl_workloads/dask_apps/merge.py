@@ -1,0 +1,105 @@
+"""The merge of two data frames: all workers send rows to all others, so that equal keys meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hidl_workloads.arguments import number
+from hidl_workloads.dask_apps.devices import frames
+from hidl_workloads.dask_apps.job import Job, agree
+from hidl_workloads.dask_apps.parameters import Common, Device
+
+_ROW_BYTES = 16  # a key and a payload, 64-bit integers
+_WRAP = 2**64  # sums of such numbers are known modulo this
+
+
+@dataclass(frozen=True)
+class Parameters(Common):
+    """``chunk_size``: rows of each frame for each worker; ``frac_match``: the part of the rows that find a partner;
+    ``partitions``: those of each frame for each worker."""
+
+    chunk_size: int = number(1_000_000, least=1)
+    frac_match: float = number(0.3, least=0)
+    partitions: int = number(1, least=1)
+    shuffle: Literal["tasks", "p2p"] = "tasks"
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for a part that is more than all."""
+        if self.frac_match > 1:
+            raise ValueError(f"frac_match must be 1 or less, not {self.frac_match}")
+
+    @property
+    def rows(self) -> int:
+        """Rows of one partition, one at least."""
+        return max(1, self.chunk_size // self.partitions)
+
+    @property
+    def matches(self) -> int:
+        """Rows of one partition that find a partner."""
+        return round(self.rows * self.frac_match)
+
+
+def left(partition: int, parameters: Parameters) -> Any:
+    """A partition of the frame whose keys are 0, 1, 2, ... in all, those of each partition in disorder."""
+    keys = _numpy().arange(partition * parameters.rows, (partition + 1) * parameters.rows)
+    return _frame(keys, "left", 2 * keys + 1, partition, parameters.device)
+
+
+def right(partition: int, partitions: int, parameters: Parameters) -> Any:
+    """A partition of the other frame: every ``partitions``-th of the first keys of the left one, and others."""
+    np = _numpy()
+    matching = partition + partitions * np.arange(parameters.matches)
+    first = partitions * parameters.rows + partition * parameters.rows
+    keys = np.concatenate([matching, np.arange(first, first + parameters.rows - parameters.matches)])
+    return _frame(keys, "right", 3 * keys + 2, partitions + partition, parameters.device)
+
+
+def _frame(keys: Any, name: str, payload: Any, seed: int, device: Device) -> Any:
+    order = _numpy().random.default_rng(seed).permutation(len(keys))
+    return frames(device).DataFrame({"key": keys[order], name: payload[order]})
+
+
+def _numpy() -> Any:
+    import numpy
+
+    return numpy
+
+
+def make(client: Any, parameters: Parameters, workers: int) -> Job:
+    """Both frames on the workers; the work is their inner merge, left in the workers' memory."""
+    import dask
+    import dask.dataframe as dd
+    from distributed import wait
+
+    partitions = parameters.partitions * workers
+    numbers = list(range(partitions))
+    one = dd.from_map(left, numbers, parameters=parameters, meta=left(0, parameters).head(0))
+    other = dd.from_map(
+        right, numbers, partitions=partitions, parameters=parameters, meta=right(0, partitions, parameters).head(0)
+    )
+    one, other = dask.persist(one, other)
+    wait([one, other])
+    # Partitions of equal size on both sides: the library would else be free to send all of one frame to everyone.
+    merged = one.merge(other, on="key", how="inner", shuffle_method=parameters.shuffle, broadcast=False)
+
+    def work() -> Any:
+        found = merged.persist()
+        wait(found)
+        return found
+
+    def check(found: Any) -> None:
+        known = partitions * parameters.matches
+        keys = known * (known - 1) // 2  # they are 0, 1, 2, ...
+        agree("the number of matches", len(found), known)
+        sums = found.sum().compute()
+        for name, total in {"key": keys, "left": 2 * keys + known, "right": 3 * keys + 2 * known}.items():
+            agree(f"the sum of column {name}", int(sums[name]) % _WRAP, total % _WRAP)
+
+    return Job(2 * partitions * parameters.rows * _ROW_BYTES, work, check)
+
+
+if __name__ == "__main__":
+    from hidl_workloads.dask_apps.program import main
+
+    main("dask-merge", Parameters, make)

@@ -1,0 +1,169 @@
+"""How a program of this package runs: Dask comes up on all ranks, its client measures, and rank 0 reports."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hidl_workloads import arguments
+from hidl_workloads.dask_apps import cluster
+from hidl_workloads.dask_apps.devices import NoDevice, arrays
+from hidl_workloads.dask_apps.job import Job, WrongResult
+from hidl_workloads.dask_apps.parameters import Common
+from hidl_workloads.dask_apps.transfers import Transfers, gather, take
+from hidl_workloads.metrics import Metric, report
+from hidl_workloads.world import failure_ends_all_ranks
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+AnyParameters = TypeVar("AnyParameters", bound=Common)
+Make = Callable[[Any, AnyParameters, int], Job]
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the client saw: the seconds and the transfers of each timed run, the bytes of data that each worked on, and
+    those that all workers sent through MPI in all of them (None: no protocol of mpi4dask)."""
+
+    seconds: tuple[float, ...]
+    transfers: tuple[Transfers, ...]
+    bytes: int
+    by_mpi: int | None
+    versions: dict[str, str]
+
+
+def main(name: str, kind: type[AnyParameters], make: Make[AnyParameters]) -> None:
+    """Run the program with the parameters in ``sys.argv``; every rank calls this. A failure ends all ranks."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    with failure_ends_all_ranks():
+        least = cluster.OVERHEAD + 1
+        if world.size < least:
+            _refuse(world, f"{name}: Dask needs {least} ranks or more (scheduler, client, workers), not {world.size}")
+        try:
+            parameters = arguments.parse(kind, sys.argv[1:])
+        except ValueError as error:
+            _refuse(world, f"{name}: {error}")
+        try:
+            _run(world, name, parameters, make)
+        except (NoDevice, WrongResult) as error:
+            sys.exit(f"{name}: {error}")
+
+
+def _refuse(world: MPI.Comm, why: str) -> None:
+    """End all ranks for a reason that all of them know; rank 0 says it."""
+    if world.rank == 0:
+        sys.stderr.write(f"{why}\n")
+        sys.stderr.flush()
+    world.Barrier()  # the others' ends would drown what it says
+    sys.exit(1 if world.rank == 0 else 0)
+
+
+def _run(world: MPI.Comm, name: str, parameters: AnyParameters, make: Make[AnyParameters]) -> None:
+    threads = parameters.worker_threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # every start and stop would be told
+    if threads > 1:  # the threads of a worker share its cores: libraries that start their own would fight for them
+        os.environ |= dict.fromkeys(_THREADS, "1")
+    measured = None
+    if cluster.start(world, parameters, threads):
+        measured = _measure(world.size - cluster.OVERHEAD, parameters, make)
+        cluster.close(parameters.protocol)
+    measured = world.bcast(measured, cluster.CLIENT)
+    assert measured is not None
+    workers = world.size - cluster.OVERHEAD
+    if world.rank == 0:
+        took = median(measured.seconds)
+        print(
+            f"{name} over {parameters.protocol}, {workers} worker(s) of {threads} thread(s): {took:.3f} s", flush=True
+        )
+    report(
+        world,
+        program=name,
+        parameters=asdict(parameters),
+        versions=measured.versions,
+        metrics=figures(measured, workers),
+    )
+
+
+def _measure(workers: int, parameters: AnyParameters, make: Make[AnyParameters]) -> Measured:
+    """Make the data, do the work on them and check what comes out, on the client."""
+    import dask
+    import distributed
+    from dask.utils import parse_bytes
+
+    ignore = parse_bytes(parameters.ignore_size)
+    dask.config.set({"dataframe.backend": "cudf" if parameters.device == "gpu" else "pandas"})
+    seconds, transfers = [], []
+    with distributed.Client() as client:
+        client.wait_for_workers(workers)
+        job = make(client, parameters, workers)
+        data = set(client.futures)
+        result, before = None, _by_mpi(client, parameters)
+        for number in range(parameters.warmup + parameters.runs):
+            result = None
+            _forget(client, keep=data)
+            client.run(take)
+            start = time.perf_counter()
+            result = job.work()
+            if number < parameters.warmup:
+                before = _by_mpi(client, parameters)
+                continue
+            seconds.append(time.perf_counter() - start)
+            transfers.append(gather(client.run(take), ignore))
+        by_mpi = None if before is None else (_by_mpi(client, parameters) or 0) - before
+        job.check(result)
+        size = job.bytes
+        del result, job  # what the workers hold for the client goes before the client does
+    library = arrays(parameters.device)
+    versions = {"dask": dask.__version__, "distributed": distributed.__version__}
+    return Measured(tuple(seconds), tuple(transfers), size, by_mpi, {**versions, library.__name__: library.__version__})
+
+
+def _forget(client: Any, keep: set[Any]) -> None:
+    """Let the cluster forget all results but ``keep``: Dask computes nothing again that somebody still holds."""
+    gc.collect()
+    client.sync(asyncio.sleep, 0)  # what gave the results up has told the client's loop before this
+    if held := client.futures.keys() - keep:
+        raise RuntimeError(f"{len(held)} results of an earlier run are still held, so that the next would not compute")
+
+
+def _by_mpi(client: Any, parameters: Common) -> int | None:
+    """The bytes that all workers have sent through MPI so far."""
+    if parameters.protocol != "mpi":
+        return None
+    return sum(client.run(_sent_by_mpi).values())
+
+
+def _sent_by_mpi() -> int:
+    import mpi4dask
+
+    return int(mpi4dask.counters.mpi_bytes_sent)
+
+
+def figures(measured: Measured, workers: int) -> list[Metric]:
+    """The metrics. A GB is 10**9 bytes; throughput is that of the data worked on, not of what was sent."""
+    took = median(measured.seconds)
+    sent = [run.bytes for run in measured.transfers]
+    bandwidths = [run.bandwidth / 1e9 for run in measured.transfers if run.bandwidth is not None]
+    found = [
+        Metric("time", took, "s", measured.seconds),
+        Metric("throughput", measured.bytes / took / 1e9, "GB/s", [measured.bytes / s / 1e9 for s in measured.seconds]),
+        Metric("workers", workers, "workers", [workers]),
+        Metric("transferred", median(sent), "B", sent),
+    ]
+    if bandwidths:
+        found.append(Metric("transfer_bandwidth", median(bandwidths), "GB/s", bandwidths))
+    if measured.by_mpi is not None:
+        found.append(Metric("sent_by_mpi", measured.by_mpi, "B", [measured.by_mpi]))
+    return found

@@ -1,0 +1,84 @@
+"""The singular value decomposition of a tall and narrow matrix: a tree of QR decompositions over its blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hidl_workloads.arguments import number
+from hidl_workloads.dask_apps.devices import arrays
+from hidl_workloads.dask_apps.job import Job, agree
+from hidl_workloads.dask_apps.parameters import Common, Device
+
+_TOLERANCE = 1e-9  # of the largest singular value
+
+
+@dataclass(frozen=True)
+class Parameters(Common):
+    """``rows`` and ``columns`` of the matrix; ``chunk_size``: rows of one block."""
+
+    rows: int = number(200_000, least=1)
+    columns: int = number(100, least=1)
+    chunk_size: int = number(25_000, least=1)
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for blocks that are not taller than wide."""
+        if not self.columns <= min(self.rows, self.chunk_size):
+            raise ValueError(f"columns must be {min(self.rows, self.chunk_size)} or fewer, not {self.columns}")
+
+
+def block(low: int, high: int, rows: int, columns: int, device: Device) -> Any:
+    """Rows ``low`` to ``high`` of the matrix, whose singular values are ``columns``, ..., 2, 1.
+
+    It is the first columns of the orthogonal DCT-IV matrix (its element (i, j) is ``sqrt(2/n) cos(pi/n (i+1/2)(j+1/2))``
+    with n rows), each times its singular value.
+    """
+    xp = arrays(device)
+    i = xp.arange(low, high, dtype=xp.float64)[:, None] + 0.5
+    j = xp.arange(columns, dtype=xp.float64)[None, :]
+    return xp.sqrt(2.0 / rows) * xp.cos(xp.pi / rows * i * (j + 0.5)) * (columns - j)
+
+
+def make(client: Any, parameters: Parameters, workers: int) -> Job:
+    """The matrix on the workers; the work is all its singular values and vectors, left in the workers' memory."""
+    import dask
+    import dask.array as da
+    from distributed import wait
+
+    rows, columns, chunk, device = parameters.rows, parameters.columns, parameters.chunk_size, parameters.device
+    xp = arrays(device)
+    full, rest = divmod(rows, chunk)
+    # A last block that is wider than tall would have no QR of the form that the tree needs: the one before takes it.
+    chunks = (chunk,) * full + ((rest,) if rest else ())
+    if 0 < rest < columns:
+        chunks = (*chunks[:-2], chunk + rest)
+
+    def of(block_info: Any = None) -> Any:
+        low, high = block_info[None]["array-location"][0]
+        return block(low, high, rows, columns, device)
+
+    meta = xp.empty((0, 0), dtype=xp.float64)
+    x = da.map_blocks(of, chunks=(chunks, (columns,)), dtype=xp.float64, meta=meta).persist()
+    wait(x)
+    parts = da.linalg.svd(x)
+
+    def work() -> Any:
+        found = dask.persist(*parts)
+        wait(found)
+        return found
+
+    def check(found: Any) -> None:
+        u, s, v = found
+        known = xp.arange(columns, 0, -1, dtype=xp.float64)
+        limit = _TOLERANCE * columns
+        agree("the largest error of a singular value", float(abs(s.compute() - known).max()), 0.0, limit)
+        residual = abs((u * s) @ v - x).max().compute()
+        agree("the largest error of U S V", float(residual), 0.0, limit)
+
+    return Job(x.nbytes, work, check)
+
+
+if __name__ == "__main__":
+    from hidl_workloads.dask_apps.program import main
+
+    main("dask-svd", Parameters, make)

@@ -1,0 +1,70 @@
+"""The sum of a matrix and its transpose: every block but those of the diagonal meets one of another worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hidl_workloads.arguments import number
+from hidl_workloads.dask_apps.devices import arrays
+from hidl_workloads.dask_apps.job import Job, agree
+from hidl_workloads.dask_apps.parameters import Common, Device
+
+_MODULUS = 1021  # a prime: the matrix is far from symmetric, and its sum is exact in float64 below 2**53
+
+
+@dataclass(frozen=True)
+class Parameters(Common):
+    """``size``: rows and columns of the matrix; ``chunk_size``: those of its blocks."""
+
+    size: int = number(6000, least=2)
+    chunk_size: int = number(1000, least=1)
+
+
+def block(rows: slice, columns: slice, size: int, device: Device) -> Any:
+    """One block of the matrix whose element (i, j) is ``(i*size + j) mod 1021``."""
+    xp = arrays(device)
+    i = xp.arange(rows.start, rows.stop, dtype=xp.int64)[:, None]
+    j = xp.arange(columns.start, columns.stop, dtype=xp.int64)[None, :]
+    return ((i * size + j) % _MODULUS).astype(xp.float64)
+
+
+def known_sum(size: int) -> int:
+    """The sum over the matrix and its transpose."""
+    rounds, rest = divmod(size * size, _MODULUS)
+    return 2 * (rounds * (_MODULUS * (_MODULUS - 1) // 2) + rest * (rest - 1) // 2)
+
+
+def make(client: Any, parameters: Parameters, workers: int) -> Job:
+    """The matrix on the workers; the work is ``(x + x.T).sum()``."""
+    import dask.array as da
+    from distributed import wait
+
+    size, chunk, device = parameters.size, parameters.chunk_size, parameters.device
+    xp = arrays(device)
+    edges = (*range(0, size, chunk), size)
+    chunks = tuple(high - low for low, high in zip(edges, edges[1:], strict=False))
+
+    def of(block_info: Any = None) -> Any:
+        (low, high), (left, right) = block_info[None]["array-location"]
+        return block(slice(low, high), slice(left, right), size, device)
+
+    meta = xp.empty((0, 0), dtype=xp.float64)
+    x = da.map_blocks(of, chunks=(chunks, chunks), dtype=xp.float64, meta=meta).persist()
+    wait(x)
+    y = x + x.T
+    corner = slice(0, min(chunk, 8)), slice(max(0, size - 8), size)
+
+    def check(total: Any) -> None:
+        agree("the sum", float(total), known_sum(size))
+        # The sum does not tell whether the right blocks met: these elements do.
+        expected = block(*corner, size, device) + block(*corner[::-1], size, device).T
+        agree("the largest error in a corner", float(abs(y[corner].compute() - expected).max()), 0.0)
+
+    return Job(x.nbytes, lambda: y.sum().compute(), check)
+
+
+if __name__ == "__main__":
+    from hidl_workloads.dask_apps.program import main
+
+    main("dask-transpose", Parameters, make)

@@ -1,0 +1,14 @@
+"""What a verification finds: one ``Check`` for each thing that must hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that must hold, whether it does, and what was seen."""
+
+    name: str
+    ok: bool
+    detail: str

@@ -1,0 +1,52 @@
+"""Prove that ranks speak ``mpi://``: each sends messages to the next one, and gets them back as they were."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from hidl_workloads.findings import Check
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# Nothing, what travels at once, and what goes in pieces straight to its place (both limits are 128 KiB and 32 MiB).
+_SIZES = (0, 1000, 200_000, 40_000_000)
+_SECONDS = 60
+
+
+def checks(communicator: MPI.Comm) -> Iterator[Check]:
+    """The messages come back, and MPI carried them: not the socket, which serves where MPI does not."""
+    import mpi4dask
+
+    mpi4dask.transport.start(communicator)
+    asyncio.run(asyncio.wait_for(_exchange(communicator), _SECONDS))
+    counted = mpi4dask.counters.mpi_bytes_sent
+    mpi4dask.transport.stop()
+    detail = f"{len(_SIZES)} messages of up to {max(_SIZES):,} bytes there and back, {counted:,} bytes of them by MPI"
+    yield Check("mpi:// between ranks", counted > 2 * sum(_SIZES), detail)
+
+
+async def _exchange(communicator: MPI.Comm) -> None:
+    """Send to the next rank, while serving the one before. Raises ``ValueError`` for a message that was changed."""
+    from distributed.comm import connect, listen
+
+    async def echo(comm: Any) -> None:
+        for _ in _SIZES:
+            await comm.write(await comm.read())
+
+    listener = await listen("mpi://127.0.0.1:0", echo)
+    addresses = communicator.allgather(listener.contact_address)
+    comm = await connect(addresses[(communicator.rank + 1) % communicator.size])
+    for size in _SIZES:
+        sent = bytes([communicator.rank + 1]) * size
+        await comm.write({"sent": sent})
+        if (await comm.read()) != {"sent": sent}:
+            raise ValueError(f"a message of {size} bytes over mpi:// did not come back as it was sent")
+    # The others may not be ready yet, and are served by the very loop that waits here.
+    done = communicator.Ibarrier()
+    while not done.Test():
+        await asyncio.sleep(0.001)
+    await comm.close()
+    listener.stop()

@@ -1,0 +1,34 @@
+"""mpi4dask: an `mpi://` protocol for Dask's distributed, as a plug-in.
+
+`mpi4dask.initialize()` makes a cluster of the ranks of an MPI job, `mpi4dask.LocalMPICluster` one for a notebook. Below
+them, `mpi4dask.transport.start()` brings the transport up inside an MPI job; `distributed` finds `MPIBackend` through
+its entry point `distributed.comm.backends`. Without an MPI world, `mpi://` still works, over sockets alone.
+"""
+
+from __future__ import annotations
+
+from mpi4dask import configuration, transport
+from mpi4dask.backend import MPIBackend
+from mpi4dask.counters import counters
+from mpi4dask.errors import ConfigurationError, HandshakeError, Mpi4DaskError, NotStartedError, ProtocolError
+from mpi4dask.launch import initialize, shutdown
+from mpi4dask.local import ClusterFailed, LocalMPICluster
+
+__version__ = "0.1.0"
+
+configuration.add_defaults()
+
+__all__ = [
+    "ClusterFailed",
+    "ConfigurationError",
+    "HandshakeError",
+    "LocalMPICluster",
+    "MPIBackend",
+    "Mpi4DaskError",
+    "NotStartedError",
+    "ProtocolError",
+    "counters",
+    "initialize",
+    "shutdown",
+    "transport",
+]

@@ -1,0 +1,150 @@
+"""`distributed`'s view of a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from distributed.comm import CommClosedError
+from distributed.comm.core import Comm
+from distributed.comm.utils import from_frames, to_frames
+
+from mpi4dask.link import Link
+
+logger = logging.getLogger("mpi4dask")
+
+_NO_SHARDS = 1 << 62  # large frames are cut by the transport, so distributed need not
+_GPU_FAMILIES = ("cuda", "dask", "pickle", "error")
+
+
+class MPIComm(Comm):
+    """An authenticated connection; its data travels over MPI, or over the socket where the ends share no MPI job.
+
+    As with tcp://, `write` never waits for the peer, and buffers of a message must not be changed before it is sent.
+    A read that is cancelled has read nothing: the next one gets the message.
+    """
+
+    def __init__(self, link: Link, local_addr: str, peer_addr: str, deserialize: bool = True) -> None:
+        self._link = link
+        self._channel = link.channel
+        self._engine = link.engine
+        self._local_addr = local_addr
+        self._peer_addr = peer_addr
+        self._closed = False
+        super().__init__(deserialize=deserialize)
+        self._families = _GPU_FAMILIES if link.handshake.gpu_frames else None
+        self._finalizer = weakref.finalize(self, _abandon, link, f"{local_addr} to {peer_addr}")
+        self._finalizer.atexit = False
+
+    @property
+    def local_address(self) -> str:
+        return self._local_addr
+
+    @property
+    def peer_address(self) -> str:
+        return self._peer_addr
+
+    @property
+    def extra_info(self) -> dict[str, Any]:
+        """What carries the data: {"transport": "mpi" or "socket", ...} and, with TLS, the peer's certificate."""
+        info: dict[str, Any] = {"transport": "mpi" if self._engine is not None else "socket"}
+        cipher = self._link.transport.get_extra_info("cipher")
+        if cipher is not None:
+            info.update(cipher=cipher, peercert=self._link.transport.get_extra_info("peercert"))
+        return info
+
+    async def read(self, deserializers: Any = None) -> Any:
+        """The next message; raise CommClosedError where none will come."""
+        channel = self._channel
+        message = channel.first()
+        while message is None:
+            self._check_open()
+            if self._engine is not None:
+                self._engine.spin_for(channel)
+            if not channel.ready:
+                await channel.wait()
+            message = channel.first()
+        assert message.frames is not None
+        try:
+            result = await from_frames(
+                message.frames,
+                deserialize=self.deserialize,
+                deserializers=deserializers or self._families,
+                allow_offload=self.allow_offload,
+            )
+        except EOFError:
+            self.abort()
+            raise CommClosedError("aborted: the message was truncated") from None
+        except asyncio.CancelledError:
+            raise  # the message stays first in the inbox
+        except BaseException:
+            self._forget(message)
+            raise
+        self._forget(message)
+        return result
+
+    def _forget(self, message: Any) -> None:
+        if self._channel.first() is message:  # not so where the connection was aborted meanwhile
+            self._channel.pop()
+
+    async def write(self, msg: Any, serializers: Any = None, on_error: str = "message") -> int:
+        """Send a message and return its size in bytes; raise CommClosedError where the connection is closed."""
+        self._check_writable()
+        frames = await to_frames(
+            msg,
+            allow_offload=self.allow_offload,
+            serializers=serializers or self._families,
+            on_error=on_error,
+            context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
+            frame_split_size=_NO_SHARDS,
+        )
+        self._check_writable()
+        link = self._link
+        if self._engine is not None:
+            return self._engine.send(link.peer, self._channel, link.handshake.remote_channel, frames)
+        return link.send(frames)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CommClosedError(f"in {self}: this end is closed")
+        if self._channel.ended is not None:
+            reason = self._channel.ended
+            self._end()
+            raise CommClosedError(f"in {self}: {reason}") from reason
+
+    def _check_writable(self) -> None:
+        if self._closed or self._channel.ended is not None:
+            raise CommClosedError(f"in {self}: {self._channel.ended or 'this end is closed'}")
+
+    async def close(self) -> None:
+        """Send what waits, tell the peer, and hang up."""
+        if not self._closed:
+            self._end(hang_up=False)
+            await self._link.close()
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        if not self._closed:
+            self._end()
+
+    def _end(self, hang_up: bool = True) -> None:
+        self._closed = True
+        self._finalizer.detach()
+        self._channel.wake()
+        if hang_up:
+            self._link.abort()
+
+    def closed(self) -> bool:
+        """Whether nothing can be read or written any more."""
+        return self._closed or (self._channel.ended is not None and self._channel.first() is None)
+
+
+def _abandon(link: Link, name: str) -> None:
+    """A comm was collected while open, maybe in another thread."""
+    logger.warning("Closing a connection that nobody closed: %s", name)
+    hang_up: Callable[[], None] = link.abort
+    if not link.loop.is_closed():
+        link.loop.call_soon_threadsafe(hang_up)

@@ -1,0 +1,443 @@
+"""The progress engine: one per event loop, it moves everything that goes over MPI.
+
+Awake, it polls: in the loop's own turns, and inside `Comm.read` for as long as the loop has nothing else to do. With
+nothing to do it sleeps, which costs nothing, until a byte on one of its sockets wakes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import secrets
+import time
+from typing import Any
+
+from distributed.comm import CommClosedError
+
+from mpi4dask import framing, records
+from mpi4dask.buffers import Pool
+from mpi4dask.channel import Channel, Message
+from mpi4dask.configuration import Settings
+from mpi4dask.counters import counters
+from mpi4dask.errors import ProtocolError
+from mpi4dask.peer import Peer
+from mpi4dask.transfers import Incoming, Outgoing
+from mpi4dask.world import World
+
+logger = logging.getLogger("mpi4dask")
+
+YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
+PAUSE = 0.001
+SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find is counted as a rescue
+
+
+class Engine:
+    """Moves messages between this loop and other engines. All methods run in the loop's thread."""
+
+    def __init__(self, world: World, tag: int, loop: asyncio.AbstractEventLoop, settings: Settings) -> None:
+        from mpi4py import MPI
+
+        self.world = world
+        self.comm = world.comm
+        self.tag = tag
+        self.loop = loop
+        self.settings = settings
+        self.uid = secrets.randbits(63)
+        self.pool = Pool(settings.buffer_pool)
+        spin = settings.spin if settings.spin is not None else settings.spin_time * world.polling_pays
+        self.spin = spin
+        self.peers: dict[int, Peer] = {}
+        self._channels: dict[int, Channel] = {}
+        self._numbers = itertools.count(1)
+        self._slots = [bytearray(settings.eager_size) for _ in range(settings.eager_slots)]
+        self._views = [memoryview(slot) for slot in self._slots]
+        self._requests = [
+            self.comm.Recv_init([slot, MPI.BYTE], source=MPI.ANY_SOURCE, tag=tag) for slot in self._slots
+        ]
+        MPI.Prequest.Startall(self._requests)
+        self._head = 0
+        self._deferred: list[Incoming] = []
+        self._unflushed: dict[Peer, None] = {}
+        self._busy: dict[Peer, None] = {}
+        self._awake_for: dict[Peer, None] = {}
+        self._awake = False
+        self._idle_polls = 0
+        self._active_until = 0.0
+        self._tick_handle: asyncio.Handle | None = None
+        self._closed = False
+        self._ready: Any = getattr(loop, "_ready", None)
+        self._safety = loop.call_later(SAFETY, self._look)
+
+    # Connections
+
+    def meet(self, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> Peer:
+        """The peer of that name, new if it was not known."""
+        peer = self.peers.get(uid)
+        if peer is None:
+            size = min(eager_size, self.settings.eager_size)
+            peer = self.peers[uid] = Peer(self.comm, self.uid, uid, rank, tag, size, spins)
+        return peer
+
+    def new_number(self) -> int:
+        """A name for a connection, which is never used again."""
+        return next(self._numbers)
+
+    def open_channel(self, number: int, channel: Channel) -> None:
+        """From now on, what comes for this number goes to this inbox."""
+        channel.on_space = self._start_deferred
+        self._channels[number] = channel
+
+    def close_channel(self, number: int) -> None:
+        """Nobody reads this inbox any more; what still comes for it is received and dropped."""
+        channel = self._channels.pop(number, None)
+        if channel is not None:
+            channel.drop()
+            if self._deferred:
+                self._start_deferred()
+
+    def lose(self, peer: Peer) -> None:
+        """The peer's process has died: nothing of it is waited for any more."""
+        if peer.dead:
+            return
+        peer.dead = True
+        self.peers.pop(peer.uid, None)
+        for table in (self._unflushed, self._busy, self._awake_for):
+            table.pop(peer, None)
+        for outgoing in peer.outgoing.values():
+            outgoing.channel.gone()
+        self._deferred = [transfer for transfer in self._deferred if transfer.peer is not peer]
+        for incoming in peer.incoming:  # their tags stay taken: a piece may still be on its way to them
+            for request, _ in incoming.pending:
+                request.Cancel()
+        if peer.outgoing or peer.incoming or peer.in_flight:
+            _abandoned.append(peer)  # MPI may still look at its buffers
+        for link in list(peer.links):
+            link.peer_died()
+
+    # Sending
+
+    def send(self, peer: Peer, channel: Channel, remote: int, frames: list[Any]) -> int:
+        """Send a message; never waits. Return its size in bytes."""
+        if not self._awake:
+            self._poll()  # learn first who fell asleep while we did
+        limit = peer.eager_size - records.ENVELOPE.size - records.CONTROL_SIZE
+        layout = framing.lay_out(frames, limit)
+        if not layout.alone and layout.packed_size <= limit:
+            peer.put(records.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
+        else:
+            self._announce(peer, channel, remote, layout, limit)
+        self._flush_soon(peer)
+        counters.messages_sent += 1
+        counters.bytes_sent += layout.size
+        counters.mpi_bytes_sent += layout.size
+        return layout.size
+
+    def _announce(self, peer: Peer, channel: Channel, remote: int, layout: framing.Layout, limit: int) -> None:
+        number = next(self._numbers)
+        alone_size = sum(map(framing.length, layout.alone))
+        head = records.TRANSFER.pack(number, alone_size)
+        buffers = layout.alone
+        if layout.packed_size <= limit:
+            peer.put(records.LARGE, layout.nframes, remote, layout.packed_size, head, *layout.packed)
+        else:
+            buffers = [b"".join(layout.packed), *buffers]
+            peer.put(records.LARGE_APART, layout.nframes, remote, layout.packed_size, head)
+        channel.outgoing += 1
+        peer.outgoing[number] = Outgoing(buffers, layout.size, self.settings.chunk_size, peer.rank, channel)
+        counters.large_transfers_sent += 1
+
+    def send_close(self, peer: Peer, remote: int) -> None:
+        """Tell the peer that nothing more comes on this channel, behind all that was sent before."""
+        if not peer.dead:
+            peer.put(records.CLOSED, 0, remote, 0)
+            peer.flush()
+            self._keep(peer)
+            self.wake()
+
+    def _flush_soon(self, peer: Peer) -> None:
+        """The first message since the last poll goes out at once; those right behind it share envelopes."""
+        if peer.fresh:
+            self._unflushed[peer] = None
+        else:
+            peer.flush()
+            self._unflushed[peer] = None  # to forget its freshness
+        self._keep(peer)
+        self.wake()
+
+    def _keep(self, peer: Peer) -> None:
+        if peer.busy:
+            self._busy[peer] = None
+
+    # Waking and sleeping
+
+    def wake(self) -> None:
+        """Poll from the loop's next turn on."""
+        self._idle_polls = 0
+        self._active_until = time.perf_counter() + self.spin
+        if not self._awake:
+            self._awake = True
+            self._schedule(0.0)
+
+    def rung(self, peer: Peer, sent: int) -> None:
+        """The peer's doorbell: it has sent `sent` envelopes by now and believes us to be awake."""
+        counters.wakeups_received += 1
+        if not peer.dead:
+            peer.announced = max(peer.announced, sent)
+            self._awake_for[peer] = None
+            self._keep(peer)
+        self.wake()
+
+    def spin_for(self, channel: Channel) -> None:
+        """Poll without giving way to the loop until the channel is ready, the loop has work, or time is up."""
+        if not self.spin or self._ready is None or self._closed:
+            return
+        ready = self._ready
+        handles = 1 if self._tick_handle is not None else 0
+        poll, clock = self._poll, time.perf_counter
+        while not channel.ready and len(ready) <= handles:
+            if not poll():
+                counters.spins += 1
+                if clock() > self._active_until:
+                    return
+
+    def _schedule(self, delay: float) -> None:
+        if delay:
+            self._tick_handle = None
+            self.loop.call_later(delay, self._tick)
+        else:
+            self._tick_handle = self.loop.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._tick_handle = None
+        if self._closed:
+            return
+        if self._poll():
+            self._idle_polls = 0
+        else:
+            self._idle_polls += 1
+            counters.spins += 1
+        if not self._busy and not self._unflushed and time.perf_counter() >= self._active_until:
+            self._sleep()
+            return
+        if self.spin:
+            self._schedule(0.0)
+        else:
+            if self._idle_polls:
+                os.sched_yield()
+            self._schedule(0.0 if self._idle_polls < YIELDING_POLLS else PAUSE)
+
+    def _sleep(self) -> None:
+        counters.sleeps += 1
+        if self.spin:
+            for peer in self._awake_for:
+                peer.put(records.ASLEEP, 0, peer.received, 0)
+                peer.flush()
+                self._keep(peer)
+            self._awake_for.clear()
+        if self._busy:
+            self._schedule(0.0)
+        else:
+            self._awake = False
+
+    def _look(self) -> None:
+        """Look after the mail although nobody rang."""
+        if self._closed:
+            return
+        if not self._awake and self._poll():
+            counters.rescues += 1
+            self.wake()
+        self._safety = self.loop.call_later(SAFETY, self._look)
+
+    # Progress
+
+    def _poll(self) -> bool:
+        """Move everything as far as it goes now; return whether something moved."""
+        moved = False
+        if self._unflushed:
+            for peer in self._unflushed:
+                if peer.parts:
+                    peer.flush()
+                    moved = True
+                    if peer.in_flight:
+                        self._busy[peer] = None
+                peer.fresh = False
+            self._unflushed.clear()
+        while self._requests[self._head].Test():
+            moved = True
+            self._receive(self._head)
+            self._head = (self._head + 1) % len(self._requests)
+        if self._busy:
+            moved |= self._progress_busy()
+        if moved:
+            self._active_until = time.perf_counter() + self.spin
+        return moved
+
+    def _receive(self, slot: int) -> None:
+        view = self._views[slot]
+        to, sender, size = records.ENVELOPE.unpack_from(view)
+        peer = self.peers.get(sender)
+        if peer is not None and to == self.uid:  # else of or for one who died
+            peer.received += 1
+            counters.envelopes_received += 1
+            try:
+                self._read_records(peer, view[:size])
+            except Exception as exc:
+                logger.exception("Lost step with rank %d; closing its connections", peer.rank)
+                self._distrust(peer, exc)
+        self._requests[slot].Start()
+
+    def _distrust(self, peer: Peer, exc: Exception) -> None:
+        reason = ProtocolError(f"rank {peer.rank} sent what cannot be read: {exc}")
+        for link in list(peer.links):
+            link.abort(reason)
+
+    def _read_records(self, peer: Peer, view: memoryview) -> None:
+        at = records.ENVELOPE.size
+        end = len(view)
+        while at < end:
+            kind, number, first, second = records.RECORD.unpack_from(view, at)
+            at += records.RECORD.size
+            if kind == records.MESSAGE:
+                channel = self._channels.get(first)
+                if channel is not None:
+                    block = memoryview(bytearray(view[at : at + second]))
+                    self._take(channel, number, block)
+                at += second
+            elif kind in (records.LARGE, records.LARGE_APART):
+                transfer, alone = records.TRANSFER.unpack_from(view, at)
+                at += records.TRANSFER.size
+                block = None
+                if kind == records.LARGE:
+                    block = memoryview(bytearray(view[at : at + second]))
+                    at += second
+                self._take_large(peer, first, transfer, number, second, block, alone)
+            else:
+                self._control(peer, kind, number, first)
+
+    def _take(self, channel: Channel, nframes: int, block: memoryview) -> None:
+        frames = framing.unpack(block, framing.read_table(block, nframes), ()) if nframes else [block]
+        size = len(block)
+        counters.messages_received += 1
+        counters.bytes_received += size
+        counters.mpi_bytes_received += size
+        channel.announce(Message(size, frames))
+
+    def _control(self, peer: Peer, kind: int, number: int, word: int) -> None:
+        if kind == records.READY:
+            peer.outgoing[word].tag = number
+            self._busy[peer] = None
+        elif kind == records.DECLINED:
+            peer.outgoing.pop(word).channel.gone()
+        elif kind == records.CLOSED:
+            channel = self._channels.get(word)
+            if channel is not None:
+                channel.end(CommClosedError("the peer closed the connection"))
+        elif kind == records.ASLEEP:
+            peer.fell_asleep(word)
+        else:
+            raise ProtocolError(f"unknown record {kind}")
+
+    # Large messages
+
+    def _take_large(
+        self,
+        peer: Peer,
+        number: int,
+        transfer: int,
+        nframes: int,
+        packed_size: int,
+        block: memoryview | None,
+        alone: int,
+    ) -> None:
+        channel = self._channels.get(number)
+        if channel is None:
+            self._answer(peer, records.DECLINED, 0, transfer)
+            return
+        message = Message(packed_size + alone)
+        channel.announce(message)
+        incoming = Incoming(peer, transfer, channel, message, nframes, packed_size, block)
+        if not self._start(incoming):
+            self._deferred.append(incoming)
+
+    def _start(self, incoming: Incoming) -> bool:
+        """Take memory and a tag for it and ask for its bytes; return False where it has to wait."""
+        peer, channel = incoming.peer, incoming.channel
+        if channel.closed:
+            self._answer(peer, records.DECLINED, 0, incoming.number)
+            return True
+        tag = self.world.take_transfer_tag() if incoming.has_room(self.settings.backlog) else None
+        if tag is None:
+            return False
+        incoming.tag = tag
+        channel.unread += incoming.message.size
+        incoming.post(self.comm, self.settings.chunk_size, self.pool)
+        peer.incoming.append(incoming)
+        self._answer(peer, records.READY, tag, incoming.number)
+        return True
+
+    def _start_deferred(self) -> None:
+        if self._deferred:
+            self._deferred = [incoming for incoming in self._deferred if not self._start(incoming)]
+
+    def _answer(self, peer: Peer, kind: int, number: int, transfer: int) -> None:
+        peer.put(kind, number, transfer, 0)
+        peer.flush()
+        self._busy[peer] = None
+        self.wake()
+
+    def _progress_busy(self) -> bool:
+        moved = False
+        for peer in list(self._busy):
+            if peer.in_flight:
+                peer.progress_sends()
+            if peer.outgoing:
+                moved |= self._progress_outgoing(peer)
+            if peer.incoming:
+                moved |= self._progress_incoming(peer)
+            if not peer.busy:
+                self._busy.pop(peer, None)
+        return moved
+
+    def _progress_outgoing(self, peer: Peer) -> bool:
+        done = [n for n, transfer in peer.outgoing.items() if transfer.tag >= 0 and transfer.progress(self.comm)]
+        for number in done:
+            peer.outgoing.pop(number).channel.gone()
+        return bool(done)
+
+    def _progress_incoming(self, peer: Peer) -> bool:
+        still = []
+        chunk = self.settings.chunk_size
+        for incoming in peer.incoming:
+            if incoming.progress(self.comm, chunk, self.pool):
+                self.world.give_transfer_tag(incoming.tag)
+                counters.messages_received += 1
+                counters.large_transfers_received += 1
+                counters.bytes_received += incoming.message.size
+                counters.mpi_bytes_received += incoming.message.size
+                incoming.channel.wake()
+            else:
+                still.append(incoming)
+        done = len(still) < len(peer.incoming)
+        peer.incoming = still
+        if done:
+            self._start_deferred()
+        return done
+
+    # The end
+
+    def close(self) -> None:
+        """Give the tag and the receives back. Only where no connection is left."""
+        if self._closed:
+            return
+        self._closed = True
+        self._safety.cancel()
+        for request in self._requests:
+            request.Cancel()
+            request.Wait()
+            request.Free()
+        self.world.give_engine_tag(self.tag)
+
+
+_abandoned: list[Peer] = []

@@ -1,0 +1,125 @@
+"""How a message's frames are laid out for travel: small ones packed into one block, large ones each on their own.
+
+The packed block begins with a table of one 64-bit word per frame (its size, and two flags), left out where the
+message is a single packed frame. Large frames are never copied on their way: they follow the block one by one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mpi4dask.errors import ProtocolError
+
+ALONE = 32 * 1024  # frames from this size on travel alone where the message does not fit an envelope
+_CUDA = 1 << 63
+_ALONE = 1 << 62
+_SIZE = _ALONE - 1
+
+Buffer = Any  # bytes-like, or an object with __cuda_array_interface__
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A message ready to travel: the parts of its packed block, and the frames that follow."""
+
+    nframes: int  # 0: the block is one frame without a table
+    packed: list[Buffer]
+    packed_size: int
+    alone: list[Buffer]
+    size: int  # bytes of all frames
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One word of the table."""
+
+    size: int
+    is_cuda: bool
+    is_alone: bool
+
+
+def is_cuda(frame: Buffer) -> bool:
+    """Whether the frame lies on a GPU."""
+    return hasattr(frame, "__cuda_array_interface__")
+
+
+def flat(frame: Buffer) -> Buffer:
+    """The frame as something whose len() is its size in bytes; no copy for contiguous buffers."""
+    if type(frame) is bytes or type(frame) is bytearray:
+        return frame
+    view = frame if type(frame) is memoryview else memoryview(frame)
+    if view.ndim == 1 and view.itemsize == 1 and view.contiguous:
+        return view
+    if view.nbytes == 0:
+        return b""
+    return view.cast("B") if view.contiguous else memoryview(view.tobytes())
+
+
+def length(frame: Buffer) -> int:
+    """Bytes of a flat or GPU frame."""
+    return frame.nbytes if is_cuda(frame) else len(frame)
+
+
+def lay_out(frames: Sequence[Buffer], limit: int) -> Layout:
+    """Lay out frames; messages whose packed block would be at most `limit` bytes travel as that block alone."""
+    if len(frames) == 1 and not is_cuda(frames[0]):
+        frame = flat(frames[0])
+        size = len(frame)
+        if size <= limit:
+            return Layout(0, [frame], size, [], size)
+    return _lay_out_many(frames, limit)
+
+
+def _lay_out_many(frames: Sequence[Buffer], limit: int) -> Layout:
+    table: list[int] = []
+    packed: list[Buffer] = []
+    alone: list[Buffer] = []
+    prepared = [(frame, frame.nbytes, True) if is_cuda(frame) else _host(frame) for frame in frames]
+    total = sum(size for _, size, _ in prepared)
+    fits = total + 8 * len(prepared) <= limit
+    packed_size = 8 * len(prepared)
+    for frame, size, on_gpu in prepared:
+        if size and (on_gpu or (not fits and size >= ALONE)):
+            table.append(size | _ALONE | (_CUDA if on_gpu else 0))
+            alone.append(frame)
+        else:
+            table.append(size | (_CUDA if on_gpu else 0))
+            if size:
+                packed.append(frame)
+                packed_size += size
+    head = struct.pack(f"<{len(table)}Q", *table)
+    return Layout(len(prepared), [head, *packed], packed_size, alone, total)
+
+
+def _host(frame: Buffer) -> tuple[Buffer, int, bool]:
+    view = flat(frame)
+    return view, len(view), False
+
+
+def read_table(block: memoryview, nframes: int) -> list[Entry]:
+    """The table at the head of a packed block; raise ProtocolError where it does not fit the block."""
+    if 8 * nframes > len(block):
+        raise ProtocolError(f"a message of {nframes} frames came with a block of {len(block)} bytes")
+    words = struct.unpack_from(f"<{nframes}Q", block)
+    entries = [Entry(word & _SIZE, bool(word & _CUDA), bool(word & _ALONE)) for word in words]
+    inside = sum(entry.size for entry in entries if not entry.is_alone)
+    if 8 * nframes + inside != len(block):
+        raise ProtocolError(f"the frames of a block of {len(block)} bytes add up to {8 * nframes + inside}")
+    return entries
+
+
+def unpack(block: memoryview, entries: Sequence[Entry], alone: Sequence[Buffer]) -> list[Buffer]:
+    """The message's frames in order: views of the block, and the frames that came alone."""
+    frames: list[Buffer] = []
+    others = iter(alone)
+    start = 8 * len(entries)
+    for entry in entries:
+        if entry.is_alone:
+            frames.append(next(others))
+        else:
+            frames.append(block[start : start + entry.size])
+            start += entry.size
+    return frames

@@ -1,0 +1,75 @@
+"""The transport's counters where Dask shows its own: at `/metrics` for Prometheus, and among a worker's metrics.
+
+A preload module of `distributed`: `initialize`, `python -m mpi4dask` and `LocalMPICluster` name it by themselves,
+others put `mpi4dask.monitoring` into `distributed.scheduler.preload` and `distributed.worker.preload`.
+
+Both ends use what `distributed` offers: its `/metrics` tells all that is registered with `prometheus_client`, and the
+table below the workers on the dashboard shows every number in `Worker.metrics`, as of the last heartbeat. Plots of
+its own a protocol cannot add to the dashboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dask.config
+
+from mpi4dask.counters import counters
+
+MODULE = "mpi4dask.monitoring"
+
+#: Those of the counters that a worker tells with each heartbeat; Prometheus gets all.
+ON_THE_DASHBOARD = ("bytes_sent", "bytes_received", "mpi_bytes_sent", "messages_sent", "wakeups_sent", "spins")
+
+
+class Collector:
+    """What `prometheus_client` asks for the counters: `dask_mpi_<name>_total`, since the process started."""
+
+    def collect(self) -> Iterator[Any]:
+        """One family for each counter."""
+        from prometheus_client.core import CounterMetricFamily
+
+        namespace = dask.config.get("distributed.dashboard.prometheus.namespace", "dask")
+        for name, value in counters.as_dict().items():
+            yield CounterMetricFamily(f"{namespace}_mpi_{name}", f"mpi4dask: {name.replace('_', ' ')}", value=value)
+
+
+_collector: Collector | None = None
+
+
+def enable() -> None:
+    """Let the schedulers and workers that this process starts from now on show the counters."""
+    for role in ("scheduler", "worker"):
+        key = f"distributed.{role}.preload"
+        modules = dask.config.get(key) or []
+        modules = [modules] if isinstance(modules, str) else list(modules)
+        if MODULE not in modules:
+            dask.config.set({key: [*modules, MODULE]})
+
+
+def dask_setup(server: Any) -> None:
+    """Called by `distributed` for each scheduler and each worker that starts in this process."""
+    _register()
+    metrics = getattr(server, "metrics", None)
+    if isinstance(metrics, dict):  # a worker; the scheduler has none
+        metrics |= {f"mpi_{name}": _reader(name) for name in ON_THE_DASHBOARD}
+
+
+def _reader(name: str) -> Any:
+    def read(worker: Any) -> int:
+        return int(getattr(counters, name))
+
+    return read
+
+
+def _register() -> None:
+    """Register the collector, once per process; without `prometheus_client` there is nothing to tell."""
+    global _collector  # noqa: PLW0603 - the registry is one per process, too
+    try:
+        from prometheus_client import REGISTRY
+    except ImportError:
+        return
+    if _collector is None:
+        _collector = Collector()
+        REGISTRY.register(_collector)

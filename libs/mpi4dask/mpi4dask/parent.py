@@ -1,0 +1,49 @@
+"""End this process when another one ends: no rank of a notebook's cluster outlives the notebook's kernel."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+
+VARIABLE = "MPI4DASK_PARENT"
+_PERIOD = 1.0  # seconds between two looks, where the system cannot tell of the end by itself
+
+
+def watch(pid: int, then: Callable[[], object]) -> None:
+    """Call `then` from a thread when the process `pid` has ended, at once where it has already."""
+    threading.Thread(target=_wait, args=(pid, then), name="mpi4dask-parent", daemon=True).start()
+
+
+def follow_named() -> None:
+    """End this process with status 1 when the process ends that `$MPI4DASK_PARENT` names, if it names one."""
+    named = os.environ.get(VARIABLE, "")
+    if named.isdecimal():
+        watch(int(named), lambda: os._exit(1))
+
+
+def _wait(pid: int, then: Callable[[], object]) -> None:
+    try:
+        descriptor = os.pidfd_open(pid)  # Linux 5.3 and later
+    except ProcessLookupError:
+        then()
+        return
+    except (AttributeError, OSError):
+        while _lives(pid):
+            time.sleep(_PERIOD)
+        then()
+        return
+    select.select([descriptor], [], [])
+    then()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it lives, and is another user's
+        return True
+    return True

@@ -1,0 +1,98 @@
+"""What an engine knows of another engine: where its envelopes go, what waits for it, and whether it sleeps."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from mpi4dask import records
+from mpi4dask.counters import counters
+
+if TYPE_CHECKING:
+    from mpi4dask.link import Link
+    from mpi4dask.transfers import Incoming, Outgoing
+
+
+class Peer:
+    """One remote engine. All its connections share one stream of envelopes, which MPI keeps in order.
+
+    `sent` and `received` count envelopes. The doorbell carries `sent`, so that the woken engine polls until it has
+    received as many; the word that an engine falls asleep carries `received`, so that the other end knows whether
+    something is still on its way and rings at once.
+    """
+
+    def __init__(self, comm: Any, here: int, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> None:
+        self.comm = comm
+        self.here = here
+        self.uid = uid
+        self.rank = rank
+        self.tag = tag
+        self.eager_size = eager_size
+        self.spins = spins
+        self.links: dict[Link, None] = {}
+        self.parts: list[Any] = []
+        self.size = 0
+        self.fresh = False  # whether an envelope went out since the last poll: then the next records may share one
+        self.in_flight: deque[tuple[Any, Any]] = deque()
+        self.sent = 0
+        self.received = 0
+        self.announced = 0  # what its last doorbell said that it had sent
+        self.asleep = True
+        self.outgoing: dict[int, Outgoing] = {}
+        self.incoming: list[Incoming] = []
+        self.dead = False
+
+    def put(self, kind: int, number: int, first: int, second: int, *parts: Any) -> None:
+        """Add a record; an envelope that is full goes out."""
+        size = records.RECORD.size
+        for part in parts:
+            size += len(part)
+        if self.size + size > self.eager_size - records.ENVELOPE.size:
+            self.flush()
+        self.parts.append(records.RECORD.pack(kind, number, first, second))
+        self.parts.extend(parts)
+        self.size += size
+
+    def flush(self) -> None:
+        """Send what has gathered, and wake the other engine where it may sleep."""
+        if not self.parts or self.dead:
+            return
+        head = records.ENVELOPE.pack(self.uid, self.here, self.size + records.ENVELOPE.size)
+        envelope = b"".join((head, *self.parts))
+        self.parts = []
+        self.size = 0
+        request = self.comm.Isend(envelope, self.rank, self.tag)
+        self.sent += 1
+        counters.envelopes_sent += 1
+        if self.in_flight or not request.Test():
+            self.in_flight.append((request, envelope))
+        self.fresh = True
+        if self.asleep or not self.spins:
+            self.ring()
+
+    def ring(self) -> None:
+        """Ring the doorbell, over any connection to that engine."""
+        for link in self.links:
+            self.asleep = False
+            counters.wakeups_sent += 1
+            link.ring(self.sent)
+            return
+
+    def fell_asleep(self, seen: int) -> None:
+        """The other engine sleeps, and had `seen` envelopes from us by then."""
+        self.asleep = True
+        if self.sent > seen:
+            self.ring()
+
+    def progress_sends(self) -> bool:
+        """Let go of envelopes that have gone; return whether some have not."""
+        while self.in_flight and self.in_flight[0][0].Test():
+            self.in_flight.popleft()
+        return bool(self.in_flight)
+
+    @property
+    def busy(self) -> bool:
+        """Whether MPI has something to do for this peer."""
+        return bool(self.in_flight or self.incoming or self.parts or self.received < self.announced) or any(
+            transfer.tag >= 0 or transfer.channel.closed for transfer in self.outgoing.values()
+        )

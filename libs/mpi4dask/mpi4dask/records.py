@@ -1,0 +1,19 @@
+"""What travels over MPI beside large frames: envelopes, each a run of records for one engine."""
+
+from __future__ import annotations
+
+import struct
+
+ENVELOPE = struct.Struct("<QQQ")  # the engine it is for, the engine it is from, bytes in all
+RECORD = struct.Struct("<IIQQ")  # kind, number, two words whose meaning depends on the kind
+TRANSFER = struct.Struct("<QQ")  # transfer's id at the sender, bytes that follow beside the packed block
+
+MESSAGE = 1  # number: frames in the table; words: channel, size of the packed block that follows
+LARGE = 2  # as MESSAGE, then TRANSFER, then the packed block
+LARGE_APART = 3  # as LARGE, but the packed block travels as the transfer's first part
+READY = 4  # number: tag; word: transfer. The receiver has posted its receives
+DECLINED = 5  # word: transfer. Nobody will receive it
+CLOSED = 6  # word: channel. The last record of this channel
+ASLEEP = 7  # word: envelopes received from the engine that this is sent to
+
+CONTROL_SIZE = RECORD.size + TRANSFER.size

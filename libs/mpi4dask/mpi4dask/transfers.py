@@ -1,0 +1,125 @@
+"""Large frames: the receiver allocates the final buffers, posts its receives, and only then asks the sender to send.
+
+What was announced is always answered (ready or declined), and what was asked for is always sent and received to the
+last byte, even when its connection has closed meanwhile. So no receive is ever cancelled and no tag carries a stray
+message when it is used again; only the death of the peer ends a transfer early.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mpi4dask import framing, gpu
+from mpi4dask.buffers import Pool, host_block
+from mpi4dask.channel import Channel, Message
+
+if TYPE_CHECKING:
+    from mpi4dask.peer import Peer
+
+WINDOW = 2  # pieces of one transfer in flight: the next is ready when one ends
+
+
+def pieces(buffers: Sequence[Any], chunk: int) -> Iterator[Any]:
+    """The buffers cut into pieces of at most `chunk` bytes."""
+    for buffer in buffers:
+        size = framing.length(buffer)
+        if size <= chunk:
+            yield buffer
+        else:
+            for start in range(0, size, chunk):
+                yield gpu.piece(buffer, start, min(start + chunk, size))
+
+
+class Outgoing:
+    """A message whose frames wait for the receiver's word, and then go out piece by piece."""
+
+    __slots__ = ("channel", "pending", "rank", "sent_all", "size", "tag", "waiting")
+
+    def __init__(self, buffers: Sequence[Any], size: int, chunk: int, rank: int, channel: Channel) -> None:
+        self.waiting = pieces(buffers, chunk)
+        self.pending: deque[tuple[Any, Any]] = deque()
+        self.rank = rank
+        self.tag = -1
+        self.size = size
+        self.sent_all = False
+        self.channel = channel
+
+    def progress(self, comm: Any) -> bool:
+        """Send what the window allows; return whether the last piece has gone."""
+        pending = self.pending
+        while pending and pending[0][0].Test():
+            pending.popleft()
+        while not self.sent_all and len(pending) < WINDOW:
+            piece = next(self.waiting, None)
+            if piece is None:
+                self.sent_all = True
+            else:
+                pending.append((comm.Isend(gpu.for_mpi(piece), self.rank, self.tag), piece))
+        return self.sent_all and not pending
+
+
+class Incoming:
+    """A message that is being received into its final buffers."""
+
+    __slots__ = ("alone", "block", "channel", "entries", "message", "nframes", "number", "packed_size", "peer", "pending", "tag")
+
+    def __init__(
+        self,
+        peer: Peer,
+        number: int,
+        channel: Channel,
+        message: Message,
+        nframes: int,
+        packed_size: int,
+        block: memoryview | None,
+    ) -> None:
+        self.peer = peer
+        self.number = number  # the sender's name for it
+        self.channel = channel
+        self.message = message
+        self.nframes = nframes
+        self.packed_size = packed_size
+        self.block = block  # None: the packed block comes as the first part
+        self.tag = -1
+        self.entries: list[framing.Entry] | None = None
+        self.alone: list[Any] = []
+        self.pending: deque[tuple[Any, Any]] = deque()
+
+    def has_room(self, backlog: int) -> bool:
+        """Whether its connection's reader is near enough that memory may be taken for it."""
+        channel = self.channel
+        return channel.unread <= backlog or (bool(channel.inbox) and channel.inbox[0] is self.message)
+
+    def post(self, comm: Any, chunk: int, pool: Pool) -> None:
+        """Post the receives: those of the packed block where it has not come yet, else those of the frames."""
+        if self.block is None:
+            self.block = host_block(self.packed_size, pool)
+            wanted: Sequence[Any] = [self.block]
+        else:
+            self.entries = framing.read_table(self.block, self.nframes)
+            self.alone = [
+                gpu.block(entry.size) if entry.is_cuda else host_block(entry.size, pool)
+                for entry in self.entries
+                if entry.is_alone
+            ]
+            wanted = self.alone
+        for piece in pieces(wanted, chunk):
+            self.pending.append((comm.Irecv(gpu.for_mpi(piece, receive=True), self.peer.rank, self.tag), piece))
+
+    def progress(self, comm: Any, chunk: int, pool: Pool) -> bool:
+        """Look what has arrived; return whether the message is complete, with its frames in place."""
+        pending = self.pending
+        while True:
+            while pending and pending[0][0].Test():
+                gpu.received(pending.popleft()[1])
+            if pending:
+                return False
+            if self.entries is not None:
+                break
+            self.post(comm, chunk, pool)
+        block = self.block
+        assert block is not None and self.entries is not None
+        self.message.frames = framing.unpack(block, self.entries, self.alone)
+        return True

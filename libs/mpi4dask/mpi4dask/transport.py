@@ -1,0 +1,55 @@
+"""Start and stop the MPI side of mpi:// in this process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from typing import Any
+
+from mpi4dask import authentication, configuration, endpoint, world
+from mpi4dask.errors import NotStartedError
+
+logger = logging.getLogger("mpi4dask")
+
+
+def start(comm: Any = None) -> None:
+    """Let mpi:// carry data over MPI between the ranks of `comm` (an mpi4py intracommunicator; default: the world).
+
+    Collective: every rank of `comm` calls it once, before its first mpi:// listener or connection. The communicator
+    is duplicated, so the transport's messages never meet those of others. A second call in a process does nothing.
+    Where MPI does not grant MPI_THREAD_MULTIPLE, sockets carry the data, and a warning says so.
+    """
+    from mpi4py import MPI
+
+    if endpoint.current_world() is not None:
+        return
+    comm = MPI.COMM_WORLD if comm is None else comm
+    joined = world.join(comm, configuration.load().token_file)
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        logger.warning("MPI does not grant MPI_THREAD_MULTIPLE: mpi:// uses sockets alone")
+        return
+    endpoint.use_world(joined)
+    atexit.register(stop)  # runs before mpi4py ends MPI
+
+
+def stop() -> None:
+    """Give back what the transport holds of MPI. Local; connections of this process must be closed by then."""
+    if endpoint.current_world() is None:
+        return
+    endpoint.close_all()
+    endpoint.use_world(None)
+
+
+def started() -> bool:
+    """Whether `start()` has made MPI available to mpi:// in this process."""
+    return endpoint.current_world() is not None
+
+
+def token() -> str:
+    """The token that programs outside the job need: they put it into the environment as MPI4DASK_TOKEN.
+
+    Raise NotStartedError where there is no job.
+    """
+    if not started():
+        raise NotStartedError("mpi4dask.transport.start() has not run in this process, so there is no job's token")
+    return authentication.process_token().decode()
