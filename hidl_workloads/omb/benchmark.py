@@ -25,7 +25,7 @@ class Column:
     unit: str = "us"
     at: Literal["small", "large"] = "small"
     """What history uses: the figure at 8 B (or the smallest size), or that at the largest size."""
-    width: int = 20
+    width: int = 18
     decimals: int = 2
     when: str = ""
     """The option (a field of ``Options`` that is true or false) with which it is shown; empty: always."""
