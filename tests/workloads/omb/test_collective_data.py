@@ -36,6 +36,8 @@ def test_no_partial_sum_leaves_the_datatype(datatype: Datatype, ranks: int, iter
 
 
 @given(ranks=st.integers(2, 600), iteration=st.integers(0, 10_000))
+@example(ranks=101, iteration=0)
+@example(ranks=202, iteration=0)
 def test_sums_differ_from_element_to_element_and_from_iteration_to_iteration(ranks: int, iteration: int) -> None:
     first, next_one = (
         np.sum([summand(101, CHAR, number, source, ranks) for source in range(ranks)], axis=0)
