@@ -119,6 +119,12 @@ class Benchmark:
     largest_size: Callable[[Options, int], int] | None = None
     """The largest message in bytes that -M leaves on so many ranks; None: -M does not hold."""
     opening: Opening = blank_and_title
+    closing: Callable[[Sequence[tuple[int, Sequence[float]]]], str] | None = None
+    """What follows the rows of a datatype, made from their sizes and values."""
+    variant: Callable[[Benchmark, Options], Benchmark] | None = None
+    """The benchmark that these options make of this one."""
+    size_title: str = "# Size"
+    size_width: int = 10
     sizes: bool = True
     """False: one row without a size, as of a barrier."""
     shows_datatype: bool = True

@@ -23,6 +23,7 @@ PRINTED = [
     ("bw-z", "bw", "-z"),
     ("mbw_mr", "mbw_mr", ""),
     ("mbw_mr-R0", "mbw_mr", "-R 0"),
+    ("mbw_mr-V", "mbw_mr", "-V"),
     ("put_bw", "put_bw", ""),
     ("fop_latency", "fop_latency", ""),
 ]
@@ -33,15 +34,16 @@ def test_the_text_is_that_of_omb(sample: str, name: str, words: str, capsys: pyt
     printed = (SAMPLES / f"7.4-{sample}.txt").read_text(encoding="utf-8")
     benchmark = registry.find(name)
     options = parse(words.split(), benchmark.options, benchmark.defaults)
+    benchmark = benchmark.variant(benchmark, options) if benchmark.variant else benchmark
     table = Table(benchmark, options, "MPI_CHAR")
 
     output.say(benchmark.opening(benchmark, options, 2) + "# Datatype: MPI_CHAR.")
     output.print_header(table)
-    for line in printed.splitlines():
+    for line in printed.partition("# Message Rate Profile")[0].splitlines():
         if re.match(r"\d", line):
             output.print_row(table, row_of(line, table))
 
-    assert capsys.readouterr().out == printed
+    assert capsys.readouterr().out == printed.partition("\n# Message Rate Profile")[0]
 
 
 def row_of(line: str, table: Table) -> Row:
@@ -51,6 +53,16 @@ def row_of(line: str, table: Table) -> Row:
     values, tail = figures[:shown], figures[shown:]
     values += [0.0] * (len(table.benchmark.columns) - shown)  # columns that are not printed
     return Row(int(size), values, int("Fail" in words) if table.options.validation else None, tail)
+
+
+def test_varied_windows_end_with_the_message_rates_as_in_omb() -> None:
+    printed = (SAMPLES / "7.4-mbw_mr-V.txt").read_text(encoding="utf-8").splitlines()
+    middle = printed.index("# Message Rate Profile")
+    rates = [line for line in printed[middle:] if line[:1].isdigit()]
+    rows = [(int(size), [float(rate) * int(size) / 1e6 for rate in found]) for size, *found in map(str.split, rates)]
+    benchmark = registry.find("mbw_mr")
+    varied = benchmark.variant(benchmark, Options(vary_window=True))
+    assert varied.closing(rows).splitlines() == printed[middle - 1 :]
 
 
 def test_wrong_data_is_told_in_the_words_of_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:

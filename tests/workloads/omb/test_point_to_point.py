@@ -45,6 +45,12 @@ def test_an_odd_rank_looks_on(mpich: Path) -> None:
         assert (told.status, told.verdicts) == (0, ["Pass"]), told
 
 
+def test_windows_vary_from_1_to_128(mpich: Path) -> None:
+    (told,) = benchmarks.run(mpich, 2, "mbw_mr -V -m 8:16 -i 1 -x 0")
+    bandwidths, rates = told.stdout.split("# Message Rate Profile")
+    assert [len(line.split()) for line in f"{bandwidths}{rates}".splitlines() if line[:1].isdigit()] == [9] * 4
+
+
 def test_fans_run_between_nodes(wheels: Path) -> None:
     lines = [f"{name} -m 64:128 -W 4 -z {FEW}" for name in ("bw_fan_in", "bw_fan_out")]
     for told in benchmarks.run(wheels, 4, *lines, program="runs_benchmarks_on_nodes.py"):
