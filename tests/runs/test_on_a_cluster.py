@@ -83,8 +83,9 @@ def test_copies_show_the_slow_node(on_cluster: Callable[..., Hidl], launcher: st
 
 def test_pairs_show_the_node_whose_cable_is_slow(on_cluster: Callable[..., Hidl], cluster: LivingCluster) -> None:
     hidl = on_cluster("mpi")
-    little = ("latency_iterations=20", "bandwidth_iterations=1", "bandwidth_size=16384", "warmup=1", "repetitions=5")
-    cluster.on("node3", "tc", *"qdisc add dev eth0 root tbf rate 2mbit burst 16k latency 10s".split())
+    little = ("latency_iterations=20", "bandwidth_iterations=1", "bandwidth_size=16384", "warmup=0", "repetitions=3")
+    slow = ("tbf", "rate", "20mbit", "burst", "16k", "latency", "10s")
+    cluster.on("node3", "tc", "qdisc", "add", "dev", "eth0", "root", *slow)
     try:
         document = hidl.json(
             *("run", "omb-pairs", *SITE, "--nodes", "4", "--launcher", "mpiexec"),
@@ -92,7 +93,7 @@ def test_pairs_show_the_node_whose_cable_is_slow(on_cluster: Callable[..., Hidl]
             status=10,
         )
     finally:
-        cluster.on("node3", "tc", *"qdisc del dev eth0 root".split())
+        cluster.on("node3", "tc", "qdisc", "del", "dev", "eth0", "root")
 
     (bandwidth,) = (field for field in document["verdict"]["pairs"] if field["metric"] == "bandwidth")
     assert [node["host"] for node in bandwidth["nodes"] if node["slow"]] == ["node3"]
