@@ -1,5 +1,6 @@
-"""What the optimizer for PyTorch does on these ranks, with every kind of sum, written as JSON to argv[1]; ``sums`` as argv[2]: the sums only.
+"""What the optimizer for PyTorch does on these ranks, with every kind of sum, written as JSON to argv[1].
 
+With ``sums`` as argv[2], only the kinds of sum are tried.
 Every rank trains on its part of a joint batch; a reference trains on the whole of it in one process.
 """
 
