@@ -23,7 +23,7 @@ from hidl_workloads.omb.benchmark import Point
 from hidl_workloads.omb.latency import ping_pong_in
 from hidl_workloads.omb.options import Options
 
-ROUNDS, CALLS, LARGE = 11, 20_000, 1 << 20
+ROUNDS, CALLS, LARGE = 101, 5_000, 1 << 20
 
 Part = Callable[[int], float]
 

@@ -142,7 +142,7 @@ def _by_mpi(client: Any, parameters: Common) -> int | None:
     """The bytes that all workers have sent through MPI so far."""
     if parameters.protocol != "mpi":
         return None
-    return sum(client.run(_sent_by_mpi).values())
+    return sum(int(sent) for sent in client.run(_sent_by_mpi).values())
 
 
 def _sent_by_mpi() -> int:

@@ -69,12 +69,12 @@ def _measure(point: Point, *, inwards: bool) -> Result:
     fan = _own_fan()
     sends = fan.at_root is not inwards
     way = sender if sends else receiver
-    timed = time_exchange(point, way(point, point.options.window_size, fan.peers))
+    timed = time_exchange(point, way(point, point.options.window_size, fan.peers, mark=0))
     senders = fan.ranks_per_node * (fan.nodes - 1 if inwards else 1)
     seconds = point.communicator.allreduce(timed.seconds if sends else 0.0) / senders
     each = _samples(point, timed, fan, sends)
     moved = point.size * point.options.window_size * fan.ranks_per_node * (fan.nodes - 1)
-    return in_megabytes(point, Timed(seconds, each, 0), moved)
+    return in_megabytes(point, Timed(seconds, each, timed.errors), moved)
 
 
 def _samples(point: Point, timed: Timed, fan: Fan, sends: bool) -> list[float]:
@@ -90,7 +90,7 @@ def node_name() -> str:
     return str(MPI.Get_processor_name())
 
 
-_OPTIONS = "mixWbTzd"
+_OPTIONS = "mixWbcuTzd"
 BENCHMARKS = tuple(
     Benchmark(name, "MPI%s Bandwidth Test", measure, "bandwidth", _OPTIONS, BANDWIDTH, check=fits)
     for name, measure in (("bw_fan_in", measure_in), ("bw_fan_out", measure_out))

@@ -25,6 +25,7 @@ usage: python -m hidl_workloads.omb BENCHMARK [OPTION...]
        python -m hidl_workloads.omb suite --benchmarks=NAME,NAME,... [OPTION...]
        python -m hidl_workloads.omb list
 """
+_BENCHMARK = "--benchmark="
 _EVERY_LETTER = "".join(option.letter for option in OPTIONS)
 
 
@@ -33,6 +34,8 @@ def main(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         return _tell_once(_USAGE, status=OK if words else WRONG_USAGE)
     name, *rest = words
+    if name.startswith("--"):
+        name, rest = _named_by_option(words)
     if name == "list":
         return _tell_once("".join(f"{name}\n" for name in registry.benchmarks()), status=OK)
     try:
@@ -45,6 +48,12 @@ def main(words: Sequence[str]) -> int:
     if first.run and not more:
         return first.run(first, options)
     return _run(name, chosen)
+
+
+def _named_by_option(words: Sequence[str]) -> tuple[str, list[str]]:
+    """The benchmark in ``--benchmark=NAME``, as a workload's parameters say it, and the other words."""
+    names = [word.partition("=")[2] for word in words if word.startswith(_BENCHMARK)]
+    return (names[-1] if names else words[0]), [word for word in words if not word.startswith(_BENCHMARK)]
 
 
 def _choose(name: str, words: list[str]) -> list[tuple[Benchmark, Options]] | None:

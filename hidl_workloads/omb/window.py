@@ -76,8 +76,8 @@ def answer(options: Options, rank: int) -> Message:
     return (buffers.for_rank(options, rank, 1).memory, 1, MPI.CHAR)
 
 
-def sender(point: Point, window: int, peers: list[int]) -> Exchange:
-    """Send a window to every peer, and wait for the answer of each."""
+def sender(point: Point, window: int, peers: list[int], *, mark: int | None = None) -> Exchange:
+    """Send a window to every peer, and wait for the answer of each. With -c the data tells the rank, or ``mark``."""
     communicator, rank = point.communicator, point.communicator.rank
     side = Side(point, window)
     sends = [(message, peer) for message in side.messages() for peer in peers]
@@ -90,11 +90,11 @@ def sender(point: Point, window: int, peers: list[int]) -> Exchange:
             for peer in peers:
                 receive(short, peer, ANSWER_TAG)
 
-    return Exchange(exchange, lambda iteration: side.fill(iteration, rank))
+    return Exchange(exchange, lambda iteration: side.fill(iteration, rank if mark is None else mark))
 
 
-def receiver(point: Point, window: int, peers: list[int]) -> Exchange:
-    """Receive a window from every peer, and answer each. With one peer only, -c can tell whose data it is."""
+def receiver(point: Point, window: int, peers: list[int], *, mark: int | None = None) -> Exchange:
+    """Receive a window from every peer, and answer each. With -c the data must tell its sender, or ``mark``."""
     communicator, rank = point.communicator, point.communicator.rank
     side = Side(point, window)
     receives = [(room, peer) for room in side.rooms() for peer in peers]
@@ -112,7 +112,7 @@ def receiver(point: Point, window: int, peers: list[int]) -> Exchange:
     return Exchange(
         exchange,
         lambda iteration: side.fill(iteration + 1, rank),
-        lambda iteration: side.check(iteration, peers[0]),
+        lambda iteration: side.check(iteration, peers[0] if mark is None else mark),
     )
 
 
