@@ -32,6 +32,7 @@ WORLD = MPI.COMM_WORLD
 #: Bytes of float32, and how often they are averaged in a block.
 SIZES = {4_000: 100, 1_000_000: 30, 100_000_000: 3}
 BATCH = 8
+_BLOCK = 2
 Average = Callable[[torch.Tensor], None]
 
 
@@ -111,13 +112,15 @@ def scaling(blocks: int = 7) -> dict[str, list[float]]:
     """
     alone, together = _training(224, lambda model, optimizer: (model, optimizer)), _training(224, Ours().distribute)
     rates: dict[str, list[float]] = {"alone": [], "together": []}
-    alone(), together()
+    alone()
+    together()
     for _ in range(blocks):
         for name, step in (("alone", alone), ("together", together)):
             WORLD.Barrier()
             before = time.perf_counter()
-            step(), step()
-            own = 2 * BATCH / (time.perf_counter() - before)
+            for _ in range(_BLOCK):
+                step()
+            own = _BLOCK * BATCH / (time.perf_counter() - before)
             rates[name].append(WORLD.allreduce(own) if name == "alone" else WORLD.size * WORLD.allreduce(own, MPI.MIN))
     return rates
 
@@ -142,8 +145,9 @@ def _timed(act: Callable[[], None], times: int) -> float:
 
     Nothing of MPI's comes between the times of a block: its waiting would hold the other ways' threads up.
     """
-    act(), act()
-    blocks = []
+    for _ in range(2):
+        act()
+    blocks: list[float] = []
     for _ in range(5):
         WORLD.Barrier()
         before = time.perf_counter()

@@ -103,5 +103,5 @@ class _Distributed:
     def close(self) -> None:
         """Average no more, and give communicator and buffers back."""
         self._averager.close()
-        self.__class__ = type(self).__mro__[2]  # type: ignore[assignment]
+        self.__class__ = type(self).__mro__[2]
         del self._averager, self._averaged
