@@ -2,7 +2,7 @@
 
     mpiexec --enable-recovery -n 4 python dead_rank.py RESULT
 
-Before, ranks 0 and 3 hold ten connections to rank 1 each see all of them close. Rank 3 writes what it saw as JSON.
+Rank 3 holds ten connections to rank 1, sees all of them close, and writes that and the work's result as JSON.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ def slow_square(number: int) -> int:
     return number * number
 
 
+async def share(value: Any, root: int = 0) -> Any:
+    """What the root rank says, without stopping this rank's loop."""
+    return await asyncio.to_thread(WORLD.bcast, value, root)
+
+
 async def watch(address: str, count: int) -> list[Any]:
     """Open connections whose ends are awaited."""
     comms = [await connect(address) for _ in range(count)]
@@ -57,16 +62,16 @@ async def main() -> None:
     rank = WORLD.rank
     if rank == 0:
         async with Scheduler(protocol="mpi", host="127.0.0.1", dashboard=False) as scheduler:
-            WORLD.bcast(scheduler.address)
-            WORLD.bcast(None, 1)
+            await share(scheduler.address)
+            await share(None, 1)
             await scheduler.finished()
     else:
-        scheduler_address = WORLD.bcast(None)
+        scheduler_address = await share(None)
         if rank == 3:
-            await as_client(Path(sys.argv[1]), scheduler_address, WORLD.bcast(None, 1))
+            await as_client(Path(sys.argv[1]), scheduler_address, await share(None, 1))
         else:
             worker = await Worker(scheduler_address, nthreads=1, protocol="mpi", host="127.0.0.1")
-            WORLD.bcast(worker.address if rank == 1 else None, 1)
+            await share(worker.address if rank == 1 else None, 1)
             await worker.finished()
     os._exit(0)  # MPI_Finalize would wait for the dead
 

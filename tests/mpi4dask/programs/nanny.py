@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from mpi4dask import transport
 
-WORLD = MPI.COMM_WORLD
+WORLD = MPI.COMM_WORLD if __name__ == "__main__" else None  # the Nanny's worker imports this file, without MPI
 
 
 async def main() -> None:
