@@ -28,7 +28,16 @@ _NAMES = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpiru
 _HYDRA, _OPEN_MPI = re.compile("HYDRA", re.IGNORECASE), re.compile(r"Open ?MPI|OpenRTE|PRRTE|prte", re.IGNORECASE)
 
 #: What would tell the ranks of another world: the launcher or the batch job that this very process runs under.
-_FOREIGN = ("PMI", "HYDRA_", "HYDI_", "MPIR_CVAR_CH3_PORT", "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "OMPI_COMM_", "SLURM_")
+_FOREIGN = (
+    "PMI",
+    "HYDRA_",
+    "HYDI_",
+    "MPIR_CVAR_CH3_PORT",
+    "MPI_LOCALNRANKS",
+    "MPI_LOCALRANKID",
+    "OMPI_COMM_",
+    "SLURM_",
+)
 
 
 class NoLauncher(Mpi4DaskError, RuntimeError):
