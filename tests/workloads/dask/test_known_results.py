@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hidl_workloads.arguments import parse
 from hidl_workloads.dask_apps import dataframe_sum, merge, svd, transpose
 from hidl_workloads.dask_apps.devices import visible_gpus
+from hidl_workloads.dask_apps.figures import Measured, figures
 from hidl_workloads.dask_apps.job import WrongResult, agree
 from hidl_workloads.dask_apps.parameters import Common
-from hidl_workloads.dask_apps.program import Measured, figures
 from hidl_workloads.dask_apps.transfers import gather
 from tests.conftest import REPOSITORY
 
