@@ -53,6 +53,11 @@ def median_ratio(ones: Sequence[float], others: Sequence[float]) -> float:
     return statistics.median(one / other for one, other in zip(ones, others, strict=True))
 
 
+def median_difference(ones: Sequence[float], others: Sequence[float]) -> float:
+    """The median of the differences pair by pair."""
+    return statistics.median(one - other for one, other in zip(ones, others, strict=True))
+
+
 def private_environment(root: Path) -> dict[str, str]:
     """The environment with hidl's directories under ``root``; uv's cache is the user's own."""
     directories = {f"XDG_{kind}_HOME": str(root / kind.lower()) for kind in ("CONFIG", "STATE", "DATA")}

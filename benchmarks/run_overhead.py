@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import HIDL, Outcome, in_turn, private_environment, wall
+from benchmarks.measure import HIDL, Outcome, in_turn, median_difference, private_environment, wall
 
 _EMPTY = """\
 name: empty
@@ -34,6 +34,6 @@ def measure() -> list[Outcome]:
         printed = subprocess.run(run, env=env, capture_output=True, text=True, check=True).stderr
         (line,) = (line.removeprefix("$ ") for line in printed.splitlines() if line.startswith("$ "))
         ones, others = in_turn(lambda: wall(run, env=env), lambda: wall(["sh", "-c", line], env=env), runs=15)
-    added = statistics.median(one - other for one, other in zip(ones, others, strict=True))
+    added = median_difference(ones, others)
     details = f"{statistics.median(ones):.2f} s against {statistics.median(others):.2f} s"
     return [Outcome("hidl run of an empty program, added", added, 0.3, "s", details)]

@@ -19,12 +19,22 @@ SCHEMA = "hidl.metrics/1"
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure with its unit and the samples that it was made from: numbers in that unit, or one text per rank."""
+    """One figure with its unit and the samples that it was made from: numbers in that unit, or one text per rank.
+
+    Where the samples belong to message sizes, ``sizes`` holds these: one for each sample, in bytes. Where they belong
+    to pairs of nodes, ``pairs`` holds their names.
+    """
 
     name: str
     value: float | str
     unit: str
     samples: Sequence[float | str]
+    sizes: Sequence[int] | None = None
+    pairs: Sequence[tuple[str, str]] | None = None
+
+    def as_document(self) -> dict[str, Any]:
+        """What the metrics document holds of it."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 def report(
@@ -55,7 +65,7 @@ def report(
         "world": {"size": communicator.size, "hosts": hosts},
         "parameters": dict(parameters),
         "versions": {**base, **versions},
-        "metrics": [asdict(metric) for metric in metrics],
+        "metrics": [metric.as_document() for metric in metrics],
     }
     write_json(Path(target), document)
 

@@ -20,6 +20,7 @@ from hidl_cli.runs.judging import Conclusion
 from hidl_cli.runs.plan import plan_of
 
 if TYPE_CHECKING:
+    from hidl_cli.results.pairs import Field
     from hidl_cli.runs.plan import Plan
 
 
@@ -73,6 +74,9 @@ def leave(run: Run, _: KeyboardInterrupt) -> None:
 
 def show(run: Run, conclusion: Conclusion) -> None:
     """Print metrics, the scaling table and the verdict for people."""
+    from hidl_cli.results.overhead import overheads
+    from hidl_cli.results.overhead import table as overhead_table
+
     out = stdout()
     if conclusion.study is not None:
         from hidl_cli.results.plot import draw
@@ -83,12 +87,20 @@ def show(run: Run, conclusion: Conclusion) -> None:
         draw(conclusion.study, picture)
         say(f"picture: {picture}")
         return
-    if conclusion.ranking is not None:
+    suites = overheads(conclusion.steps)
+    if conclusion.fields:
+        _show_pairs(run, conclusion.fields)
+    elif suites:
+        for each in suites:
+            out.print(overhead_table(each))
+    elif conclusion.ranking is not None:
         from hidl_cli.results.table import ranked
 
         out.print(ranked(conclusion.ranking))
     else:
         _show_metrics(conclusion.steps)
+    if conclusion.verdict is None and (conclusion.ranking is not None or conclusion.fields):
+        out.print(conclusion.reason, markup=False)
     if conclusion.verdict is not None:
         style = {"pass": "bold green", "fail": "bold red"}.get(conclusion.verdict, "bold yellow")
         out.print(conclusion.verdict, style=style, end="")
@@ -111,6 +123,18 @@ def _show_metrics(steps: list[dict[str, Any]]) -> None:
             text = f"{value:.6g}" if isinstance(value, float) else str(value)[:16]
             table.add_row(*point, name, text, metric["unit"], str(step["ranks"]), str(step["repetition"]))
     stdout().print(table)
+
+
+def _show_pairs(run: Run, fields: Sequence[Field]) -> None:
+    """What was measured between every two nodes, as tables and as a picture."""
+    from hidl_cli.results.pairs_table import draw, tables
+
+    for each in fields:
+        for table in tables(each):
+            stdout().print(table)
+    picture = run.directory / "pairs.png"
+    draw(fields, picture)
+    say(f"picture: {picture}")
 
 
 class _Display:

@@ -9,6 +9,8 @@ import typer
 from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hidl_cli.stack.install import Order, Outcome
 
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Use uv's cache and local wheels only, no network.")]
@@ -23,6 +25,10 @@ def install(
     prefix: PrefixOption = None,
     locked: Annotated[bool, typer.Option("--locked", help="Fail where no lock fits, rather than make one.")] = False,
     offline: OfflineOption = False,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=FILE", help="The archive of what is built from source; repeatable."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and touch nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -38,7 +44,8 @@ def install(
     where = load_site(site)
     root = installation.root(where, prefix)
     wanted = [load_stack(name) for name in dict.fromkeys(stacks)]
-    orders = [Order(where, stack, root, locked=locked, offline=offline) for stack in wanted]
+    sources = _sources(source or [], [build.name for stack in wanted for build in stack.builds])
+    orders = [Order(where, stack, root, locked=locked, offline=offline, sources=sources) for stack in wanted]
     if dry_run:
         _dry_run(orders, json=json)
         return
@@ -52,6 +59,22 @@ def install(
     if json:
         documents = [{**outcome.installation.manifest, "action": outcome.action} for outcome in outcomes]
         emit_json("hidl.install/1", installations=documents)
+
+
+def _sources(words: list[str], builds: list[str]) -> dict[str, Path]:
+    """Read ``NAME=FILE`` words; ``UsageError`` for a name that none of the stacks builds."""
+    from pathlib import Path
+
+    from hidl_cli.errors import UsageError
+
+    found = {}
+    for word in words:
+        name, equals, file = word.partition("=")
+        if not equals or not file or name not in builds:
+            known = ", ".join(dict.fromkeys(builds)) or "these stacks build nothing from source"
+            raise UsageError(f"--source {word!r} is not understood", hint=f"--source NAME=FILE, NAME one of: {known}")
+        found[name] = Path(file).expanduser().absolute()
+    return found
 
 
 def _line(stack: str, outcome: Outcome) -> str:
@@ -82,6 +105,8 @@ def _dry_run(orders: list[Order], *, json: bool) -> None:
             lines += [f"  python  {plan['interpreter']} ({plan['python']}, {plan['platform']}, {plan['accelerator']})"]
             lines += [f"  package {name} {version}" for name, version in plan["packages"].items()]
             lines += [f"  package {name} {own['version']} (hidl's own)" for name, own in plan["own"].items()]
+            lines += [f"  note    {advisory['id']}: {advisory['text']}" for advisory in plan["advisories"]]
+        lines += [f"  build   {build['name']} {build['version']}: {build['action']}" for build in document["builds"]]
         for step in document["steps"]:
             variables = [f"{name}={value}" for name, value in step["variables"].items()]
             if step["without_network"]:

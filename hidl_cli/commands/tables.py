@@ -114,6 +114,8 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
 
 def show_result(document: dict[str, Any]) -> None:
     """One judged run: where it comes from, and each metric of each size and point over its repetitions."""
+    from hidl_cli.results.overhead import overheads
+    from hidl_cli.results.overhead import table as overhead_table
     from hidl_cli.runs.parameters import in_words
 
     keys = ("run", "directory", "created", "site", "partition", "workload", "stack", "lock", "launcher", "mpi")
@@ -144,6 +146,8 @@ def show_result(document: dict[str, Any]) -> None:
             for (point, nodes, ranks, name, unit), found in values.items()
         ]
     )
+    for overhead in overheads(document["steps"]):
+        stdout().print(overhead_table(overhead))
 
 
 def show_workload(workload: Workload) -> None:

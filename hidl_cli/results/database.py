@@ -20,7 +20,7 @@ from hidl_cli.results.locking import locks_hold
 from hidl_cli.results.writers import held, sweep
 
 #: Counted up whenever the tables change: an older file is emptied and filled again from the run directories.
-VERSION = 1
+VERSION = 2
 #: ``PRAGMA application_id``: the letters "hidl".
 APPLICATION = 0x6869646C
 
@@ -49,7 +49,7 @@ CREATE TABLE metrics (
 );
 CREATE TABLE steps (
     run INTEGER NOT NULL REFERENCES runs (id), step INTEGER NOT NULL, series INTEGER NOT NULL REFERENCES series (id),
-    nodes INTEGER NOT NULL, ranks INTEGER NOT NULL, repetition INTEGER NOT NULL,
+    nodes INTEGER NOT NULL, ranks INTEGER NOT NULL, repetition INTEGER NOT NULL, point TEXT NOT NULL,
     host_list INTEGER NOT NULL REFERENCES host_lists (id), PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 CREATE INDEX steps_by_host_list ON steps (host_list);
@@ -61,7 +61,7 @@ CREATE TABLE samples (
 CREATE INDEX samples_over_time ON samples (series, metric, time, run, step, rank);
 CREATE VIEW results AS
 SELECT r.run, r.created, r.site, r.partition, r.workload, r.parameters, r.stack, r.lock, r.launcher, r.mpi, r.tuning,
-    r.verdict, c.digest AS series, t.nodes, t.ranks, t.repetition, m.name AS metric, m.unit,
+    r.verdict, c.digest AS series, t.point, t.nodes, t.ranks, t.repetition, m.name AS metric, m.unit,
     nullif(m.better, '') AS better, s.value, nullif(s.rank, -1) AS rank, h.names AS hosts,
     d.root || '/' || d.name AS directory, s.time
 FROM samples s JOIN steps t ON t.run = s.run AND t.step = s.step JOIN runs r ON r.id = s.run

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from itertools import islice
@@ -80,7 +80,7 @@ def _json(samples: Iterable[Sample], file: IO[bytes]) -> int:
 
 
 def _csv(samples: Iterable[Sample], file: IO[bytes]) -> int:
-    """A line for each sample (RFC 4180); ``hosts``, ``parameters`` and ``tuning`` are JSON in their cells."""
+    """A line for each sample (RFC 4180); hosts, parameters, point and tuning are JSON in their cells."""
     lines = csv.writer(_Lines(file))
     lines.writerow(COLUMNS)
     count = 0
@@ -116,10 +116,14 @@ def _parquet(samples: Iterable[Sample], file: IO[bytes]) -> int:
 
 
 def _flat(sample: Sample) -> dict[str, Any]:
-    nested: Sequence[str] = ("hosts", "parameters", "tuning")
     row = {name: getattr(sample, name) for name in COLUMNS}
-    values = {"hosts": list(sample.hosts), "parameters": dict(sample.parameters), "tuning": dict(sample.tuning)}
-    return {**row, **{name: json.dumps(values[name], ensure_ascii=False) for name in nested}}
+    nested = {
+        "hosts": list(sample.hosts),
+        "parameters": dict(sample.parameters),
+        "point": dict(sample.point),
+        "tuning": dict(sample.tuning),
+    }
+    return {**row, **{name: json.dumps(value, ensure_ascii=False) for name, value in nested.items()}}
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -161,17 +161,20 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
                 rank=rank,
                 hosts=of_step,
                 parameters=dict(plan.parameters),
+                point=measured.get("parameters", {}),
                 tuning=_tuning(plan),
                 verdict=verdict,
             )
 
 
 def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple[int | None, float]]:
-    """The value of the whole step, and each rank's where the workload says that there is one for each."""
+    """The value of the whole step, and each rank's: of the ranks that the metric names, or of all where the workload
+    says that there is one for each."""
     value = _number(metric["value"])
     if value is not None:
         yield None, value
-    for rank, sample in enumerate(metric["samples"] if for_each_rank else ()):
+    samples = metric["samples"]
+    for rank, sample in zip(metric.get("ranks", range(len(samples)) if for_each_rank else ()), samples, strict=False):
         number = _number(sample)
         if number is not None:
             yield rank, number

@@ -83,9 +83,18 @@ def _insert_samples(connection: sqlite3.Connection, run: int, record: Record) ->
     for digest in series:
         series[digest] = _id(connection, "series", "digest", (digest,))
     connection.executemany(
-        "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [
-            (run, step, series[one.series], one.nodes, one.ranks, one.repetition, _host_list(connection, one.hosts))
+            (
+                run,
+                step,
+                series[one.series],
+                one.nodes,
+                one.ranks,
+                one.repetition,
+                json.dumps(dict(one.point)),
+                _host_list(connection, one.hosts),
+            )
             for step, one in steps.items()
         ],
     )

@@ -24,7 +24,7 @@ def document_of(store: Store, run: StoredRun, *, metric: str | None = None) -> d
                 "series": sample.series,
                 "nodes": sample.nodes,
                 "ranks": sample.ranks,
-                "parameters": {k: v for k, v in sample.parameters.items() if run.parameters.get(k) != v},
+                "parameters": dict(sample.point),
                 "repetition": sample.repetition,
                 "hosts": list(sample.hosts),
                 "metrics": {},

@@ -17,7 +17,7 @@ _VALUES = 900
 
 _SAMPLES = """
 SELECT s.time, s.run, s.step, s.rank, s.value, m.name, m.unit, m.better, c.digest, t.nodes, t.ranks, t.repetition,
-    t.host_list
+    t.host_list, t.point
 FROM samples s JOIN metrics m ON m.id = s.metric JOIN series c ON c.id = s.series
 JOIN steps t ON t.run = s.run AND t.step = s.step JOIN runs r ON r.id = s.run WHERE
 """
@@ -46,7 +46,7 @@ def read(connection: sqlite3.Connection, where: str, values: Sequence[Any]) -> l
         (
             (time, run, step, rank),
             Sample(
-                **runs[run],
+                **_with_point(runs[run], point),
                 series=series,
                 nodes=nodes,
                 ranks=ranks,
@@ -59,7 +59,7 @@ def read(connection: sqlite3.Connection, where: str, values: Sequence[Any]) -> l
                 hosts=hosts[host_list],
             ),
         )
-        for time, run, step, rank, value, name, unit, better, series, nodes, ranks, repetition, host_list in rows
+        for time, run, step, rank, value, name, unit, better, series, nodes, ranks, repetition, host_list, point in rows
     ]
 
 
@@ -67,6 +67,14 @@ def _run(row: Sequence[Any]) -> dict[str, Any]:
     keys = ("run", "created", "site", "partition", "workload", "stack", "lock", "launcher", "mpi")
     shared = dict(zip(keys, row[1:10], strict=True))
     return {**shared, "parameters": json.loads(row[10]), "tuning": json.loads(row[11]), "verdict": row[12]}
+
+
+def _with_point(run: dict[str, Any], point: str) -> dict[str, Any]:
+    """What a run's samples share, with the parameters that a matrix changes for some of them."""
+    if point == "{}":
+        return run
+    changed = json.loads(point)
+    return {**run, "parameters": {**run["parameters"], **changed}, "point": changed}
 
 
 def _by_ids(connection: sqlite3.Connection, sql: str, ids: Iterable[int]) -> Iterator[Any]:

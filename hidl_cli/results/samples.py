@@ -13,7 +13,7 @@ class Sample:
     ``created`` is when the run was planned (ISO 8601, UTC). ``series`` names what may be compared with one another
     over time: a digest over site, partition, workload, parameters, stack, launcher, MPI library and placement, but not
     over lock, hosts or tuning, which are what changes. ``rank`` is None for a value of the whole step, and a rank's
-    number where the metric has one sample for each.
+    number where the metric has one sample for each. ``point``: those of the ``parameters`` that a matrix changes.
     """
 
     run: str
@@ -36,5 +36,6 @@ class Sample:
     rank: int | None = None
     hosts: tuple[str, ...] = ()
     parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    point: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     tuning: Mapping[str, str] = field(default_factory=dict)
     verdict: str | None = None

@@ -44,7 +44,7 @@ def _conclude(run: Run, plan: Plan) -> Conclusion:
 
 def _keep(run: Run, conclusion: Conclusion) -> None:
     """Write the verdict, once: what a run directory says of an ended run does not change. Then it can be indexed."""
-    from hidl_cli.results import ranking, scaling
+    from hidl_cli.results import pairs, ranking, scaling
     from hidl_cli.results.indexing import remember
 
     if run.document("verdict") is None:
@@ -56,6 +56,7 @@ def _keep(run: Run, conclusion: Conclusion) -> None:
             "hint": conclusion.hint,
             "study": conclusion.study and scaling.to_json(conclusion.study),
             "ranking": conclusion.ranking and ranking.to_json(conclusion.ranking),
+            "pairs": pairs.to_json(conclusion.fields) or None,
         }
         run.write("verdict", document)
         remember(run)

@@ -61,7 +61,7 @@ def document_of(run: Run, status: Status | None = None) -> dict[str, Any]:
         "exit_status": status.exit_status,
         "hosts": list(status.hosts),
         "steps": metrics.get("steps", []),
-        "verdict": {key: verdict.get(key) for key in ("verdict", "reason", "hint", "study", "ranking")}
+        "verdict": {key: verdict.get(key) for key in ("verdict", "reason", "hint", "study", "ranking", "pairs")}
         if verdict
         else None,
     }

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.errors import ExitCode
+from hidl_cli.errors import ExitCode, HidlError
 from hidl_cli.runs.metrics import unequal
 from hidl_cli.runs.plan import Plan
 
 if TYPE_CHECKING:
     from hidl_cli.results.baselines import Earlier
+    from hidl_cli.results.pairs import Field
     from hidl_cli.results.ranking import Ranking
     from hidl_cli.results.scaling import Study
     from hidl_cli.runs.workload import Scaling
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 class Conclusion:
     """``verdict``: pass, fail, inconclusive, or None where there was nothing to judge; ``steps`` as in metrics.json.
 
-    ``study``: how it scales, where sizes were compared; ``ranking``: which point is the best, where a matrix was.
+    ``study``: how it scales, where sizes were compared; ``ranking``: which point is the best, where a matrix was;
+    ``fields``: what was measured between every two nodes.
     """
 
     verdict: str | None
@@ -29,6 +31,7 @@ class Conclusion:
     steps: list[dict[str, Any]]
     study: Study | None = None
     ranking: Ranking | None = None
+    fields: tuple[Field, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -45,6 +48,8 @@ def judged(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         difference = unequal(step["metrics"], plan.workload.metrics)
         if difference:
             return Conclusion("fail", difference, "does every rank take part in the allreduce?", steps)
+    if len(plan.points) == 1 and any("pairs" in found for found in steps[0]["metrics"].values()):
+        return _of_pairs(plan, steps)
     scaling = plan.workload.scaling
     if scaling is None or plan.target is None or not plan.is_study:
         agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
@@ -58,6 +63,15 @@ def judged(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         hint = "measure a baseline in the same allocation: --baseline single"
         return Conclusion("inconclusive", str(error), hint, steps)
     return Conclusion(study.verdict, study.reason, study.hint, steps, study)
+
+
+def _of_pairs(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
+    """Is a node or a link slower than the others?"""
+    from hidl_cli.results.pairs_verdict import fields_of, outcome
+
+    fields = fields_of(plan.workload.metrics, steps)
+    found = outcome(fields)
+    return Conclusion(found.verdict, found.reason, found.hint, steps, fields=fields)
 
 
 def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
@@ -109,7 +123,22 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
         looks=len(looks(plan.repetitions)) if plan.until_settled else 1,
     )
     scaled = round(study.steps[-1].ideal_speedup)
-    return replace(study, reference=reference_for(plan.workload.name, kind=scaling.kind, n=scaled, site=plan.site))
+    reference = reference_for(plan.workload.name, kind=scaling.kind, n=scaled, site=plan.site, own=_own(plan))
+    return replace(study, reference=reference)
+
+
+def _own(plan: Plan) -> list[float]:
+    """The efficiencies of earlier studies of the same size here, as the store knows them."""
+    from hidl_cli.results.extract import series_of
+    from hidl_cli.results.filters import Filters
+    from hidl_cli.results.store import Store
+
+    largest = max(plan.steps, key=lambda step: step.size)
+    try:
+        before = Store().runs(Filters(series=series_of(plan, largest)))
+        return [run.efficiency for run in before if run.efficiency is not None and run.run != plan.run]
+    except HidlError:  # they are for orientation alone
+        return []
 
 
 def _earlier(plan: Plan, metric: str) -> Earlier:

@@ -13,12 +13,12 @@ from hidl_cli.runs.workload import Metric
 
 SCHEMA = "hidl.metrics/1"
 _ALWAYS = ("value", "unit", "samples")
-_KEYS = ("sizes", "ranks")  # what the samples may belong to
+_KEYS = ("sizes", "ranks", "pairs")  # what the samples may belong to
 
 
 def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> dict[str, dict[str, Any]]:
     """Return the metrics by name: ``{"value", "unit", "samples"}``; numbers or, for checksums, text. Where samples
-    belong to message sizes or to ranks, ``sizes`` or ``ranks`` says which.
+    belong to message sizes, ranks or pairs of nodes, ``sizes``, ``ranks`` or ``pairs`` says which.
 
     Raises ``MetricMissing`` where the file is not there or no such document, was written by a world of another size,
     or lacks a promised metric; where a value is not finite, has another unit, or is not one per rank where it must be.
@@ -80,14 +80,30 @@ def _by_name(document: Any, path: Path) -> dict[str, dict[str, Any]]:
 
 
 def _check_keys(metric: Mapping[str, Any], path: Path) -> None:
-    """``sizes`` and ``ranks`` are whole numbers, one for each sample, each once."""
+    """``sizes`` and ``ranks`` are whole numbers, ``pairs`` two different names: one for each sample, each once."""
     for key in _KEYS:
         if key not in metric:
             continue
         numbers, samples = metric[key], metric["samples"]
-        whole = isinstance(numbers, list) and all(type(number) is int and number >= 0 for number in numbers)
-        if not whole or not isinstance(samples, list) or not len(set(numbers)) == len(numbers) == len(samples):
-            raise MetricMissing(f"metric {metric['name']} in {path}: `{key}` is not one whole number for each sample")
+        what = "pair of names" if key == "pairs" else "whole number"
+        fits = isinstance(numbers, list) and all((_is_pair if key == "pairs" else _is_whole)(each) for each in numbers)
+        if not fits or not isinstance(samples, list) or not _count_of(numbers) == len(numbers) == len(samples):
+            raise MetricMissing(f"metric {metric['name']} in {path}: `{key}` is not one {what} for each sample")
+
+
+def _is_whole(number: object) -> bool:
+    return type(number) is int and number >= 0
+
+
+def _is_pair(pair: object) -> bool:
+    return (
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(name, str) for name in pair) and pair[0] != pair[1]
+    )
+
+
+def _count_of(numbers: list[Any]) -> int:
+    """How many different ones there are; a pair is the same in either order."""
+    return len({tuple(sorted(each)) if isinstance(each, list) else each for each in numbers})
 
 
 def _check(name: str, found: Mapping[str, Any], promised: Metric, ranks: int, path: Path) -> None:

@@ -52,12 +52,13 @@ def libraries_exist(data: Mapping[str, Any]) -> Iterator[Fault]:
     from hidl_cli.stack import own_wheel
 
     given, shipped = data.get("libraries"), own_wheel.libraries()
-    for index, name in enumerate(given if isinstance(given, list) else []):
+    names = given if isinstance(given, list) else []
+    for index, name in enumerate(names):
         path = ("libraries", index)
         if isinstance(name, str) and name not in shipped:
             message = f"hidl ships no library called `{clipped(name)}`"
             yield Fault(path, message, one_of(shipped), nearest(name, shipped))
-        elif isinstance(given, list) and name in given[:index]:
+        elif name in names[:index]:
             yield Fault(path, f"`{clipped(str(name))}` is given twice", "each library once")
 
 
@@ -68,6 +69,8 @@ def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
         source = mapping(build, "source") if isinstance(build, Mapping) else {}
         if source.get("pypi") and not source.get("sha256"):
             yield Fault(("builds", number, "source"), "what is fetched needs its `sha256`", "64 hexadecimal digits")
+        if source.get("any_version") and source.get("sha256"):
+            yield Fault(("builds", number, "source"), "a file of any version has no `sha256`", "one of the two")
         against = build.get("against") if isinstance(build, Mapping) else None
         for place, name in enumerate(against if isinstance(against, list) else []):
             if isinstance(name, str) and name not in packages:

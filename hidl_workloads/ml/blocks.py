@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 
 def share(total: int, parts: int, part: int) -> range:
     """The ``part``-th of ``parts`` consecutive shares of ``total`` items; their sizes differ by one at most."""
     return range(total * part // parts, total * (part + 1) // parts)
+
+
+def owner(total: int, parts: int, item: int) -> int:
+    """Which of the ``parts`` has ``item`` in its share."""
+    return ((item + 1) * parts - 1) // total
 
 
 def aligned_share(total: int, block: int, parts: int, part: int) -> range:
@@ -22,7 +29,17 @@ def split(rows: range, block: int) -> list[range]:
     if not rows:
         return []
     cuts = [rows.start, *range((rows.start // block + 1) * block, rows.stop, block), rows.stop]
-    return [range(start, stop) for start, stop in zip(cuts, cuts[1:], strict=False)]
+    return [range(start, stop) for start, stop in pairwise(cuts)]
+
+
+def panels(inner: int, width: int, parts: tuple[int, int]) -> list[range]:
+    """Cut the inner dimension so that each panel is ``width`` wide at most and has one owner in either matrix.
+
+    ``parts``: in how many shares the left and the right matrix have it.
+    """
+    ends = {share(inner, each, part).stop for each in parts for part in range(each)}
+    cuts = sorted(ends | {0, *range(width, inner, width)})
+    return [range(start, stop) for start, stop in pairwise(cuts)]
 
 
 def grid(ranks: int, height: float = 1, width: float = 1) -> tuple[int, int]:

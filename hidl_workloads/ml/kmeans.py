@@ -16,25 +16,32 @@ from hidl_workloads.arguments import number
 from hidl_workloads.metrics import Metric
 from hidl_workloads.ml import lloyd, program, seeding
 from hidl_workloads.ml.devices import Device
-from hidl_workloads.ml.points import Points, load
+from hidl_workloads.ml.points import Points, load, read_matrix
 from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
-from hidl_workloads.ml.refusal import Refused
+from hidl_workloads.ml.refusal import Refused, agree
 from hidl_workloads.ml.streams import Array
 
 
 @dataclass(frozen=True)
-class Parameters(Common):
-    """What a run may change beside what all programs have."""
+class Clustering(Common):
+    """What k-means in any form may be told beside what all programs have."""
 
     data: str = ""
-    points: int = number(200_000, least=1)
+    points: int = number(500_000, least=1)
     columns: int = number(16, least=1)
     centers: int = number(16, least=1)
     spread: float = number(2.0, least=0)
-    clusters: int = number(16, least=1)
     max_iterations: int = number(300, least=1)
     tolerance: float = number(1e-4, least=0)
     block: int = number(1024, least=1)
+
+
+@dataclass(frozen=True)
+class Parameters(Clustering):
+    """What a run may change."""
+
+    clusters: int = number(16, least=1)
+    start: str = ""
 
 
 def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
@@ -44,7 +51,9 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
         raise Refused(f"{parameters.clusters} clusters of {points.total} point(s): choose no more clusters than points")
     communicator.Barrier()
     begun = time.perf_counter()
-    start = seeding.start(points, parameters.clusters, parameters.seed)
+    start = (
+        _given(points, parameters) if parameters.start else seeding.start(points, parameters.clusters, parameters.seed)
+    )
     device.synchronize()
     seeding_time = communicator.allreduce(time.perf_counter() - begun, MPI.MAX)
     fit, seconds = timed(
@@ -78,7 +87,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     )
 
 
-def points_of(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Points:
+def points_of(communicator: MPI.Comm, device: Device, parameters: Clustering) -> Points:
     """This rank's points; ``per_rank``: so many for each rank."""
     return load(
         communicator,
@@ -91,6 +100,20 @@ def points_of(communicator: MPI.Comm, device: Device, parameters: Parameters) ->
         seed=parameters.seed,
         block=parameters.block,
     )
+
+
+def _given(points: Points, parameters: Parameters) -> Array:
+    """The centers in the file ``start``, less the points' mean; ``Refused`` on all ranks where they do not fit."""
+    given, fault = read_matrix("start", parameters.start)
+    shape = (parameters.clusters, points.columns)
+    if fault is None and given.shape != shape:
+        fault = (
+            f"start={parameters.start} holds {given.shape[0]} x {given.shape[1]} numbers, not {shape[0]} x {shape[1]}"
+        )
+    elif fault is None and not np.isfinite(given).all():
+        fault = f"start={parameters.start} holds NaN or infinity"
+    agree(points.communicator, fault)
+    return points.device.array(np.array(given, dtype=np.float64)) - points.mean
 
 
 def check(points: Points, fit: lloyd.Fit) -> Array:

@@ -107,10 +107,9 @@ class Sums:
 
     def means(self) -> Array:
         """The clusters' means; that of a cluster without points is the mean of the largest."""
-        totals, counts = self._parts.sum(axis=0), self.counts
-        means = totals / self._points.device.xp.maximum(counts, 1)[:, None]
-        means[counts == 0] = means[int(counts.argmax())]
-        return means
+        xp, counts = self._points.device.xp, self.counts
+        means = self._parts.sum(axis=0) / xp.maximum(counts, 1)[:, None]
+        return xp.where(counts[:, None] > 0, means, means[int(counts.argmax())])
 
     def relocate_empty(self, centers: Array) -> None:
         """Give each empty cluster one of the points that are farthest from their centers; the lower row of equals.

@@ -84,24 +84,24 @@ def load(
     if not data:
         rows = aligned_share(points, block, communicator.size, communicator.rank)
         own, _ = streams.blobs(seed, Stream.POINTS, rows, columns=columns, centers=centers, spread=spread)
-        return _centred(communicator, device, own, rows, points, block)
-    mapped, fault = _mapped(data)
+        return _centred(communicator, device, own, rows, total=points, block=block)
+    mapped, fault = read_matrix("data", data)
     agree(communicator, fault)
     rows = aligned_share(mapped.shape[0], block, communicator.size, communicator.rank)
     own = np.array(mapped[rows.start : rows.stop], dtype=np.float64, order="C")
     agree(communicator, _strange(own, rows.start))
-    return _centred(communicator, device, own, rows, mapped.shape[0], block)
+    return _centred(communicator, device, own, rows, total=mapped.shape[0], block=block)
 
 
-def _mapped(path: str) -> tuple[Any, str | None]:
-    """The matrix in a file, not yet read, or what is wrong with it."""
+def read_matrix(name: str, path: str) -> tuple[Any, str | None]:
+    """The matrix in the file that the parameter ``name`` names, not yet read, or what is wrong with it."""
     try:
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
-        return None, f"data={path} cannot be read: {error}"
+        return None, f"{name}={path} cannot be read: {error}"
     if not isinstance(mapped, np.ndarray) or mapped.ndim != 2 or mapped.dtype.kind not in "fiu" or not mapped.size:
         found = f"{mapped.dtype} {mapped.shape}" if isinstance(mapped, np.ndarray) else "several arrays"
-        return None, f"data={path} holds {found}, not a matrix of real numbers with a row for each point"
+        return None, f"{name}={path} holds {found}, not a matrix of real numbers with a row for each point"
     return mapped, None
 
 
@@ -117,7 +117,7 @@ def _strange(values: Array, first: int) -> str | None:
     )
 
 
-def _centred(communicator: MPI.Comm, device: Device, own: Array, rows: range, total: int, block: int) -> Points:
+def _centred(communicator: MPI.Comm, device: Device, own: Array, rows: range, *, total: int, block: int) -> Points:
     values = device.array(own)
     mean = exact.total(communicator, device, values, total) / total
     values -= mean

@@ -69,7 +69,7 @@ def read(file: Path, form: Format) -> list[dict[str, Any]]:
             row |= {name: row[name] or None for name in ("partition", "better", "verdict")}
     else:
         rows = parquet.read_table(file).to_pylist()
-    return [row | {name: json.loads(row[name]) for name in ("hosts", "parameters", "tuning")} for row in rows]
+    return [row | {name: json.loads(row[name]) for name in ("hosts", "parameters", "point", "tuning")} for row in rows]
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -39,6 +39,27 @@ def test_what_the_samples_belong_to_is_kept(tmp_path: Path, key: str) -> None:
     assert metrics["rate"][key] == [0, 1]
 
 
+def test_samples_can_belong_to_pairs_of_nodes(tmp_path: Path) -> None:
+    pairs = [["node1", "node2"], ["node1", "node3"]]
+    assert read_metrics(write(tmp_path, RATE | {"pairs": pairs}, CHECKSUM), PROMISED, ranks=2)["rate"]["pairs"] == pairs
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [["node1", "node2"]],  # one for two samples
+        [["node1", "node2"], ["node2", "node1"]],
+        [["node1", "node2"], ["node3", "node3"]],
+        [["node1", "node2"], ["node3"]],
+        [["node1", "node2"], "node3"],
+        "node1 node2",
+    ],
+)
+def test_pairs_are_two_names_for_each_sample_each_once(tmp_path: Path, pairs: Any) -> None:
+    with pytest.raises(MetricMissing, match="`pairs` is not one pair of names for each sample"):
+        read_metrics(write(tmp_path, RATE | {"pairs": pairs}, CHECKSUM), PROMISED, ranks=2)
+
+
 def test_no_file_is_a_missing_metric_unless_nothing_is_promised(tmp_path: Path) -> None:
     with pytest.raises(MetricMissing, match="wrote no metrics"):
         read_metrics(tmp_path / "metrics.json", PROMISED, ranks=2)

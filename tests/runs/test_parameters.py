@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hidl_cli.errors import InvalidInput
 from hidl_cli.runs.parameters import points, resolve
 from hidl_cli.runs.workload import Workload

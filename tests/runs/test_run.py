@@ -297,14 +297,18 @@ def test_logs_print_what_the_program_printed(hidl: Hidl) -> None:
 
 
 def test_a_matrix_is_measured_in_turn_and_ranked(hidl: Hidl) -> None:
-    """Two words of a matrix, of which one changes nothing: every combination is a step, and the store tells them apart."""
-    document = hidl.json("run", "toy", "--ranks-per-node", "2", "--matrix", "efficiency=1,0.5", "note=a,b", "--repeat", "3")
+    """Every combination of its words is a step, and the store tells them apart."""
+    document = hidl.json(
+        "run", "toy", "--ranks-per-node", "2", "--matrix", "efficiency=1,0.5", "note=a,b", "--repeat", "3"
+    )
     assert [step["parameters"] for step in document["steps"][:4]] == [
         {"efficiency": efficiency, "note": note} for efficiency in (1.0, 0.5) for note in ("a", "b")
     ]
     ranking = document["verdict"]["ranking"]
     assert [round(entry["relative"], 1) for entry in ranking["entries"]] == [1.0, 1.0, 0.5, 0.5]
-    series = {sample.series for sample in Store(hidl.results).samples() if sample.metric == "rate"}
+    series = {
+        sample.series for sample in Store(hidl.runs.parent / "results.sqlite").samples() if sample.metric == "rate"
+    }
     assert len(series) == 4
 
 
@@ -319,3 +323,10 @@ def test_an_alternative_is_started_where_its_condition_holds(hidl: Hidl) -> None
     hidl.add_workload("either", "toy.py", parameters=PARAMETERS, alternatives=[show])
     script = hidl("run", "either", "--set", "silent=true", "--set", "note=a b", "--dry-run").stdout
     assert "echo 'a b' --quiet\n" in script
+
+
+def test_a_study_is_told_beside_the_earlier_ones_of_its_kind(hidl: Hidl) -> None:
+    for _ in range(3):
+        hidl("run", "toy", "--scale", "1,2", "--repeat", "1")
+    document = hidl.json("run", "toy", "--scale", "1,2", "--repeat", "1", status=11)
+    assert document["verdict"]["study"]["reference"].startswith("here before: 1.0")

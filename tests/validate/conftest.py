@@ -49,6 +49,13 @@ class once(Paced):
     repeat = 1
 
 
+@rfm.simple_test
+class disturbed(Study):
+    workload = "spins"
+    scale = parameter(["1-node"])
+    repeat = 4
+
+
 class Alone(Run):
     workload = "paced"
     scale = parameter(["1-rank"])
@@ -66,8 +73,9 @@ class hanging(Alone):
 
 
 def with_checks(hidl: Hidl) -> Hidl:
-    """hidl with the workload ``paced`` and the checks above, where users keep theirs."""
+    """hidl with the workloads ``paced`` and ``spins`` and the checks above, where users keep theirs."""
     hidl.add_workload("paced", "paced.py", **PACED)
+    hidl.add_workload("spins", "spins.py", metrics=PACED["metrics"], scaling=PACED["scaling"])
     file = hidl.config / "reframe_checks" / "paced.py"
     file.parent.mkdir(parents=True)
     file.write_text(CHECKS)

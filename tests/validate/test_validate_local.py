@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.validate import reframe
-from tests.conftest import REPOSITORY, Hidl
+from tests.conftest import PROGRAMS, REPOSITORY, Hidl
 from tests.validate.conftest import cases
 
 
@@ -27,7 +27,7 @@ def test_the_smoke_suite_passes_and_leaves_runs_like_any_other(hidl_with: Callab
     document = hidl.json("validate", "--tag", "smoke", "--junit", str(tmp_path / "junit.xml"))
 
     found = cases(document)
-    assert {name.split()[0] for name in found} == {"mpi_sanity", "resnet50_smoke"}
+    assert {name.split()[0] for name in found} == {"mpi_sanity", "resnet50_smoke", "kmeans_smoke"}
     assert document["counts"] == {"pass": len(found), "fail": 0, "inconclusive": 0, "skipped": 0}
     assert {each["run"] for each in hidl.json("results", "list")["results"]} == {case["run"] for case in found.values()}
     assert ET.parse(tmp_path / "junit.xml").getroot()[0].get("tests") == str(len(found))
@@ -54,6 +54,31 @@ def test_one_slowed_rank_turns_the_verdict_to_fail(hidl: Hidl, tmp_path: Path) -
     failure = ET.parse(junit).getroot().find(".//failure")
     assert failure is not None
     assert failure.get("type") == "fail"
+
+
+@pytest.fixture
+def neighbours() -> Iterator[None]:
+    """Others who compute on every core, now and then."""
+    hogs = [
+        subprocess.Popen([sys.executable, PROGRAMS / "hog.py", str(core), str(core)], stdout=subprocess.PIPE, text=True)
+        for core in os.sched_getaffinity(0)
+    ]
+    try:
+        for hog in hogs:
+            assert hog.stdout is not None
+            assert hog.stdout.readline() == "here\n"
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.communicate()
+
+
+@pytest.mark.usefixtures("neighbours")
+def test_a_noisy_machine_is_inconclusive_and_no_pass(hidl: Hidl) -> None:
+    (case,) = cases(hidl.json("validate", "--check", "disturbed", status=11)).values()
+    assert case["verdict"] == "inconclusive"
+    assert "is known to" in case["reason"]
 
 
 def test_one_repetition_is_inconclusive_and_no_pass(hidl: Hidl) -> None:

@@ -41,7 +41,7 @@ def preview(plan: InstallPlan) -> list[dict[str, Any]]:
     documents = []
     for build, slot in _slots(plan):
         jobs = machine.jobs(build.recipe.memory_per_job_gib)
-        place = Workplace(Path("SOURCE"), Path("PRODUCT"), plan.prefix, jobs)
+        place = Workplace(build.recipe, Path("SOURCE"), Path("PRODUCT"), plan.prefix, jobs)
         commands = () if slot.filled else KINDS[build.recipe.kind].commands(place)
         documents.append(
             {
@@ -70,6 +70,8 @@ class Builder:
         Raises ``MissingPrecondition`` where a compiler, or a source that cannot be fetched, is not there, and
         ``BuildFailed`` where a source has another content than its recipe says.
         """
+        for build in self.plan.builds:
+            sources.keep(build, self.plan.root)
         return tuple(
             Prepared(build, slot, None if slot.filled else self._source(build)) for build, slot in _slots(self.plan)
         )
@@ -116,7 +118,7 @@ class Builder:
             with self.progress.step(f"install what builds {build.name}", self.log):
                 self.provider.run(self.provider.build_tools(self.plan, build.recipe, tools), self.log)
         log = self.log.with_name(f"{self.log.stem}-{build.name}.log")
-        place = Workplace(tree, work / "product", self.plan.prefix, jobs)
+        place = Workplace(build.recipe, tree, work / "product", self.plan.prefix, jobs)
         environment = _environment(build, self.plan.prefix, tools, jobs)
         with self.progress.step(f"build {what} with {_counted(jobs, 'job')}", log):
             for step in KINDS[build.recipe.kind].commands(place):
@@ -125,7 +127,18 @@ class Builder:
 
 def _slots(plan: InstallPlan) -> list[tuple[PlannedBuild, Slot]]:
     compilers = machine.identity(os.environ) if plan.builds else {}
-    return [(build, cache.slot(build, plan.target, compilers)) for build in plan.builds]
+    return [
+        (
+            build,
+            cache.slot(
+                build,
+                plan.target,
+                compilers,
+                prefix=None if KINDS[build.recipe.kind].relocatable else plan.prefix,
+            ),
+        )
+        for build in plan.builds
+    ]
 
 
 def _run(step: Step, build: PlannedBuild, tree: Path, environment: Mapping[str, str], log: Path) -> None:

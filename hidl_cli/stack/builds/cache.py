@@ -66,10 +66,10 @@ class Slot:
                 shutil.rmtree(work, ignore_errors=True)
 
 
-def slot(build: PlannedBuild, target: Target, machine: Mapping[str, str]) -> Slot:
-    """The place of this build's product, on a machine with these compilers."""
+def slot(build: PlannedBuild, target: Target, machine: Mapping[str, str], *, prefix: Path | None = None) -> Slot:
+    """The place of this build's product, on a machine with these compilers; ``prefix``: the only one it serves."""
     where = {"python": target.python, "platform": target.platform, "machine": dict(machine)}
-    return Slot({**build.inputs, **where})
+    return Slot({**build.inputs, **where, **({"prefix": str(prefix)} if prefix else {})})
 
 
 def _root() -> Path:

@@ -30,10 +30,14 @@ class Patch:
 
 @dataclass(frozen=True)
 class PlannedBuild:
-    """One build of a stack. ``source_digest`` is the SHA-256 of its archive, ``against`` package -> locked version."""
+    """One build of a stack. ``source_digest`` is the SHA-256 of its archive, ``against`` package -> locked version.
+
+    ``archive``: the file that the user has, of a source that is not fetched; ``recipe`` then has its name and version.
+    """
 
     recipe: Build
     source_digest: str
+    archive: Path | None
     patches: tuple[Patch, ...]
     against: Mapping[str, str]
 
@@ -60,6 +64,8 @@ class PlannedBuild:
             "environment": dict(self.recipe.environment),
             "requires": dict(self.recipe.requires),
             "against": dict(self.against),
+            **({"configure": list(self.recipe.configure)} if self.recipe.configure else {}),
+            **({"link_programs": self.recipe.link_programs} if self.recipe.link_programs else {}),
         }
 
     @property
@@ -74,29 +80,32 @@ class PlannedBuild:
         return {**self.inputs, "source": source, "patches": patches, "digest": self.digest}
 
 
-def plan(recipes: Sequence[Build], lock: Lock, root: Path) -> tuple[PlannedBuild, ...]:
+def plan(
+    recipes: Sequence[Build], lock: Lock, root: Path, given: Mapping[str, Path] | None = None
+) -> tuple[PlannedBuild, ...]:
     """The stack's builds against what ``lock`` holds; sources that have no hash in the recipe are looked for.
+
+    ``given``: archives that were named for this installation, by the build's name.
 
     Raises ``InvalidInput`` where patches are missing, ``MissingPrecondition`` where a source without a hash is.
     """
-    return tuple(
-        PlannedBuild(
-            recipe=recipe,
-            source_digest=recipe.source.sha256 or _digest_of_own_file(recipe, root),
-            patches=_patches(recipe),
-            against={name: _locked(lock, name) for name in recipe.against},
-        )
-        for recipe in recipes
-    )
+    return tuple(_planned(recipe, lock, root, (given or {}).get(recipe.name)) for recipe in recipes)
 
 
-def _digest_of_own_file(recipe: Build, root: Path) -> str:
+def _planned(recipe: Build, lock: Lock, root: Path, given: Path | None) -> PlannedBuild:
     from hidl_cli.stack.builds import sources
 
-    found = sources.find(recipe.source.file, root)
-    if found is None:
-        raise sources.missing(recipe, root)
-    return sources.sha256(found)
+    archive, digest = given, recipe.source.sha256
+    if given is not None or digest is None:
+        archive, recipe = sources.of_the_user(recipe, root, given)
+        digest = digest or sources.sha256(archive)
+    return PlannedBuild(
+        recipe=recipe,
+        source_digest=digest,
+        archive=archive,
+        patches=_patches(recipe),
+        against={name: _locked(lock, name) for name in recipe.against},
+    )
 
 
 def _patches(recipe: Build) -> tuple[Patch, ...]:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from hidl_cli.stack.builds.kinds import wheel
+from hidl_cli.stack.builds.kinds import autotools, wheel
 
 if TYPE_CHECKING:
     from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.providers import Provider, Step
+    from hidl_cli.stack.schema import Build
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Workplace:
     stack, ``jobs`` how many compilers may run at once. The commands get ``environment`` and start in ``source``.
     """
 
+    recipe: Build
     source: Path
     product: Path
     prefix: Path
@@ -29,7 +31,9 @@ class Workplace:
 
 
 class Kind(Protocol):
-    """One kind of build."""
+    """One kind of build. ``relocatable``: a product serves every prefix, and can be taken from the cache for each."""
+
+    relocatable: bool
 
     def commands(self, place: Workplace) -> tuple[Step, ...]:
         """What turns the source into a product; run in order, in ``place.source``."""
@@ -40,4 +44,4 @@ class Kind(Protocol):
         ...
 
 
-KINDS: Mapping[str, Kind] = {"wheel": wheel.KIND}
+KINDS: Mapping[str, Kind] = {"autotools": autotools.KIND, "wheel": wheel.KIND}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class _Wheel:
     """See ``Kind``. The product is a directory with one wheel in it."""
 
+    relocatable = True
+
     def commands(self, place: Workplace) -> tuple[Step, ...]:
         """See ``Kind``."""
         options = ("--wheel", "--no-build-isolation", "--no-config", "--offline")

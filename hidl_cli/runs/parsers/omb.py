@@ -1,0 +1,227 @@
+"""The OSU Micro-Benchmarks' output (OMB 5.9 to 7.x, and OMB-Py): from tables to metrics.
+
+A table is known by its header, and a column by its title there; where a column stands tells nothing, for options such
+as ``-f``, ``-c`` and ``-z`` move it, and versions name it differently. Lines that are neither header nor row are passed
+over: the ranks' stderr may come between.
+
+A table is whole, or there is none. What can be known of a missing part:
+
+- a header without a row, and a row that breaks off or has fewer or more fields than the header;
+- a last row without its end of line: its last number may have lost digits;
+- a row that is not there: every size is twice the one before it (1 after 0), in all benchmarks.
+
+A table that ends early between two rows looks like one that was asked for with a smaller ``-m``. That is told by the
+job: a benchmark that did not come to its end has another status than 0, and the run fails by that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isfinite
+from typing import Any
+
+from hidl_cli.errors import MetricMissing
+from hidl_cli.runs.parsers.omb_titles import Column, benchmark_of, column_of
+
+Metrics = dict[str, dict[str, Any]]
+
+#: Bytes: latency is held against history at this size, where it is there.
+HISTORY_SIZE = 8
+
+_HINT = "hidl logs shows the output; OMB prints one table with a header line `# Size ...` for each benchmark"
+
+_TITLE = re.compile(r"^#\s*(?P<title>O(?:SU|MB)\b.*?)\s+Test(?:\s+v?(?P<version>\d\S*))?\s*$")
+_DATATYPE = re.compile(r"^#\s*Datatype:\s*(\w+)")
+# Titles end where two blanks follow, or a unit in parentheses: a title of 17 letters leaves one blank before it.
+_BETWEEN_TITLES = re.compile(r"\s{2,}|(?<=\))\s+")
+_ROW_BEGINS = re.compile(r"^\d+(\s{2,}|\t|\s*$)")
+_NUMBER = re.compile(r"^-?(\d+(\.\d*)?([eE][-+]?\d+)?|nan|inf)$")
+_INIT = re.compile(r"^nprocs: (\d+), min: (\d+) ms, max: (\d+) ms, avg: (\d+) ms$", re.MULTILINE)
+_HELLO = re.compile(r"^This is a test with (\d+) processes$", re.MULTILINE)
+_INVALID = re.compile(r"^DATA VALIDATION ERROR: (\S+) .* message size (\d+)", re.MULTILINE)
+
+
+@dataclass
+class _Table:
+    """One table: ``columns`` in the order of its header, ``rows`` as far as they are read."""
+
+    benchmark: str
+    datatype: str
+    columns: Sequence[Column]
+    rows: list[list[str]] = field(default_factory=list)
+
+    @property
+    def has_sizes(self) -> bool:
+        return self.columns[0].kind == "size"
+
+
+def parse(text: str) -> Metrics:
+    """Read the output of one OMB program, or of several one after another.
+
+    Returns ``{name: {"value", "unit", "samples"[, "sizes"]}}``: times in us, bandwidths in MB/s (10^6 bytes), rates in
+    messages/s, overlaps in %. ``value`` is what is measured at 8 B, or for want of that at the smallest size; for
+    bandwidths, at the largest. Names are those that ``hidl_workloads.omb`` gives: where there are several
+    benchmarks, each begins with its own (``allreduce_latency``), and those of a benchmark's second datatype on end with
+    it (``latency_mpi_int``). What was measured before has a number at its end (``latency_2``).
+
+    Raises ``MetricMissing`` for what is no such output, for a table that is not whole, for a value that is not finite,
+    and where the benchmark found the data that it received wrong.
+    """
+    tables = list(_tables(text))
+    startup = _startup(text)
+    if not tables and not startup:
+        raise MetricMissing("the program printed no table of the OSU Micro-Benchmarks", hint=_HINT)
+    for table in tables:
+        _check(table)
+    _refuse_wrong_data(text)
+    metrics = dict(startup)
+    for prefix, suffix, table in _told_apart(tables):
+        metrics.update({f"{prefix}{name}{suffix}": found for name, found in _metrics(table).items()})
+    return metrics
+
+
+def _refuse_wrong_data(text: str) -> None:
+    found = _INVALID.search(text)
+    if found:
+        raise MetricMissing(f"{found[1]} received wrong data in messages of {found[2]} bytes", hint=_WRONG_DATA)
+
+
+_WRONG_DATA = (
+    "OMB's own check of reductions fails for MPI_CHAR with some MPI libraries: try -T mpi_float before blaming it"
+)
+
+
+def _tables(text: str) -> Iterator[_Table]:
+    """The tables in turn; raises ``MetricMissing`` for a row that is not whole, or that no header announces."""
+    benchmark = datatype = ""
+    table: _Table | None = None
+    for line in text.splitlines(keepends=True):
+        title, kind = _TITLE.match(line), _DATATYPE.match(line)
+        columns = _columns(line)
+        if title or columns:
+            if table is not None:
+                yield table
+            table = None
+        if title:
+            benchmark, datatype = benchmark_of(title["title"]), ""
+        elif kind:
+            datatype = kind[1].lower()
+        elif columns:
+            table = _Table(benchmark, datatype, columns)
+        elif "window size: varied" in line:
+            raise MetricMissing(
+                "osu_mbw_mr -V prints a matrix of window sizes, which has no curve", hint="leave -V out"
+            )
+        elif table is not None:
+            row = _row(line, table)
+            if row:
+                table.rows.append(row)
+    if table is not None:
+        yield table
+
+
+def _columns(line: str) -> tuple[Column, ...]:
+    """The columns that a header announces; empty where the line is none.
+
+    Some versions leave out the ``#`` before a header without sizes.
+    """
+    marked = line.startswith("#")
+    titles = _BETWEEN_TITLES.split(line.removeprefix("#").strip())
+    columns = tuple(column_of(title) for title in titles)
+    is_header = columns[0].kind in ("size", "value") and any(column.kind == "value" for column in columns)
+    return columns if is_header and (marked or columns[0].kind == "value") else ()
+
+
+def _row(line: str, table: _Table) -> list[str] | None:
+    """The fields of a row; None for a line that is none."""
+    fields = line.split()
+    kinds = [column.kind for column in table.columns]
+    whole = len(fields) == len(kinds) and all(_fits(f, kind) for f, kind in zip(fields, kinds, strict=True))
+    if not table.has_sizes:
+        return fields if whole and not table.rows and line.endswith("\n") else None
+    if whole and line.endswith("\n"):
+        return fields
+    if whole or _ROW_BEGINS.match(line):
+        raise MetricMissing(
+            f"the table of {_called(table)} breaks off or is damaged in the row {line.strip()!r}", hint=_HINT
+        )
+    return None
+
+
+def _fits(text: str, kind: str) -> bool:
+    if kind == "size":
+        return text.isdecimal()
+    return bool(_NUMBER.match(text)) if kind == "value" else True
+
+
+def _check(table: _Table) -> None:
+    """Raise ``MetricMissing`` where the table has no row, lacks one, holds a value that is none, or says Fail."""
+    if not table.rows:
+        raise MetricMissing(f"the table of {_called(table)} has a header and no row", hint=_HINT)
+    for row in table.rows:
+        at = f" at {row[0]} bytes" if table.has_sizes else ""
+        for column, text in zip(table.columns, row, strict=True):
+            if column.kind == "validation" and text.lower() == "fail":
+                raise MetricMissing(
+                    f"{_called(table)} received wrong data{at}: its validation says Fail", hint=_WRONG_DATA
+                )
+            if column.kind == "value" and not isfinite(float(text)):
+                raise MetricMissing(f"{_called(table)} printed {text} as {column.metric}{at}: not a finite number")
+    if table.has_sizes:
+        sizes = [int(row[0]) for row in table.rows]
+        for before, size in pairwise(sizes):
+            if size != (2 * before or 1):
+                raise MetricMissing(
+                    f"the table of {_called(table)} lacks a row: {size} bytes follow {before}", hint=_HINT
+                )
+
+
+def _called(table: _Table) -> str:
+    return f"osu_{table.benchmark}" if table.benchmark else "the benchmark"
+
+
+def _metrics(table: _Table) -> Metrics:
+    """One metric for each column that holds values."""
+    found = {}
+    for place, column in enumerate(table.columns):
+        if column.kind != "value":
+            continue
+        samples = [float(row[place]) * column.factor for row in table.rows]
+        sizes = [int(row[0]) for row in table.rows] if table.has_sizes else []
+        usual = sizes.index(HISTORY_SIZE) if HISTORY_SIZE in sizes else 0
+        value = samples[-1 if column.at_largest else usual]
+        found[column.metric] = {"value": value, "unit": column.unit, "samples": samples}
+        if sizes:
+            found[column.metric]["sizes"] = sizes
+    return found
+
+
+def _told_apart(tables: Sequence[_Table]) -> Iterator[tuple[str, str, _Table]]:
+    """Each table with what its metrics' names begin and end with: nothing, where there is one table only."""
+    several = len({table.benchmark for table in tables}) > 1
+    datatypes: dict[str, set[str]] = {}
+    seen: Counter[tuple[str, str]] = Counter()
+    for table in tables:
+        before = datatypes.setdefault(table.benchmark, set())
+        suffix = f"_{table.datatype}" if before - {table.datatype} else ""
+        before.add(table.datatype)
+        seen[table.benchmark, table.datatype] += 1
+        turn = seen[table.benchmark, table.datatype]
+        yield f"{table.benchmark}_" if several else "", suffix + (f"_{turn}" if turn > 1 else ""), table
+
+
+def _startup(text: str) -> Metrics:
+    """What osu_init and osu_hello print, which have no table."""
+    metrics: Metrics = {}
+    for found in _INIT.finditer(text):
+        ranks, *times = (int(group) for group in found.groups())
+        metrics["ranks"] = {"value": ranks, "unit": "ranks", "samples": [ranks]}
+        for name, milliseconds in zip(("init_min", "init_max", "init_avg"), times, strict=True):
+            metrics[name] = {"value": milliseconds, "unit": "ms", "samples": [milliseconds]}
+    for found in _HELLO.finditer(text):
+        metrics["ranks"] = {"value": int(found[1]), "unit": "ranks", "samples": [int(found[1])]}
+    return metrics

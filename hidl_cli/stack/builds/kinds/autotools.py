@@ -1,0 +1,54 @@
+"""``./configure && make && make install``: programs of C and their like, in the prefix of the stack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hidl_cli.errors import BuildFailed
+from hidl_cli.stack.providers import Step
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.builds.kinds import Workplace
+    from hidl_cli.stack.plan import InstallPlan
+    from hidl_cli.stack.providers import Provider
+
+
+class _Autotools:
+    """See ``Kind``. The product is what is to lie below the prefix, at the same path below the product's directory.
+
+    It holds the prefix's path (in what it was configured with, and in the paths of its libraries), so it serves no
+    other prefix.
+    """
+
+    relocatable = False
+
+    def commands(self, place: Workplace) -> tuple[Step, ...]:
+        """See ``Kind``."""
+        staged = _staged(place.product, place.prefix)
+        steps = [
+            Step("configure", ("./configure", f"--prefix={place.prefix}", *place.recipe.configure)),
+            Step("compile", ("make",)),
+            Step("install", ("make", "install", f"DESTDIR={place.product}")),
+        ]
+        if place.recipe.link_programs:
+            programs, bin_ = staged / place.recipe.link_programs, staged / "bin"
+            find = ("find", str(programs), "-type", "f", "-perm", "-u+x")
+            link = ("-exec", "ln", "--symbolic", "--relative", "--target-directory", str(bin_), "{}", "+")
+            steps += [Step("make bin", ("mkdir", "-p", str(bin_))), Step("link the programs", (*find, *link))]
+        return tuple(steps)
+
+    def installation(self, plan: InstallPlan, provider: Provider, product: Path) -> tuple[Step, ...]:
+        """See ``Kind``."""
+        staged = _staged(product, plan.prefix)
+        if not staged.is_dir():
+            raise BuildFailed(f"`make install` left nothing below {plan.prefix}: it heeds no --prefix or no DESTDIR")
+        return (Step(f"copy to {plan.prefix}", ("cp", "-a", f"{staged}/.", str(plan.prefix))),)
+
+
+def _staged(product: Path, prefix: Path) -> Path:
+    """Where the prefix's content lies in the product, as DESTDIR has it."""
+    return product / prefix.relative_to(prefix.anchor)
+
+
+KIND = _Autotools()

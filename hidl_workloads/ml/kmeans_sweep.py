@@ -1,0 +1,133 @@
+"""How many clusters are there? k-means for many numbers of clusters and many starts, the best by a criterion.
+
+``python -m hidl_workloads.ml.kmeans_sweep --least_clusters=2 --most_clusters=24 --starts=3``. The fits are dealt to
+groups of ranks; each group has all points, distributed over its ranks.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from mpi4py import MPI
+
+from hidl_workloads.arguments import number
+from hidl_workloads.metrics import Metric
+from hidl_workloads.ml import criteria, kmeans, lloyd, program, schedule, seeding
+from hidl_workloads.ml.devices import Device
+from hidl_workloads.ml.points import Points
+from hidl_workloads.ml.program import Outcome, main, one, timed, verify
+from hidl_workloads.ml.refusal import Refused
+from hidl_workloads.ml.streams import Array
+
+
+@dataclass(frozen=True)
+class Parameters(kmeans.Clustering):
+    """What a run may change beside what k-means has."""
+
+    steps: int = number(3, least=1)
+    points: int = number(10_000, least=1)
+    centers: int = number(12, least=1)
+    spread: float = number(1.0, least=0)
+    least_clusters: int = number(2, least=2)
+    most_clusters: int = number(20, least=2)
+    starts: int = number(2, least=1)
+    group: int = number(1, least=1)
+    criterion: Literal["silhouette", "bic"] = "silhouette"
+    sample: int = number(1000, least=2)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One fit: so many clusters, from the start that this seed gives."""
+
+    clusters: int
+    seed: int
+
+
+Table = Array
+"""One row for each task: score, inertia, iterations, seconds."""
+
+
+def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
+    """Make the points known to each group, do all fits as often as there are steps, and check the best."""
+    if parameters.least_clusters > parameters.most_clusters:
+        raise Refused(
+            f"least_clusters={parameters.least_clusters} is more than most_clusters={parameters.most_clusters}"
+        )
+    everywhere = kmeans.points_of(communicator, device, parameters)
+    if parameters.most_clusters > everywhere.total:
+        raise Refused(f"{parameters.most_clusters} clusters of {everywhere.total} point(s): lower most_clusters")
+    tasks = [
+        Task(clusters, parameters.seed + start)
+        for clusters in range(parameters.least_clusters, parameters.most_clusters + 1)
+        for start in range(parameters.starts)
+    ]
+    group, groups = schedule.group_of(communicator.rank, communicator.size, parameters.group)
+    own = schedule.deal([task.clusters for task in tasks], groups)[group]
+    of_group = communicator.Split(group)
+    points = everywhere if groups == 1 else kmeans.points_of(of_group, device, parameters)
+    table, seconds = timed(
+        communicator, device, parameters, lambda: sweep(communicator, points, tasks, own, parameters)
+    )
+    of_group.Free()
+    best = int(table[:, 0].argmax())
+    fit = _fit(everywhere, tasks[best], parameters)
+    kmeans.check(everywhere, fit)
+    verify(
+        communicator,
+        "the best fit's inertia, less that of the same fit by all ranks",
+        abs(fit.inertia - table[best, 1]),
+        0,
+    )
+    busy = [float(table[plan, 3].sum()) for plan in schedule.deal([task.clusters for task in tasks], groups) if plan]
+    best_of = {
+        task.clusters: max(table[i, 0] for i, t in enumerate(tasks) if t.clusters == task.clusters) for task in tasks
+    }
+    return Outcome(
+        metrics=[
+            *program.time_and_rate("sweep_time", seconds, len(tasks), "task_rate", "fits/s"),
+            one("best_clusters", tasks[best].clusters, "clusters"),
+            Metric("best_score", float(table[best, 0]), parameters.criterion, list(map(float, best_of.values()))),
+            one("imbalance", max(busy) / (sum(busy) / groups), "busiest/mean"),
+        ],
+        summary=f"{len(tasks)} fits in {groups} group(s) of ranks: {tasks[best].clusters} clusters are best, "
+        f"{parameters.criterion} {table[best, 0]:.6g}, {np.median(seconds):.4g} s",
+        checksum=program.checksum(device, table[:, :3], fit.centers),
+        arrays={
+            "clusters": np.array([task.clusters for task in tasks]),
+            "seeds": np.array([task.seed for task in tasks]),
+            "table": table,
+            "centers": device.host(fit.centers + everywhere.mean),
+        },
+    )
+
+
+def sweep(communicator: MPI.Comm, points: Points, tasks: list[Task], own: list[int], parameters: Parameters) -> Table:
+    """Do this group's tasks and put all groups' results together: the table, the same on every rank. Collective."""
+    device = points.device
+    silhouette = criteria.Silhouette(points, criteria.sample_rows(points.total, parameters.sample, parameters.seed))
+    table = np.zeros((len(tasks), 4))
+    for task in own:
+        begun = time.perf_counter()
+        fit = _fit(points, tasks[task], parameters)
+        if parameters.criterion == "bic":
+            counts = lloyd.Sums(points, fit.labels, tasks[task].clusters).counts
+            score = criteria.bic(device.host(counts), fit.inertia, points.columns)
+        else:
+            score = silhouette.of(fit.centers)
+        if points.communicator.rank == 0:  # one rank tells for its group
+            table[task] = score, fit.inertia, fit.iterations, time.perf_counter() - begun
+    communicator.Allreduce(MPI.IN_PLACE, table, MPI.SUM)
+    return table
+
+
+def _fit(points: Points, task: Task, parameters: Parameters) -> lloyd.Fit:
+    start = seeding.start(points, task.clusters, task.seed)
+    return lloyd.fit(points, start, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance)
+
+
+if __name__ == "__main__":
+    main("kmeans-sweep", Parameters, run)
