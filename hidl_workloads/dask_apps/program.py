@@ -96,35 +96,36 @@ def _measure(workers: int, parameters: AnyParameters, make: Make[AnyParameters])
     seconds, transfers = [], []
     with distributed.Client() as client:
         client.wait_for_workers(workers)
-        job = make(client, parameters, workers)
-        data = set(client.futures)
-        result, before = None, _by_mpi(client, parameters)
+        before, size = _by_mpi(client, parameters), 0
         for number in range(parameters.warmup + parameters.runs):
-            result = None
-            _forget(client, keep=data)
+            _forget(client)
+            job = make(client, parameters, workers)
             client.run(take)
             start = time.perf_counter()
             result = job.work()
+            took = time.perf_counter() - start
+            transferred = gather(client.run(take), ignore)
             if number < parameters.warmup:
                 before = _by_mpi(client, parameters)
-                continue
-            seconds.append(time.perf_counter() - start)
-            transfers.append(gather(client.run(take), ignore))
+            else:
+                seconds.append(took)
+                transfers.append(transferred)
+            job.check(result)
+            size = job.bytes
+            del job, result
         by_mpi = None if before is None else (_by_mpi(client, parameters) or 0) - before
-        job.check(result)
-        size = job.bytes
-        del result, job  # what the workers hold for the client goes before the client does
     library = arrays(parameters.device)
     versions = {"dask": dask.__version__, "distributed": distributed.__version__}
     return Measured(tuple(seconds), tuple(transfers), size, by_mpi, {**versions, library.__name__: library.__version__})
 
 
-def _forget(client: Any, keep: set[Any]) -> None:
-    """Let the cluster forget all results but ``keep``: Dask computes nothing again that somebody still holds."""
+def _forget(client: Any) -> None:
+    """Let the cluster forget the last run: workers keep copies of what they were sent, and nothing is computed again
+    that somebody still holds."""
     gc.collect()
     client.sync(asyncio.sleep, 0)  # what gave the results up has told the client's loop before this
-    if held := client.futures.keys() - keep:
-        raise RuntimeError(f"{len(held)} results of an earlier run are still held, so that the next would not compute")
+    if client.futures:
+        raise RuntimeError(f"{len(client.futures)} results of the last run are held, which the next would not compute")
 
 
 def _by_mpi(client: Any, parameters: Common) -> int | None:

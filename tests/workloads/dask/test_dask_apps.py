@@ -18,6 +18,8 @@ SMALL = {
     "svd": ("--rows=9001", "--columns=20", "--chunk_size=3000"),
     "dataframe_sum": ("--chunk_size=300000",),
 }
+#: Bytes that two workers cannot do without sending.
+LEAST_MOVED = {"transpose": 1_000_000, "merge": 500_000, "svd": 1000, "dataframe_sum": 10}
 App = Callable[..., Completed]
 
 
@@ -48,7 +50,7 @@ def test_an_application_measures_each_run_and_checks_what_it_computed(
     assert (found["workers"]["value"], len(found["time"]["samples"])) == (2, 2)
     rates = [found["throughput"]["samples"][run] * found["time"]["samples"][run] for run in range(2)]
     assert rates[0] == pytest.approx(rates[1])  # the same data in each run
-    assert all(moved > 0 for moved in found["transferred"]["samples"])  # it computed anew, and the workers exchanged
+    assert min(found["transferred"]["samples"]) > LEAST_MOVED[name]  # in each run: nothing is kept from the last one
     assert ("sent_by_mpi" in found) == (protocol == "mpi")
 
 
