@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.measure import Outcome
 
-NAMES = ("startup", "sites", "planning", "install", "run_overhead", "results_store", "omb_overhead")
+NAMES = ("startup", "sites", "planning", "install", "run_overhead", "results_store", "dask_apps", "omb_overhead")
 
 
 def main(names: list[str]) -> int:
