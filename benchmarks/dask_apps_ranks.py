@@ -1,4 +1,4 @@
-"""What the ranks of ``benchmarks.dask_apps`` run: ``python dask_apps_ranks.py tcp|mpi``; rank 1 prints one JSON line."""
+"""What the ranks of ``benchmarks.dask_apps`` run, with the word ``tcp`` or ``mpi``; rank 1 prints one JSON line."""
 
 from __future__ import annotations
 
