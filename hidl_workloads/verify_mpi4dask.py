@@ -32,7 +32,10 @@ async def _exchange(communicator: MPI.Comm) -> None:
     """Send to the next rank, while serving the one before. Raises ``ValueError`` for a message that was changed."""
     from distributed.comm import connect, listen
 
+    served = []
+
     async def echo(comm: Any) -> None:
+        served.append(comm)  # it is closed when the last reference has gone
         for _ in _SIZES:
             await comm.write(await comm.read())
 
@@ -48,5 +51,6 @@ async def _exchange(communicator: MPI.Comm) -> None:
     done = communicator.Ibarrier()
     while not done.Test():
         await asyncio.sleep(0.001)
-    await comm.close()
+    for each in (comm, *served):
+        await each.close()
     listener.stop()

@@ -105,6 +105,8 @@ def _dry_run(orders: list[Order], *, json: bool) -> None:
             lines += [f"  python  {plan['interpreter']} ({plan['python']}, {plan['platform']}, {plan['accelerator']})"]
             lines += [f"  package {name} {version}" for name, version in plan["packages"].items()]
             lines += [f"  package {name} {own['version']} (hidl's own)" for name, own in plan["own"].items()]
+            lines += [f"  note    {advisory['id']}: {advisory['text']}" for advisory in plan["advisories"]]
+        lines += [f"  build   {build['name']} {build['version']}: {build['action']}" for build in document["builds"]]
         for step in document["steps"]:
             variables = [f"{name}={value}" for name, value in step["variables"].items()]
             if step["without_network"]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +24,14 @@ def progress() -> Progress:
     return _Terminal() if sys.stderr.isatty() else _Lines()
 
 
+# What make says of a build that CMake has set up: how far it is, and which target is complete.
+_PERCENT = re.compile(r"\[ *\d+%\] .*")
+_TARGET = re.compile(r"\[ *\d+%\] Built target .*")
+_POLL_SECONDS = 1.0
+
+
 class _Lines:
-    """One line for each step as it begins; nothing is imported for it."""
+    """One line for each step as it begins, and for each target of a build; nothing is imported for it."""
 
     def say(self, text: str) -> None:
         sys.stderr.write(printable(text) + "\n")
@@ -31,7 +39,30 @@ class _Lines:
     @contextmanager
     def step(self, title: str, log: Path | None = None) -> Iterator[None]:
         self.say(title)
-        yield
+        if log is None:
+            yield
+            return
+        over = threading.Event()
+        teller = threading.Thread(target=self._tell_targets, args=(log, _size(log), over), daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            over.set()
+            teller.join()
+
+    def _tell_targets(self, log: Path, told: int, over: threading.Event) -> None:
+        """Say each target that make completes, as its line comes; ``told`` is how much of the log is old."""
+        while True:
+            last = over.wait(_POLL_SECONDS)
+            new = _read(log, told)
+            whole = new[: new.rfind(b"\n") + 1]
+            told += len(whole)
+            for line in whole.decode("utf-8", "replace").splitlines():
+                if _TARGET.fullmatch(line):
+                    self.say(f"  {line}")
+            if last:
+                return
 
 
 class _Terminal:
@@ -71,12 +102,25 @@ def _status(title: str, seconds: float, log: Path | None) -> Text:
 
 
 def _last_line(log: Path | None) -> str:
-    """What the step's program said last: uv names each download."""
+    """What the step's program said last: uv names each download, make how far it is (warnings between do not count)."""
     from hidl_cli.stack.pip_settings import redact
 
-    if log is None or not log.is_file():
+    if log is None:
         return ""
+    tail = _read(log, max(0, _size(log) - 65536)).decode("utf-8", "replace")
+    lines = [line.strip() for line in tail.split("\n") if line.strip()]
+    percent = next((line for line in reversed(lines) if _PERCENT.fullmatch(line)), None)
+    return redact(printable(percent or (lines[-1] if lines else "")))
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.is_file() else 0
+
+
+def _read(log: Path, begin: int) -> bytes:
+    """The log from ``begin`` on; nothing where there is none yet."""
+    if not log.is_file():
+        return b""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 400))
-        lines = file.read().decode("utf-8", "replace").split("\n")
-    return redact(printable(next((line.strip() for line in reversed(lines) if line.strip()), "")))
+        file.seek(begin)
+        return file.read()

@@ -30,7 +30,10 @@ def report(
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="At most so many, the newest.")] = 200,
     baseline: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Hold curves by message size against this run, not the first."),
+        typer.Option(
+            metavar="RUN|site=S|mpi=M",
+            help="Hold curves by message size against this run, or the newest at another site or on another MPI.",
+        ),
     ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The page; - is stdout.")
@@ -44,10 +47,8 @@ def report(
     from hidl_cli import __version__
     from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.errors import UsageError
-    from hidl_cli.record.run import find
     from hidl_cli.report import select
     from hidl_cli.report.build import page_of
-    from hidl_cli.report.loaded import load
     from hidl_cli.report.page import to_html
     from hidl_cli.results.changepoints import find_steps
 
@@ -66,7 +67,7 @@ def report(
         hidl=__version__,
         selection=select.in_words(names, site, workload, since),
         kindred=kindred,
-        baseline=load(find(baseline)) if baseline else None,
+        baseline=_baseline(baseline, number) if baseline else None,
         notes=notes,
     )
     html = to_html(page)
@@ -81,6 +82,25 @@ def report(
         say(f"report: {path} ({len(page.runs)} runs)")
     if open_:
         _show(path)
+
+
+def _baseline(word: str, number: int) -> Loaded | list[Loaded]:
+    """The run that is named, or those of a site (``site=S``) or on an MPI library (``mpi=M``: its name or family)."""
+    from hidl_cli.errors import UsageError
+    from hidl_cli.record.run import find
+    from hidl_cli.report import select
+    from hidl_cli.report.loaded import load
+
+    kind, equals, name = word.partition("=")
+    if not equals:
+        return load(find(word))
+    if kind not in ("site", "mpi") or not name:
+        raise UsageError(f"--baseline {word!r} is not understood", hint="a run, site=NAME or mpi=NAME")
+    read, _ = select.loaded(select.chosen((), site=name if kind == "site" else None, most=number))
+    found = [run for run in read if kind == "site" or name in (run.plan.mpi.name, run.plan.mpi.family)]
+    if not found:
+        raise UsageError(f"no run fits --baseline {word}", hint="hidl status lists the runs that this hidl reads")
+    return found
 
 
 def _kindred(read: list[Loaded], notes: list[str]) -> list[Loaded]:

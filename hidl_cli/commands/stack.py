@@ -88,6 +88,9 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
         return
     facts = [("stack", f"{stack.name}: {stack.title}"), ("MPI", stack.mpi)]
     facts += [("verified by importing", ", ".join(stack.verify.imports))] if stack.verify.imports else []
+    facts += [("verified by", ", ".join(stack.verify.modules))] if stack.verify.modules else []
+    facts += [("built", f"{build.name} {build.version}, from {build.source.file}") for build in stack.builds]
+    facts += [(advisory.id, " ".join(filter(None, (advisory.text, advisory.url)))) for advisory in stack.advisories]
     facts += [("lock", str(choice.file) if choice.file else "none fits; the next installation makes one")]
     facts += [("not used", f"{other['file']}: {other['reason']}") for other in passed_over]
     facts += [("installed", _in_words(found)) for found in installed]

@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import geometric_mean
 
-from hidl_cli.report.curves import curves
+from hidl_cli.report.comparisons import comparisons
+from hidl_cli.report.curves import curves, held_against
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Change, Mark, Outcome, Page, Point, Scaling, Standing, Trend
 from hidl_cli.report.nodes import all_maps
+from hidl_cli.report.pairs import pair_map
 from hidl_cli.report.provenance import folded, mpi_of, packages_of, record_of, size_of
 from hidl_cli.report.text import counted, when
 
@@ -27,10 +29,11 @@ def page_of(
     hidl: str,
     selection: str,
     kindred: Sequence[Loaded] = (),
-    baseline: Loaded | None = None,
+    baseline: Loaded | Sequence[Loaded] | None = None,
     notes: Sequence[str] = (),
 ) -> Page:
-    """The page about ``runs``; curves are held against ``baseline`` (None: the first run of their kind).
+    """The page about ``runs``; curves are held against ``baseline``: a run; of several, the newest that measured the
+    same (elsewhere, or on another MPI); None: the first run of their kind.
 
     ``kindred`` are further runs of the same kinds, which count in their history and are not shown by themselves.
     """
@@ -49,7 +52,11 @@ def page_of(
         curves=tuple(
             curve
             for group in groups
-            for curve in curves(group, baseline, name=_name(group[-1]), where=_where(group[-1]))
+            for curve in curves(group, held_against(group, baseline), name=_name(group[-1]), where=_where(group[-1]))
+        ),
+        comparisons=comparisons([group[-1] for group in groups]),
+        pair_maps=tuple(
+            found for group in groups for found in pair_map(group, name=_name(group[-1]), where=_where(group[-1]))
         ),
         heat_maps=all_maps((_name(group[-1]), _where(group[-1]), group) for group in groups),
         runs=tuple(record_of(run) for run in reversed(oldest_first) if run.run.id in shown),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from hidl_cli.report.frame import BOTTOM, HEIGHT, TOP, Frame, across, level, line, point, upwards
-from hidl_cli.report.model import Curve, Line, Trend
+from hidl_cli.report.model import Comparison, Curve, Line, Trend
 from hidl_cli.report.svg import Scale, Tick, doubling_ticks, element, linear_ticks, log_ticks, time_ticks
 from hidl_cli.report.text import counted, day, minute, number, percent, short, size, when
 from hidl_cli.results.scaling import Step, Study
@@ -150,9 +150,9 @@ def curve(shown: Curve) -> Markup:
     ticks = log_ticks(y.low, y.high, short)
     frame = Frame(x, y, doubling_ticks(sizes, size), ticks, "message size, bytes", shown.unit)
     content = []
-    for line_, css in ((shown.baseline, "baseline square"), (shown.line, "measured")):
+    for line_, css, whose in ((shown.baseline, "baseline square", "baseline, "), (shown.line, "measured", "")):
         if line_ is not None:
-            content += _curve_line(frame, line_, css, shown.unit)
+            content += _curve_line(frame, line_, css, shown.unit, whose=whose)
     first, last = shown.line.points[0], shown.line.points[-1]
     story = (
         f"{shown.metric} of {shown.name} by message size: {number(first[1])} {shown.unit} at {size(first[0])} bytes, "
@@ -161,9 +161,24 @@ def curve(shown: Curve) -> Markup:
     return frame.draw(story, *content)
 
 
-def _curve_line(frame: Frame, line_: Line, css: str, unit: str) -> list[Markup]:
+def comparison(shown: Comparison) -> Markup:
+    """Several curves on one pair of logarithmic axes."""
+    points = [p for _, line_ in shown.lines for p in line_.points if p[0] > 0 and p[1] > 0]
+    sizes = sorted({p[0] for p in points})
+    values = [p[1] for p in points]
+    y = upwards(min(values) / 1.15, max(values) * 1.15, logarithmic=True)
+    x = across(sizes[0], sizes[-1], logarithmic=True, inset=8)
+    ticks = log_ticks(y.low, y.high, short)
+    frame = Frame(x, y, doubling_ticks(sizes, size), ticks, "message size, bytes", shown.unit)
+    content = []
+    for place, (name, line_) in enumerate(shown.lines, start=1):
+        content += _curve_line(frame, line_, f"line-{place}", shown.unit, whose=f"{name}, ")
+    names = ", ".join(name for name, _ in shown.lines)
+    return frame.draw(f"{shown.metric} of {shown.name} by message size: {names}.", *content)
+
+
+def _curve_line(frame: Frame, line_: Line, css: str, unit: str, *, whose: str = "") -> list[Markup]:
     drawn = [(size_, value) for size_, value in line_.points if size_ > 0 and value > 0]
-    whose = "baseline, " if "baseline" in css else ""
     return [
         line([(frame.x(s), frame.y(v)) for s, v in drawn], css),
         *(point(frame.x(s), frame.y(v), f"{whose}{size(s)} bytes: {number(v)} {unit}", css) for s, v in drawn),

@@ -12,28 +12,56 @@ from hidl_cli.report.model import Curve, Line
 LARGEST = 2**63  # bytes: no message has more
 
 
-def curves(group: Sequence[Loaded], baseline: Loaded | None, *, name: str, where: str) -> Iterator[Curve]:
-    """The curves of the newest run of ``group`` that has any, each against ``baseline`` (None: the first such run)."""
-    with_sizes = [run for run in group if _metrics(run)]
+def held_against(group: Sequence[Loaded], baseline: Loaded | Sequence[Loaded] | None) -> Loaded | None:
+    """The run that the newest of ``group`` is held against.
+
+    ``baseline``: that run, whatever it measured; of several, the newest with the same workload, parameters and size;
+    None: the first of the group that has curves. None is returned where there is none but the newest itself.
+    """
+    with_sizes = [run for run in group if metrics_by_size(run)]
+    if baseline is None:
+        found = with_sizes[0] if with_sizes else None
+    elif isinstance(baseline, Loaded):
+        found = baseline
+    else:
+        same = [point for run in baseline for point in run.by_point() if with_sizes and _alike(point, with_sizes[-1])]
+        found = max(same, key=lambda run: run.plan.created, default=None)
+    return None if found and with_sizes and found.run.id == with_sizes[-1].run.id else found
+
+
+def _alike(one: Loaded, other: Loaded) -> bool:
+    first, second = (
+        (run.plan.workload.name, dict(run.plan.parameters), run.plan.unit, run.largest()) for run in (one, other)
+    )
+    return first == second
+
+
+def curves(group: Sequence[Loaded], other: Loaded | None, *, name: str, where: str) -> Iterator[Curve]:
+    """The curves of the newest run of ``group`` that has any, each against those of ``other``, if there is one."""
+    with_sizes = [run for run in group if metrics_by_size(run)]
     if not with_sizes:
         return
     newest = with_sizes[-1]
-    other = baseline or with_sizes[0]
-    for metric in _metrics(newest):
-        line = _line(newest, metric)
-        held_against = _line(other, metric) if other.run.id != newest.run.id else None
-        promised = newest.plan.workload.metrics.get(metric)
+    for metric in metrics_by_size(newest):
+        line = line_of(newest, metric)
+        before = line_of(other, metric) if other else None
         if line is not None:
-            unit = next(step["metrics"][metric]["unit"] for step in newest.steps if metric in step["metrics"])
-            yield Curve(name, where, metric, unit, promised.better if promised else None, line, held_against)
+            yield Curve(name, where, metric, *unit_of(newest, metric), line, before)
 
 
-def _metrics(run: Loaded) -> list[str]:
+def unit_of(run: Loaded, metric: str) -> tuple[str, str | None]:
+    """The metric's unit, and which direction is better, if that is known."""
+    promised = run.plan.workload.metrics.get(metric)
+    unit = next(step["metrics"][metric]["unit"] for step in run.steps if metric in step["metrics"])
+    return unit, promised.better if promised else None
+
+
+def metrics_by_size(run: Loaded) -> list[str]:
     """The metrics that have samples by size, each once."""
     return list(dict.fromkeys(m for step in run.steps for m, found in step["metrics"].items() if found.get("sizes")))
 
 
-def _line(run: Loaded, metric: str) -> Line | None:
+def line_of(run: Loaded, metric: str) -> Line | None:
     """The geometric means over the repetitions of the largest step, size by size; None where none can be drawn.
 
     A size of 0 is told in the table, and has no place on a logarithmic axis.

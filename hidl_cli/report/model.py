@@ -226,6 +226,41 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """A metric by message size of several runs on one picture, that differ in the suite, the MPI library or the site.
+
+    ``lines``: what each is called, and its values; the first is what the others are held against.
+    """
+
+    name: str
+    metric: str
+    unit: str
+    better: str | None
+    lines: tuple[tuple[str, Line], ...]
+
+
+@dataclass(frozen=True)
+class PairMap:
+    """What one run measured between every two nodes. ``cells``: for each node in ``names``, what it reaches with each
+    of them against the median pair (0.05: 5 % better; None: itself), whatever the metric's direction.
+
+    ``slow``: nodes and links that are slow, in sentences; ``exclude``: the nodes among them, folded.
+    """
+
+    name: str
+    where: str
+    run: str
+    created: str
+    metric: str
+    unit: str
+    usual: float
+    names: tuple[str, ...]
+    cells: tuple[tuple[float | None, ...], ...]
+    slow: tuple[str, ...]
+    exclude: str
+
+
+@dataclass(frozen=True)
 class HeatRow:
     """One host: how it differs from the usual in each column (0.05: 5 % better; None: not measured), and
     lately: over the last columns.
@@ -266,6 +301,8 @@ class Page:
     scalings: tuple[Scaling, ...]
     trends: tuple[Trend, ...]
     curves: tuple[Curve, ...]
+    comparisons: tuple[Comparison, ...]
+    pair_maps: tuple[PairMap, ...]
     heat_maps: tuple[HeatMap, ...]
     runs: tuple[RunRecord, ...]
     notes: tuple[str, ...] = ()
@@ -275,6 +312,7 @@ class Page:
         from hidl_cli.report.text import day, percent
 
         slow = [f"Slow in {m.metric} of {m.name} on {m.where}: {', '.join(m.slow)}" for m in self.heat_maps if m.slow]
+        slow += [f"{m.name} on {m.where}: {sentence}" for m in self.pair_maps for sentence in m.slow]
         worse = [
             f"{trend.metric} of {trend.name} {trend.detail} on {trend.where} changed by "
             f"{percent(change.relative, signed=True)} on {day(change.created)}"

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from hidl_cli import paths
 from hidl_cli.report import charts, text
-from hidl_cli.report.model import Curve, Outcome, Page
+from hidl_cli.report.model import Comparison, Curve, Outcome, Page
 from hidl_cli.templates import render_page
 
 _CLASSES = 3  # of better and of worse in the heat map
@@ -31,6 +31,7 @@ def to_html(page: Page) -> str:
             "Outcome": Outcome,
             "shade": shade,
             "ratios": ratios,
+            "side_by_side": side_by_side,
             "on_page": {run.id for run in page.runs},
             "newest": {standing.newest.run for standing in page.standings},
         },
@@ -50,6 +51,17 @@ def ratios(curve: Curve) -> list[tuple[int, float, float | None, float | None]]:
         (size, value, before.get(size), value / before[size] if before.get(size) else None)
         for size, value in curve.line.points
     ]
+
+
+def side_by_side(comparison: Comparison) -> list[tuple[int, list[float | None], list[float | None]]]:
+    """The rows of a comparison's table: size, each line's value, and the differences of the others from the first."""
+    lines = [dict(line.points) for _, line in comparison.lines]
+    rows = []
+    for size in sorted({size for line in lines for size in line}):
+        first, *others = values = [line.get(size) for line in lines]
+        differences = [None if first is None or other is None else other - first for other in others]
+        rows.append((size, values, differences))
+    return rows
 
 
 def _policy(style: str, script: str) -> str:

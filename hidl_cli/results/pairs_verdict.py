@@ -40,13 +40,18 @@ def outcome(fields: Sequence[Field]) -> Outcome:
     if count < LEAST_NODES:
         reason = f"{count} nodes: with fewer than {LEAST_NODES}, there is nothing to compare one with"
         return Outcome(None, reason, None)
-    told = [*_slow_nodes(fields), *_slow_links(fields)]
-    if not told:
+    slow = told(fields)
+    if not slow:
         unknown = "" if count >= LEAST_FOR_LINKS else f" (links are told apart from {LEAST_FOR_LINKS} nodes on)"
         return Outcome("pass", f"none of {count} nodes is slower than the others by more than chance{unknown}", None)
     left_out = exclude(fields)
     hint = f"leave out what is slow until it is mended: --exclude={left_out}" if left_out else None
-    return Outcome("fail", "; ".join(told), hint or "look at the cables, ports and switches between the two")
+    return Outcome("fail", "; ".join(slow), hint or "look at the cables, ports and switches between the two")
+
+
+def told(fields: Sequence[Field]) -> list[str]:
+    """What is slow, in sentences."""
+    return [*_slow_nodes(fields), *_slow_links(fields)]
 
 
 def exclude(fields: Sequence[Field]) -> str:

@@ -30,8 +30,8 @@ class Parameters(Common):
 def block(low: int, high: int, rows: int, columns: int, device: Device) -> Any:
     """Rows ``low`` to ``high`` of the matrix, whose singular values are ``columns``, ..., 2, 1.
 
-    It is the first columns of the orthogonal DCT-IV matrix (its element (i, j) is ``sqrt(2/n) cos(pi/n (i+1/2)(j+1/2))``
-    with n rows), each times its singular value.
+    It is the first columns of the orthogonal DCT-IV matrix of n rows, whose element (i, j) is
+    ``sqrt(2/n) cos(pi/n (i+1/2)(j+1/2))``, each times its singular value.
     """
     xp = arrays(device)
     i = xp.arange(low, high, dtype=xp.float64)[:, None] + 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from hidl_workloads.arguments import number
@@ -43,7 +44,7 @@ def make(client: Any, parameters: Parameters, workers: int) -> Job:
     size, chunk, device = parameters.size, parameters.chunk_size, parameters.device
     xp = arrays(device)
     edges = (*range(0, size, chunk), size)
-    chunks = tuple(high - low for low, high in zip(edges, edges[1:], strict=False))
+    chunks = tuple(high - low for low, high in pairwise(edges))
 
     def of(block_info: Any = None) -> Any:
         (low, high), (left, right) = block_info[None]["array-location"]

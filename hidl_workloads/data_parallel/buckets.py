@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+BUCKET_BYTES = 25 * 2**20
 _SUPPORTED = ("float32", "float64")
 
 
@@ -26,6 +27,11 @@ class Bucket:
     size: int
     dtype: str
 
+    @property
+    def nbytes(self) -> int:
+        """The length of the buffer, in bytes."""
+        return self.size * _width(self.dtype)
+
 
 def plan(gradients: Sequence[Gradient], limit: int) -> tuple[Bucket, ...]:
     """Put ``gradients`` (in the model's order) into buckets of at most ``limit`` bytes, last gradient first.
@@ -42,13 +48,17 @@ def plan(gradients: Sequence[Gradient], limit: int) -> tuple[Bucket, ...]:
                 f"the gradient of {gradient.name} is {gradient.dtype}, which MPI cannot add: keep weights in float32 "
                 "and use the framework's mixed precision for the arithmetic"
             )
-        width = gradient.size * int(gradient.dtype.removeprefix("float")) // 8
+        width = gradient.size * _width(gradient.dtype)
         if not groups or filled + width > limit or gradients[groups[-1][0]].dtype != gradient.dtype:
             groups.append([])
             filled = 0
         groups[-1].append(index)
         filled += width
     return tuple(_bucket(gradients, members) for members in groups)
+
+
+def _width(dtype: str) -> int:
+    return int(dtype.removeprefix("float")) // 8
 
 
 def _bucket(gradients: Sequence[Gradient], members: Sequence[int]) -> Bucket:

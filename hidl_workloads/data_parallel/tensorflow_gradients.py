@@ -1,8 +1,10 @@
-"""TensorFlow's gradients, averaged over the ranks between the backward pass and the update of the weights."""
+"""TensorFlow's gradients, averaged over the ranks inside the graph, while other parts of it still run."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,18 +12,22 @@ import tensorflow as tf
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hidl_workloads.data_parallel import compression as compressions
 from hidl_workloads.data_parallel import weights
-from hidl_workloads.data_parallel.allreduce import Allreduce
-from hidl_workloads.data_parallel.buckets import Gradient, plan
+from hidl_workloads.data_parallel.buckets import BUCKET_BYTES, Gradient, plan
+from hidl_workloads.data_parallel.choice import choose, require_the_same
+from hidl_workloads.data_parallel.compression import Compression, numpy_halves
 
-_ALIGNMENT = 64
 
+def broadcast(communicator: MPI.Comm, model: Any, optimizer: Any = None) -> None:
+    """Give every rank the weights of rank 0's Keras ``model``, and the state of its ``optimizer``, where it is built.
 
-def broadcast(communicator: MPI.Comm, model: Any) -> None:
-    """Give every rank the variables of rank 0's Keras ``model``."""
-    values = [np.array(variable.numpy()) for variable in model.variables]
+    The states of random number generators (dropout) are not weights: they stay those of each rank.
+    """
+    variables = [*model.weights, *(optimizer.variables if optimizer is not None else ())]
+    values = [np.array(variable.numpy()) for variable in variables]
     weights.broadcast(communicator, values)
-    for variable, value in zip(model.variables, values, strict=True):
+    for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 
 
@@ -32,65 +38,78 @@ def named_weights(model: Any) -> Iterable[tuple[str, NDArray[Any]]]:
 
 
 class GradientAverager:
-    """Averages the gradients of Keras ``variables`` over ``communicator``, in three steps.
+    """Averages the gradients of Keras ``variables`` over ``communicator``, in a ``tf.function`` or outside of one.
 
     ::
 
         @tf.function
-        def forward_backward():
+        def step():
             with tf.GradientTape() as tape:
                 loss = ...
-            return averager.backward(tape, loss)
+            gradients = tape.gradient(loss, [variable.value for variable in variables])
+            optimizer.apply(averager.average(gradients), variables)
 
-        @tf.function
-        def apply(flat):
-            optimizer.apply(averager.restore(flat), variables)
+    The graph hands each bucket over as soon as its gradients are there, whatever the order (``deposit``), and waits for
+    the sums when it has handed over all (``collect``). The sums are started strictly in the planned order, so that all
+    ranks start the same ones.
 
-        apply(averager.average(forward_backward()))
-
-    A variable that got no gradient on this rank counts as zero. On one rank nothing is flattened or sent. The
-    constructor and ``close`` are collective.
+    The options are those of ``torch_gradients.GradientAverager``; but ``accumulate`` backward passes give the mean of
+    their gradients, as Keras's own ``gradient_accumulation_steps`` does. A variable that got no gradient on this rank
+    counts as zero. On one rank, without accumulation, nothing is done at all. XLA (``jit_compile``) cannot hold such
+    functions. The constructor and ``close`` are collective. Raises ``TypeError`` for types that MPI does not have and
+    ``ValueError`` for ranks that disagree.
     """
 
-    def __init__(self, communicator: MPI.Comm, variables: Sequence[Any], bucket_bytes: int) -> None:
-        self._size = communicator.size
-        self._allreduce = Allreduce(communicator)
+    def __init__(
+        self,
+        communicator: MPI.Comm,
+        variables: Sequence[Any],
+        bucket_bytes: int = BUCKET_BYTES,
+        *,
+        compression: Compression = "none",
+        average: bool = True,
+        accumulate: int = 1,
+        share_memory: bool = True,
+    ) -> None:
+        compressions.check(compression)
+        self._share = 1 / (communicator.size * accumulate) if average else 1 / accumulate
+        self._accumulate = accumulate
         self._variables = list(variables)
         gradients = [Gradient(v.path, int(np.prod(v.shape)), v.dtype) for v in self._variables]
-        self._buckets = plan(gradients, bucket_bytes) if self._size > 1 else ()
-        self._totals = [_aligned(bucket.size, np.dtype(bucket.dtype)) for bucket in self._buckets]
+        self._buckets = plan(gradients, bucket_bytes) if communicator.size > 1 or accumulate > 1 else ()
+        require_the_same(communicator, gradients, bucket_bytes, compression, average, accumulate, share_memory)
+        halves = None if compression == "none" else numpy_halves(compression)
+        self._allreduce = choose(communicator, self._buckets, halves, share_memory=share_memory)
+        self._totals = [self._allreduce.buffer(bucket.size, bucket.dtype) for bucket in self._buckets]
+        self._passes = [0] * len(self._buckets)
+        self._next = 0
+        self._starting = threading.Lock()
 
-    def backward(self, tape: tf.GradientTape, loss: tf.Tensor) -> list[tf.Tensor]:
-        """Return this rank's part of the average gradients, in flat buffers; for use inside a ``tf.function``."""
-        gradients = tape.gradient(
-            loss,
-            [variable.value for variable in self._variables],
-            # The division by the number of ranks costs nothing at the start of the backward pass.
-            output_gradients=tf.ones_like(loss) / self._size,
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
-        if self._size == 1:
+    def average(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor]:
+        """Return the averages over the ranks of ``gradients``, in the order and shapes of the variables."""
+        if not self._buckets:
             return list(gradients)
-        return [tf.concat([tf.reshape(gradients[i], [-1]) for i in bucket.members], 0) for bucket in self._buckets]
+        return self.collect(self.deposit(gradients))
 
-    def average(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sums over the ranks of ``flat`` (eager tensors on the CPU), valid until the next call.
+    def deposit(self, gradients: Sequence[tf.Tensor | None]) -> tf.Tensor:
+        """Hand this backward pass's ``gradients`` over; returns whether this was the last pass before ``collect``."""
+        dense = [
+            tf.zeros(variable.shape, variable.dtype)
+            if gradient is None
+            else tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
+            for gradient, variable in zip(gradients, self._variables, strict=True)
+        ]
+        last = []
+        with tf.device("/CPU:0"):
+            for number, bucket in enumerate(self._buckets):
+                flat = tf.concat([tf.reshape(dense[index], [-1]) for index in bucket.members], 0)
+                last.append(tf.py_function(partial(self._take, number), [flat], tf.bool))
+        return tf.reduce_all(tf.stack(last))
 
-        MPI reads TensorFlow's memory and TensorFlow reads MPI's, both through DLPack. The sums have buffers of their
-        own: a TensorFlow tensor must not be changed in place, it may be a constant that all calls of a function share.
-        """
-        if self._size == 1:
-            return list(flat)
-        for tensor, total in zip(flat, self._totals, strict=True):
-            # One after the other: a buffer that fits into the last-level cache stays there until its sum is complete.
-            self._allreduce.start(total, part=np.from_dlpack(tensor))
-            self._allreduce.finish()
-        return [tf.experimental.dlpack.from_dlpack(total.__dlpack__()) for total in self._totals]
-
-    def restore(self, flat: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the gradients, in the order and the shapes of the variables; for use inside a ``tf.function``."""
-        if self._size == 1:
-            return list(flat)
+    def collect(self, deposited: tf.Tensor) -> list[tf.Tensor]:
+        """Return the averages, when ``deposited`` is there; they are valid until the next ``deposit``."""
+        with tf.device("/CPU:0"), tf.control_dependencies([deposited]):
+            flat = tf.py_function(self._finish, [], [bucket.dtype for bucket in self._buckets])
         gradients: dict[int, tf.Tensor] = {}
         for bucket, tensor in zip(self._buckets, flat, strict=True):
             for index, offset in zip(bucket.members, bucket.offsets, strict=True):
@@ -99,12 +118,36 @@ class GradientAverager:
         return [gradients[index] for index in range(len(self._variables))]
 
     def close(self) -> None:
-        """Give the communicator back."""
+        """Give the communicator and the buffers back; averages that were returned are gone."""
+        self._totals = []
         self._allreduce.close()
 
+    def _take(self, number: int, flat: tf.Tensor) -> bool:
+        """Put one bucket's gradients, times their share, into its buffer; the graph calls this, from any thread.
 
-def _aligned(size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array that starts where TensorFlow expects its tensors to: at a multiple of 64 bytes."""
-    memory = np.zeros(size * dtype.itemsize + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size * dtype.itemsize].view(dtype)
+        TensorFlow's memory is read through DLPack, without a copy. It must not be changed in place: a gradient may be
+        a constant that all calls of a function share.
+        """
+        total, part = self._totals[number], np.asarray(np.from_dlpack(flat))
+        if self._passes[number] == 0:
+            np.multiply(part, self._share, out=total)
+        else:
+            total += part * self._share
+        self._passes[number] += 1
+        last = self._passes[number] == self._accumulate
+        if last:
+            self._start_full()
+        self._allreduce.progress()
+        return last
+
+    def _start_full(self) -> None:
+        with self._starting:
+            while self._next < len(self._buckets) and self._passes[self._next] == self._accumulate:
+                self._allreduce.start(self._totals[self._next])
+                self._next += 1
+
+    def _finish(self) -> list[tf.Tensor]:
+        self._passes = [0] * len(self._buckets)
+        self._next = 0
+        self._allreduce.finish()
+        return [tf.experimental.dlpack.from_dlpack(total.__dlpack__()) for total in self._totals]

@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hidl_workloads.data_parallel import compression as compressions
 from hidl_workloads.data_parallel import weights
 from hidl_workloads.data_parallel.allreduce import Allreduce
-from hidl_workloads.data_parallel.buckets import Bucket, Gradient, plan
+from hidl_workloads.data_parallel.buckets import BUCKET_BYTES, Bucket, Gradient, plan
+from hidl_workloads.data_parallel.choice import choose, require_the_same
+from hidl_workloads.data_parallel.compression import Compression, Halves
 
 
 def broadcast(communicator: MPI.Comm, model: torch.nn.Module) -> None:
@@ -36,47 +40,97 @@ class GradientAverager:
 
     ::
 
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         loss.backward()
         averager.finish()
         optimizer.step()
 
     Each gradient is copied, divided by the number of ranks, into its place in a flat buffer, and becomes a view of it.
-    A full buffer goes to MPI as it is, strictly in the planned order, so that all ranks start the same sums.
+    A full buffer is summed as it is, strictly in the planned order, so that all ranks start the same sums.
+
+    - ``bucket_bytes``: the length of a buffer; ``compression``: what travels (see ``compression.py``)
+    - ``average=False`` leaves the sums over the ranks as they are
+    - ``accumulate``: backward passes before each ``finish``; their gradients are added, as torch does without us
+    - ``share_memory=False`` sends everything through MPI, on one node too
+
     A parameter that got no gradient on this rank counts as zero; it holds its bucket, and those behind it, back until
-    ``finish``. Gradients are not accumulated over backward passes: that is a ``RuntimeError``. On one rank nothing is
-    done at all. The constructor and ``close`` are collective.
+    ``finish``. A gradient that was not cleared is added to, which is right for averages: all ranks have the same one.
+    On one rank nothing is done at all. The constructor and ``close`` are collective. Raises ``TypeError`` for types
+    that MPI does not have and ``ValueError`` for ranks that disagree.
     """
 
-    def __init__(self, communicator: MPI.Comm, model: torch.nn.Module, bucket_bytes: int) -> None:
-        self._share = 1 / communicator.size
+    def __init__(
+        self,
+        communicator: MPI.Comm,
+        model: torch.nn.Module,
+        bucket_bytes: int = BUCKET_BYTES,
+        *,
+        compression: Compression = "none",
+        average: bool = True,
+        accumulate: int = 1,
+        share_memory: bool = True,
+    ) -> None:
+        compressions.check(compression)
+        self.started = False
+        """Whether this rank's backward pass has given a gradient since the last ``finish``."""
+        self._share = 1 / communicator.size if average else 1.0
+        self._accumulate = accumulate
         self._next = 0
-        self._allreduce = Allreduce(communicator)
-        self._fillings = _fillings(model, bucket_bytes) if communicator.size > 1 else []
-        for filling in self._fillings:
-            for position, weight in enumerate(filling.weights):
-                weight.register_post_accumulate_grad_hook(self._hook(filling, position))
+        named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+        gradients = [Gradient(name, weight.numel(), str(weight.dtype).removeprefix("torch.")) for name, weight in named]
+        buckets = plan(gradients, bucket_bytes) if communicator.size > 1 else ()
+        require_the_same(communicator, gradients, bucket_bytes, compression, average, accumulate, share_memory)
+        halves = None if compression == "none" else torch_halves(compression)
+        self._allreduce = choose(communicator, buckets, halves, share_memory=share_memory)
+        self._fillings = [
+            _filling(self._allreduce, bucket, [named[index][1] for index in bucket.members]) for bucket in buckets
+        ]
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(self._hook(filling, position))
+            for filling in self._fillings
+            for position, weight in enumerate(filling.weights)
+        ]
 
     def finish(self) -> None:
-        """Wait until every gradient is the average over the ranks."""
+        """Wait until every gradient is the average over the ranks.
+
+        Raises ``FloatingPointError``, on all ranks alike, where a compressed one is not finite; all are averaged then.
+        """
         for filling in self._fillings[self._next :]:
-            filling.take_zeros()
+            for position in sorted(filling.missing):
+                filling.take(position, self._share)
         self._start_full()
-        self._allreduce.finish()
         self._next = 0
+        self.started = False
         for filling in self._fillings:
             filling.missing = set(range(len(filling.weights)))
+            filling.passes = [0] * len(filling.weights)
+        self._allreduce.finish()
 
     def close(self) -> None:
-        """Give the communicator back."""
+        """Let go of the model, and give the communicator and the buffers back; gradients are gone."""
+        for hook in self._hooks:
+            hook.remove()
+        for filling in self._fillings:
+            for weight in filling.weights:
+                weight.grad = None
+        self._fillings = []
         self._allreduce.close()
 
     def _hook(self, filling: _Filling, position: int) -> Callable[[torch.Tensor], None]:
         """Return what runs during the backward pass, as soon as one parameter's gradient is there."""
 
         def gradient_is_there(_: torch.Tensor) -> None:
-            filling.take(position, self._share)
-            self._start_full()
+            self.started = True
+            filling.passes[position] += 1
+            if filling.passes[position] > self._accumulate:
+                raise RuntimeError(
+                    f"a gradient was accumulated over more backward passes than accumulate={self._accumulate} allows: "
+                    "average (finish, or the optimizer's step) between them, or allow more"
+                )
+            if filling.passes[position] == self._accumulate:
+                filling.take(position, self._share)
+                self._start_full()
             self._allreduce.progress()
 
         return gradient_is_there
@@ -89,44 +143,55 @@ class GradientAverager:
 
 @dataclass
 class _Filling:
-    """A flat buffer, the parameters whose gradients it holds, their views of it, and which of them are missing yet."""
+    """A flat buffer, the parameters whose gradients it holds, and their views of it.
+
+    ``missing`` are the positions that are not filled yet, ``passes`` how many backward passes reached each.
+    """
 
     buffer: NDArray[Any]
     weights: Sequence[torch.Tensor]
     views: Sequence[torch.Tensor]
     missing: set[int]
+    passes: list[int]
 
     def take(self, position: int, share: float) -> None:
-        """Put one gradient, times ``share``, into its place."""
+        """Put one gradient, times ``share``, into its place; none is zero."""
         weight, view = self.weights[position], self.views[position]
-        # A gradient that was not cleared is the view itself: the last average, with this pass's gradient added.
-        if position not in self.missing or weight.grad.data_ptr() == view.data_ptr():
-            raise RuntimeError(
-                "a gradient was accumulated over two backward passes: call finish() and then "
-                "zero_grad(set_to_none=True) between them"
-            )
-        torch.mul(weight.grad, share, out=view)
+        if weight.grad is None:
+            view.zero_()
+        else:
+            if share == 1 and weight.grad.data_ptr() == view.data_ptr():
+                raise RuntimeError(
+                    "a gradient that is summed over the ranks (average=False) was not cleared: its sum would be summed "
+                    "again; call zero_grad(set_to_none=True) before the backward pass"
+                )
+            torch.mul(weight.grad, share, out=view)
         weight.grad = view
         self.missing.discard(position)
 
-    def take_zeros(self) -> None:
-        """Put zeros where this rank's backward pass gave no gradient."""
-        for position in self.missing:
-            self.weights[position].grad = self.views[position].zero_()
-        self.missing = set()
 
-
-def _fillings(model: torch.nn.Module, bucket_bytes: int) -> list[_Filling]:
-    named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    gradients = [Gradient(name, weight.numel(), str(weight.dtype).removeprefix("torch.")) for name, weight in named]
-    return [_filling(bucket, [named[index][1] for index in bucket.members]) for bucket in plan(gradients, bucket_bytes)]
-
-
-def _filling(bucket: Bucket, members: Sequence[torch.Tensor]) -> _Filling:
-    flat = torch.zeros(bucket.size, dtype=getattr(torch, bucket.dtype))
+def _filling(allreduce: Allreduce, bucket: Bucket, members: Sequence[torch.Tensor]) -> _Filling:
+    buffer = allreduce.buffer(bucket.size, bucket.dtype)
+    flat = torch.from_numpy(buffer)
     # A gradient has its parameter's strides (think of channels_last): a view with others would be copied slowly.
     views = [
         flat.as_strided(weight.shape, weight.stride(), offset)
         for weight, offset in zip(members, bucket.offsets, strict=True)
     ]
-    return _Filling(flat.numpy(), members, views, set(range(len(members))))
+    return _Filling(buffer, members, views, set(range(len(members))), [0] * len(members))
+
+
+def torch_halves(name: str) -> Halves:
+    """Return ``float16`` or ``bfloat16`` as torch converts them, with the processor's vector instructions."""
+    kind = getattr(torch, name)
+
+    def tensor(bits: NDArray[np.uint16]) -> torch.Tensor:
+        return torch.from_numpy(bits.view(np.int16)).view(kind)
+
+    def encode(source: NDArray[Any], target: NDArray[Any]) -> None:
+        tensor(target).copy_(torch.from_numpy(source))
+
+    def decode(source: NDArray[Any], target: NDArray[Any]) -> None:
+        torch.from_numpy(target).copy_(tensor(source))
+
+    return Halves(name, encode, decode)

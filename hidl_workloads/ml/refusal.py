@@ -12,9 +12,11 @@ class Refused(Exception):
 def agree(communicator: MPI.Comm, fault: str | None) -> None:
     """Raise ``Refused`` on every rank where one of them has a ``fault``; collective. The first rank's is told."""
     faults = communicator.allgather(fault)
-    found = [(rank, each) for rank, each in enumerate(faults) if each is not None]
-    if not found:
+    failed = [rank for rank, each in enumerate(faults) if each is not None]
+    if not failed:
         return
-    (rank, first), others = found[0], len(found) - 1
-    several = f", and {others} other rank(s) failed too" if others else ""
-    raise Refused(f"{first} (rank {rank}{several})" if communicator.size > 1 else first)
+    first = faults[failed[0]]
+    if all(each == first for each in faults):
+        raise Refused(first)
+    others = f", and {len(failed) - 1} other rank(s) failed too" if len(failed) > 1 else ""
+    raise Refused(f"{first} (rank {failed[0]}{others})")

@@ -13,7 +13,7 @@ from mpi4py import MPI
 from hidl_workloads import intervals, metrics
 from hidl_workloads.data_parallel.weights import checksum
 from hidl_workloads.metrics import Metric
-from hidl_workloads.resnet50.parameters import Parameters
+from hidl_workloads.resnet50.parameters import BACKENDS, Parameters
 from hidl_workloads.resnet50.trainer import Trainer, make_batch
 
 
@@ -38,6 +38,7 @@ def run(communicator: MPI.Comm, parameters: Parameters) -> None:
     if communicator.rank == 0:
         print(summary(timing.seconds, parameters.batch, communicator.size), flush=True)
     checksums = communicator.allgather(checksum(trainer.weights()))
+    trainer.close()
     step_time = float(np.median(timing.seconds))
     metrics.report(
         communicator,
@@ -89,6 +90,7 @@ def header(trainer: Trainer, parameters: Parameters, ranks: int) -> str:
         (
             f"Model: ResNet-50, {trainer.parameter_count:,} parameters",
             f"Framework: {versions}, {parameters.precision}, {parameters.optimizer}, on CPU",
+            f"Gradients: averaged by {BACKENDS[parameters.backend, parameters.framework]}",
             f"Batch size: {parameters.batch} per rank, images of {side} x {side} pixels",
             f"Number of ranks: {ranks}",
         )

@@ -14,13 +14,14 @@ import tensorflow as tf
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.data_parallel.tensorflow_gradients import GradientAverager, broadcast, named_weights
+from hidl_workloads.data_parallel.tensorflow_gradients import named_weights
+from hidl_workloads.resnet50 import tensorflow_backends
 from hidl_workloads.resnet50.parameters import Parameters
 from hidl_workloads.resnet50.trainer import CLASSES, Batch, rank_seed
 
 
 class TensorFlowTrainer:
-    """Keras's ResNet-50; gradients are averaged between the backward pass and the update."""
+    """Keras's ResNet-50; the backend averages the gradients and updates the weights."""
 
     def __init__(self, communicator: MPI.Comm, parameters: Parameters, batch: Batch) -> None:
         _set_threads()
@@ -33,35 +34,28 @@ class TensorFlowTrainer:
         )
         self.parameter_count = self._model.count_params()
         optimizer = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}[parameters.optimizer]
-        self._optimizer = optimizer(learning_rate=parameters.learning_rate)
-        self._optimizer.build(self._model.trainable_variables)
-        broadcast(communicator, self._model)
-        self._averager = GradientAverager(
-            communicator, self._model.trainable_variables, int(parameters.bucket_mib * 2**20)
-        )
+        plain = optimizer(learning_rate=parameters.learning_rate)
+        plain.build(self._model.trainable_variables)
         self._images = tf.constant(batch.images.transpose(0, 2, 3, 1))
         self._labels = tf.constant(batch.labels)
-        self._forward_backward = tf.function(self._trace_forward_backward)
-        self._apply = tf.function(self._trace_apply)
+        self._backend = tensorflow_backends.make(communicator, self._model, plain, self._loss, parameters)
+        self.versions |= self._backend.versions
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
-        loss, gradients = self._forward_backward(self._images, self._labels)
-        self._apply(self._averager.average(gradients))
-        return float(loss)
+        return self._backend.step()
 
     def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
         """Yield every trainable weight's name and value."""
         return named_weights(self._model)
 
-    def _trace_forward_backward(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        with tf.GradientTape() as tape:
-            logits = tf.cast(self._model(images, training=True), tf.float32)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-        return loss, self._averager.backward(tape, loss)
+    def close(self) -> None:
+        """Give back what the backend took; every rank calls this."""
+        self._backend.close()
 
-    def _trace_apply(self, gradients: list[tf.Tensor]) -> None:
-        self._optimizer.apply(self._averager.restore(gradients), self._model.trainable_variables)
+    def _loss(self) -> tf.Tensor:
+        logits = tf.cast(self._model(self._images, training=True), tf.float32)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(self._labels, logits))
 
 
 def _set_threads() -> None:

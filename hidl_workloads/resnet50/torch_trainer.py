@@ -10,14 +10,15 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.data_parallel.torch_gradients import GradientAverager, broadcast, named_weights
+from hidl_workloads.data_parallel.torch_gradients import named_weights
+from hidl_workloads.resnet50 import torch_backends
 from hidl_workloads.resnet50.parameters import Parameters
 from hidl_workloads.resnet50.torch_model import ResNet50
 from hidl_workloads.resnet50.trainer import CLASSES, Batch, rank_seed
 
 
 class TorchTrainer:
-    """ResNet-50 in PyTorch; gradients are averaged while the backward pass runs."""
+    """ResNet-50 in PyTorch; the backend averages the gradients."""
 
     def __init__(self, communicator: MPI.Comm, parameters: Parameters, batch: Batch) -> None:
         if "OMP_NUM_THREADS" in os.environ:
@@ -31,22 +32,25 @@ class TorchTrainer:
         self._model = ResNet50(CLASSES).to(memory_format=layout)
         self.parameter_count = sum(weight.numel() for weight in self._model.parameters())
         optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[parameters.optimizer]
-        self._optimizer = optimizer(self._model.parameters(), lr=parameters.learning_rate)
+        plain = optimizer(self._model.parameters(), lr=parameters.learning_rate)
+        self._backend = torch_backends.make(communicator, self._model, plain, parameters)
+        self.versions |= self._backend.versions
         self._low_precision = parameters.precision == "bfloat16"
-        broadcast(communicator, self._model)
-        self._averager = GradientAverager(communicator, self._model, int(parameters.bucket_mib * 2**20))
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
-        self._optimizer.zero_grad(set_to_none=True)
+        self._backend.optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._low_precision):
-            logits = self._model(self._images)
+            logits = self._backend.model(self._images)
         loss = torch.nn.functional.cross_entropy(logits.float(), self._labels)
         loss.backward()
-        self._averager.finish()
-        self._optimizer.step()
+        self._backend.optimizer.step()
         return float(loss.item())
 
     def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
         """Yield every trainable weight's name and value."""
         return named_weights(self._model)
+
+    def close(self) -> None:
+        """Give back what the backend took; every rank calls this."""
+        self._backend.close()

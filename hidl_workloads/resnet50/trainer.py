@@ -26,6 +26,9 @@ class Trainer(Protocol):
     def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
         """Yield every trainable weight's name and value, in an order that is the same on all ranks."""
 
+    def close(self) -> None:
+        """Give back what was taken, after the last step; every rank calls this."""
+
 
 @dataclass(frozen=True)
 class Batch:

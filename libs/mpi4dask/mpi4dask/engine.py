@@ -23,6 +23,7 @@ from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
 from mpi4dask.errors import ProtocolError
 from mpi4dask.peer import Peer
+from mpi4dask.spinning import Spinner
 from mpi4dask.transfers import Incoming, Outgoing
 from mpi4dask.world import World
 
@@ -48,14 +49,13 @@ class Engine:
         self.pool = Pool(settings.buffer_pool)
         spin = settings.spin if settings.spin is not None else settings.spin_time * world.polling_pays
         self.spin = spin
+        self._spinner = Spinner(spin)
         self.peers: dict[int, Peer] = {}
         self._channels: dict[int, Channel] = {}
         self._numbers = itertools.count(1)
         self._slots = [bytearray(settings.eager_size) for _ in range(settings.eager_slots)]
         self._views = [memoryview(slot) for slot in self._slots]
-        self._requests = [
-            self.comm.Recv_init([slot, MPI.BYTE], source=MPI.ANY_SOURCE, tag=tag) for slot in self._slots
-        ]
+        self._requests = [self.comm.Recv_init([slot, MPI.BYTE], source=MPI.ANY_SOURCE, tag=tag) for slot in self._slots]
         MPI.Prequest.Startall(self._requests)
         self._head = 0
         self._deferred: list[Incoming] = []
@@ -175,7 +175,7 @@ class Engine:
     def wake(self) -> None:
         """Poll from the loop's next turn on."""
         self._idle_polls = 0
-        self._active_until = time.perf_counter() + self.spin
+        self._active_until = self._spinner.until()
         if not self._awake:
             self._awake = True
             self._schedule(0.0)
@@ -195,12 +195,16 @@ class Engine:
             return
         ready = self._ready
         handles = 1 if self._tick_handle is not None else 0
-        poll, clock = self._poll, time.perf_counter
-        while not channel.ready and len(ready) <= handles:
-            if not poll():
-                counters.spins += 1
-                if clock() > self._active_until:
-                    return
+        poll, clock, spinner = self._poll, time.perf_counter, self._spinner
+        before = clock()
+        while before < self._active_until and not channel.ready and len(ready) <= handles:
+            if poll():
+                before = clock()
+                continue
+            counters.spins += 1
+            now = clock()
+            spinner.polled(before, now)
+            before = now
 
     def _schedule(self, delay: float) -> None:
         if delay:
@@ -221,15 +225,17 @@ class Engine:
         if not self._busy and not self._unflushed and time.perf_counter() >= self._active_until:
             self._sleep()
             return
-        if self.spin:
+        if time.perf_counter() < self._active_until:
             self._schedule(0.0)
-        else:
+        else:  # MPI has something to do, and others want the core
             if self._idle_polls:
                 os.sched_yield()
             self._schedule(0.0 if self._idle_polls < YIELDING_POLLS else PAUSE)
 
     def _sleep(self) -> None:
         counters.sleeps += 1
+        if self._active_until:
+            self._spinner.calm()
         if self.spin:
             for peer in self._awake_for:
                 peer.put(records.ASLEEP, 0, peer.received, 0)
@@ -271,7 +277,7 @@ class Engine:
         if self._busy:
             moved |= self._progress_busy()
         if moved:
-            self._active_until = time.perf_counter() + self.spin
+            self._active_until = self._spinner.until()
         return moved
 
     def _receive(self, slot: int) -> None:

@@ -1,4 +1,4 @@
-"""A cluster for a notebook: scheduler and workers are the ranks of an MPI job on this machine, the client is outside."""
+"""A cluster for a notebook: scheduler and workers are ranks of an MPI job on this machine, the client is outside."""
 
 from __future__ import annotations
 
@@ -100,6 +100,11 @@ class LocalMPICluster:
             job.end(told=client is not None)
 
     @property
+    def directory(self) -> str | None:
+        """Where the ranks' output and the scheduler's address are kept; None where no cluster is up."""
+        return self._job.directory.name if self._job else None
+
+    @property
     def log(self) -> str:
         """What the ranks have said so far; empty once the cluster is closed."""
         return self._job.said() if self._job else ""
@@ -115,12 +120,13 @@ class _Job:
     """One `mpiexec` with its directory, which only this user can read; both are gone when it has ended."""
 
     def __init__(self, ranks: int, words: Sequence[str], launcher: mpiexec.Launcher) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="mpi4dask-")
-        self._file = Path(self._directory.name, "scheduler.json")
-        self._log = Path(self._directory.name, "log")
+        self.directory = tempfile.TemporaryDirectory(prefix="mpi4dask-")
+        self._file = Path(self.directory.name, "scheduler.json")
+        self._log = Path(self.directory.name, "log")
         argv = [*launcher.argv(ranks), sys.executable, "-m", "mpi4dask", "--scheduler-file", str(self._file), *words]
         environment = launcher.environment(os.environ) | {
-            parent.VARIABLE: str(os.getpid()),
+            parent.PARENT: str(os.getpid()),
+            parent.DIRECTORY: self.directory.name,
             authentication.TOKEN_VARIABLE: authentication.process_token().decode(),
         }
         with self._log.open("wb") as log:
@@ -158,7 +164,7 @@ class _Job:
         """Wait until the ranks have ended; where they were not `told` to, or do not, make them."""
         self._finalizer.detach()
         _end(self._process, _GRACE if told else 0.0)
-        self._directory.cleanup()
+        self.directory.cleanup()
 
 
 def _end(process: subprocess.Popen[Any], patience: float) -> None:

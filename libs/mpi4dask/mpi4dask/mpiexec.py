@@ -1,4 +1,4 @@
-"""The `mpiexec` that belongs to the MPI library that mpi4py is linked with: another one starts ranks that never meet."""
+"""The `mpiexec` of the MPI library that mpi4py is linked with: another one starts ranks that never meet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpiexec.openmpi", "mpiru
 _HYDRA, _OPEN_MPI = re.compile("HYDRA", re.IGNORECASE), re.compile(r"Open ?MPI|OpenRTE|PRRTE|prte", re.IGNORECASE)
 
 #: What would tell the ranks of another world: the launcher or the batch job that this very process runs under.
-_FOREIGN = ("PMI", "HYDRA_", "HYDI_", "MPIR_CVAR_CH3_PORT", "MPI_LOCALNRANKS", "MPI_LOCALRANKID", "OMPI_COMM_", "SLURM_")
+_FOREIGN = ("PMI", "HYDRA_", "HYDI_", "MPI_LOCAL", "OMPI_COMM_", "PRTE_", "SLURM_")
 
 
 class NoLauncher(Mpi4DaskError, RuntimeError):
@@ -60,7 +60,7 @@ class Launcher:
 
 
 def find(program: str | None = None) -> Launcher:
-    """The launcher of this Python's MPI: `program` where it is given, else the one that is installed beside the library.
+    """The launcher of this Python's MPI: `program` where it is given, else the one that lies beside the library.
 
     Raises `NoLauncher` where there is none, or mpi4py cannot be imported.
     """

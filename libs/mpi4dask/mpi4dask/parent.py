@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import threading
 import time
 from collections.abc import Callable
 
-VARIABLE = "MPI4DASK_PARENT"
+PARENT = "MPI4DASK_PARENT"
+DIRECTORY = "MPI4DASK_DIRECTORY"
 _PERIOD = 1.0  # seconds between two looks, where the system cannot tell of the end by itself
 
 
@@ -18,10 +20,19 @@ def watch(pid: int, then: Callable[[], object]) -> None:
 
 
 def follow_named() -> None:
-    """End this process with status 1 when the process ends that `$MPI4DASK_PARENT` names, if it names one."""
-    named = os.environ.get(VARIABLE, "")
+    """End this process with status 1 when the process ends that `$MPI4DASK_PARENT` names, if it names one.
+
+    The directory `$MPI4DASK_DIRECTORY` goes too: who made it cannot remove it any more.
+    """
+
+    def end() -> None:
+        if DIRECTORY in os.environ:
+            shutil.rmtree(os.environ[DIRECTORY], ignore_errors=True)
+        os._exit(1)
+
+    named = os.environ.get(PARENT, "")
     if named.isdecimal():
-        watch(int(named), lambda: os._exit(1))
+        watch(int(named), end)
 
 
 def _wait(pid: int, then: Callable[[], object]) -> None:

@@ -58,9 +58,12 @@ class World:
 
 
 def join(comm: Any, token_file: str | None) -> World:
-    """Duplicate `comm` and agree on a job and its token. Collective: every rank of `comm` calls it."""
+    """Duplicate `comm` and agree on a job and its token: rank 0's, where somebody gave it one (see `process_token`).
+
+    Collective: every rank of `comm` calls it.
+    """
     duplicate = comm.Dup()
-    secret = (secrets.token_bytes(16), secrets.token_hex(32)) if comm.Get_rank() == 0 else None
+    secret = (secrets.token_bytes(16), authentication.process_token().decode()) if comm.Get_rank() == 0 else None
     job, token = duplicate.bcast(secret, root=0)
     authentication.set_process_token(token)
     if token_file and comm.Get_rank() == 0:

@@ -1,0 +1,37 @@
+"""When polling pays: while this process has a core to itself."""
+
+from __future__ import annotations
+
+import time
+
+PREEMPTED = 0.0005  # seconds between two polls that found nothing: the core was given to somebody else
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 1.0
+
+
+class Spinner:
+    """Says how long to poll after the last message: `most` seconds, or not at all while others want the core.
+
+    A process that polls uses up its time slice, and is then made to wait just when its message comes; one that
+    sleeps is woken at once. So after every poll that was interrupted by others, polling pauses, for longer each time.
+    """
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+        self._pause = _FIRST_PAUSE
+        self._paused_until = 0.0
+
+    def until(self) -> float:
+        """The time (of `time.perf_counter`) up to which polling pays from now on; a time in the past for not at all."""
+        now = time.perf_counter()
+        return now + self.most if now >= self._paused_until else 0.0
+
+    def polled(self, before: float, now: float) -> None:
+        """Two polls found nothing at these times, and nothing else was done between them."""
+        if now - before > PREEMPTED:
+            self._paused_until = now + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def calm(self) -> None:
+        """A whole spell of polling was not interrupted."""
+        self._pause = max(self._pause / 2, _FIRST_PAUSE)
