@@ -40,6 +40,7 @@ def main(library: str) -> None:
         **_latencies("1 MB", LARGE, pingpong, 50),
         "send to nobody, C": pingpong.send_to_nobody,
         **{f"send to nobody, {name}": part for name, part in _sends().items()},
+        **_cold(),
         "loop": _timed(None),
         "method without arguments": _timed(world.Get_rank),
         "C function, lock kept": _timed(ctypes.PyDLL(library).nothing),
@@ -100,6 +101,29 @@ def _sending(message: Any, send: Callable[..., Any] = MPI.COMM_WORLD.Send) -> Pa
         return (time.perf_counter() - start) * 1e6 / calls
 
     return measure
+
+
+def _cold() -> dict[str, Part]:
+    """A send to nobody when a copy of 1 MB has just filled the caches, and the copy alone."""
+    import numpy as np
+
+    there, here = (np.ones(LARGE, "u1") for _ in range(2))
+    message, send, nobody, copy = (there[:8], 8, MPI.CHAR), MPI.COMM_WORLD.Send, MPI.PROC_NULL, np.copyto
+
+    def both(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in repeat(None, calls // 50):
+            copy(here, there)
+            send(message, nobody, 1)
+        return (time.perf_counter() - start) * 1e6 / (calls // 50)
+
+    def alone(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in repeat(None, calls // 50):
+            copy(here, there)
+        return (time.perf_counter() - start) * 1e6 / (calls // 50)
+
+    return {"copy of 1 MB": alone, "copy of 1 MB, send to nobody": both}
 
 
 def _timed(function: Callable[[], Any] | None) -> Part:

@@ -55,7 +55,7 @@ class SharedMemoryAllreduce(Allreduce):
         window = MPI.Win.Allocate_shared(size * kind.itemsize + _ALIGNMENT, 1, comm=self._node)
         window.Lock_all(MPI.MODE_NOCHECK)
         parts = [_view(window, rank, size, kind) for rank in range(self._node.size)]
-        own = parts[self._node.rank]
+        own: NDArray[Any] = parts[self._node.rank]
         own[:] = 0
         self._shared[own.ctypes.data] = (window, parts)
         return own
@@ -112,7 +112,7 @@ def usable(communicator: MPI.Comm, node: MPI.Comm, needed: int) -> bool:
     room = os.statvfs(_SHARED_MEMORY) if os.path.isdir(_SHARED_MEMORY) else None  # noqa: PTH112
     fits = room is not None and room.f_bavail * room.f_frsize > 1.2 * needed * node.size
     sizes = communicator.allgather(node.size if fits else 0)
-    return min(sizes) == max(sizes) > 1
+    return bool(min(sizes) == max(sizes) > 1)
 
 
 def _shares(size: int, ranks: int) -> list[slice]:

@@ -128,11 +128,11 @@ class GradientAverager:
         TensorFlow's memory is read through DLPack, without a copy. It must not be changed in place: a gradient may be
         a constant that all calls of a function share.
         """
-        total, part = self._totals[number], np.from_dlpack(flat)
+        total, part = self._totals[number], np.asarray(np.from_dlpack(flat))
         if self._passes[number] == 0:
             np.multiply(part, self._share, out=total)
         else:
-            total += self._share * part
+            total += part * self._share
         self._passes[number] += 1
         last = self._passes[number] == self._accumulate
         if last:
