@@ -19,7 +19,6 @@ from distributed.utils import ensure_ip, get_ip
 from mpi4dask import endpoint, late
 from mpi4dask.comm import MPIComm
 from mpi4dask.counters import counters
-from mpi4dask.errors import HandshakeError
 from mpi4dask.link import Link
 from mpi4dask.sockets import set_options
 
@@ -200,7 +199,7 @@ class MPIBackend(Backend):
 
     def get_address_host_port(self, loc: str) -> tuple[str, int]:
         host, port = parse_host_port(loc)
-        return host, port
+        return str(host), int(port)
 
     def resolve_address(self, loc: str) -> str:
         host, port = parse_host_port(loc)
