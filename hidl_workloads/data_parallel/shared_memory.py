@@ -21,6 +21,7 @@ SMALLEST_BYTES = 64 * 2**10
 """Below that MPI's own sum is faster than three barriers."""
 _SHARED_MEMORY = "/dev/shm"
 _ALIGNMENT = 64
+_BLOCK = 2**16  # elements that are added to and multiplied while they are in a core's own cache
 
 
 class SharedMemoryAllreduce(Allreduce):
@@ -35,9 +36,11 @@ class SharedMemoryAllreduce(Allreduce):
         communicator: MPI.Comm,
         node: MPI.Comm,
         between: Callable[[MPI.Comm], Allreduce] = Allreduce,
+        *,
+        share: float = 1,
         compressed: str = "",
     ) -> None:
-        super().__init__(communicator, compressed)
+        super().__init__(communicator, share, compressed)
         self._node = node.Dup()
         self._shared: dict[int, tuple[MPI.Win, list[NDArray[Any]]]] = {}
         self._between: Allreduce | None = None
@@ -55,7 +58,7 @@ class SharedMemoryAllreduce(Allreduce):
         window = MPI.Win.Allocate_shared(size * kind.itemsize + _ALIGNMENT, 1, comm=self._node)
         window.Lock_all(MPI.MODE_NOCHECK)
         parts = [_view(window, rank, size, kind) for rank in range(self._node.size)]
-        own = parts[self._node.rank]
+        own: NDArray[Any] = parts[self._node.rank]
         own[:] = 0
         self._shared[own.ctypes.data] = (window, parts)
         return own
@@ -69,13 +72,16 @@ class SharedMemoryAllreduce(Allreduce):
         shares = _shares(len(total), len(parts))
         own = shares[self._node.rank]
         yield from self._barrier(window)
-        for other in range(1, len(parts)):  # starting behind oneself: not all ranks read the same memory at once
-            np.add(total[own], parts[(self._node.rank + other) % len(parts)][own], out=total[own])
+        others = [(self._node.rank + 1 + each) % len(parts) for each in range(len(parts) - 1)]  # not all read one first
+        for begin in range(own.start, own.stop, _BLOCK):
+            block = slice(begin, min(begin + _BLOCK, own.stop))
+            for rank in others:
+                np.add(total[block], parts[rank][block], out=total[block])
+            np.multiply(total[block], self._share, out=total[block])
         if self._between is not None:
             yield from self._between.steps(total[own])
         yield from self._barrier(window)
-        for other in range(1, len(parts)):
-            rank = (self._node.rank + other) % len(parts)
+        for rank in others:
             total[shares[rank]] = parts[rank][shares[rank]]
         yield from self._barrier(window)  # the caller may change its buffer only when all have read it
 
@@ -112,7 +118,7 @@ def usable(communicator: MPI.Comm, node: MPI.Comm, needed: int) -> bool:
     room = os.statvfs(_SHARED_MEMORY) if os.path.isdir(_SHARED_MEMORY) else None  # noqa: PTH112
     fits = room is not None and room.f_bavail * room.f_frsize > 1.2 * needed * node.size
     sizes = communicator.allgather(node.size if fits else 0)
-    return min(sizes) == max(sizes) > 1
+    return bool(min(sizes) == max(sizes) > 1)
 
 
 def _shares(size: int, ranks: int) -> list[slice]:

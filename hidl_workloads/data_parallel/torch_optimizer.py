@@ -47,10 +47,6 @@ def DistributedOptimizer(
     world = MPI.COMM_WORLD if communicator is None else communicator
     if isinstance(optimizer, _Distributed):
         raise TypeError("this optimizer averages over the ranks already: wrap it once")
-    broadcast(world, model)
-    state = world.bcast(optimizer.state_dict() if world.rank == 0 else None)
-    if world.rank != 0:
-        optimizer.load_state_dict(state)
     averager = GradientAverager(
         world,
         model,
@@ -60,6 +56,10 @@ def DistributedOptimizer(
         accumulate=accumulate,
         share_memory=share_memory,
     )
+    broadcast(world, model)
+    state = world.bcast(optimizer.state_dict() if world.rank == 0 else None)
+    if world.rank != 0:
+        optimizer.load_state_dict(state)
     own = type(optimizer)
     optimizer.__class__ = type(own.__name__, (_Distributed, own), {"__module__": own.__module__})
     optimizer._averager = averager
@@ -103,5 +103,5 @@ class _Distributed:
     def close(self) -> None:
         """Average no more, and give communicator and buffers back."""
         self._averager.close()
-        self.__class__ = type(self).__mro__[2]  # type: ignore[assignment]
+        self.__class__ = type(self).__mro__[2]
         del self._averager, self._averaged

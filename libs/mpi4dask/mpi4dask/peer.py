@@ -30,6 +30,8 @@ class Peer:
         self.eager_size = eager_size
         self.spins = spins
         self.links: dict[Link, None] = {}
+        self.rung_over: Link | None = None
+        self.owes_ring = False
         self.parts: list[Any] = []
         self.size = 0
         self.fresh = False  # whether an envelope went out since the last poll: then the next records may share one
@@ -71,12 +73,24 @@ class Peer:
             self.ring()
 
     def ring(self) -> None:
-        """Ring the doorbell, over any connection to that engine."""
-        for link in self.links:
+        """Ring the doorbell, over the youngest connection to that engine."""
+        self.rung_over = next(reversed(self.links), None)
+        self.owes_ring = self.rung_over is None
+        if self.rung_over is not None:
             self.asleep = False
             counters.wakeups_sent += 1
-            link.ring(self.sent)
-            return
+            self.rung_over.ring(self.sent)
+
+    def add_link(self, link: Link) -> None:
+        """A connection to that engine."""
+        self.links[link] = None
+        if self.owes_ring:
+            self.ring()
+
+    def drop_link(self, link: Link) -> None:
+        """A connection has ended, maybe before the doorbell was heard that was rung over it: ring over another."""
+        if self.links.pop(link, self) is None and link is self.rung_over and not self.dead:
+            self.ring()
 
     def fell_asleep(self, seen: int) -> None:
         """The other engine sleeps, and had `seen` envelopes from us by then."""

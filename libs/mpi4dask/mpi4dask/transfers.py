@@ -35,14 +35,13 @@ def pieces(buffers: Sequence[Any], chunk: int) -> Iterator[Any]:
 class Outgoing:
     """A message whose frames wait for the receiver's word, and then go out piece by piece."""
 
-    __slots__ = ("channel", "pending", "rank", "sent_all", "size", "tag", "waiting")
+    __slots__ = ("channel", "pending", "rank", "sent_all", "tag", "waiting")
 
-    def __init__(self, buffers: Sequence[Any], size: int, chunk: int, rank: int, channel: Channel) -> None:
+    def __init__(self, buffers: Sequence[Any], chunk: int, rank: int, channel: Channel) -> None:
         self.waiting = pieces(buffers, chunk)
         self.pending: deque[tuple[Any, Any]] = deque()
         self.rank = rank
         self.tag = -1
-        self.size = size
         self.sent_all = False
         self.channel = channel
 
@@ -56,20 +55,33 @@ class Outgoing:
             if piece is None:
                 self.sent_all = True
             else:
-                pending.append((comm.Isend(gpu.for_mpi(piece), self.rank, self.tag), piece))
+                part = gpu.outgoing(piece)
+                pending.append((comm.Isend(gpu.for_mpi(part), self.rank, self.tag), part))
         return self.sent_all and not pending
 
 
 class Incoming:
     """A message that is being received into its final buffers."""
 
-    __slots__ = ("alone", "block", "channel", "entries", "message", "nframes", "number", "packed_size", "peer", "pending", "tag")
+    __slots__ = (
+        "alone",
+        "block",
+        "channel",
+        "entries",
+        "message",
+        "nframes",
+        "number",
+        "packed_size",
+        "peer",
+        "pending",
+        "tag",
+    )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         peer: Peer,
         number: int,
-        channel: Channel,
+        channel: Channel | None,
         message: Message,
         nframes: int,
         packed_size: int,
@@ -77,7 +89,7 @@ class Incoming:
     ) -> None:
         self.peer = peer
         self.number = number  # the sender's name for it
-        self.channel = channel
+        self.channel = channel  # None: it was closed before this came
         self.message = message
         self.nframes = nframes
         self.packed_size = packed_size
@@ -90,6 +102,8 @@ class Incoming:
     def has_room(self, backlog: int) -> bool:
         """Whether its connection's reader is near enough that memory may be taken for it."""
         channel = self.channel
+        if channel is None:
+            return False
         return channel.unread <= backlog or (bool(channel.inbox) and channel.inbox[0] is self.message)
 
     def post(self, comm: Any, chunk: int, pool: Pool) -> None:
@@ -106,7 +120,8 @@ class Incoming:
             ]
             wanted = self.alone
         for piece in pieces(wanted, chunk):
-            self.pending.append((comm.Irecv(gpu.for_mpi(piece, receive=True), self.peer.rank, self.tag), piece))
+            part = gpu.incoming(piece)
+            self.pending.append((comm.Irecv(gpu.for_mpi(part), self.peer.rank, self.tag), part))
 
     def progress(self, comm: Any, chunk: int, pool: Pool) -> bool:
         """Look what has arrived; return whether the message is complete, with its frames in place."""
@@ -120,6 +135,7 @@ class Incoming:
                 break
             self.post(comm, chunk, pool)
         block = self.block
-        assert block is not None and self.entries is not None
+        assert block is not None
+        assert self.entries is not None
         self.message.frames = framing.unpack(block, self.entries, self.alone)
         return True

@@ -49,18 +49,15 @@ def train(net: Any, x: Any, y: Any, communicator: MPI.Comm, steps: int = 3) -> N
     averager = GradientAverager(communicator, net.trainable_variables, TINY)
 
     @tf.function
-    def forward_backward() -> Any:
+    def step() -> None:
         with tf.GradientTape() as tape:
             logits, _ = net(x, training=True)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
-        return averager.backward(tape, loss)
-
-    @tf.function
-    def apply(flat: Any) -> None:
-        optimizer.apply(averager.restore(flat), net.trainable_variables)
+        gradients = tape.gradient(loss, [variable.value for variable in net.trainable_variables])
+        optimizer.apply(averager.average(gradients), net.trainable_variables)
 
     for _ in range(steps):
-        apply(averager.average(forward_backward()))
+        step()
     averager.close()
 
 
@@ -97,12 +94,12 @@ def constant_gradients() -> list[float]:
     averager = GradientAverager(WORLD, [variable], TINY)
 
     @tf.function
-    def forward_backward() -> Any:
+    def averages() -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(variable.value)
-        return averager.backward(tape, loss)
+        return averager.average([tape.gradient(loss, variable.value)])
 
-    return [float(averager.average(forward_backward())[0][0]) for _ in range(3)]
+    return [float(averages()[0][0]) for _ in range(3)]
 
 
 if __name__ == "__main__":

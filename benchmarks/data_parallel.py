@@ -1,0 +1,87 @@
+"""Averaging gradients on two pinned ranks: our way against Horovod on MPI and PyTorch's DDP on gloo, in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import HIDL, Outcome
+
+_REPOSITORY = Path(__file__).parent.parent
+_RANKS = 2
+_ROUNDS = 3
+_LABELS = {"4000": "4 KB", "1000000": "1 MB", "100000000": "100 MB", "step": "ResNet-50, 64 pixels"}
+_IMAGES = 8 * _RANKS
+
+
+def measure() -> list[Outcome]:
+    """Our time for each size, and for a step of ResNet-50, as a part of the others'; and ResNet-50's scaling."""
+    return [*contenders(), *scaling()]
+
+
+def contenders() -> list[Outcome]:
+    """The time of our way over that of each other one: the median of the rounds' ratios."""
+    prefix, others = _stack()
+    rounds = [{name: _ranks(prefix, name) for name in ("ours", *others)} for _ in range(_ROUNDS)]
+    outcomes = []
+    for other in others:
+        for key, label in _LABELS.items():
+            ratio = statistics.median(each["ours"][key] / each[other][key] for each in rounds)
+            figures = (f"{name} {_figure(key, [each[name][key] for each in rounds])}" for name in ("ours", other))
+            outcomes.append(Outcome(f"{label}: our time / {other}'s", ratio, 1, "", ", ".join(figures)))
+    return outcomes
+
+
+def scaling() -> list[Outcome]:
+    """What two ranks that train together miss of what two that train alone at the same time reach together."""
+    prefix, _ = _stack()
+    rates = _ranks(prefix, "scaling")
+    ratios = sorted(both / sum_ for both, sum_ in zip(rates["together"], rates["alone"], strict=True))
+    efficiency = statistics.median(ratios)
+    both, alone = (statistics.median(rates[name]) for name in ("together", "alone"))
+    details = f"{both:.2f} of {alone:.2f} images/s: efficiency {efficiency:.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+    return [Outcome("ResNet-50, 224 pixels, 1 -> 2 ranks: lost", 1 - efficiency, 0.05, "", details)]
+
+
+def _stack() -> tuple[Path, tuple[str, ...]]:
+    """The prefix of stack horovod and both other ways, or that of pytorch and gloo alone, where it is not installed."""
+    listed = _hidl("stack", "list", "--json")
+    for stack, others in (("horovod", ("horovod", "gloo")), ("pytorch", ("gloo",))):
+        for found in listed["stacks"]:
+            if found["name"] == stack and (found["installations"] or stack == "pytorch"):
+                (installed,) = _hidl("install", stack, "--json")["installations"]
+                return Path(installed["prefix"]), others
+    raise SystemExit("hidl knows no stack pytorch")
+
+
+def _hidl(*words: str) -> Any:
+    done = subprocess.run([HIDL, *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"hidl {' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def _ranks(prefix: Path, what: str) -> Any:
+    """Run the ranks' program, one thread and one core each, and return what rank 0 wrote."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "measured.json"
+        start = [prefix / "bin" / "mpiexec", "-bind-to", "core", "-n", str(_RANKS), prefix / "bin" / "python"]
+        environment: Mapping[str, str] = {**os.environ, "PYTHONPATH": str(_REPOSITORY), "OMP_NUM_THREADS": "1"}
+        command = [*map(str, start), "-m", "benchmarks.data_parallel_ranks", what, str(file)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"{what} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        print(f"{what}: {file.read_text()}", file=sys.stderr)
+        return json.loads(file.read_text())
+
+
+def _figure(key: str, seconds: list[float]) -> str:
+    median = statistics.median(seconds)
+    return f"{_IMAGES / median:.1f} images/s" if key == "step" else f"{int(key) / median / 1e9:.3g} GB/s"

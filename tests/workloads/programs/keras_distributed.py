@@ -1,0 +1,157 @@
+"""What the optimizer and the callbacks for Keras do on these ranks, written as JSON to argv[1].
+
+Every rank trains on its part of a joint batch; a reference trains on the whole of it in one process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from mpi4py import MPI
+from tensorflow_averaging import PER_RANK, TINY, WORLD, difference
+
+from hidl_workloads.data_parallel.keras_optimizer import AverageMetrics, BroadcastInitialState, DistributedOptimizer
+from hidl_workloads.data_parallel.tensorflow_gradients import named_weights
+from hidl_workloads.data_parallel.weights import checksum
+
+STEPS = 4
+
+
+def model(seed: int) -> Any:
+    """Convolutions and dense layers without BatchNorm, one of them frozen, and an embedding (sparse gradients)."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(seed)
+    image = keras.Input((6, 6, 3))
+    word = keras.Input((), dtype="int32")
+    h = keras.layers.Conv2D(8, 3, activation="relu")(image)
+    h = keras.layers.GlobalAveragePooling2D()(h)
+    h = keras.layers.Add()([keras.layers.Dense(8, trainable=False)(h), keras.layers.Embedding(20, 8)(word)])
+    return keras.Model([image, word], keras.layers.Dense(5)(h))
+
+
+def data(rank: int | None = None) -> tuple[Any, Any]:
+    """The joint data of all steps, or one rank's part of each step's batch."""
+    random = np.random.default_rng(1)
+    n = PER_RANK * WORLD.size
+    images = random.standard_normal((STEPS, n, 6, 6, 3)).astype(np.float32)
+    words, labels = random.integers(20, size=(STEPS, n)), random.integers(5, size=(STEPS, n))
+    if rank is not None:
+        part = slice(PER_RANK * rank, PER_RANK * (rank + 1))
+        images, words, labels = images[:, part], words[:, part], labels[:, part]
+    return [images.reshape(-1, 6, 6, 3), words.reshape(-1)], labels.reshape(-1)
+
+
+def optimizer() -> Any:
+    return keras.optimizers.SGD(0.1, momentum=0.9, global_clipnorm=0.5)
+
+
+def fit(net: Any, chosen: Any, communicator: MPI.Comm, *, steps_at_once: int = 1, eager: bool = False) -> Any:
+    """Compile, where there is an optimizer to compile with, and go through the data twice."""
+    if chosen is not None:
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        net.compile(chosen, loss, metrics=["accuracy"], steps_per_execution=steps_at_once, run_eagerly=eager)
+    alone = communicator.size == 1
+    x, y = data(None if alone else communicator.rank)
+    callbacks = [] if alone else [BroadcastInitialState(communicator), AverageMetrics(communicator)]
+    size = len(y) // STEPS
+    return net.fit(x, y, batch_size=size, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+
+
+def sums(net: Any) -> list[str]:
+    return WORLD.allgather(checksum(named_weights(net)))
+
+
+def joint(*, steps_at_once: int = 1, eager: bool = False, **options: Any) -> dict[str, Any]:
+    net, reference = model(WORLD.rank), model(0)
+    distributed = DistributedOptimizer(optimizer(), WORLD, bucket_bytes=TINY, **options)
+    history = fit(net, distributed, WORLD, steps_at_once=steps_at_once, eager=eager).history
+    alone = optimizer()
+    if "accumulate" in options:
+        alone.gradient_accumulation_steps = options["accumulate"]
+    own = fit(reference, alone, MPI.COMM_SELF).history
+    return {
+        "difference": difference(net, reference),
+        "checksums": sums(net),
+        "histories": WORLD.allgather(history),
+        "metrics": max(abs(a - b) for name in own for a, b in zip(own[name], history[name], strict=True)),
+    }
+
+
+def without_averaging() -> list[str]:
+    net = model(0)
+    net.compile(optimizer(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = data(WORLD.rank)
+    net.fit(x, y, batch_size=PER_RANK, verbose=0)
+    return sums(net)
+
+
+def saved_and_loaded() -> dict[str, Any]:
+    """Train, save on rank 0, load on all ranks, train on; and the same without ranks and files."""
+    file = Path(sys.argv[1]).with_suffix(".keras")
+    net, reference = model(0), model(0)
+    fit(net, DistributedOptimizer(optimizer(), WORLD), WORLD)
+    if WORLD.rank == 0:
+        net.save(file)
+    WORLD.Barrier()
+    loaded = keras.models.load_model(file)
+    plain = type(loaded.optimizer) is keras.optimizers.SGD and not hasattr(loaded.optimizer, "_averaging")
+    DistributedOptimizer(loaded.optimizer, WORLD)
+    fit(loaded, None, WORLD)
+    fit(reference, optimizer(), MPI.COMM_SELF)
+    fit(reference, None, MPI.COMM_SELF)
+    return {"difference": difference(loaded, reference), "checksums": sums(loaded), "plain": plain}
+
+
+def error_of(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except Exception as error:  # TensorFlow wraps what a graph's function raises in errors of its own
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def overflow() -> list[str]:
+    """One rank's gradient is beyond float16."""
+    distributed = DistributedOptimizer(keras.optimizers.SGD(0.1), WORLD, compression="float16")
+    variable = keras.Variable(np.zeros(3, np.float32))
+    gradient = np.full(3, 1e9 if WORLD.rank == 0 else 1, np.float32)
+    error = error_of(lambda: distributed.apply([gradient], [variable]))
+    return WORLD.allgather(error + str(variable.numpy()))
+
+
+def half_precision_without_scaling() -> str:
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        return error_of(lambda: DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def different_metrics() -> str:
+    logs = {"loss": 1.0, "val_loss": 1.0} if WORLD.rank == 0 else {"loss": 2.0}
+    return error_of(lambda: AverageMetrics(WORLD).on_epoch_end(0, logs))
+
+
+if __name__ == "__main__":
+    results = {
+        "joint": joint(),
+        "accumulated": joint(accumulate=2),
+        "eager": joint(eager=True),
+        "several steps at once": joint(steps_at_once=2),
+        "float16": joint(compression="float16"),
+        "bfloat16": joint(compression="bfloat16"),
+        "without averaging": without_averaging(),
+        "saved": saved_and_loaded(),
+        "overflow": overflow(),
+        "twice": error_of(lambda: DistributedOptimizer(DistributedOptimizer(optimizer()))),
+        "half precision": half_precision_without_scaling(),
+        "different metrics": different_metrics(),
+    }
+    if WORLD.rank == 0:
+        Path(sys.argv[1]).write_text(json.dumps(results))

@@ -1,0 +1,76 @@
+"""The optimizer and the callbacks for Keras: ``model.fit`` on ranks does what it does in one process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads import ranks
+
+Results = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def results(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Results:
+    file = tmp_path_factory.mktemp("keras") / "results.json"
+    program = ("-m", "hidl_workloads.world", "keras_distributed", file)
+    completed = ranks.run(stack_prefix("tensorflow"), 2, *program)
+    assert completed.status == 0, completed.stderr
+    results: Results = json.loads(file.read_text())
+    return results
+
+
+EXACT = ["joint", "accumulated", "eager", "several steps at once", "saved"]
+COMPRESSED = ["float16", "bfloat16"]
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_fit_equals_one_process_on_the_joint_batches(results: Results, case: str) -> None:
+    assert results[case]["difference"] < 1e-6
+
+
+@pytest.mark.parametrize("case", [*EXACT, *COMPRESSED])
+def test_weights_are_bitwise_equal_on_all_ranks(results: Results, case: str) -> None:
+    assert len(set(results[case]["checksums"])) == 1
+
+
+def test_without_the_optimizer_they_are_not(results: Results) -> None:
+    assert len(set(results["without averaging"])) == 2
+
+
+@pytest.mark.parametrize(("case", "roundoff"), [("float16", 2**-11), ("bfloat16", 2**-8)])
+def test_compressed_steps_differ_by_their_type_s_rounding(results: Results, case: str, roundoff: float) -> None:
+    # Eight steps of 0.1, momentum 0.9: up to 3.9 gradients, clipped to a norm of 0.5 and rounded twice.
+    assert 0 < results[case]["difference"] < 2 * roundoff * 3.9 * 0.5
+
+
+def test_metrics_are_those_of_the_joint_batches_on_all_ranks(results: Results) -> None:
+    first, *others = results["joint"]["histories"]
+    assert others == [first]
+    assert results["joint"]["metrics"] < 1e-5
+
+
+def test_a_saved_model_knows_nothing_of_ranks(results: Results) -> None:
+    assert results["saved"]["plain"]
+
+
+def test_overflow_in_float16_is_an_error_on_all_ranks_and_changes_nothing(results: Results) -> None:
+    for told in results["overflow"]:
+        assert "FloatingPointError: a gradient is not finite after its way as float16" in told
+        assert told.endswith("[0. 0. 0.]")
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("twice", "TypeError: this optimizer averages over the ranks already"),
+        ("half precision", "ValueError: with mixed_float16, each rank would skip other steps"),
+        ("different metrics", "ValueError: the ranks have different metrics: [['loss', 'val_loss'], ['loss']]"),
+    ],
+)
+def test_what_cannot_work_is_refused(results: Results, case: str, says: str) -> None:
+    assert results[case].startswith(says)

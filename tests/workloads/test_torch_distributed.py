@@ -1,0 +1,108 @@
+"""The optimizer for PyTorch, and the sums below it: ranks with a part of the batch each do what one process does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads import ranks
+
+Results = dict[str, Any]
+
+
+def _results(prefix: Path, number: int, directory: Path, *words: str) -> Results:
+    file = directory / "results.json"
+    completed = ranks.run(prefix, number, "-m", "hidl_workloads.world", "torch_distributed", file, *words)
+    assert completed.status == 0, completed.stderr
+    results: Results = json.loads(file.read_text())
+    return results
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3], ids=["1 rank", "2 ranks", "3 ranks"])
+def results(
+    request: pytest.FixtureRequest,
+    stack_prefix: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Results:
+    return _results(stack_prefix("pytorch"), request.param, tmp_path_factory.mktemp("torch"))
+
+
+@pytest.fixture(scope="module")
+def sums_of_four(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Results:
+    sums: Results = _results(stack_prefix("pytorch"), 4, tmp_path_factory.mktemp("sums"), "sums")["sums"]
+    return sums
+
+
+EXACT = ["joint", "through MPI", "accumulated", "clipped"]
+COMPRESSED = ["float16", "bfloat16"]
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_steps_equal_one_process_on_the_joint_batch(results: Results, case: str) -> None:
+    assert results[case]["difference"] < 1e-6
+
+
+@pytest.mark.parametrize("case", [*EXACT, *COMPRESSED, "overflow"])
+def test_weights_are_bitwise_equal_on_all_ranks(results: Results, case: str) -> None:
+    assert len(set(results[case]["checksums"])) == 1
+
+
+@pytest.mark.parametrize(("case", "roundoff"), [("float16", 2**-11), ("bfloat16", 2**-8)])
+def test_compressed_steps_differ_by_their_type_s_rounding(results: Results, case: str, roundoff: float) -> None:
+    # Three steps of 0.1, momentum 0.9: up to 0.561 gradients, each below 0.5 here and rounded twice.
+    assert results[case]["difference"] < 2 * roundoff * 0.561 * 0.5
+
+
+@pytest.mark.parametrize("case", ["scheduled and resumed", "skipped step", "kept zeros"])
+def test_the_optimizer_is_used_as_any_other(results: Results, case: str) -> None:
+    assert results[case] < 1e-6
+
+
+def test_sums_are_not_divided(results: Results) -> None:
+    ranks_in_world = len(results["joint"]["checksums"])
+    assert results["summed"] == pytest.approx(ranks_in_world, rel=1e-5)
+
+
+def test_ranks_with_different_models_are_told_so(results: Results) -> None:
+    others = list(range(1, len(results["joint"]["checksums"])))
+    expected = f"ValueError: ranks {others}" if others else "no error"
+    assert results["other model"].startswith(expected)
+
+
+def test_overflow_in_float16_is_an_error_on_all_ranks_and_changes_no_weight(results: Results) -> None:
+    alone = len(results["joint"]["checksums"]) == 1  # nothing travels
+    for error in results["overflow"]["errors"]:
+        assert error.startswith("no error" if alone else "FloatingPointError: a gradient is not finite after its way")
+    assert results["overflow"]["unchanged"] != alone
+
+
+KINDS = ["mpi", "shared memory", *COMPRESSED]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_keep_their_error_bound_and_are_equal_on_all_ranks(results: Results, kind: str) -> None:
+    error_over_bound, equal = results["sums"][kind]
+    assert error_over_bound <= 1
+    assert equal
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "two nodes", "two nodes, bfloat16"])
+def test_sums_between_nodes_keep_it_too(sums_of_four: Results, kind: str) -> None:
+    error_over_bound, equal = sums_of_four[kind]
+    assert error_over_bound <= 1
+    assert equal
+
+
+def test_shared_memory_serves_the_ranks_of_a_node(results: Results) -> None:
+    assert results["sums"]["usable"]
+
+
+def test_a_rank_that_fails_in_its_backward_pass_ends_all(stack_prefix: Callable[[str], Path]) -> None:
+    program = ("-m", "hidl_workloads.world", "fails_in_backward")
+    completed = ranks.run(stack_prefix("pytorch"), 2, *program, timeout=60)
+    assert completed.status != 0
+    assert "ArithmeticError: rank 1 cannot compute its gradient" in completed.stderr
