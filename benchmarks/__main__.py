@@ -10,7 +10,17 @@ from rich.table import Table
 
 from benchmarks.measure import Outcome
 
-NAMES = ("startup", "sites", "planning", "install", "run_overhead", "results_store", "omb_overhead", "data_parallel")
+NAMES = (
+    "startup",
+    "sites",
+    "planning",
+    "install",
+    "run_overhead",
+    "results_store",
+    "omb_overhead",
+    "data_parallel",
+    "dask_apps",
+)
 
 
 def main(names: list[str]) -> int:

@@ -38,8 +38,11 @@ def main(library: str) -> None:
     parts: dict[str, Part] = {
         **_latencies("8 B", 8, pingpong, 1),
         **_latencies("1 MB", LARGE, pingpong, 50),
+        **_latencies("8 B, NumPy", 8, pingpong, 1, "numpy"),
+        **_latencies("1 MB, NumPy", LARGE, pingpong, 50, "numpy"),
         "send to nobody, C": pingpong.send_to_nobody,
         **{f"send to nobody, {name}": part for name, part in _sends().items()},
+        **_cold(),
         "loop": _timed(None),
         "method without arguments": _timed(world.Get_rank),
         "C function, lock kept": _timed(ctypes.PyDLL(library).nothing),
@@ -55,13 +58,13 @@ def main(library: str) -> None:
         print(json.dumps(samples))
 
 
-def _latencies(name: str, size: int, pingpong: Any, fewer: int) -> dict[str, Part]:
+def _latencies(name: str, size: int, pingpong: Any, fewer: int, kind: str = "bytearray") -> dict[str, Part]:
     """One way of the ping-pong in C and of our own, in the same memory, with a ``fewer``-th of the calls."""
     (datatype,) = output.datatypes(Options())
     point = Point(MPI.COMM_WORLD, Options(), datatype, size, 0, 0)
-    sent, received = (buffers.allocate("numpy", size) for _ in range(2))
+    sent, received = (buffers.allocate(kind, size) for _ in range(2))
     exchange = ping_pong_in(sent, received, point, 1 - MPI.COMM_WORLD.rank)
-    addresses = [buffer.memory.ctypes.data for buffer in (sent, received)]
+    addresses = [buffer.read(size).ctypes.data for buffer in (sent, received)]
 
     def c(calls: int) -> float:
         return float(pingpong.ping_pong(*addresses, size, calls // fewer, calls // fewer // 10))
@@ -100,6 +103,29 @@ def _sending(message: Any, send: Callable[..., Any] = MPI.COMM_WORLD.Send) -> Pa
         return (time.perf_counter() - start) * 1e6 / calls
 
     return measure
+
+
+def _cold() -> dict[str, Part]:
+    """A send to nobody when a copy of 1 MB has just filled the caches, and the copy alone."""
+    import numpy as np
+
+    there, here = (np.ones(LARGE, "u1") for _ in range(2))
+    message, send, nobody, copy = (there[:8], 8, MPI.CHAR), MPI.COMM_WORLD.Send, MPI.PROC_NULL, np.copyto
+
+    def both(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in repeat(None, calls // 50):
+            copy(here, there)
+            send(message, nobody, 1)
+        return (time.perf_counter() - start) * 1e6 / (calls // 50)
+
+    def alone(calls: int) -> float:
+        start = time.perf_counter()
+        for _ in repeat(None, calls // 50):
+            copy(here, there)
+        return (time.perf_counter() - start) * 1e6 / (calls // 50)
+
+    return {"copy of 1 MB": alone, "copy of 1 MB, send to nobody": both}
 
 
 def _timed(function: Callable[[], Any] | None) -> Part:

@@ -1,4 +1,4 @@
-"""ResNet-50, trained by each framework over MPI: does it run, and does it scale."""
+"""ResNet-50, trained by each framework over MPI and by each backend: does it run, and does it scale."""
 
 import reframe as rfm
 from hidl_checks import LARGE, SMALL, Run, Study
@@ -19,6 +19,23 @@ class resnet50_smoke(Run):
     def choose(self):
         """The framework, by which the stack is chosen too."""
         self.assignments = [*self.assignments, f"framework={self.framework}"]
+
+
+@rfm.simple_test
+class resnet50_backends(Run):
+    """Each way to average the gradients that is not our own, where the stack that has it is installed."""
+
+    workload = "resnet50"
+    backend = parameter(["horovod", "gloo"])
+    framework = parameter(["torch", "tensorflow"])
+    scale = parameter(SMALL[1:2])
+    assignments = ["image_size=32", "batch=2", "steps=2", "warmup=1"]
+    tags = {"nightly"}
+
+    @run_after("init")
+    def choose(self):
+        """The backend and the framework, by which the stack is chosen too."""
+        self.assignments = [*self.assignments, f"framework={self.framework}", f"backend={self.backend}"]
 
 
 class Resnet50(Study):

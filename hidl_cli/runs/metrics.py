@@ -62,7 +62,7 @@ def unequal(metrics: Mapping[str, dict[str, Any]], promised: Mapping[str, Metric
             other = next(rank for rank, sample in enumerate(samples) if sample != samples[0])
             return (
                 f"{name} differs between ranks (rank 0: {str(samples[0])[:12]}..., rank {other}: "
-                f"{str(samples[other])[:12]}...): the ranks did not train one model"
+                f"{str(samples[other])[:12]}...): the ranks do not have one result"
             )
     return None
 

@@ -76,7 +76,7 @@ class Place:
 @dataclass(frozen=True)
 class Wish:
     """What a check wants to be run. ``study``: how it scales up to ``scale``; ``fill_nodes``: as many ranks on each
-    node as on the one node of the scale ``1-node``."""
+    node as on the one node of the scale ``1-node``; ``ranks_per_node``: so many, whatever the scale has."""
 
     workload: str
     scale: str
@@ -85,6 +85,7 @@ class Wish:
     repeat: int | None = None
     target: float | None = None
     fill_nodes: bool = False
+    ranks_per_node: int | None = None
 
 
 def plan(place: Place, wish: Wish) -> Plan:
@@ -95,7 +96,7 @@ def plan(place: Place, wish: Wish) -> Plan:
         raise UsageError(
             f"scale {wish.scale} has nothing smaller to be compared with", hint="leave it out of the study's scales"
         )
-    per_node = size.ranks_per_node
+    per_node = wish.ranks_per_node or size.ranks_per_node
     if wish.fill_nodes and size.nodes > 1:
         per_node = size.fullest
     return prepare(

@@ -13,9 +13,9 @@ class WrongResult(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """Data in the workers' memory, and the work on them.
+    """Data in the workers' memory, made for one run, and the work on them.
 
-    ``bytes`` are those of the data that each run works on; ``work`` is what is timed, and ``check`` raises
+    ``bytes`` are those of the data; ``work`` is what is timed, and ``check`` raises
     ``WrongResult`` for what it returned. The data stay there as long as this object does.
     """
 

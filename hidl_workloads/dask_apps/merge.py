@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from hidl_workloads.arguments import number
 from hidl_workloads.dask_apps.devices import frames
 from hidl_workloads.dask_apps.job import Job, agree
@@ -40,30 +42,33 @@ class Parameters(Common):
         return round(self.rows * self.frac_match)
 
 
+def left_keys(partition: int, parameters: Parameters) -> Any:
+    """Keys of a partition of the left frame: in all they are 0, 1, 2, ..."""
+    return np.arange(partition * parameters.rows, (partition + 1) * parameters.rows)
+
+
+def right_keys(partition: int, partitions: int, parameters: Parameters) -> Any:
+    """Keys of a partition of the right frame: every ``partitions``-th of the left one's first, and others."""
+    matching = partition + partitions * np.arange(parameters.matches)
+    first = (partitions + partition) * parameters.rows
+    return np.concatenate([matching, np.arange(first, first + parameters.rows - parameters.matches)])
+
+
 def left(partition: int, parameters: Parameters) -> Any:
-    """A partition of the frame whose keys are 0, 1, 2, ... in all, those of each partition in disorder."""
-    keys = _numpy().arange(partition * parameters.rows, (partition + 1) * parameters.rows)
+    """A partition of the left frame, in disorder."""
+    keys = left_keys(partition, parameters)
     return _frame(keys, "left", 2 * keys + 1, partition, parameters.device)
 
 
 def right(partition: int, partitions: int, parameters: Parameters) -> Any:
-    """A partition of the other frame: every ``partitions``-th of the first keys of the left one, and others."""
-    np = _numpy()
-    matching = partition + partitions * np.arange(parameters.matches)
-    first = partitions * parameters.rows + partition * parameters.rows
-    keys = np.concatenate([matching, np.arange(first, first + parameters.rows - parameters.matches)])
+    """A partition of the right frame, in disorder."""
+    keys = right_keys(partition, partitions, parameters)
     return _frame(keys, "right", 3 * keys + 2, partitions + partition, parameters.device)
 
 
 def _frame(keys: Any, name: str, payload: Any, seed: int, device: Device) -> Any:
-    order = _numpy().random.default_rng(seed).permutation(len(keys))
+    order = np.random.default_rng(seed).permutation(len(keys))
     return frames(device).DataFrame({"key": keys[order], name: payload[order]})
-
-
-def _numpy() -> Any:
-    import numpy
-
-    return numpy
 
 
 def make(client: Any, parameters: Parameters, workers: int) -> Job:

@@ -8,17 +8,18 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hidl_workloads import arguments
 from hidl_workloads.dask_apps import cluster
 from hidl_workloads.dask_apps.devices import NoDevice, arrays
+from hidl_workloads.dask_apps.figures import Measured, figures
 from hidl_workloads.dask_apps.job import Job, WrongResult
 from hidl_workloads.dask_apps.parameters import Common
-from hidl_workloads.dask_apps.transfers import Transfers, gather, take
-from hidl_workloads.metrics import Metric, report
+from hidl_workloads.dask_apps.transfers import gather, take
+from hidl_workloads.metrics import report
 from hidl_workloads.world import failure_ends_all_ranks
 
 if TYPE_CHECKING:
@@ -28,18 +29,6 @@ AnyParameters = TypeVar("AnyParameters", bound=Common)
 Make = Callable[[Any, AnyParameters, int], Job]
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What the client saw: the seconds and the transfers of each timed run, the bytes of data that each worked on, and
-    those that all workers sent through MPI in all of them (None: no protocol of mpi4dask)."""
-
-    seconds: tuple[float, ...]
-    transfers: tuple[Transfers, ...]
-    bytes: int
-    by_mpi: int | None
-    versions: dict[str, str]
 
 
 def main(name: str, kind: type[AnyParameters], make: Make[AnyParameters]) -> None:
@@ -107,35 +96,36 @@ def _measure(workers: int, parameters: AnyParameters, make: Make[AnyParameters])
     seconds, transfers = [], []
     with distributed.Client() as client:
         client.wait_for_workers(workers)
-        job = make(client, parameters, workers)
-        data = set(client.futures)
-        result, before = None, _by_mpi(client, parameters)
+        before, size = _by_mpi(client, parameters), 0
         for number in range(parameters.warmup + parameters.runs):
-            result = None
-            _forget(client, keep=data)
+            _forget(client)
+            job = make(client, parameters, workers)
             client.run(take)
             start = time.perf_counter()
             result = job.work()
+            took = time.perf_counter() - start
+            transferred = gather(client.run(take), ignore)
             if number < parameters.warmup:
                 before = _by_mpi(client, parameters)
-                continue
-            seconds.append(time.perf_counter() - start)
-            transfers.append(gather(client.run(take), ignore))
+            else:
+                seconds.append(took)
+                transfers.append(transferred)
+            job.check(result)
+            size = job.bytes
+            del job, result
         by_mpi = None if before is None else (_by_mpi(client, parameters) or 0) - before
-        job.check(result)
-        size = job.bytes
-        del result, job  # what the workers hold for the client goes before the client does
     library = arrays(parameters.device)
     versions = {"dask": dask.__version__, "distributed": distributed.__version__}
     return Measured(tuple(seconds), tuple(transfers), size, by_mpi, {**versions, library.__name__: library.__version__})
 
 
-def _forget(client: Any, keep: set[Any]) -> None:
-    """Let the cluster forget all results but ``keep``: Dask computes nothing again that somebody still holds."""
+def _forget(client: Any) -> None:
+    """Let the cluster forget the last run: workers keep copies of what they were sent, and nothing is computed again
+    that somebody still holds."""
     gc.collect()
     client.sync(asyncio.sleep, 0)  # what gave the results up has told the client's loop before this
-    if held := client.futures.keys() - keep:
-        raise RuntimeError(f"{len(held)} results of an earlier run are still held, so that the next would not compute")
+    if client.futures:
+        raise RuntimeError(f"{len(client.futures)} results of the last run are held, which the next would not compute")
 
 
 def _by_mpi(client: Any, parameters: Common) -> int | None:
@@ -149,21 +139,3 @@ def _sent_by_mpi() -> int:
     import mpi4dask
 
     return int(mpi4dask.counters.mpi_bytes_sent)
-
-
-def figures(measured: Measured, workers: int) -> list[Metric]:
-    """The metrics. A GB is 10**9 bytes; throughput is that of the data worked on, not of what was sent."""
-    took = median(measured.seconds)
-    sent = [run.bytes for run in measured.transfers]
-    bandwidths = [run.bandwidth / 1e9 for run in measured.transfers if run.bandwidth is not None]
-    found = [
-        Metric("time", took, "s", measured.seconds),
-        Metric("throughput", measured.bytes / took / 1e9, "GB/s", [measured.bytes / s / 1e9 for s in measured.seconds]),
-        Metric("workers", workers, "workers", [workers]),
-        Metric("transferred", median(sent), "B", sent),
-    ]
-    if bandwidths:
-        found.append(Metric("transfer_bandwidth", median(bandwidths), "GB/s", bandwidths))
-    if measured.by_mpi is not None:
-        found.append(Metric("sent_by_mpi", measured.by_mpi, "B", [measured.by_mpi]))
-    return found

@@ -46,7 +46,7 @@ class Parameters(Clustering):
 
 def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
     """Load the points, choose the start, fit as often as there are steps, and check the clustering."""
-    points = points_of(communicator, device, parameters)
+    points = points_of(communicator, device, parameters, ranks=communicator.size)
     if parameters.clusters > points.total:
         raise Refused(f"{parameters.clusters} clusters of {points.total} point(s): choose no more clusters than points")
     communicator.Barrier()
@@ -64,7 +64,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     )
     counts = check(points, fit)
     centers = fit.centers + points.mean
-    labels = points.gathered(fit.labels)
+    labels = points.gathered(fit.labels) if parameters.result else np.empty(0)  # they may be many for one rank
     size = f"{points.total:,} points in {points.columns} dimensions, {parameters.clusters} clusters"
     return Outcome(
         metrics=[
@@ -87,13 +87,13 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     )
 
 
-def points_of(communicator: MPI.Comm, device: Device, parameters: Clustering) -> Points:
-    """This rank's points; ``per_rank``: so many for each rank."""
+def points_of(communicator: MPI.Comm, device: Device, parameters: Clustering, *, ranks: int) -> Points:
+    """This rank's points of those that ``communicator`` has; ``per_rank``: so many for each of ``ranks``."""
     return load(
         communicator,
         device,
         data=parameters.data,
-        points=parameters.points * (communicator.size if parameters.per_rank else 1),
+        points=parameters.points * (ranks if parameters.per_rank else 1),
         columns=parameters.columns,
         centers=parameters.centers,
         spread=parameters.spread,

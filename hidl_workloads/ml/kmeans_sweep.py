@@ -1,12 +1,13 @@
 """How many clusters are there? k-means for many numbers of clusters and many starts, the best by a criterion.
 
-``python -m hidl_workloads.ml.kmeans_sweep --least_clusters=2 --most_clusters=24 --starts=3``. The fits are dealt to
+``python -m hidl_workloads.ml.kmeans_sweep --least_clusters=2 --most_clusters=20 --starts=3``. The fits are dealt to
 groups of ranks; each group has all points, distributed over its ranks.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,7 +58,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
         raise Refused(
             f"least_clusters={parameters.least_clusters} is more than most_clusters={parameters.most_clusters}"
         )
-    everywhere = kmeans.points_of(communicator, device, parameters)
+    everywhere = kmeans.points_of(communicator, device, parameters, ranks=communicator.size)
     if parameters.most_clusters > everywhere.total:
         raise Refused(f"{parameters.most_clusters} clusters of {everywhere.total} point(s): lower most_clusters")
     tasks = [
@@ -66,13 +67,13 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
         for start in range(parameters.starts)
     ]
     group, groups = schedule.group_of(communicator.rank, communicator.size, parameters.group)
-    own = schedule.deal([task.clusters for task in tasks], groups)[group]
-    of_group = communicator.Split(group)
-    points = everywhere if groups == 1 else kmeans.points_of(of_group, device, parameters)
+    plan = schedule.deal([task.clusters for task in tasks], groups)
+    ranks_of_group = communicator.Split(group)
+    points = kmeans.points_of(ranks_of_group, device, parameters, ranks=communicator.size)
     table, seconds = timed(
-        communicator, device, parameters, lambda: sweep(communicator, points, tasks, own, parameters)
+        communicator, device, parameters, lambda: sweep(communicator, points, tasks, plan[group], parameters)
     )
-    of_group.Free()
+    ranks_of_group.Free()
     best = int(table[:, 0].argmax())
     fit = _fit(everywhere, tasks[best], parameters)
     kmeans.check(everywhere, fit)
@@ -82,7 +83,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
         abs(fit.inertia - table[best, 1]),
         0,
     )
-    busy = [float(table[plan, 3].sum()) for plan in schedule.deal([task.clusters for task in tasks], groups) if plan]
+    busy = [float(table[of_group, 3].sum()) for of_group in plan]
     best_of = {
         task.clusters: max(table[i, 0] for i, t in enumerate(tasks) if t.clusters == task.clusters) for task in tasks
     }
@@ -107,21 +108,30 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
 
 def sweep(communicator: MPI.Comm, points: Points, tasks: list[Task], own: list[int], parameters: Parameters) -> Table:
     """Do this group's tasks and put all groups' results together: the table, the same on every rank. Collective."""
-    device = points.device
-    silhouette = criteria.Silhouette(points, criteria.sample_rows(points.total, parameters.sample, parameters.seed))
+    score = _criterion(points, parameters)
     table = np.zeros((len(tasks), 4))
     for task in own:
         begun = time.perf_counter()
         fit = _fit(points, tasks[task], parameters)
-        if parameters.criterion == "bic":
-            counts = lloyd.Sums(points, fit.labels, tasks[task].clusters).counts
-            score = criteria.bic(device.host(counts), fit.inertia, points.columns)
-        else:
-            score = silhouette.of(fit.centers)
+        scored = score(fit)
         if points.communicator.rank == 0:  # one rank tells for its group
-            table[task] = score, fit.inertia, fit.iterations, time.perf_counter() - begun
+            table[task] = scored, fit.inertia, fit.iterations, time.perf_counter() - begun
     communicator.Allreduce(MPI.IN_PLACE, table, MPI.SUM)
     return table
+
+
+def _criterion(points: Points, parameters: Parameters) -> Callable[[lloyd.Fit], float]:
+    """What tells how good a fit is; the call is collective in the group."""
+    if parameters.criterion == "silhouette":
+        rows = criteria.sample_rows(points.total, parameters.sample, parameters.seed)
+        silhouette = criteria.Silhouette(points, rows)
+        return lambda fit: silhouette.of(fit.centers)
+
+    def bic(fit: lloyd.Fit) -> float:
+        counts = lloyd.Sums(points, fit.labels, len(fit.centers)).counts
+        return criteria.bic(points.device.host(counts), fit.inertia, points.columns)
+
+    return bic
 
 
 def _fit(points: Points, task: Task, parameters: Parameters) -> lloyd.Fit:

@@ -25,7 +25,7 @@ class Column:
     unit: str = "us"
     at: Literal["small", "large"] = "small"
     """What history uses: the figure at 8 B (or the smallest size), or that at the largest size."""
-    width: int = 20
+    width: int = 18
     decimals: int = 2
     when: str = ""
     """The option (a field of ``Options`` that is true or false) with which it is shown; empty: always."""
@@ -119,6 +119,12 @@ class Benchmark:
     largest_size: Callable[[Options, int], int] | None = None
     """The largest message in bytes that -M leaves on so many ranks; None: -M does not hold."""
     opening: Opening = blank_and_title
+    closing: Callable[[Sequence[tuple[int, Sequence[float]]]], str] | None = None
+    """What follows the rows of a datatype, made from their sizes and values."""
+    variant: Callable[[Benchmark, Options], Benchmark] | None = None
+    """The benchmark that these options make of this one."""
+    size_title: str = "# Size"
+    size_width: int = 10
     sizes: bool = True
     """False: one row without a size, as of a barrier."""
     shows_datatype: bool = True

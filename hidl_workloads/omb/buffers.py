@@ -26,7 +26,7 @@ Message = Any
 # OMB's letter: memory that nobody has written is one page of zeros that lies in the cache, whatever its size.
 _LETTER = ord("a")
 
-_PERIOD = 101  # prime: no power of two is a multiple of it, so messages that are mixed up differ
+PERIOD = 101  # prime: no power of two is a multiple of it, so messages that are mixed up differ
 
 
 class Buffer(ABC):
@@ -277,15 +277,15 @@ def pattern(count: int, datatype: Datatype, iteration: int, source: int) -> NDAr
 
     All of them are exact in each of OMB's datatypes. The array is read-only.
     """
-    offset = (13 * iteration + 31 * source) % _PERIOD
-    return _sequence(count + _PERIOD, datatype.numpy)[offset : offset + count]
+    offset = (13 * iteration + 31 * source) % PERIOD
+    return _sequence(count + PERIOD, datatype.numpy)[offset : offset + count]
 
 
 @lru_cache(maxsize=4)
 def _sequence(count: int, numpy_type: str) -> NDArray[Any]:
     import numpy as np
 
-    one_period = (np.arange(_PERIOD) * 7 % _PERIOD).astype(numpy_type)
+    one_period = (np.arange(PERIOD) * 7 % PERIOD).astype(numpy_type)
     sequence = np.resize(one_period, count)
     sequence.flags.writeable = False
     return sequence

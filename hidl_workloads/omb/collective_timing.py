@@ -153,10 +153,11 @@ def summand(count: int, datatype: Datatype, iteration: int, source: int, ranks: 
     largest = _LARGEST[datatype.numpy]
     apart = -(-ranks // largest)  # of so many ranks one contributes other than zeros
     senders = -(-ranks // apart)
-    highest = 0 if source % apart else min(largest // senders, 100)
-    values: NDArray[Any] = buffers.pattern(count, datatype, iteration, source) % np.dtype(datatype.numpy).type(
-        highest + 1
-    )
+    # Each element's sum over whole periods of the pattern would be the same; so one sender stands aside.
+    aside = source == 0 and senders % buffers.PERIOD == 0
+    highest = 0 if source % apart or aside else min(largest // senders, buffers.PERIOD - 1)
+    one_more = np.dtype(datatype.numpy).type(highest + 1)
+    values: NDArray[Any] = buffers.pattern(count, datatype, iteration, source) % one_more
     return values
 
 

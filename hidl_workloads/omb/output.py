@@ -11,8 +11,7 @@ from hidl_workloads.metrics import Metric
 from hidl_workloads.omb.benchmark import VERSION, Benchmark, Column, Datatype
 from hidl_workloads.omb.options import Options, as_parameters
 
-FIELD_WIDTH = 20
-SIZE_WIDTH = 10
+FIELD_WIDTH = 18  # that of OMB's configure; its header, which holds without configure, says 20
 _HISTORY_SIZE = 8  # bytes: latency is held against history at this size
 
 
@@ -41,7 +40,11 @@ def print_header(table: Table) -> None:
     """The line of the columns' titles."""
     benchmark, options = table.benchmark, table.options
     first, *others = [column for column in benchmark.columns if column.shown(options)]
-    line = f"{'# Size':<{SIZE_WIDTH}}{first.title:>{FIELD_WIDTH}}" if benchmark.sizes else f"# {first.title}"
+    line = (
+        f"{benchmark.size_title:<{benchmark.size_width}}{first.title:>{first.width}}"
+        if benchmark.sizes
+        else f"# {first.title}"
+    )
     line += "".join(f"{column.title:>{column.width}}" for column in others)
     if options.validation:
         line += f"{'Validation':>{FIELD_WIDTH}}"
@@ -62,7 +65,7 @@ def print_row(table: Table, row: Row) -> None:
     shown = [(c, v) for c, v in zip(benchmark.columns, row.values, strict=True) if c.shown(table.options)]
     (column, value), *others = shown
     if benchmark.sizes:
-        line = f"{row.size:<{SIZE_WIDTH}}{value:{FIELD_WIDTH}.{column.decimals}f}"
+        line = f"{row.size:<{benchmark.size_width}}{value:{column.width}.{column.decimals}f}"
     else:
         line = f"{value:{len(f'# {column.title}')}.{column.decimals}f}"
     line += "".join(f"{figure:{column.width}.{column.decimals}f}" for column, figure in others)

@@ -5,6 +5,9 @@ The first half of the ranks are one side, the second half the other: rank ``r`` 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from hidl_workloads.omb.benchmark import LATENCY, Benchmark, Column, Point, Result, title
 from hidl_workloads.omb.latency import in_microseconds, ping_pong
 from hidl_workloads.omb.options import Options, UsageError
@@ -61,6 +64,34 @@ def _rate(point: Point, window: int) -> Result:
     return Result((bandwidth, bandwidth * 1e6 / point.size), timed.errors, samples)
 
 
+def _measure_varied(point: Point) -> Result:
+    results = [_rate(point, window) for window in WINDOW_SIZES]
+    return Result([result.values[0] for result in results])
+
+
+def _varied(benchmark: Benchmark, options: Options) -> Benchmark:
+    """With -V: a column for each window size, and the message rates in a table of their own below."""
+    if not options.vary_window:
+        return benchmark
+    if options.validation or options.tail_lat:
+        raise UsageError("-V has no columns for -c and -z")
+    columns = tuple(Column(str(w), f"bandwidth_window_{w}", "MB/s", at="large", width=12) for w in WINDOW_SIZES)
+    return replace(
+        benchmark,
+        measure=_measure_varied,
+        columns=columns,
+        size_title="#",
+        size_width=7,
+        closing=_rates if options.print_rate else None,
+    )
+
+
+def _rates(rows: Sequence[tuple[int, Sequence[float]]]) -> str:
+    lines = ["", "# Message Rate Profile", f"{'#':<7}" + "".join(f"{window:>12}" for window in WINDOW_SIZES)]
+    lines += [f"{size:<7}" + "".join(f"{value * 1e6 / size:12.2f}" for value in values) for size, values in rows]
+    return "\n".join(lines)
+
+
 def _mean_of_senders(point: Point, timed: Timed, pairs: int) -> Timed:
     """What the senders' clocks told, as a mean; every rank gets it. The percentiles are of rank 0's, as in OMB."""
     own = timed.seconds if point.communicator.rank < pairs else 0.0
@@ -74,7 +105,8 @@ def _bystander() -> Exchange:
 
 def _opening(benchmark: Benchmark, options: Options, ranks: int) -> str:
     window = "varied" if options.vary_window else str(options.window_size)
-    return f"{title(benchmark, options)}# [ pairs: {pairs_of(options, ranks)} ] [ window size: {window} ]\n"
+    head = f"{title(benchmark, options)}# [ pairs: {pairs_of(options, ranks)} ] [ window size: {window} ]\n"
+    return f"{head}\n# Uni-directional Bandwidth (MB/sec)\n" if options.vary_window else head
 
 
 _OPTIONS = "mixbcuTzd"
@@ -87,9 +119,10 @@ BENCHMARKS = (
         "MPI Multiple Bandwidth / Message Rate Test",
         measure_rate,
         "bandwidth",
-        "mixbcuTzdWRp",
+        "mixbcuTzdWVRp",
         _RATE,
         check=whole_pairs,
         opening=_opening,
+        variant=_varied,
     ),
 )

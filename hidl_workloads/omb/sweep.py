@@ -30,6 +30,7 @@ def sweep(communicator: MPI.Comm, benchmark: Benchmark, options: Options) -> lis
     Raises ``UsageError`` for what cannot be done, before anything is printed, and ``ValidationFailed`` after the row
     whose data was wrong, on all ranks.
     """
+    benchmark = benchmark.variant(benchmark, options) if benchmark.variant else benchmark
     if benchmark.check:
         benchmark.check(options, communicator.size)
     if options.buffer not in benchmark.buffers:
@@ -51,6 +52,8 @@ def sweep(communicator: MPI.Comm, benchmark: Benchmark, options: Options) -> lis
             output.print_header(table)
         for size in _sizes(benchmark, options, datatype):
             _measure(communicator, table, datatype, size)
+        if benchmark.closing and communicator.rank == 0:
+            output.say(benchmark.closing([(row.size, row.values) for row in table.rows]))
     return tables
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import repeat
 
 from hidl_workloads.omb import buffers
-from hidl_workloads.omb.benchmark import LATENCY, Benchmark, Point, Result
+from hidl_workloads.omb.benchmark import LATENCY, Benchmark, Point, Result, blank_and_title
 from hidl_workloads.omb.latency import exactly_two
 from hidl_workloads.omb.options import Options, UsageError
 from hidl_workloads.omb.timing import no_garbage_collection
@@ -26,6 +26,13 @@ def fits(options: Options, ranks: int) -> None:
     exactly_two(options, ranks)
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         raise UsageError("latency_mt needs MPI_THREAD_MULTIPLE, which this MPI library does not give")
+
+
+def opening(benchmark: Benchmark, options: Options, ranks: int) -> str:
+    """The numbers of threads, and the title."""
+    senders, receivers = options.threads
+    numbers = f"# Number of Sender threads: {senders} \n# Number of Receiver threads: {receivers}\n"
+    return numbers + blank_and_title(benchmark, options, ranks)
 
 
 def measure(point: Point) -> Result:
@@ -143,5 +150,6 @@ BENCHMARKS = (
         "mixtcuTzd",
         LATENCY[:1],
         check=fits,
+        opening=opening,
     ),
 )

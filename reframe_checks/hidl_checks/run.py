@@ -42,6 +42,8 @@ class Run(rfm.RunOnlyRegressionTest, special=True):
     traits = variable(typ.List[str], value=["mpi"])
     #: As many ranks on each of several nodes as on one full node.
     fill_nodes = variable(bool, value=False)
+    #: So many ranks on each node; 0: as the scale has it.
+    ranks_per_node = variable(int, value=0)
 
     #: What is left for ``hidl validate``, in ReFrame's report.
     hidl_run = variable(str, value="", loggable=True)
@@ -61,6 +63,7 @@ class Run(rfm.RunOnlyRegressionTest, special=True):
             scale=self.scale,
             assignments=tuple(self.assignments),
             fill_nodes=self.fill_nodes,
+            ranks_per_node=self.ranks_per_node or None,
         )
 
     @run_after("init", always_last=True)

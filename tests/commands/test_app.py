@@ -80,5 +80,6 @@ def test_the_wheel_carries_all_that_hidl_needs(wheel_venv: Path, hidl: Hidl, tmp
     missing = run("run", "resnet50")
     assert (missing.returncode, "hidl install pytorch" in missing.stderr) == (4, True)
     (installation,) = json.loads(installed.stdout)["installations"]
+    assert "mpi4dask" in run("stack", "show", "mpi4dask").stdout  # it is an error where the library is not there
     packages = Path(installation["prefix"]).glob("lib/python3*/site-packages/hidl_workloads/__init__.py")
     assert len(list(packages)) == 1

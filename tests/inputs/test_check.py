@@ -178,6 +178,8 @@ def test_the_path_of_a_faulty_key_is_its_place_in_the_document(checked: Any) -> 
         (("  mpich:", '  "a b": ""\n  mpich:'), 5, "`a b` is no package name"),
         (("  mpich:", '  MPICH: ""\n  mpich:'), 6, "`mpich` and `MPICH` are the same package"),
         (("  mpich:", "  mpich4:"), 3, "package `mpich` is not among"),
+        (("title: X", "title: X\nlibraries: [mpi4dsk]"), 3, "hidl ships no library called `mpi4dsk`"),
+        (("title: X", "title: X\nlibraries: [mpi4dask, mpi4dask]"), 3, "`mpi4dask` is given twice"),
         (("title: X", "title: X\nverify: {imports: ['os; evil']}"), 3, "`os; evil` is not well-formed"),
     ],
 )

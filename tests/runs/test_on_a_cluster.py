@@ -81,6 +81,25 @@ def test_copies_show_the_slow_node(on_cluster: Callable[..., Hidl], launcher: st
     assert [step["hosts"] for step in copies] == [["node1"], ["node2"], ["node3"], ["node4"]]
 
 
+def test_pairs_show_the_node_whose_cable_is_slow(on_cluster: Callable[..., Hidl], cluster: LivingCluster) -> None:
+    hidl = on_cluster("mpi")
+    little = ("latency_iterations=20", "bandwidth_iterations=1", "bandwidth_size=16384", "warmup=0", "repetitions=3")
+    slow = ("tbf", "rate", "20mbit", "burst", "16k", "latency", "10s")
+    cluster.on("node3", "tc", "qdisc", "add", "dev", "eth0", "root", *slow)
+    try:
+        document = hidl.json(
+            *("run", "omb-pairs", *SITE, "--nodes", "4", "--launcher", "mpiexec"),
+            *(f"--set={word}" for word in little),
+            status=10,
+        )
+    finally:
+        cluster.on("node3", "tc", "qdisc", "del", "dev", "eth0", "root")
+
+    (bandwidth,) = (field for field in document["verdict"]["pairs"] if field["metric"] == "bandwidth")
+    assert [node["host"] for node in bandwidth["nodes"] if node["slow"]] == ["node3"]
+    assert "--exclude=node3" in document["verdict"]["hint"]
+
+
 def test_a_study_ends_with_the_repetition_that_settles_it(on_cluster: Callable[..., Hidl]) -> None:
     hidl = on_cluster("mpi")
     add_toy(hidl)

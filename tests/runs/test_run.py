@@ -82,6 +82,23 @@ def test_a_run_leaves_plan_script_logs_status_metrics_and_verdict(hidl: Hidl) ->
     assert subprocess.run(["bash", "-n", run / "job.sh"], check=False).returncode == 0
 
 
+def test_ranks_that_do_no_work_do_not_count_for_the_efficiency(hidl: Hidl) -> None:
+    hidl.add_workload(
+        "led", "toy.py", parameters=PARAMETERS, metrics=METRICS, scaling=SCALING | {"target": 0.3}, overhead_ranks=2
+    )
+    document = hidl.json("run", "led", "--scale", "3,4", "--repeat", "3")
+    study = document["verdict"]["study"]
+    assert ([step["n"] for step in study["steps"]], study["step_unit"]) == ([1, 2], "workers")
+    assert study["steps"][1]["efficiency"] == pytest.approx(4 / 3 / 2, rel=2e-3)  # the toy's rate grows with all ranks
+
+
+def test_a_run_of_ranks_none_of_which_works_is_refused(hidl: Hidl) -> None:
+    hidl.add_workload("led", "toy.py", parameters=PARAMETERS, metrics=METRICS, overhead_ranks=2)
+    refused = hidl("run", "led", "--ranks-per-node", "2")
+    assert refused.returncode == 2
+    assert "needs 3 ranks or more: 2 of them do not compute" in refused.stderr
+
+
 def test_the_script_runs_again_in_a_copy_of_the_directory(hidl: Hidl, tmp_path: Path) -> None:
     hidl.json("run", "toy")
     copy = tmp_path / "a copy"

@@ -70,6 +70,15 @@ def test_a_hidl_that_is_not_whole_says_so(tmp_path: Path) -> None:
         described(tmp_path / "none")
 
 
+@pytest.mark.parametrize("name", own_wheel.libraries())
+def test_a_library_that_hidl_ships_can_be_built(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    wheel = own_wheel.library(name)
+    own_wheel.build(wheel)
+    names = zipfile.ZipFile(wheel.file).namelist()
+    assert {f"{name}/__init__.py", f"{name}/py.typed"} <= set(names)
+
+
 def test_hidls_own_workloads_can_be_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     wheel = own_wheel.workloads()

@@ -38,6 +38,17 @@ def test_a_study_goes_from_one_to_the_scale(name: str, study: str | None) -> Non
     assert scale(load(RULES, "test-cluster"), "debug", name).study == study
 
 
+@pytest.mark.parametrize(
+    ("site", "name", "ranks", "study"),
+    [("local", "1-rank", 3, None), ("local", "1-node", 4, "ranks=3,4"), ("frontera-rtx", "1-node", 4, "ranks=3,4")],
+)
+def test_scheduler_and_client_come_on_top_where_a_node_would_not_hold_two_workers(
+    site: str, name: str, ranks: int, study: str | None
+) -> None:
+    found = scale(load(RULES, site), None, name).with_overhead(2)
+    assert (found.ranks_per_node, found.study) == (ranks, study)
+
+
 def test_a_scale_that_a_partition_does_not_admit_is_told_with_those_that_it_does() -> None:
     with pytest.raises(UsageError, match="has no scale '4-nodes'") as error:
         scale(load(RULES, "test-cluster"), "small", "4-nodes")

@@ -198,3 +198,14 @@ def test_variables_of_reframe_in_the_environment_have_no_say(monkeypatch: pytest
     monkeypatch.setenv("RFM_SYSTEM", "elsewhere")
     assert "RFM_SYSTEM" not in reframe.environment()
     assert os.environ["PATH"] == reframe.environment()["PATH"]
+
+
+def test_dask_is_checked_over_both_protocols_with_scheduler_and_client_on_top(hidl_with: Callable[..., Hidl]) -> None:
+    found = cases(hidl_with("mpi4dask").json("validate", "--check", "dask_smoke"))
+    runs = {name: case for name, case in found.items() if "application=dask-transpose" in name}
+    assert {case["verdict"] for case in found.values()} == {"pass"}
+    assert {word for name in runs for word in name.split() if word.startswith("%protocol")} == {
+        "%protocol=mpi",
+        "%protocol=tcp",
+    }
+    assert {case["figures"]["workers"][0] for case in found.values()} == {2}

@@ -46,6 +46,17 @@ def test_a_study_ends_when_it_is_settled(
     assert main([str(job(tmp_path, efficiency, kind=kind, copies=copies)), "5"]) == status
 
 
+def test_ranks_that_do_no_work_do_not_count(tmp_path: Path) -> None:
+    directory = job(tmp_path, 0.95)
+    plan = json.loads((directory / "plan.json").read_text())
+    for step in plan["steps"]:
+        step["placement"] = {"ranks": step["size"] + 2}  # 1 and 4 workers, of 3 and 6 ranks
+        step["size"] += 2
+    write(directory / "plan.json", plan | {"workload": plan["workload"] | {"overhead_ranks": 2}})
+    assert main([str(directory), "5"]) == 0
+    assert "reaches the target" in json.loads((directory / "enough.json").read_text())["why"]
+
+
 def test_it_says_why_and_leaves_how_many_rounds_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(job(tmp_path, 0.6)), "5"])
     document = json.loads((tmp_path / "enough.json").read_text())

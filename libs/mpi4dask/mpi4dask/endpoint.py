@@ -6,9 +6,8 @@ import asyncio
 import logging
 import threading
 import weakref
-from typing import Any
 
-from mpi4dask import authentication, configuration
+from mpi4dask import authentication, configuration, gpu
 from mpi4dask.authentication import HAS_GPU, SPINS, WANTS_MPI, Hello
 from mpi4dask.buffers import Pool
 from mpi4dask.engine import Engine
@@ -58,12 +57,12 @@ class Endpoint:
             return None
         tag = world.take_engine_tag()
         if tag is None:
-            logger.info("All %s tags for engines are taken; this loop's mpi:// connections use sockets alone", tag)
+            logger.info("All tags for engines are taken: this loop's mpi:// connections use sockets alone")
             return None
         return Engine(world, tag, self.loop, self.settings)
 
     def _hello(self, engine: Engine | None) -> Hello:
-        flags = HAS_GPU if self.settings.use_cuda and _gpu_library() else 0
+        flags = HAS_GPU if self.settings.use_cuda and gpu.library() else 0
         if engine is not None:
             flags |= WANTS_MPI | (SPINS if engine.spin else 0)
         return Hello(
@@ -76,12 +75,6 @@ class Endpoint:
             eager_size=self.settings.eager_size,
             channel=engine.new_number() if engine is not None else 0,
         )
-
-
-def _gpu_library() -> Any:
-    from mpi4dask import gpu
-
-    return gpu.library()
 
 
 _lock = threading.Lock()

@@ -55,9 +55,7 @@ class Engine:
         self._numbers = itertools.count(1)
         self._slots = [bytearray(settings.eager_size) for _ in range(settings.eager_slots)]
         self._views = [memoryview(slot) for slot in self._slots]
-        self._requests = [
-            self.comm.Recv_init([slot, MPI.BYTE], source=MPI.ANY_SOURCE, tag=tag) for slot in self._slots
-        ]
+        self._requests = [self.comm.Recv_init([slot, MPI.BYTE], source=MPI.ANY_SOURCE, tag=tag) for slot in self._slots]
         MPI.Prequest.Startall(self._requests)
         self._head = 0
         self._deferred: list[Incoming] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 from distributed.comm import CommClosedError
 
-from mpi4dask import framing
+from mpi4dask import framing, gpu
 from mpi4dask.authentication import HELLO_SIZE, PROOF_SIZE
 from mpi4dask.buffers import Pool, host_block
 from mpi4dask.channel import Channel, Message
@@ -219,7 +219,7 @@ class Link(asyncio.BufferedProtocol):
             entries = framing.read_table(block, nframes)
             alone = [host_block(entry.size, self._pool) for entry in entries if entry.is_alone]
             size = sum(entry.size for entry in entries)
-            self._fill(alone, lambda: self._arrived(framing.unpack(block, entries, alone), size))
+            self._fill(alone, lambda: self._arrived(framing.unpack(block, entries, _placed(entries, alone)), size))
 
         self._fill([block], have_block)
         return _RECORD.size
@@ -242,7 +242,7 @@ class Link(asyncio.BufferedProtocol):
         head = _RECORD.pack(_MESSAGE, layout.nframes, layout.packed_size, 0)
         self._put(b"".join((head, *layout.packed)))
         for frame in layout.alone:
-            self._put(frame)
+            self._put(gpu.to_host(frame) if framing.is_cuda(frame) else frame)
         counters.messages_sent += 1
         counters.bytes_sent += layout.size
         counters.socket_bytes_sent += layout.size
@@ -320,3 +320,9 @@ class Link(asyncio.BufferedProtocol):
         else:
             self.transport.close()
         counters.connections_closed += 1
+
+
+def _placed(entries: list[framing.Entry], alone: list[memoryview]) -> list[Any]:
+    """The frames that came alone, those of a GPU in GPU memory."""
+    lone = [entry for entry in entries if entry.is_alone]
+    return [gpu.to_device(view) if entry.is_cuda else view for entry, view in zip(lone, alone, strict=True)]

@@ -56,14 +56,27 @@ class Outgoing:
             if piece is None:
                 self.sent_all = True
             else:
-                pending.append((comm.Isend(gpu.for_mpi(piece), self.rank, self.tag), piece))
+                part = gpu.outgoing(piece)
+                pending.append((comm.Isend(gpu.for_mpi(part), self.rank, self.tag), part))
         return self.sent_all and not pending
 
 
 class Incoming:
     """A message that is being received into its final buffers."""
 
-    __slots__ = ("alone", "block", "channel", "entries", "message", "nframes", "number", "packed_size", "peer", "pending", "tag")
+    __slots__ = (
+        "alone",
+        "block",
+        "channel",
+        "entries",
+        "message",
+        "nframes",
+        "number",
+        "packed_size",
+        "peer",
+        "pending",
+        "tag",
+    )
 
     def __init__(
         self,
@@ -106,7 +119,8 @@ class Incoming:
             ]
             wanted = self.alone
         for piece in pieces(wanted, chunk):
-            self.pending.append((comm.Irecv(gpu.for_mpi(piece, receive=True), self.peer.rank, self.tag), piece))
+            part = gpu.incoming(piece)
+            self.pending.append((comm.Irecv(gpu.for_mpi(part), self.peer.rank, self.tag), part))
 
     def progress(self, comm: Any, chunk: int, pool: Pool) -> bool:
         """Look what has arrived; return whether the message is complete, with its frames in place."""

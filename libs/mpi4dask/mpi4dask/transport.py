@@ -6,6 +6,8 @@ import atexit
 import logging
 from typing import Any
 
+import dask.config
+
 from mpi4dask import authentication, configuration, endpoint, world
 from mpi4dask.errors import NotStartedError
 
@@ -29,7 +31,17 @@ def start(comm: Any = None) -> None:
         logger.warning("MPI does not grant MPI_THREAD_MULTIPLE: mpi:// uses sockets alone")
         return
     endpoint.use_world(joined)
+    _keep_children_out_of_mpi()
     atexit.register(stop)  # runs before mpi4py ends MPI
+
+
+def _keep_children_out_of_mpi() -> None:
+    """Let the workers of Nannies import mpi4py without initialising MPI.
+
+    They inherit the launcher's variables, would take themselves for this rank, and die.
+    """
+    name = "distributed.nanny.pre-spawn-environ"
+    dask.config.set({name: {**dask.config.get(name), "MPI4PY_RC_INITIALIZE": "0", "MPI4PY_RC_FINALIZE": "0"}})
 
 
 def stop() -> None:

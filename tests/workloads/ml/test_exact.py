@@ -44,6 +44,6 @@ def test_a_plain_sum_does_depend_on_the_order() -> None:
     assert summed(values, 1e16, 4) == summed(values[[0, 2, 1, 3]], 1e16, 4) == 2.0
 
 
-@pytest.mark.parametrize("value", [0.0, 5e-324, 1e-300, -1e149])
+@pytest.mark.parametrize("value", [0.0, 5e-324, 1e-300, -9e139])
 def test_the_smallest_and_the_largest_numbers_have_a_grid_too(value: float) -> None:
     assert summed(np.full(3, value), abs(value), 3) == 3 * value

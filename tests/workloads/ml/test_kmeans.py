@@ -104,6 +104,13 @@ def test_points_that_are_all_equal_are_one_cluster_of_no_inertia(succeed: Start,
     assert set(found["labels"]) == {0}
 
 
+def test_numbers_just_small_enough_to_be_squared_are_clustered(succeed: Start, tmp_path: Path) -> None:
+    points = np.random.default_rng(0).uniform(-9e139, 9e139, (60, 3))
+    data = saved(tmp_path / "data.npy", points)
+    found = succeed("kmeans", 2, f"--data={data}", "--clusters=4", "--block=8").result
+    assert found["inertia"] == pytest.approx(scikit_learns(points, found["start"]).inertia_, rel=1e-10)
+
+
 def test_more_clusters_than_distinct_points_leave_some_empty(succeed: Start, tmp_path: Path) -> None:
     data = saved(tmp_path / "data.npy", np.repeat([[0.0, 1.0], [4.0, 2.0], [8.0, -8.0]], 10, axis=0))
     ended = succeed("kmeans", 2, f"--data={data}", "--clusters=7", "--block=4")

@@ -52,6 +52,13 @@ def test_the_bic_finds_them_too(succeed: Start) -> None:
     assert found.metric("best_clusters")["value"] == 5
 
 
+def test_each_group_has_all_points_where_they_count_for_each_rank(succeed: Start) -> None:
+    """The program itself compares the best fit of a group with one of all ranks."""
+    each = ("--points=300", "--per_rank=true", "--columns=4", "--centers=5", "--spread=0.5", "--block=64")
+    alone = succeed("kmeans_sweep", 1, "--points=600", *each[2:], *SWEEP).result["table"]
+    assert (succeed("kmeans_sweep", 2, *each, *SWEEP).result["table"][:, :3] == alone[:, :3]).all()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

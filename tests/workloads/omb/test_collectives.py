@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hidl_cli.runs.parsers.omb import parse
 from hidl_workloads.omb.collectives import BENCHMARKS
 from tests.workloads import ranks
 from tests.workloads.omb.calls import Call, Section, count
@@ -113,7 +114,18 @@ def test_the_data_are_right(ran: Ran, name: str) -> None:
     assert (ran.validated[name].status, rows) == (0, ["Pass", "Pass"]), ran.validated[name]
 
 
+OVERLAP = {"overall", "compute", "pure_communication", "overlap"}
 Bytes = Callable[[int, int, int], tuple[int, int]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_omb_s_parser_reads_the_table(ran: Ran, name: str) -> None:
+    metrics = parse(ran.plain[name].output)
+    first = next(iter(metrics.values()))
+    assert metrics.keys() == ({"latency"} if name == bare(name) or "persistent" in name else OVERLAP)
+    assert first.get("sizes") == (None if "barrier" in name else list(SIZES))
+
+
 # Bytes that a rank sends and receives in one call, by the number of ranks, the rank and the message's size. In the
 # neighbourhood of ``ring``, rank 0 has one more to send to and rank 1 one more to receive from. The forms with counts
 # for each rank (v, w) send as much.

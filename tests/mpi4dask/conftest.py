@@ -1,0 +1,92 @@
+"""mpi4dask as hidl installs it, on MPICH and on Open MPI, and programs of several ranks that run on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+STACKS = {"mpich": "mpi4dask", "openmpi": "mpi4dask-openmpi"}
+#: Open MPI refuses root and more ranks than cores unless told otherwise.
+_OPEN_MPI = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
+
+
+@pytest.fixture(scope="session")
+def mpi4dask_python(stack_prefix: Callable[[str], Path]) -> Callable[[str], Path]:
+    """``mpi4dask_python("mpich")``: a Python with mpi4dask, distributed and that MPI."""
+
+    def python(library: str) -> Path:
+        given = os.environ.get(f"MPI4DASK_TEST_PYTHON_{library.upper()}")
+        return Path(given) if given else stack_prefix(STACKS[library]) / "bin" / "python"
+
+    return python
+
+
+@pytest.fixture(scope="session")
+def run_ranks(mpi4dask_python: Callable[[str], Path]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``run_ranks("mpich", 2, "program.py", ...)``: run a program of tests/mpi4dask/programs under mpiexec."""
+
+    def run(
+        library: str, ranks: int, program: str, *arguments: str, options: tuple[str, ...] = (), **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        python = mpi4dask_python(library)
+        launch = [str(python.parent / "mpiexec"), *options, "-n", str(ranks), str(python)]
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "DASK_"))}
+        return subprocess.run(
+            [*launch, str(PROGRAMS / program), *arguments],
+            env=clean | _OPEN_MPI | variables,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a self-signed cert.pem and its key.pem."""
+    directory = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=dask", "-days", "2"]
+        + ["-addext", "subjectAltName=DNS:dask", "-keyout", "key.pem", "-out", "cert.pem"],
+        cwd=directory,
+        capture_output=True,
+        check=True,
+    )
+    return directory
+
+
+@pytest.fixture(scope="session")
+def outcomes(
+    run_ranks: Callable[..., subprocess.CompletedProcess[str]],
+    certificate: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], Any]:
+    """``outcomes("mpich")``: what became of each scenario on that library, from one launch.
+
+    On MPICH engines poll where cores are free, on Open MPI they never do: both ways to wait are tried.
+    """
+    known: dict[str, Any] = {}
+
+    def on(library: str) -> Any:
+        if library not in known:
+            results = tmp_path_factory.mktemp("scenarios") / "results.json"
+            spin = {} if library == "mpich" else {"DASK_DISTRIBUTED__COMM__MPI__SPIN": "0s"}
+            done = run_ranks(library, 2, "scenarios.py", str(results), str(certificate), **spin)
+            assert results.exists(), done.stdout + done.stderr
+            known[library] = json.loads(results.read_text())
+        return known[library]
+
+    return on

@@ -1,0 +1,228 @@
+"""Closes, cancels, aborts and full queues: nothing is lost, and what is not concerned goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+import numpy as np
+from distributed.comm import Comm, CommClosedError
+from distributed.protocol import to_serialize
+from pair import WORLD, Pair
+
+from mpi4dask import counters
+from mpi4dask.endpoint import current_world, endpoint
+
+
+async def is_closed(comm: Comm) -> None:
+    """Read until the end, which must come."""
+    try:
+        heard = await comm.read()
+    except CommClosedError:
+        assert comm.closed()
+    else:
+        raise AssertionError(f"read {heard!r} from a closed connection")
+
+
+async def works(comm: Comm) -> None:
+    """Both ends send and read a small and a large message."""
+    await comm.write({"small": 1})
+    await comm.write({"large": to_serialize(np.arange(300_000))})
+    assert await comm.read() == {"small": 1}
+    assert (await comm.read())["large"][-1] == 299_999
+
+
+async def wait_for_large(free: int) -> None:
+    """Return when as many tags are free again."""
+    world = current_world()
+    assert world is not None
+    while world.free_transfer_tags < free:
+        await asyncio.sleep(0.001)
+
+
+async def a_close_tells_the_peer(pair: Pair) -> None:
+    comm = await pair.comm()
+    if pair.serves:
+        await is_closed(comm)
+        try:
+            await comm.write(1)
+        except CommClosedError:
+            return
+        raise AssertionError("wrote to a closed connection")
+    await comm.close()
+    assert comm.closed()
+
+
+async def a_pending_read_ends_with_its_own_close(pair: Pair) -> None:
+    comm = await pair.comm()
+    reading = asyncio.ensure_future(comm.read())
+    await pair.meet()
+    if pair.serves:
+        await comm.close()
+    try:
+        await reading
+    except CommClosedError:
+        return
+    raise AssertionError("read from a closed connection")
+
+
+async def what_was_sent_before_the_close_is_read(pair: Pair) -> None:
+    comm = await pair.comm()
+    if pair.serves:
+        assert [len(await comm.read()) for _ in range(6)] == [1, 5_000_000, 2, 400_000, 3, 4]
+        await is_closed(comm)
+    else:
+        for size in (1, 5_000_000, 2, 400_000, 3, 4):
+            await comm.write(to_serialize(np.zeros(size, dtype="u1")))
+        await comm.close()
+
+
+async def a_comm_that_is_forgotten_closes(pair: Pair) -> None:
+    comms = await pair.comms(1)
+    if pair.serves:
+        await is_closed(comms[0])
+    else:
+        pair._comms.clear()
+        comms.clear()
+        gc.collect()
+
+
+async def a_cancelled_read_loses_nothing(pair: Pair) -> None:
+    comm = await pair.comm()
+    if pair.serves:
+        for _ in range(3):
+            reading = asyncio.ensure_future(comm.read())
+            await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait([reading])
+            assert reading.cancelled()
+        await pair.meet()
+        reading = asyncio.ensure_future(comm.read())  # in the middle of a large frame
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        if reading.cancelled():
+            assert len(await comm.read()) == 20_000_000
+    else:
+        await pair.meet()
+        await comm.write(to_serialize(np.zeros(20_000_000, dtype="u1")))
+    await works(comm)
+
+
+async def a_cancelled_write_leaves_both_ends_whole(pair: Pair) -> None:
+    comm = await pair.comm()
+    if not pair.serves:
+        writing = asyncio.ensure_future(comm.write({"x": to_serialize(b"x" * 20_000_000)}))
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.wait([writing])
+        await comm.write("next")
+    else:
+        heard = await comm.read()
+        assert heard == "next" or (len(heard["x"]) == 20_000_000 and await comm.read() == "next")
+    await works(comm)
+
+
+async def an_abort_in_the_middle_of_frames_leaves_others_whole(pair: Pair) -> None:
+    world = current_world()
+    assert world is not None
+    free = world.free_transfer_tags
+    comms = await pair.comms(2)
+    if pair.serves:
+        names = {await comm.read(): comm for comm in comms}
+        for _ in range(20):
+            await names["victim"].write(to_serialize(np.zeros(3_000_000, dtype="u1")))
+        await is_closed(names["victim"])
+        await works(names["other"])
+    else:
+        await comms[0].write("victim")
+        await comms[1].write("other")
+        await comms[0].read()
+        comms[0].abort()
+        await works(comms[1])
+    await wait_for_large(free)
+
+
+async def tags_are_used_again(pair: Pair) -> None:
+    world = current_world()
+    assert world is not None
+    spare = [world.take_transfer_tag() for _ in range(world.free_transfer_tags - 3)]
+    comms = await pair.comms(10)
+    for turn in range(10):
+        for comm in comms:
+            await comm.write(to_serialize(np.full(50_000, turn)))
+        assert {int((await comm.read())[-1]) for comm in comms} == {turn}
+    await wait_for_large(3)
+    for tag in spare:
+        assert tag is not None
+        world.give_transfer_tag(tag)
+
+
+async def connections_one_after_another_leave_nothing_behind(pair: Pair) -> None:
+    engine = endpoint().engine
+    assert engine is not None
+    open_before = len(engine._channels)
+    address = await pair.share(await pair.listen() if pair.serves else None)
+    for number in range(150):
+        comm = await pair.accepted.get() if pair.serves else await pair.connect(address)
+        await comm.write(number)
+        assert await comm.read() == number
+        if pair.serves:
+            await is_closed(comm)
+        else:
+            await comm.close()
+        pair._comms.clear()
+    assert len(engine._channels) <= open_before + 1
+
+
+async def a_reader_that_lags_holds_large_messages_back(pair: Pair) -> None:
+    engine = endpoint().engine
+    assert engine is not None
+    settings = engine.settings
+    object.__setattr__(settings, "backlog", 2_000_000)
+    comm = await pair.comm()
+    if pair.serves:
+        for number in range(30):
+            await comm.write(to_serialize(np.full(1_000_000, number, dtype="u1")))
+        await pair.meet()
+    else:
+        await comm.write("go")
+        while len(comm._channel.inbox) < 30:
+            await asyncio.sleep(0.001)
+        assert comm._channel.unread <= 3_100_000
+        await pair.meet()
+        assert [(await comm.read())[0] for _ in range(30)] == list(range(30))
+    object.__setattr__(settings, "backlog", 256 << 20)
+
+
+async def a_full_socket_drops_no_wake_up(pair: Pair) -> None:
+    comm = await pair.comm()
+    if pair.serves:
+        comm._link.transport.pause_reading()
+        await pair.meet()  # nobody hears the doorbell now
+        await pair.meet()
+        comm._link.transport.resume_reading()
+        assert await comm.read() == "at last"
+    else:
+        await pair.meet()
+        link = comm._link
+        while not link._paused:
+            link.ring(link.peer.sent)
+        await comm.write("at last")
+        await pair.meet()
+
+
+async def a_sleeping_engine_is_woken_by_the_doorbell_alone(pair: Pair) -> None:
+    engine = endpoint().engine
+    assert engine is not None
+    comm = await pair.comm()
+    before = counters.rescues
+    for _ in range(20):
+        while engine._awake:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(WORLD.Barrier)
+        if pair.serves:
+            await comm.write(1)
+        else:
+            assert await comm.read() == 1
+    assert counters.rescues == before

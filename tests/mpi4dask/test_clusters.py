@@ -1,0 +1,24 @@
+"""Clusters of unmodified distributed over mpi://."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_a_killed_worker_closes_all_its_connections_and_its_work_is_done_again(run_ranks: Run, tmp_path: Path) -> None:
+    result = tmp_path / "seen.json"
+    done = run_ranks("openmpi", 4, "dead_rank.py", str(result), options=("--enable-recovery",))
+    assert result.exists(), done.stdout + done.stderr
+    assert json.loads(result.read_text()) == {"total": sum(n * n for n in range(80)), "closed": 10}
+
+
+def test_a_nannys_worker_talks_over_the_socket(run_ranks: Run, tmp_path: Path) -> None:
+    result = tmp_path / "seen.json"
+    done = run_ranks("mpich", 2, "nanny.py", str(result))
+    assert result.exists(), done.stdout + done.stderr
+    assert json.loads(result.read_text()) == {"total": 499500, "bytes": 30_000_000}

@@ -1,0 +1,84 @@
+"""Dask's applications on real ranks, as hidl starts them: through the world's check, with their results verified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hidl_cli.process import Completed
+from tests.workloads import ranks
+
+SMALL = {
+    "transpose": ("--size=1100", "--chunk_size=300"),
+    "merge": ("--chunk_size=50000", "--partitions=2"),
+    "svd": ("--rows=9001", "--columns=20", "--chunk_size=3000"),
+    "dataframe_sum": ("--chunk_size=300000",),
+}
+#: Bytes that two workers cannot do without sending.
+LEAST_MOVED = {"transpose": 1_000_000, "merge": 500_000, "svd": 1000, "dataframe_sum": 10}
+App = Callable[..., Completed]
+
+
+@pytest.fixture
+def app(stack_prefix: Callable[[str], Path], tmp_path: Path) -> App:
+    def run(name: str, *words: str, number: int = 4) -> Completed:
+        program = ("-m", "hidl_workloads.world", f"hidl_workloads.dask_apps.{name}")
+        document = str(tmp_path / "metrics.json")
+        return ranks.run(stack_prefix("mpi4dask"), number, *program, *words, timeout=120, HIDL_METRICS=document)
+
+    return run
+
+
+def metrics(tmp_path: Path) -> dict[str, dict[str, Any]]:
+    return {metric["name"]: metric for metric in json.loads((tmp_path / "metrics.json").read_text())["metrics"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [("transpose", "mpi"), ("transpose", "tcp"), ("merge", "mpi"), ("svd", "mpi"), ("dataframe_sum", "mpi")],
+)
+def test_an_application_measures_each_run_and_checks_what_it_computed(
+    app: App, name: str, protocol: str, tmp_path: Path
+) -> None:
+    completed = app(name, *SMALL[name], f"--protocol={protocol}", "--runs=2")
+    assert completed.status == 0, completed.stderr
+    found = metrics(tmp_path)
+    assert (found["workers"]["value"], len(found["time"]["samples"])) == (2, 2)
+    rates = [found["throughput"]["samples"][run] * found["time"]["samples"][run] for run in range(2)]
+    assert rates[0] == pytest.approx(rates[1])  # the same data in each run
+    assert min(found["transferred"]["samples"]) > LEAST_MOVED[name]  # in each run: nothing is kept from the last one
+    assert ("sent_by_mpi" in found) == (protocol == "mpi")
+
+
+def test_mpi_carries_at_least_what_the_workers_exchange(app: App, tmp_path: Path) -> None:
+    app("transpose", *SMALL["transpose"], "--protocol=mpi", "--runs=1", "--warmup=0")
+    found = metrics(tmp_path)
+    assert found["sent_by_mpi"]["value"] >= found["transferred"]["value"] > 1_000_000
+
+
+def test_a_merge_can_be_shuffled_peer_to_peer(app: App) -> None:
+    assert app("merge", *SMALL["merge"], "--shuffle=p2p", "--protocol=mpi", "--runs=1", "--warmup=0").status == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "says"),
+    [
+        (2, (), "dask-transpose: Dask needs 3 ranks or more (scheduler, client, workers), not 2"),
+        (3, ("--size=1",), "dask-transpose: size must be 2 or more, not 1"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_once(app: App, number: int, words: tuple[str, ...], says: str) -> None:
+    completed = app("transpose", *words, number=number)
+    assert completed.status == 1
+    assert completed.stderr.count(says) == 1
+
+
+def test_a_gpu_that_is_not_there_is_named(app: App) -> None:
+    completed = app("transpose", "--device=gpu")
+    assert completed.status == 1
+    assert "dask-transpose: " in completed.stderr
+    assert "GPU" in completed.stderr or "cupy" in completed.stderr
