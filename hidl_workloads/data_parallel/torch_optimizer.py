@@ -96,7 +96,7 @@ class _Distributed:
 
 def _average_before_step(optimizer: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """Average, unless ``synchronize`` has; a closure is averaged each time that it is called instead."""
-    closure = keywords.get("closure", args[0] if args else None)
+    closure = keywords.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
     if closure is not None:
 
         def averaged() -> Any:
@@ -105,7 +105,7 @@ def _average_before_step(optimizer: Any, args: tuple[Any, ...], keywords: dict[s
             optimizer._averager.finish()
             return loss
 
-        return (), {"closure": averaged}
+        return (optimizer,), {"closure": averaged}
     if not optimizer._averaged or optimizer._averager.started:
         optimizer._averager.finish()
     optimizer._averaged = False
