@@ -29,12 +29,12 @@ def measure() -> list[Outcome]:
 def contenders() -> list[Outcome]:
     """The time of our way over that of each other one: the median of the rounds' ratios."""
     prefix, others = _stack()
-    rounds = [{name: _ranks(prefix, name) for name in ("ours", *others)} for _ in range(_ROUNDS)]
+    rounds = [{name: _ranks(prefix, name) for name in ("mpi4py", *others)} for _ in range(_ROUNDS)]
     outcomes = []
     for other in others:
         for key, label in _LABELS.items():
-            ratio = statistics.median(each["ours"][key] / each[other][key] for each in rounds)
-            figures = (f"{name} {_figure(key, [each[name][key] for each in rounds])}" for name in ("ours", other))
+            ratio = statistics.median(each["mpi4py"][key] / each[other][key] for each in rounds)
+            figures = (f"{name} {_figure(key, [each[name][key] for each in rounds])}" for name in ("mpi4py", other))
             outcomes.append(Outcome(f"{label}: our time / {other}'s", ratio, 1, "", ", ".join(figures)))
     return outcomes
 

@@ -2,16 +2,16 @@
 
 ::
 
-    mpiexec -n 2 python -m benchmarks.data_parallel_ranks ours|horovod|gloo FILE
+    mpiexec -n 2 python -m benchmarks.data_parallel_ranks mpi4py|horovod|gloo FILE
     mpiexec -n 2 python -m benchmarks.data_parallel_ranks scaling FILE
 
-Each way to average runs in processes of its own: Horovod's thread would take time from the others.
+Each way to average (a backend of the workload resnet50) runs in processes of its own: Horovod's thread would take time
+from the others.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from mpi4py import MPI  # before any framework
+from mpi4py import MPI
 
 from hidl_workloads.data_parallel.buckets import Bucket
 from hidl_workloads.data_parallel.choice import choose
-from hidl_workloads.data_parallel.torch_optimizer import DistributedOptimizer
+from hidl_workloads.resnet50 import torch_backends
+from hidl_workloads.resnet50.parameters import Parameters
 from hidl_workloads.resnet50.torch_model import ResNet50
 
 WORLD = MPI.COMM_WORLD
@@ -33,84 +34,53 @@ WORLD = MPI.COMM_WORLD
 SIZES = {4_000: 100, 1_000_000: 30, 100_000_000: 3}
 BATCH = 8
 _BLOCK = 2
-Average = Callable[[torch.Tensor], None]
+Average = Callable[[torch.Tensor], Any]
 
 
-class Ours:
-    """hidl_workloads.data_parallel."""
+def _over_mpi(size: int) -> Average:
+    """As a backward pass's hook does: into its place in a bucket, and from there."""
+    allreduce = choose(WORLD, [Bucket((0,), (0,), size, "float32")], share=1 / WORLD.size)
+    buffer = allreduce.buffer(size, "float32")
+    place = torch.from_numpy(buffer)
 
-    def average_of(self, size: int) -> Average:
-        """Average a gradient as a backward pass's hook does: into its place in a bucket, and from there."""
-        allreduce = choose(WORLD, [Bucket((0,), (0,), size, "float32")], share=1 / WORLD.size)
-        buffer = allreduce.buffer(size, "float32")
-        place = torch.from_numpy(buffer)
+    def average(tensor: torch.Tensor) -> None:
+        place.copy_(tensor)
+        allreduce.start(buffer)
+        allreduce.finish()
 
-        def average(tensor: torch.Tensor) -> None:
-            place.copy_(tensor)
-            allreduce.start(buffer)
-            allreduce.finish()
-
-        return average
-
-    def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        return model, DistributedOptimizer(optimizer, model, WORLD)
+    return average
 
 
-class Horovod:
-    """Horovod with its MPI controller, as it comes."""
+def _horovod(size: int) -> Average:
+    import horovod.torch as hvd
 
-    def __init__(self) -> None:
-        import horovod.torch as hvd
-
-        self._hvd = hvd
-        hvd.init()
-
-    def average_of(self, size: int) -> Average:
-        return lambda tensor: self._hvd.allreduce_(tensor, name=f"gradient of {size}")
-
-    def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        named = model.named_parameters()
-        self._hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        return model, self._hvd.DistributedOptimizer(optimizer, named_parameters=named)
+    return lambda tensor: hvd.allreduce_(tensor, name=f"gradient of {size}")
 
 
-class Gloo:
-    """PyTorch's DistributedDataParallel over gloo, as it comes."""
+def _gloo(size: int) -> Average:
+    from torch import distributed
 
-    def __init__(self) -> None:
-        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        os.environ.setdefault("MASTER_PORT", "29577")
-        torch.distributed.init_process_group("gloo", rank=WORLD.rank, world_size=WORLD.size)
-
-    def average_of(self, size: int) -> Average:
-        return torch.distributed.all_reduce  # type: ignore[no-any-return]
-
-    def distribute(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        return torch.nn.parallel.DistributedDataParallel(model), optimizer
+    return lambda tensor: distributed.all_reduce(tensor)  # noqa: PLW0108 - its other arguments are not ours
 
 
-WAYS: dict[str, Callable[[], Any]] = {"ours": Ours, "horovod": Horovod, "gloo": Gloo}
+WAYS: dict[str, Callable[[int], Average]] = {"mpi4py": _over_mpi, "horovod": _horovod, "gloo": _gloo}
 
 
-def contender(name: str) -> dict[str, float]:
-    """Median seconds of averaging each size, and of a training step on images of 64 pixels."""
-    way = WAYS[name]()
-    results = {}
+def contender(backend: Any) -> dict[str, float]:
+    """Median seconds of a training step on images of 64 pixels, and of averaging each size."""
+    results = {"step": _timed(_training(Parameters(backend=backend, image_size=64)), 3)}
     for size, times in SIZES.items():
         tensor = torch.ones(size // 4)
-        average = way.average_of(len(tensor))
-        results[str(size)] = _timed(partial(average, tensor), times)
-    step = _training(64, way.distribute)
-    results["step"] = _timed(step, 3)
+        results[str(size)] = _timed(partial(WAYS[backend](len(tensor)), tensor), times)
     return results
 
 
-def scaling(blocks: int = 7) -> dict[str, list[float]]:
+def scaling(blocks: int = 5) -> dict[str, list[float]]:
     """Rates of ResNet-50 on images of 224 pixels, in images a second: both ranks alone, and both together, in turn.
 
     Alone, each process trains a model of its own at the same time as the other does: that is the limit.
     """
-    alone, together = _training(224, lambda model, optimizer: (model, optimizer)), _training(224, Ours().distribute)
+    alone, together = _training(Parameters(), MPI.COMM_SELF), _training(Parameters())
     rates: dict[str, list[float]] = {"alone": [], "together": []}
     alone()
     together()
@@ -125,12 +95,14 @@ def scaling(blocks: int = 7) -> dict[str, list[float]]:
     return rates
 
 
-def _training(pixels: int, distribute: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[[], None]:
+def _training(parameters: Parameters, communicator: MPI.Comm = WORLD) -> Callable[[], None]:
     torch.manual_seed(WORLD.rank)
-    images = torch.randn(BATCH, 3, pixels, pixels).contiguous(memory_format=torch.channels_last)
+    side = parameters.image_size
+    images = torch.randn(BATCH, 3, side, side).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(1000, (BATCH,))
     plain = ResNet50().to(memory_format=torch.channels_last)
-    model, optimizer = distribute(plain, torch.optim.SGD(plain.parameters(), lr=0.01))
+    backend = torch_backends.make(communicator, plain, torch.optim.SGD(plain.parameters(), lr=0.01), parameters)
+    model, optimizer = backend.model, backend.optimizer
 
     def step() -> None:
         optimizer.zero_grad()

@@ -37,9 +37,10 @@ def DistributedOptimizer(
     arguments are those of ``GradientAverager``. ``MPI.COMM_WORLD`` is the default communicator. The first ``apply`` is
     collective.
 
-    ``global_clipnorm`` and its kin clip the averages. For ``mixed_float16``, wrap a ``LossScaleOptimizer``: all ranks
-    then skip the same steps. Raises ``TypeError`` for an optimizer that averages already and ``ValueError`` for what
-    cannot work: another backend, or float16 without a ``LossScaleOptimizer`` inside.
+    ``global_clipnorm`` and its kin clip the averages; sparse gradients (of embeddings) become dense. For
+    ``mixed_float16``, wrap a ``LossScaleOptimizer``: all ranks then skip the same steps. Raises ``TypeError`` for an
+    optimizer that averages already and ``ValueError`` for what cannot work: another backend, or float16 without a
+    ``LossScaleOptimizer`` inside.
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(

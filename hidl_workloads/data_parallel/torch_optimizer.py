@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,6 +63,8 @@ def DistributedOptimizer(
     optimizer.__class__ = type(own.__name__, (_Distributed, own), {"__module__": own.__module__})
     optimizer._averager = averager
     optimizer._averaged = False
+    # Not a method of ours: a scheduler that was made before puts one of its own in front of it.
+    optimizer._averages_before_step = optimizer.register_step_pre_hook(_average_before_step)
     return optimizer
 
 
@@ -72,28 +73,13 @@ class _Distributed:
 
     _averager: GradientAverager
     _averaged: bool
+    _averages_before_step: Any
 
     def synchronize(self) -> None:
         """Wait until every gradient is the average over the ranks; the next ``step`` does not average again."""
         self._averaged = False
         self._averager.finish()
         self._averaged = True
-
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Average the gradients and update the weights; a ``closure`` is averaged each time that it is called."""
-        if closure is not None:
-
-            def averaged() -> Any:
-                with torch.enable_grad():
-                    loss = closure()
-                self._averager.finish()
-                return loss
-
-            return super().step(averaged)  # type: ignore[misc]
-        if not self._averaged or self._averager.started:
-            self._averager.finish()
-        self._averaged = False
-        return super().step()  # type: ignore[misc]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
@@ -103,5 +89,24 @@ class _Distributed:
     def close(self) -> None:
         """Average no more, and give communicator and buffers back."""
         self._averager.close()
+        self._averages_before_step.remove()
         self.__class__ = type(self).__mro__[2]
-        del self._averager, self._averaged
+        del self._averager, self._averaged, self._averages_before_step
+
+
+def _average_before_step(optimizer: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """Average, unless ``synchronize`` has; a closure is averaged each time that it is called instead."""
+    closure = keywords.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
+    if closure is not None:
+
+        def averaged() -> Any:
+            with torch.enable_grad():
+                loss = closure()
+            optimizer._averager.finish()
+            return loss
+
+        return (optimizer,), {"closure": averaged}
+    if not optimizer._averaged or optimizer._averager.started:
+        optimizer._averager.finish()
+    optimizer._averaged = False
+    return None

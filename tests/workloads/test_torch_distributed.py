@@ -57,7 +57,7 @@ def test_compressed_steps_differ_by_their_type_s_rounding(results: Results, case
     assert results[case]["difference"] < 2 * roundoff * 0.561 * 0.5
 
 
-@pytest.mark.parametrize("case", ["scheduled and resumed", "skipped step", "kept zeros"])
+@pytest.mark.parametrize("case", ["scheduled and resumed", "closures", "skipped step", "kept zeros"])
 def test_the_optimizer_is_used_as_any_other(results: Results, case: str) -> None:
     assert results[case] < 1e-6
 

@@ -88,6 +88,33 @@ def scheduled_and_resumed() -> float:
     return difference(net, reference)
 
 
+def closures_difference() -> float:
+    """The scheduler is older than the distributed optimizer, and the step gets a closure, by turns."""
+    x, y = batch()
+    net, reference = model(0), model(0)
+    steppers = [momentum(net), momentum(reference)]
+    schedulers = [torch.optim.lr_scheduler.StepLR(each, 1) for each in steppers]
+    DistributedOptimizer(steppers[0], net, WORLD)
+    parts = [(net, mine(x), mine(y)), (reference, x, y)]
+    for number in range(4):
+        for stepper, scheduler, (each, part, labels) in zip(steppers, schedulers, parts, strict=True):
+
+            def closure(stepper: Any = stepper, each: Any = each, part: Any = part, labels: Any = labels) -> Any:
+                stepper.zero_grad()
+                loss = losses(each, part, labels)
+                loss.backward()
+                return loss
+
+            if number % 2:
+                stepper.step(closure)
+            else:
+                closure()
+                stepper.step()
+            scheduler.step()
+    steppers[0].close()
+    return difference(net, reference)
+
+
 def skipped_step_difference() -> float:
     """Averaged, but not applied: what comes next is averaged as well."""
     x, y = batch()
@@ -216,6 +243,7 @@ if __name__ == "__main__":
             "float16": joint(compression="float16"),
             "bfloat16": joint(compression="bfloat16"),
             "scheduled and resumed": scheduled_and_resumed(),
+            "closures": closures_difference(),
             "skipped step": skipped_step_difference(),
             "kept zeros": kept_zeros_difference(),
             "summed": summed_gradient_ratio(),
