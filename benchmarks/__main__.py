@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.measure import Outcome
 
-NAMES = ("startup", "sites", "planning", "install", "run_overhead", "results_store")
+NAMES = ("startup", "sites", "planning", "install", "run_overhead", "results_store", "comm")
 
 
 def main(names: list[str]) -> int:
