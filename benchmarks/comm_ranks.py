@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 from distributed.comm import Comm, connect, listen
 from distributed.protocol import to_serialize
-from mpi4py import MPI
-
 from mpi4dask import transport
+from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD
 HALF = WORLD.size // 2

@@ -87,7 +87,7 @@ def shutdown() -> None:
 
     Where the scheduler cannot be reached any more, all ranks are ended.
     """
-    global _started  # noqa: PLW0603
+    global _started
     if _started is None:
         return
     comm, _started = _started, None
