@@ -62,6 +62,7 @@ class Engine:
         self._large = LargeMessages(world, settings, self.pool, self._numbers, self._answer)
         self._unflushed: dict[Peer, None] = {}
         self._busy: dict[Peer, None] = {}
+        self._sent_to: dict[Peer, None] = {}
         self._awake_for: dict[Peer, None] = {}
         self._awake = False
         self._idle_polls = 0
@@ -103,7 +104,7 @@ class Engine:
             return
         peer.dead = True
         self.peers.pop(peer.uid, None)
-        for table in (self._unflushed, self._busy, self._awake_for):
+        for table in (self._unflushed, self._busy, self._awake_for, self._sent_to):
             table.pop(peer, None)
         self._large.forget(peer)
         for link in list(peer.links):
@@ -129,6 +130,8 @@ class Engine:
 
     def send_close(self, peer: Peer, remote: int) -> None:
         """Tell the peer that nothing more comes on this channel, behind all that was sent before."""
+        if not self._awake:
+            self._poll()
         if not peer.dead:
             peer.put(records.CLOSED, 0, remote, 0)
             peer.flush()
@@ -146,6 +149,7 @@ class Engine:
         self.wake()
 
     def _keep(self, peer: Peer) -> None:
+        self._sent_to[peer] = None
         if peer.busy:
             self._busy[peer] = None
 
@@ -213,12 +217,17 @@ class Engine:
 
     def _sleep(self) -> None:
         counters.sleeps += 1
+        for peer in self._sent_to:  # its word that it sleeps may cross what we sent: every envelope gets its doorbell
+            if peer.sent > peer.rung and not peer.dead:
+                peer.ring()
+        self._sent_to.clear()
         if self._active_until:
             self._spinner.calm()
         if self.spin:
             for peer in self._awake_for:
-                peer.put(records.ASLEEP, 0, peer.received, 0)
                 peer.flush()
+                peer.put(records.ASLEEP, 0, peer.received, 0)
+                peer.flush(quiet=True)
                 self._keep(peer)
             self._awake_for.clear()
         if self._busy:
@@ -230,9 +239,11 @@ class Engine:
         """Look after the mail although nobody rang."""
         if self._closed:
             return
-        if not self._awake and self._poll():
-            counters.rescues += 1
-            self.wake()
+        if not self._awake:
+            known = sum(peer.received for peer in self.peers.values())
+            if self._poll() and sum(peer.received for peer in self.peers.values()) > known:
+                counters.rescues += 1
+                self.wake()
         self._safety = self.loop.call_later(SAFETY, self._look)
 
     # Progress
@@ -340,7 +351,7 @@ class Engine:
     def _answer(self, peer: Peer, kind: int, number: int, transfer: int) -> None:
         peer.put(kind, number, transfer, 0)
         peer.flush()
-        self._busy[peer] = None
+        self._sent_to[peer] = self._busy[peer] = None
         self.wake()
 
     # The end

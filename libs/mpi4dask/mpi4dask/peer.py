@@ -32,6 +32,7 @@ class Peer:
         self.links: dict[Link, None] = {}
         self.rung_over: Link | None = None
         self.owes_ring = False
+        self.rung = 0  # what the last doorbell said
         self.parts: list[Any] = []
         self.size = 0
         self.fresh = False  # whether an envelope went out since the last poll: then the next records may share one
@@ -55,8 +56,11 @@ class Peer:
         self.parts.extend(parts)
         self.size += size
 
-    def flush(self) -> None:
-        """Send what has gathered, and wake the other engine where it may sleep."""
+    def flush(self, quiet: bool = False) -> None:
+        """Send what has gathered, and wake the other engine where it may sleep.
+
+        A quiet envelope wakes nobody and is not counted: it is read before the other engine sends something itself.
+        """
         if not self.parts or self.dead:
             return
         head = records.ENVELOPE.pack(self.uid, self.here, self.size + records.ENVELOPE.size)
@@ -64,10 +68,12 @@ class Peer:
         self.parts = []
         self.size = 0
         request = self.comm.Isend(envelope, self.rank, self.tag)
-        self.sent += 1
         counters.envelopes_sent += 1
         if self.in_flight or not request.Test():
             self.in_flight.append((request, envelope))
+        if quiet:
+            return
+        self.sent += 1
         self.fresh = True
         if self.asleep or not self.spins:
             self.ring()
@@ -78,6 +84,7 @@ class Peer:
         self.owes_ring = self.rung_over is None
         if self.rung_over is not None:
             self.asleep = False
+            self.rung = self.sent
             counters.wakeups_sent += 1
             self.rung_over.ring(self.sent)
 
@@ -93,7 +100,8 @@ class Peer:
             self.ring()
 
     def fell_asleep(self, seen: int) -> None:
-        """The other engine sleeps, and had `seen` envelopes from us by then."""
+        """The other engine sleeps, and had `seen` envelopes from us by then. This came in a quiet envelope."""
+        self.received -= 1
         self.asleep = True
         if self.sent > seen:
             self.ring()

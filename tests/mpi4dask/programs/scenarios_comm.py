@@ -10,9 +10,8 @@ import numpy as np
 import pandas as pd
 from distributed.comm import CommClosedError, connect
 from distributed.protocol import Serialized, to_serialize
-from pair import WORLD, Pair
-
 from mpi4dask import counters
+from pair import WORLD, Pair
 
 
 async def echo(pair: Pair, message: Any, **args: Any) -> Any:

@@ -13,11 +13,10 @@ import sys
 from pathlib import Path
 
 from distributed.comm import Comm, CommClosedError, connect
-from pair import WORLD, Pair
-from scenarios_faults import works
-
 from mpi4dask import authentication, counters
 from mpi4dask.endpoint import endpoint
+from pair import WORLD, Pair
+from scenarios_faults import works
 
 OUTSIDER = Path(__file__).with_name("outsider.py")
 
