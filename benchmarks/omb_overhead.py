@@ -51,8 +51,8 @@ Run = Callable[..., str]
 
 def _ours(run: Run, root: Path) -> float:
     table = root / "table.json"
-    words = ["latency", "-m", f"{SMALL}:{SMALL}", "-i", str(CALLS), "-x", str(CALLS // 10), f"--json={table}"]
-    run("python", "-m", "hidl_workloads.omb", *words)
+    counts = ["-m", f"{SMALL}:{SMALL}", "-i", str(CALLS), "-x", str(CALLS // 10)]
+    run("python", "-m", "hidl_workloads.omb", "latency", *counts, "--buffer=bytearray", f"--json={table}")
     return float(json.loads(table.read_text())["benchmarks"][0]["tables"][0]["rows"][0]["Avg Latency(us)"])
 
 

@@ -38,6 +38,8 @@ def main(library: str) -> None:
     parts: dict[str, Part] = {
         **_latencies("8 B", 8, pingpong, 1),
         **_latencies("1 MB", LARGE, pingpong, 50),
+        **_latencies("8 B, NumPy", 8, pingpong, 1, "numpy"),
+        **_latencies("1 MB, NumPy", LARGE, pingpong, 50, "numpy"),
         "send to nobody, C": pingpong.send_to_nobody,
         **{f"send to nobody, {name}": part for name, part in _sends().items()},
         **_cold(),
@@ -56,13 +58,13 @@ def main(library: str) -> None:
         print(json.dumps(samples))
 
 
-def _latencies(name: str, size: int, pingpong: Any, fewer: int) -> dict[str, Part]:
+def _latencies(name: str, size: int, pingpong: Any, fewer: int, kind: str = "bytearray") -> dict[str, Part]:
     """One way of the ping-pong in C and of our own, in the same memory, with a ``fewer``-th of the calls."""
     (datatype,) = output.datatypes(Options())
     point = Point(MPI.COMM_WORLD, Options(), datatype, size, 0, 0)
-    sent, received = (buffers.allocate("numpy", size) for _ in range(2))
+    sent, received = (buffers.allocate(kind, size) for _ in range(2))
     exchange = ping_pong_in(sent, received, point, 1 - MPI.COMM_WORLD.rank)
-    addresses = [buffer.memory.ctypes.data for buffer in (sent, received)]
+    addresses = [buffer.read(size).ctypes.data for buffer in (sent, received)]
 
     def c(calls: int) -> float:
         return float(pingpong.ping_pong(*addresses, size, calls // fewer, calls // fewer // 10))

@@ -29,11 +29,13 @@ class Allreduce:
     whenever each of them calls, and kinds of sum that take several steps need no more than an iterator of requests.
     Calls of several threads are taken one after the other.
 
-    Sums that travel ``compressed``, as 16-bit numbers of that name, must be finite: see ``finish``.
+    Every sum is multiplied by ``share`` (1 / ranks makes it a mean), while the numbers are in a cache anyway. Sums that
+    travel ``compressed``, as 16-bit numbers of that name, must be finite: see ``finish``.
     """
 
-    def __init__(self, communicator: MPI.Comm, compressed: str = "") -> None:
+    def __init__(self, communicator: MPI.Comm, share: float = 1, compressed: str = "") -> None:
         self._communicator = communicator.Dup()
+        self._share = share
         self._compressed = compressed
         self._overflow = False
         self._waiting: deque[tuple[NDArray[Any], Iterator[MPI.Request]]] = deque()
@@ -84,6 +86,7 @@ class Allreduce:
         """Yield the requests, each to be completed before the next is asked for, that sum ``total`` over the ranks."""
         for piece in pieces(total):
             yield self._communicator.Iallreduce(MPI.IN_PLACE, piece, MPI.SUM)
+            np.multiply(piece, self._share, out=piece)
 
     def _advance(self) -> None:
         self._request = None

@@ -15,12 +15,18 @@ from hidl_workloads.data_parallel.compression import CompressedAllreduce, Halves
 
 
 def choose(
-    communicator: MPI.Comm, buckets: Sequence[Bucket], halves: Halves | None = None, *, share_memory: bool = True
+    communicator: MPI.Comm,
+    buckets: Sequence[Bucket],
+    halves: Halves | None = None,
+    *,
+    share: float = 1,
+    share_memory: bool = True,
 ) -> Allreduce:
     """Return the kind of sum that suits ``communicator`` and has room for the ``buckets``; collective.
 
-    Shared memory where several ranks of each node share some (and ``share_memory`` is left on), else MPI's sums.
-    With ``halves``, what goes between nodes is compressed; on one node, where the caller asks for it, everything is.
+    Shared memory where several ranks of each node share some (and ``share_memory`` is left on), else MPI's sums. All
+    are multiplied by ``share``. With ``halves``, what goes between nodes is compressed; on one node, where the caller
+    asks for it, everything is.
     """
     needed = sum(bucket.nbytes for bucket in buckets)
     node = shared_memory.node_of(communicator)
@@ -28,12 +34,12 @@ def choose(
         worth_it = halves is None or shared_memory.spans_nodes(communicator, node)
         if share_memory and worth_it and shared_memory.usable(communicator, node, needed):
             if halves is None:
-                return shared_memory.SharedMemoryAllreduce(communicator, node)
+                return shared_memory.SharedMemoryAllreduce(communicator, node, share=share)
             between = partial(CompressedAllreduce, halves=halves)
-            return shared_memory.SharedMemoryAllreduce(communicator, node, between, compressed=halves.name)
+            return shared_memory.SharedMemoryAllreduce(communicator, node, between, share=share, compressed=halves.name)
     finally:
         node.Free()
-    return Allreduce(communicator) if halves is None else CompressedAllreduce(communicator, halves)
+    return Allreduce(communicator, share) if halves is None else CompressedAllreduce(communicator, halves, share)
 
 
 def require_the_same(communicator: MPI.Comm, gradients: Sequence[Gradient], *options: object) -> None:

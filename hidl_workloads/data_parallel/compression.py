@@ -5,8 +5,8 @@ each rank sends every other one its share of the buffer as 16-bit numbers (``Ial
 float32, in the order of the ranks, and sends the rounded sum of its share to all (``Iallgather``). Every number is
 rounded twice, on any number of ranks, and all ranks have bitwise the same sum: that which its owner rounded.
 
-With the unit roundoff u (2**-11 for float16, 2**-8 for bfloat16) and x_r the addend of rank r, the sum s that comes out
-differs from the exact one by at most ::
+With the unit roundoff u (2**-11 for float16, 2**-8 for bfloat16) and x_r the addend of rank r, times ``share``, the sum
+s that comes out differs from the exact one by at most ::
 
     u * sum(|x_r|) + u * |s| + (ranks + 1) * tiny
 
@@ -43,8 +43,8 @@ class Halves:
 class CompressedAllreduce(Allreduce):
     """Sums of float32 buffers; only 16 bits of each number are sent. float64 buffers are summed as they are."""
 
-    def __init__(self, communicator: MPI.Comm, halves: Halves) -> None:
-        super().__init__(communicator, compressed=halves.name)
+    def __init__(self, communicator: MPI.Comm, halves: Halves, share: float = 1) -> None:
+        super().__init__(communicator, share, compressed=halves.name)
         self._halves = halves
         self._scratch: dict[int, _Scratch] = {}
 
@@ -59,7 +59,7 @@ class CompressedAllreduce(Allreduce):
     def _piece(self, piece: NDArray[np.float32]) -> Iterator[MPI.Request]:
         ranks = self._communicator.size
         scratch = self._scratch_for(-(-len(piece) // ranks))
-        scratch.padded[: len(piece)] = piece
+        np.multiply(piece, self._share, out=scratch.padded[: len(piece)])  # first: a sum might leave float16
         self._halves.encode(scratch.padded, scratch.sent)
         yield self._communicator.Ialltoall(scratch.sent, scratch.received)
         self._halves.decode(scratch.received, scratch.padded)

@@ -21,6 +21,7 @@ SMALLEST_BYTES = 64 * 2**10
 """Below that MPI's own sum is faster than three barriers."""
 _SHARED_MEMORY = "/dev/shm"
 _ALIGNMENT = 64
+_BLOCK = 2**16  # elements that are added to and multiplied while they are in a core's own cache
 
 
 class SharedMemoryAllreduce(Allreduce):
@@ -35,9 +36,11 @@ class SharedMemoryAllreduce(Allreduce):
         communicator: MPI.Comm,
         node: MPI.Comm,
         between: Callable[[MPI.Comm], Allreduce] = Allreduce,
+        *,
+        share: float = 1,
         compressed: str = "",
     ) -> None:
-        super().__init__(communicator, compressed)
+        super().__init__(communicator, share, compressed)
         self._node = node.Dup()
         self._shared: dict[int, tuple[MPI.Win, list[NDArray[Any]]]] = {}
         self._between: Allreduce | None = None
@@ -69,13 +72,16 @@ class SharedMemoryAllreduce(Allreduce):
         shares = _shares(len(total), len(parts))
         own = shares[self._node.rank]
         yield from self._barrier(window)
-        for other in range(1, len(parts)):  # starting behind oneself: not all ranks read the same memory at once
-            np.add(total[own], parts[(self._node.rank + other) % len(parts)][own], out=total[own])
+        others = [(self._node.rank + 1 + each) % len(parts) for each in range(len(parts) - 1)]  # not all read one first
+        for begin in range(own.start, own.stop, _BLOCK):
+            block = slice(begin, min(begin + _BLOCK, own.stop))
+            for rank in others:
+                np.add(total[block], parts[rank][block], out=total[block])
+            np.multiply(total[block], self._share, out=total[block])
         if self._between is not None:
             yield from self._between.steps(total[own])
         yield from self._barrier(window)
-        for other in range(1, len(parts)):
-            rank = (self._node.rank + other) % len(parts)
+        for rank in others:
             total[shares[rank]] = parts[rank][shares[rank]]
         yield from self._barrier(window)  # the caller may change its buffer only when all have read it
 

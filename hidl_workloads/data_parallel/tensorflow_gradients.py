@@ -72,14 +72,14 @@ class GradientAverager:
         share_memory: bool = True,
     ) -> None:
         compressions.check(compression)
-        self._share = 1 / (communicator.size * accumulate) if average else 1 / accumulate
         self._accumulate = accumulate
         self._variables = list(variables)
         gradients = [Gradient(v.path, int(np.prod(v.shape)), v.dtype) for v in self._variables]
         self._buckets = plan(gradients, bucket_bytes) if communicator.size > 1 or accumulate > 1 else ()
         require_the_same(communicator, gradients, bucket_bytes, compression, average, accumulate, share_memory)
         halves = None if compression == "none" else numpy_halves(compression)
-        self._allreduce = choose(communicator, self._buckets, halves, share_memory=share_memory)
+        share = 1 / ((communicator.size if average else 1) * accumulate)
+        self._allreduce = choose(communicator, self._buckets, halves, share=share, share_memory=share_memory)
         self._totals = [self._allreduce.buffer(bucket.size, bucket.dtype) for bucket in self._buckets]
         self._passes = [0] * len(self._buckets)
         self._next = 0
@@ -123,16 +123,16 @@ class GradientAverager:
         self._allreduce.close()
 
     def _take(self, number: int, flat: tf.Tensor) -> bool:
-        """Put one bucket's gradients, times their share, into its buffer; the graph calls this, from any thread.
+        """Put one bucket's gradients into its buffer; the graph calls this, from any thread.
 
         TensorFlow's memory is read through DLPack, without a copy. It must not be changed in place: a gradient may be
         a constant that all calls of a function share.
         """
         total, part = self._totals[number], np.asarray(np.from_dlpack(flat))
         if self._passes[number] == 0:
-            np.multiply(part, self._share, out=total)
+            np.copyto(total, part)
         else:
-            total += part * self._share
+            total += part
         self._passes[number] += 1
         last = self._passes[number] == self._accumulate
         if last:

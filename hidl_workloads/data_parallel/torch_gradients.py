@@ -45,7 +45,7 @@ class GradientAverager:
         averager.finish()
         optimizer.step()
 
-    Each gradient is copied, divided by the number of ranks, into its place in a flat buffer, and becomes a view of it.
+    Each gradient is copied into its place in a flat buffer, and becomes a view of it.
     A full buffer is summed as it is, strictly in the planned order, so that all ranks start the same sums.
 
     - ``bucket_bytes``: the length of a buffer; ``compression``: what travels (see ``compression.py``)
@@ -73,7 +73,6 @@ class GradientAverager:
         compressions.check(compression)
         self.started = False
         """Whether this rank's backward pass has given a gradient since the last ``finish``."""
-        self._share = 1 / communicator.size if average else 1.0
         self._accumulate = accumulate
         self._next = 0
         named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
@@ -81,9 +80,11 @@ class GradientAverager:
         buckets = plan(gradients, bucket_bytes) if communicator.size > 1 else ()
         require_the_same(communicator, gradients, bucket_bytes, compression, average, accumulate, share_memory)
         halves = None if compression == "none" else torch_halves(compression)
-        self._allreduce = choose(communicator, buckets, halves, share_memory=share_memory)
+        share = 1 / communicator.size if average else 1.0
+        self._allreduce = choose(communicator, buckets, halves, share=share, share_memory=share_memory)
         self._fillings = [
-            _filling(self._allreduce, bucket, [named[index][1] for index in bucket.members]) for bucket in buckets
+            _filling(self._allreduce, bucket, [named[index][1] for index in bucket.members], average)
+            for bucket in buckets
         ]
         self._hooks = [
             weight.register_post_accumulate_grad_hook(self._hook(filling, position))
@@ -98,7 +99,7 @@ class GradientAverager:
         """
         for filling in self._fillings[self._next :]:
             for position in sorted(filling.missing):
-                filling.take(position, self._share)
+                filling.take(position)
         self._start_full()
         self._next = 0
         self.started = False
@@ -129,7 +130,7 @@ class GradientAverager:
                     "average (finish, or the optimizer's step) between them, or allow more"
                 )
             if filling.passes[position] == self._accumulate:
-                filling.take(position, self._share)
+                filling.take(position)
                 self._start_full()
             self._allreduce.progress()
 
@@ -153,24 +154,25 @@ class _Filling:
     views: Sequence[torch.Tensor]
     missing: set[int]
     passes: list[int]
+    averages: bool
 
-    def take(self, position: int, share: float) -> None:
-        """Put one gradient, times ``share``, into its place; none is zero."""
+    def take(self, position: int) -> None:
+        """Put one gradient into its place, where it is not there already; none is zero."""
         weight, view = self.weights[position], self.views[position]
         if weight.grad is None:
             view.zero_()
-        else:
-            if share == 1 and weight.grad.data_ptr() == view.data_ptr():
-                raise RuntimeError(
-                    "a gradient that is summed over the ranks (average=False) was not cleared: its sum would be summed "
-                    "again; call zero_grad(set_to_none=True) before the backward pass"
-                )
-            torch.mul(weight.grad, share, out=view)
+        elif weight.grad.data_ptr() != view.data_ptr():
+            view.copy_(weight.grad)
+        elif not self.averages:
+            raise RuntimeError(
+                "a gradient that is summed over the ranks (average=False) was not cleared: its sum would be summed "
+                "again; call zero_grad(set_to_none=True) before the backward pass"
+            )
         weight.grad = view
         self.missing.discard(position)
 
 
-def _filling(allreduce: Allreduce, bucket: Bucket, members: Sequence[torch.Tensor]) -> _Filling:
+def _filling(allreduce: Allreduce, bucket: Bucket, members: Sequence[torch.Tensor], averages: bool) -> _Filling:
     buffer = allreduce.buffer(bucket.size, bucket.dtype)
     flat = torch.from_numpy(buffer)
     # A gradient has its parameter's strides (think of channels_last): a view with others would be copied slowly.
@@ -178,7 +180,7 @@ def _filling(allreduce: Allreduce, bucket: Bucket, members: Sequence[torch.Tenso
         flat.as_strided(weight.shape, weight.stride(), offset)
         for weight, offset in zip(members, bucket.offsets, strict=True)
     ]
-    return _Filling(buffer, members, views, set(range(len(members))), [0] * len(members))
+    return _Filling(buffer, members, views, set(range(len(members))), [0] * len(members), averages)
 
 
 def torch_halves(name: str) -> Halves:
