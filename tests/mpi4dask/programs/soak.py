@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 from distributed.comm import Comm, CommClosedError, connect, listen
 from distributed.protocol import to_serialize
-from mpi4py import MPI
-
 from mpi4dask import counters, transport
 from mpi4dask.endpoint import current_world, endpoint
+from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD
 SIZES = (0, 1, 100, 5_000, 60_000, 131_000, 140_000, 1_000_000, 9_000_000)
