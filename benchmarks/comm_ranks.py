@@ -142,7 +142,7 @@ async def main(result: Path, what: str) -> None:
             measures = {"beside 200 idle": pings["bytes 1 KB"], "burst of 5,000": burst}
         figures = await in_turn(measures, comms)
         await together()
-        for comm in [*comms.values(), *sum(idle, [])]:
+        for comm in [*comms.values(), *(comm for many in idle for comm in many)]:
             await comm.close()
     if WORLD.rank == WORLD.size - 1:
         result.write_text(json.dumps(figures))

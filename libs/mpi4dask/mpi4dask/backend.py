@@ -90,7 +90,7 @@ class MPIListener(BaseListener):
 
     prefix = PREFIX
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as distributed's own listeners
         self,
         address: str,
         handle_comm: Callable[[Comm], Any],

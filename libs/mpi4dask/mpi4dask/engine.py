@@ -287,7 +287,7 @@ class Engine:
     def _distrust(self, peer: Peer, exc: Exception) -> None:
         reason = ProtocolError(f"rank {peer.rank} sent what cannot be read: {exc}")
         for link in list(peer.links):
-            link.abort(reason)
+            self.loop.call_soon(link.abort, reason)  # not in the middle of a poll
 
     def _read_records(self, peer: Peer, view: memoryview) -> None:
         at = records.ENVELOPE.size

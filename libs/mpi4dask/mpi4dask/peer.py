@@ -21,7 +21,7 @@ class Peer:
     something is still on its way and rings at once.
     """
 
-    def __init__(self, comm: Any, here: int, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> None:
+    def __init__(self, comm: Any, here: int, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> None:  # noqa: PLR0917
         self.comm = comm
         self.here = here
         self.uid = uid
