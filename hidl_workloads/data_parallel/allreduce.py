@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -97,15 +96,6 @@ class Allreduce:
                 self._waiting.popleft()
                 # All ranks have the same sums, and so all notice.
                 self._overflow |= bool(self._compressed) and not _finite(total)
-
-    def __enter__(self) -> Allreduce:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:  # after an error other ranks may never come: neither wait nor free
-            self.close()
 
 
 def _finite(total: NDArray[Any]) -> bool:

@@ -151,6 +151,7 @@ def summed_gradient_ratio() -> float:
     optimizer.synchronize()
     summed = net.head.bias.grad.clone()
     optimizer.close()
+    net.zero_grad()
     losses(net, x, y).backward()
     return float((summed / net.head.bias.grad).mean())
 
