@@ -71,13 +71,14 @@ def launch_of(name: str, program: list[str], environment: dict[str, str]) -> Lau
     )
 
 
-def job(name: str, launch: Launch, environment: dict[str, str], text: str) -> str:
+def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, kept: bool) -> str:
     step = {
         "title": text,
         "placement": Placement(2, 2, 4, 1, bind=False),
         "launch": launch,
         "preflight": None,
         "copies": 0,
+        "parser": "omb" if kept else None,
     }
     values = {
         "run": text,
@@ -92,6 +93,7 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str) -> st
         "origins": dict.fromkeys(environment, text),
         "preload": False,
         "until_settled": False,
+        "keeps_output": kept,
         "steps": [step],
     }
     return render_script("job.sh.j2", values)
@@ -99,9 +101,9 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str) -> st
 
 @pytest.mark.parametrize("name", LIBRARIES)
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(words=st.tuples(st.lists(TEXT, max_size=3), st.lists(TEXT, min_size=1, max_size=2), TEXT))
+@given(words=st.tuples(st.lists(TEXT, max_size=3), st.lists(TEXT, min_size=1, max_size=2), TEXT), kept=st.booleans())
 def test_the_script_starts_what_was_planned(
-    programs: Path, tmp_path: Path, name: str, words: tuple[list[str], list[str], str]
+    programs: Path, tmp_path: Path, name: str, words: tuple[list[str], list[str], str], kept: bool
 ) -> None:
     arguments, values, text = words
     environment = {f"NASTY_{number}": value for number, value in enumerate(values)}
@@ -109,7 +111,7 @@ def test_the_script_starts_what_was_planned(
     run = tmp_path / "run"
     run.mkdir(exist_ok=True)
     (run / "plan.json").touch()
-    (run / "job.sh").write_text(job(name, launch, environment, text), encoding="utf-8")
+    (run / "job.sh").write_text(job(name, launch, environment, text, kept=kept), encoding="utf-8")
     record = tmp_path / "record"
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
 
