@@ -2,7 +2,8 @@
 # make test   set up, then linters and all tests
 # make lint   ruff and mypy
 # make bench  the benchmarks: ratios within one run
-.PHONY: demo test lint bench clean
+# make soak   30 minutes of random messages over mpi://; SOAK_PYTHON is a Python of the stack mpi4dask
+.PHONY: demo test lint bench soak clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -25,6 +26,9 @@ lint: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+soak:
+	"$(dir $(SOAK_PYTHON))mpiexec" -n 2 "$(SOAK_PYTHON)" tests/mpi4dask/programs/soak.py 1800
 
 clean:
 	rm -rf $(VENV)

@@ -19,6 +19,7 @@ NAMES = (
     "results_store",
     "omb_overhead",
     "data_parallel",
+    "comm",
     "dask_apps",
 )
 

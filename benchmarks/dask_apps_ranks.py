@@ -14,7 +14,7 @@ from mpi4py import MPI
 from hidl_workloads.dask_apps import cluster, merge, transpose
 from hidl_workloads.dask_apps.parameters import Common
 
-_REPEATS = 5
+_REPEATS = 3
 _FLOATS = 16 * 2**20  # 128 MiB
 
 

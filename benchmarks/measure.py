@@ -41,6 +41,11 @@ def wall(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path
     return seconds
 
 
+def output(command: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """What ``command`` prints; it must end with status 0."""
+    return subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
+
+
 def in_turn(one: Callable[[], float], other: Callable[[], float], *, runs: int) -> tuple[list[float], list[float]]:
     """Measure A B A B ..., after one run of each that is not counted."""
     one(), other()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from hidl_cli.report.curves import line_of, metrics_by_size, unit_of
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Comparison
+from hidl_cli.report.text import counted
 from hidl_cli.results.overhead import SUITE
 
 MOST_LINES = 5  # more cannot be told apart
@@ -45,7 +46,7 @@ def _names(runs: Sequence[Loaded]) -> list[str]:
             "/".join(part for part in (run.plan.site, run.plan.partition) if part),
             run.plan.stack,
             run.plan.launcher,
-            f"{max(step.placement.nodes for step in run.plan.steps)} nodes",
+            counted(max(step.placement.nodes for step in run.plan.steps), "nodes"),
         ]
         for run in runs
     ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import HeatMap, HeatRow
 from hidl_cli.report.text import minute
+from hidl_cli.results.pairs import natural
 from hidl_cli.results.slow_nodes import nodes
 
 MOST_COLUMNS = 12
@@ -24,7 +24,7 @@ def heat_map(runs: Sequence[Loaded], metric: str, better: str, *, name: str, whe
     of that host. The last ``MOST_COLUMNS`` columns are shown.
     """
     columns = _columns(runs, metric)
-    hosts = sorted({host for values in columns.values() for host in values}, key=_natural)
+    hosts = sorted({host for values in columns.values() for host in values}, key=natural)
     if len(hosts) < 2:
         return None
     shown = {column: _rates(values, better) for column, values in list(columns.items())[-MOST_COLUMNS:]}
@@ -95,10 +95,6 @@ def _relative(rates: Mapping[str, float]) -> dict[str, float]:
     """By how much each host is better than the median (0.05: 5 %)."""
     middle = median(rates.values()) if rates else 1.0
     return {host: rate / middle - 1 for host, rate in rates.items()}
-
-
-def _natural(host: str) -> tuple[object, ...]:
-    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", host))
 
 
 def all_maps(groups: Iterable[tuple[str, str, Sequence[Loaded]]]) -> tuple[HeatMap, ...]:

@@ -68,8 +68,9 @@ class Installation:
         return str(self.manifest["lock"]["digest"])
 
     def version_of(self, package: str) -> str | None:
-        """The version of one of its packages; None where it has none of that name."""
-        version = self.manifest.get("packages", {}).get(package)
+        """The version of one of its packages, built ones too; None where it has none of that name."""
+        built = {build["name"]: build["version"] for build in self.manifest.get("builds", ())}
+        version = {**self.manifest.get("packages", {}), **built}.get(package)
         return None if version is None else str(version)
 
     @property

@@ -41,6 +41,15 @@ class Parameters:
     seed: int = number(0, least=0)
     note: str = ""
 
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for what the backend does not do: nothing that was asked for is left out silently."""
+        who = BACKENDS[self.backend, self.framework]
+        offered = {"mpi4py": ("none", "float16", "bfloat16"), "horovod": ("none", "float16")}.get(
+            "horovod" if "Horovod" in who else self.backend, ("none",)
+        )
+        if self.compression not in offered:
+            raise ValueError(f"compression {self.compression} is not offered by {who}, only {', '.join(offered)}")
+
 
 def parse(words: Sequence[str]) -> Parameters:
     """Read ``--name=value`` words; raises ``ValueError`` that says which word is wrong and what is valid."""

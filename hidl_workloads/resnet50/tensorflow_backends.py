@@ -79,6 +79,7 @@ class _Horovod:
         self.versions = {"horovod": horovod.__version__}
         self._model, self._optimizer, self._loss = model, optimizer, loss
         self._hvd = hvd
+        self._compression = hvd.Compression.fp16 if parameters.compression == "float16" else hvd.Compression.none
         self._train = tf.function(self._trace)
 
     def step(self) -> float:
@@ -90,6 +91,8 @@ class _Horovod:
     def _trace(self) -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = self._loss()
-        gradients = self._hvd.DistributedGradientTape(tape).gradient(loss, self._model.trainable_variables)
+        gradients = self._hvd.DistributedGradientTape(tape, compression=self._compression).gradient(
+            loss, self._model.trainable_variables
+        )
         self._optimizer.apply(gradients, self._model.trainable_variables)
         return loss

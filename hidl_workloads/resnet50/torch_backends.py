@@ -73,7 +73,11 @@ class _Horovod:
         horovod_world.init(hvd, communicator, "mpi")
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         self.model, self.versions = model, {"horovod": horovod.__version__}
-        self.optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        self.optimizer = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=hvd.Compression.fp16 if parameters.compression == "float16" else hvd.Compression.none,
+        )
         self._hvd = hvd
 
     def close(self) -> None:

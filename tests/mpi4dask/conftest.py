@@ -59,7 +59,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a self-signed cert.pem and its key.pem."""
     directory = tmp_path_factory.mktemp("tls")
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=dask", "-days", "2"]
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=dask", "-days", "2"]  # noqa: RUF005
         + ["-addext", "subjectAltName=DNS:dask", "-keyout", "key.pem", "-out", "cert.pem"],
         cwd=directory,
         capture_output=True,

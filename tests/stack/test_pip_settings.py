@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.site.schema import Wheels
-from hidl_cli.stack.pip_settings import environment, read, redact, uv_flags, uv_variables
+from hidl_cli.stack.pip_settings import Sources, environment, pip_variables, read, redact, uv_flags, uv_variables
 
 INDEX = "https://user:secret@pip.example/simple"
 
@@ -125,3 +125,14 @@ def test_another_environment_does_not_leak_into_uv(home: Path) -> None:
 )
 def test_credentials_are_taken_out(text: str, clean: str) -> None:
     assert redact(text) == clean
+
+
+def test_pip_is_told_what_uv_is_told() -> None:
+    sources = Sources("https://a/simple", ("https://b/simple",), ("/house",), "/ca.pem", no_index=False, absent=())
+    assert pip_variables(sources, {}) == {
+        "PIP_INDEX_URL": "https://a/simple",
+        "PIP_EXTRA_INDEX_URL": "https://b/simple",
+        "PIP_FIND_LINKS": "file:///house",
+        "PIP_CERT": "/ca.pem",
+    }
+    assert pip_variables(sources, {"UV_DEFAULT_INDEX": "https://u/simple"})["PIP_INDEX_URL"] == "https://u/simple"

@@ -153,3 +153,12 @@ def test_every_rank_has_images_of_its_own() -> None:
 def test_seeds_of_neighbouring_runs_and_ranks_do_not_meet() -> None:
     seeds = {rank_seed(seed, rank) for seed in range(30) for rank in range(30)}
     assert len(seeds) == 900
+
+
+@pytest.mark.parametrize(
+    ("framework", "backend", "compression"),
+    [("torch", "horovod", "bfloat16"), ("torch", "gloo", "float16"), ("tensorflow", "gloo", "bfloat16")],
+)
+def test_a_compression_that_a_backend_has_not_is_refused(framework: str, backend: str, compression: str) -> None:
+    with pytest.raises(ValueError, match=f"compression {compression} is not offered by"):
+        parse([f"--framework={framework}", f"--backend={backend}", f"--compression={compression}"])

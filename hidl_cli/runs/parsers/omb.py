@@ -6,7 +6,8 @@ over: the ranks' stderr may come between.
 
 A table is whole, or there is none. What can be known of a missing part:
 
-- a header without a row, and a row that breaks off or has fewer or more fields than the header;
+- a title without a header, and a header without a row;
+- a row that breaks off, or has fewer or more fields than the header;
 - a last row without its end of line: its last number may have lost digits;
 - a row that is not there: every size is twice the one before it (1 after 0), in all benchmarks.
 
@@ -33,8 +34,12 @@ Metrics = dict[str, dict[str, Any]]
 HISTORY_SIZE = 8
 
 _HINT = "hidl logs shows the output; OMB prints one table with a header line `# Size ...` for each benchmark"
+_WRONG_DATA = (
+    "OMB's own check of reductions fails for MPI_CHAR with some MPI libraries: try -T mpi_float before blaming it"
+)
+_WITHOUT_TABLE = ("init", "hello_world")
 
-_TITLE = re.compile(r"^#\s*(?P<title>O(?:SU|MB)\b.*?)\s+Test(?:\s+v?(?P<version>\d\S*))?\s*$")
+_TITLE = re.compile(r"^#\s*(?P<title>O(?:SU|MB)\b.*?)\s+Test(?:\s+v?\d\S*)?\s*$")
 _DATATYPE = re.compile(r"^#\s*Datatype:\s*(\w+)")
 # Titles end where two blanks follow, or a unit in parentheses: a title of 17 letters leaves one blank before it.
 _BETWEEN_TITLES = re.compile(r"\s{2,}|(?<=\))\s+")
@@ -90,14 +95,9 @@ def _refuse_wrong_data(text: str) -> None:
         raise MetricMissing(f"{found[1]} received wrong data in messages of {found[2]} bytes", hint=_WRONG_DATA)
 
 
-_WRONG_DATA = (
-    "OMB's own check of reductions fails for MPI_CHAR with some MPI libraries: try -T mpi_float before blaming it"
-)
-
-
 def _tables(text: str) -> Iterator[_Table]:
     """The tables in turn; raises ``MetricMissing`` for a row that is not whole, or that no header announces."""
-    benchmark = datatype = ""
+    benchmark = datatype = awaited = ""
     table: _Table | None = None
     for line in text.splitlines(keepends=True):
         title, kind = _TITLE.match(line), _DATATYPE.match(line)
@@ -106,12 +106,15 @@ def _tables(text: str) -> Iterator[_Table]:
             if table is not None:
                 yield table
             table = None
+        if title and awaited:
+            break
         if title:
             benchmark, datatype = benchmark_of(title["title"]), ""
+            awaited = "" if benchmark in _WITHOUT_TABLE else benchmark
         elif kind:
             datatype = kind[1].lower()
         elif columns:
-            table = _Table(benchmark, datatype, columns)
+            table, awaited = _Table(benchmark, datatype, columns), ""
         elif "window size: varied" in line:
             raise MetricMissing(
                 "osu_mbw_mr -V prints a matrix of window sizes, which has no curve", hint="leave -V out"
@@ -122,6 +125,8 @@ def _tables(text: str) -> Iterator[_Table]:
                 table.rows.append(row)
     if table is not None:
         yield table
+    if awaited:
+        raise MetricMissing(f"osu_{awaited} printed its title and no table", hint=_HINT)
 
 
 def _columns(line: str) -> tuple[Column, ...]:

@@ -16,10 +16,9 @@ from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host
 from distributed.utils import ensure_ip, get_ip
 
-from mpi4dask import endpoint
+from mpi4dask import endpoint, late
 from mpi4dask.comm import MPIComm
 from mpi4dask.counters import counters
-from mpi4dask.errors import HandshakeError
 from mpi4dask.link import Link
 from mpi4dask.sockets import set_options
 
@@ -58,6 +57,7 @@ class MPIConnector(Connector):
         context = _tls_context(connection_args)
         host, port = parse_host_port(address)
         loop = asyncio.get_running_loop()
+        await late.joined()
         link = endpoint.endpoint().client(_may_use_mpi(connection_args))
         server_hostname = (connection_args.get("server_hostname") or host) if context is not None else None
         try:
@@ -90,7 +90,7 @@ class MPIListener(BaseListener):
 
     prefix = PREFIX
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - as distributed's own listeners
         self,
         address: str,
         handle_comm: Callable[[Comm], Any],
@@ -114,7 +114,6 @@ class MPIListener(BaseListener):
 
     async def start(self) -> None:
         """Bind the socket; OSError where the address is taken."""
-        self._endpoint = endpoint.endpoint()
         backlog = int(dask.config.get("distributed.comm.socket-backlog"))
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
@@ -132,7 +131,7 @@ class MPIListener(BaseListener):
             link.abort()
 
     def _accept(self) -> Link:
-        link = self._endpoint.server(self._use_mpi)
+        link = endpoint.endpoint().server(self._use_mpi)
         task = asyncio.ensure_future(self._welcome(link))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -186,11 +185,13 @@ class MPIBackend(Backend):
     """mpi://host:port. Loading it needs no MPI; `mpi4dask.transport.start()` brings MPI in."""
 
     def get_connector(self) -> MPIConnector:
+        late.begin()
         return MPIConnector()
 
     def get_listener(
         self, loc: str, handle_comm: Callable[[Comm], Any], deserialize: bool, **connection_args: Any
     ) -> MPIListener:
+        late.begin()
         return MPIListener(loc, handle_comm, deserialize, **connection_args)
 
     def get_address_host(self, loc: str) -> str:
@@ -198,7 +199,7 @@ class MPIBackend(Backend):
 
     def get_address_host_port(self, loc: str) -> tuple[str, int]:
         host, port = parse_host_port(loc)
-        return host, port
+        return str(host), int(port)
 
     def resolve_address(self, loc: str) -> str:
         host, port = parse_host_port(loc)

@@ -70,12 +70,12 @@ def size_class(size: int) -> int:
 
 if numpy is not None:
 
-    class _Block(numpy.ndarray):  # type: ignore[type-arg, misc]
+    class _Block(numpy.ndarray):
         """A pooled block. An array that is made from a view's buffer refers to the object of that buffer, but passes
         over views to the array behind them where that is of its own type: of a plain array, the view would be given
         up, and the block come back while it is in use."""
 
-    class _Pooled(numpy.ndarray):  # type: ignore[type-arg, misc]
+    class _Pooled(numpy.ndarray):
         """A view of a pooled block that gives the block back when the last user has gone."""
 
         pool: Pool | None = None

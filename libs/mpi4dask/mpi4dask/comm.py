@@ -103,7 +103,7 @@ class MPIComm(Comm):
         )
         self._check_writable()
         link = self._link
-        if self._engine is not None:
+        if self._engine is not None and link.peer is not None:
             return self._engine.send(link.peer, self._channel, link.handshake.remote_channel, frames)
         return link.send(frames)
 

@@ -25,6 +25,7 @@ class Endpoint:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, world: World | None) -> None:
         self.loop = loop
+        self.world = world
         self.settings = configuration.load()
         self.engine = self._make_engine(world)
         self._job = world.job if world is not None else _NO_JOB
@@ -99,7 +100,7 @@ def endpoint() -> Endpoint:
     loop = asyncio.get_running_loop()
     with _lock:
         known = _endpoints.get(loop)
-        if known is None:
+        if known is None or known.world is not _world:  # the ranks may have joined since (see `late`)
             for other in [other for other in _endpoints if other.is_closed()]:
                 _endpoints.pop(other).close()
             known = _endpoints[loop] = Endpoint(loop, _world)

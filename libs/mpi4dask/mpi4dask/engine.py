@@ -22,9 +22,10 @@ from mpi4dask.channel import Channel, Message
 from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
 from mpi4dask.errors import ProtocolError
+from mpi4dask.large import LargeMessages
 from mpi4dask.peer import Peer
 from mpi4dask.spinning import Spinner
-from mpi4dask.transfers import Incoming, Outgoing
+from mpi4dask.transfers import Incoming
 from mpi4dask.world import World
 
 logger = logging.getLogger("mpi4dask")
@@ -58,9 +59,10 @@ class Engine:
         self._requests = [self.comm.Recv_init([slot, MPI.BYTE], source=MPI.ANY_SOURCE, tag=tag) for slot in self._slots]
         MPI.Prequest.Startall(self._requests)
         self._head = 0
-        self._deferred: list[Incoming] = []
+        self._large = LargeMessages(world, settings, self.pool, self._numbers, self._answer)
         self._unflushed: dict[Peer, None] = {}
         self._busy: dict[Peer, None] = {}
+        self._sent_to: dict[Peer, None] = {}
         self._awake_for: dict[Peer, None] = {}
         self._awake = False
         self._idle_polls = 0
@@ -86,7 +88,7 @@ class Engine:
 
     def open_channel(self, number: int, channel: Channel) -> None:
         """From now on, what comes for this number goes to this inbox."""
-        channel.on_space = self._start_deferred
+        channel.on_space = self._large.start_deferred
         self._channels[number] = channel
 
     def close_channel(self, number: int) -> None:
@@ -94,8 +96,7 @@ class Engine:
         channel = self._channels.pop(number, None)
         if channel is not None:
             channel.drop()
-            if self._deferred:
-                self._start_deferred()
+            self._large.start_deferred()
 
     def lose(self, peer: Peer) -> None:
         """The peer's process has died: nothing of it is waited for any more."""
@@ -103,16 +104,9 @@ class Engine:
             return
         peer.dead = True
         self.peers.pop(peer.uid, None)
-        for table in (self._unflushed, self._busy, self._awake_for):
+        for table in (self._unflushed, self._busy, self._awake_for, self._sent_to):
             table.pop(peer, None)
-        for outgoing in peer.outgoing.values():
-            outgoing.channel.gone()
-        self._deferred = [transfer for transfer in self._deferred if transfer.peer is not peer]
-        for incoming in peer.incoming:  # their tags stay taken: a piece may still be on its way to them
-            for request, _ in incoming.pending:
-                request.Cancel()
-        if peer.outgoing or peer.incoming or peer.in_flight:
-            _abandoned.append(peer)  # MPI may still look at its buffers
+        self._large.forget(peer)
         for link in list(peer.links):
             link.peer_died()
 
@@ -127,29 +121,17 @@ class Engine:
         if not layout.alone and layout.packed_size <= limit:
             peer.put(records.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
         else:
-            self._announce(peer, channel, remote, layout, limit)
+            self._large.announce(peer, channel, remote, layout, limit)
         self._flush_soon(peer)
         counters.messages_sent += 1
         counters.bytes_sent += layout.size
         counters.mpi_bytes_sent += layout.size
         return layout.size
 
-    def _announce(self, peer: Peer, channel: Channel, remote: int, layout: framing.Layout, limit: int) -> None:
-        number = next(self._numbers)
-        alone_size = sum(map(framing.length, layout.alone))
-        head = records.TRANSFER.pack(number, alone_size)
-        buffers = layout.alone
-        if layout.packed_size <= limit:
-            peer.put(records.LARGE, layout.nframes, remote, layout.packed_size, head, *layout.packed)
-        else:
-            buffers = [b"".join(layout.packed), *buffers]
-            peer.put(records.LARGE_APART, layout.nframes, remote, layout.packed_size, head)
-        channel.outgoing += 1
-        peer.outgoing[number] = Outgoing(buffers, layout.size, self.settings.chunk_size, peer.rank, channel)
-        counters.large_transfers_sent += 1
-
     def send_close(self, peer: Peer, remote: int) -> None:
         """Tell the peer that nothing more comes on this channel, behind all that was sent before."""
+        if not self._awake:
+            self._poll()
         if not peer.dead:
             peer.put(records.CLOSED, 0, remote, 0)
             peer.flush()
@@ -167,6 +149,7 @@ class Engine:
         self.wake()
 
     def _keep(self, peer: Peer) -> None:
+        self._sent_to[peer] = None
         if peer.busy:
             self._busy[peer] = None
 
@@ -234,12 +217,17 @@ class Engine:
 
     def _sleep(self) -> None:
         counters.sleeps += 1
+        for peer in self._sent_to:  # its word that it sleeps may cross what we sent: every envelope gets its doorbell
+            if peer.sent > peer.rung and not peer.dead:
+                peer.ring()
+        self._sent_to.clear()
         if self._active_until:
             self._spinner.calm()
         if self.spin:
             for peer in self._awake_for:
-                peer.put(records.ASLEEP, 0, peer.received, 0)
                 peer.flush()
+                peer.put(records.ASLEEP, 0, peer.received, 0)
+                peer.flush(quiet=True)
                 self._keep(peer)
             self._awake_for.clear()
         if self._busy:
@@ -251,9 +239,11 @@ class Engine:
         """Look after the mail although nobody rang."""
         if self._closed:
             return
-        if not self._awake and self._poll():
-            counters.rescues += 1
-            self.wake()
+        if not self._awake:
+            known = sum(peer.received for peer in self.peers.values())
+            if self._poll() and sum(peer.received for peer in self.peers.values()) > known:
+                counters.rescues += 1
+                self.wake()
         self._safety = self.loop.call_later(SAFETY, self._look)
 
     # Progress
@@ -297,7 +287,7 @@ class Engine:
     def _distrust(self, peer: Peer, exc: Exception) -> None:
         reason = ProtocolError(f"rank {peer.rank} sent what cannot be read: {exc}")
         for link in list(peer.links):
-            link.abort(reason)
+            self.loop.call_soon(link.abort, reason)  # not in the middle of a poll
 
     def _read_records(self, peer: Peer, view: memoryview) -> None:
         at = records.ENVELOPE.size
@@ -318,7 +308,9 @@ class Engine:
                 if kind == records.LARGE:
                     block = memoryview(bytearray(view[at : at + second]))
                     at += second
-                self._take_large(peer, first, transfer, number, second, block, alone)
+                message = Message(second + alone)
+                incoming = Incoming(peer, transfer, self._channels.get(first), message, number, second, block)
+                self._large.take(incoming)
             else:
                 self._control(peer, kind, number, first)
 
@@ -345,91 +337,22 @@ class Engine:
         else:
             raise ProtocolError(f"unknown record {kind}")
 
-    # Large messages
-
-    def _take_large(
-        self,
-        peer: Peer,
-        number: int,
-        transfer: int,
-        nframes: int,
-        packed_size: int,
-        block: memoryview | None,
-        alone: int,
-    ) -> None:
-        channel = self._channels.get(number)
-        if channel is None:
-            self._answer(peer, records.DECLINED, 0, transfer)
-            return
-        message = Message(packed_size + alone)
-        channel.announce(message)
-        incoming = Incoming(peer, transfer, channel, message, nframes, packed_size, block)
-        if not self._start(incoming):
-            self._deferred.append(incoming)
-
-    def _start(self, incoming: Incoming) -> bool:
-        """Take memory and a tag for it and ask for its bytes; return False where it has to wait."""
-        peer, channel = incoming.peer, incoming.channel
-        if channel.closed:
-            self._answer(peer, records.DECLINED, 0, incoming.number)
-            return True
-        tag = self.world.take_transfer_tag() if incoming.has_room(self.settings.backlog) else None
-        if tag is None:
-            return False
-        incoming.tag = tag
-        channel.unread += incoming.message.size
-        incoming.post(self.comm, self.settings.chunk_size, self.pool)
-        peer.incoming.append(incoming)
-        self._answer(peer, records.READY, tag, incoming.number)
-        return True
-
-    def _start_deferred(self) -> None:
-        if self._deferred:
-            self._deferred = [incoming for incoming in self._deferred if not self._start(incoming)]
-
-    def _answer(self, peer: Peer, kind: int, number: int, transfer: int) -> None:
-        peer.put(kind, number, transfer, 0)
-        peer.flush()
-        self._busy[peer] = None
-        self.wake()
-
     def _progress_busy(self) -> bool:
         moved = False
         for peer in list(self._busy):
             if peer.in_flight:
                 peer.progress_sends()
-            if peer.outgoing:
-                moved |= self._progress_outgoing(peer)
-            if peer.incoming:
-                moved |= self._progress_incoming(peer)
+            if peer.outgoing or peer.incoming:
+                moved |= self._large.progress(peer)
             if not peer.busy:
                 self._busy.pop(peer, None)
         return moved
 
-    def _progress_outgoing(self, peer: Peer) -> bool:
-        done = [n for n, transfer in peer.outgoing.items() if transfer.tag >= 0 and transfer.progress(self.comm)]
-        for number in done:
-            peer.outgoing.pop(number).channel.gone()
-        return bool(done)
-
-    def _progress_incoming(self, peer: Peer) -> bool:
-        still = []
-        chunk = self.settings.chunk_size
-        for incoming in peer.incoming:
-            if incoming.progress(self.comm, chunk, self.pool):
-                self.world.give_transfer_tag(incoming.tag)
-                counters.messages_received += 1
-                counters.large_transfers_received += 1
-                counters.bytes_received += incoming.message.size
-                counters.mpi_bytes_received += incoming.message.size
-                incoming.channel.wake()
-            else:
-                still.append(incoming)
-        done = len(still) < len(peer.incoming)
-        peer.incoming = still
-        if done:
-            self._start_deferred()
-        return done
+    def _answer(self, peer: Peer, kind: int, number: int, transfer: int) -> None:
+        peer.put(kind, number, transfer, 0)
+        peer.flush()
+        self._sent_to[peer] = self._busy[peer] = None
+        self.wake()
 
     # The end
 
@@ -444,6 +367,3 @@ class Engine:
             request.Wait()
             request.Free()
         self.world.give_engine_tag(self.tag)
-
-
-_abandoned: list[Peer] = []

@@ -41,7 +41,8 @@ class Handshake:
 
     def meet(self) -> Peer:
         """The engine at the other end, once it has proved what it said."""
-        assert self.engine is not None and self._other is not None
+        assert self.engine is not None
+        assert self._other is not None
         other = self._other
         return self.engine.meet(other.engine, other.rank, other.tag, other.eager_size, bool(other.flags & SPINS))
 

@@ -88,7 +88,7 @@ class Link(asyncio.BufferedProtocol):
         if self.engine is None or self.peer is None:
             self.channel.end(reason)
             return
-        self.peer.links.pop(self, None)
+        self.peer.drop_link(self)
         if self.channel.closed:
             return
         if self._goodbye_heard:
@@ -112,22 +112,24 @@ class Link(asyncio.BufferedProtocol):
         if self._have < size:
             return 0
         words = self.handshake.hear(bytes(self._scratch[:size]))
-        if self.handshake.verified and self.handshake.over_mpi and self.peer is None:
+        joins = self.handshake.verified and self.handshake.over_mpi and self.peer is None
+        if joins:
             self._join_peer()  # before the other end learns that it may send
-        if self.handshake.done:
-            self._establish(words)
-        elif words:
+        if words:
             self.transport.write(words)
+        if joins and self.peer is not None:
+            self.peer.add_link(self)  # whose doorbell may ring at once, behind the words
+        if self.handshake.done:
+            self._establish()
         return size
 
-    def _establish(self, words: bytes) -> None:
+    def _establish(self) -> None:
         self._timer.cancel()
         handshake = self.handshake
         self._take = self._take_record
         heard = self._scratch[: self._have]
         self._scratch = memoryview(bytearray(4096 if handshake.over_mpi else _SCRATCH))
         self._scratch[: len(heard)] = heard
-        self.transport.write(words)
         counters.connections_opened += 1
         if not self.established.done():
             self.established.set_result(None)
@@ -137,7 +139,6 @@ class Link(asyncio.BufferedProtocol):
         assert engine is not None
         self.engine, self.peer = engine, self.handshake.meet()
         engine.open_channel(self.handshake.channel, self.channel)
-        self.peer.links[self] = None
 
     def _too_late(self) -> None:
         self.abort(HandshakeError(f"the peer did not prove who it is within {self.handshake.timeout:g} s"))
@@ -191,7 +192,7 @@ class Link(asyncio.BufferedProtocol):
     def _take_record(self) -> int:
         if self._have < _RECORD.size:
             return 0
-        kind, nframes, first, second = _RECORD.unpack_from(self._scratch)
+        kind, nframes, first, _ = _RECORD.unpack_from(self._scratch)
         if kind == _MESSAGE and self.engine is None:
             return self._take_message(nframes, first)
         if kind == _RING and self.engine is not None and self.peer is not None:
@@ -204,6 +205,8 @@ class Link(asyncio.BufferedProtocol):
 
     def _hear_goodbye(self, sent: int) -> None:
         self._goodbye_heard = True
+        if self.peer is not None:
+            self.peer.drop_link(self)
         if self.engine is not None and self.peer is not None:
             self.engine.rung(self.peer, sent)
         else:
@@ -312,7 +315,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _hang_up(self) -> None:
         if self.peer is not None:
-            self.peer.links.pop(self, None)
+            self.peer.drop_link(self)
         if self.transport is None:
             return
         if self._queue:

@@ -21,7 +21,7 @@ class Peer:
     something is still on its way and rings at once.
     """
 
-    def __init__(self, comm: Any, here: int, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> None:
+    def __init__(self, comm: Any, here: int, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> None:  # noqa: PLR0917
         self.comm = comm
         self.here = here
         self.uid = uid
@@ -30,6 +30,9 @@ class Peer:
         self.eager_size = eager_size
         self.spins = spins
         self.links: dict[Link, None] = {}
+        self.rung_over: Link | None = None
+        self.owes_ring = False
+        self.rung = 0  # what the last doorbell said
         self.parts: list[Any] = []
         self.size = 0
         self.fresh = False  # whether an envelope went out since the last poll: then the next records may share one
@@ -53,8 +56,11 @@ class Peer:
         self.parts.extend(parts)
         self.size += size
 
-    def flush(self) -> None:
-        """Send what has gathered, and wake the other engine where it may sleep."""
+    def flush(self, quiet: bool = False) -> None:
+        """Send what has gathered, and wake the other engine where it may sleep.
+
+        A quiet envelope wakes nobody and is not counted: it is read before the other engine sends something itself.
+        """
         if not self.parts or self.dead:
             return
         head = records.ENVELOPE.pack(self.uid, self.here, self.size + records.ENVELOPE.size)
@@ -62,24 +68,40 @@ class Peer:
         self.parts = []
         self.size = 0
         request = self.comm.Isend(envelope, self.rank, self.tag)
-        self.sent += 1
         counters.envelopes_sent += 1
         if self.in_flight or not request.Test():
             self.in_flight.append((request, envelope))
+        if quiet:
+            return
+        self.sent += 1
         self.fresh = True
         if self.asleep or not self.spins:
             self.ring()
 
     def ring(self) -> None:
-        """Ring the doorbell, over any connection to that engine."""
-        for link in self.links:
+        """Ring the doorbell, over the youngest connection to that engine."""
+        self.rung_over = next(reversed(self.links), None)
+        self.owes_ring = self.rung_over is None
+        if self.rung_over is not None:
             self.asleep = False
+            self.rung = self.sent
             counters.wakeups_sent += 1
-            link.ring(self.sent)
-            return
+            self.rung_over.ring(self.sent)
+
+    def add_link(self, link: Link) -> None:
+        """A connection to that engine."""
+        self.links[link] = None
+        if self.owes_ring:
+            self.ring()
+
+    def drop_link(self, link: Link) -> None:
+        """A connection has ended, maybe before the doorbell was heard that was rung over it: ring over another."""
+        if self.links.pop(link, self) is None and link is self.rung_over and not self.dead:
+            self.ring()
 
     def fell_asleep(self, seen: int) -> None:
-        """The other engine sleeps, and had `seen` envelopes from us by then."""
+        """The other engine sleeps, and had `seen` envelopes from us by then. This came in a quiet envelope."""
+        self.received -= 1
         self.asleep = True
         if self.sent > seen:
             self.ring()

@@ -35,14 +35,13 @@ def pieces(buffers: Sequence[Any], chunk: int) -> Iterator[Any]:
 class Outgoing:
     """A message whose frames wait for the receiver's word, and then go out piece by piece."""
 
-    __slots__ = ("channel", "pending", "rank", "sent_all", "size", "tag", "waiting")
+    __slots__ = ("channel", "pending", "rank", "sent_all", "tag", "waiting")
 
-    def __init__(self, buffers: Sequence[Any], size: int, chunk: int, rank: int, channel: Channel) -> None:
+    def __init__(self, buffers: Sequence[Any], chunk: int, rank: int, channel: Channel) -> None:
         self.waiting = pieces(buffers, chunk)
         self.pending: deque[tuple[Any, Any]] = deque()
         self.rank = rank
         self.tag = -1
-        self.size = size
         self.sent_all = False
         self.channel = channel
 
@@ -78,11 +77,11 @@ class Incoming:
         "tag",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         peer: Peer,
         number: int,
-        channel: Channel,
+        channel: Channel | None,
         message: Message,
         nframes: int,
         packed_size: int,
@@ -90,7 +89,7 @@ class Incoming:
     ) -> None:
         self.peer = peer
         self.number = number  # the sender's name for it
-        self.channel = channel
+        self.channel = channel  # None: it was closed before this came
         self.message = message
         self.nframes = nframes
         self.packed_size = packed_size
@@ -103,6 +102,8 @@ class Incoming:
     def has_room(self, backlog: int) -> bool:
         """Whether its connection's reader is near enough that memory may be taken for it."""
         channel = self.channel
+        if channel is None:
+            return False
         return channel.unread <= backlog or (bool(channel.inbox) and channel.inbox[0] is self.message)
 
     def post(self, comm: Any, chunk: int, pool: Pool) -> None:
@@ -134,6 +135,7 @@ class Incoming:
                 break
             self.post(comm, chunk, pool)
         block = self.block
-        assert block is not None and self.entries is not None
+        assert block is not None
+        assert self.entries is not None
         self.message.frames = framing.unpack(block, self.entries, self.alone)
         return True

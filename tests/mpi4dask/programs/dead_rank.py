@@ -18,9 +18,8 @@ from typing import Any
 
 from distributed import Client, Scheduler, Worker
 from distributed.comm import CommClosedError, connect
-from mpi4py import MPI
-
 from mpi4dask import transport
+from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD
 

@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 from distributed import Client, Nanny, Scheduler
-from mpi4py import MPI
-
 from mpi4dask import transport
+from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD if __name__ == "__main__" else None  # the Nanny's worker imports this file, without MPI
 

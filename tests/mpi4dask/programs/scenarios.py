@@ -18,10 +18,9 @@ from typing import Any
 import scenarios_comm
 import scenarios_faults
 import scenarios_trust
+from mpi4dask import transport
 from mpi4py import MPI
 from pair import Pair
-
-from mpi4dask import transport
 
 SCENARIOS = {
     name: value

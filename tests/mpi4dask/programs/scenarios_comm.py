@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from distributed.comm import CommClosedError, connect
+from distributed.comm import connect
 from distributed.protocol import Serialized, to_serialize
-from pair import WORLD, Pair
-
 from mpi4dask import counters
+from pair import WORLD, Pair
 
 
 async def echo(pair: Pair, message: Any, **args: Any) -> Any:
@@ -182,8 +181,7 @@ async def connecting_to_nobody_fails_in_time(pair: Pair) -> None:
     before = time.monotonic()
     try:
         await connect(address, timeout=0.5)
-    except OSError as exc:
-        assert "Timed out" in str(exc) or isinstance(exc, CommClosedError)
-    else:
-        raise AssertionError("connected to nobody")
-    assert time.monotonic() - before < 10
+    except OSError:
+        assert time.monotonic() - before < 10
+        return
+    raise AssertionError("connected to nobody")

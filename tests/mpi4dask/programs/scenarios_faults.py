@@ -8,10 +8,9 @@ import gc
 import numpy as np
 from distributed.comm import Comm, CommClosedError
 from distributed.protocol import to_serialize
-from pair import WORLD, Pair
-
 from mpi4dask import counters
 from mpi4dask.endpoint import current_world, endpoint
+from pair import WORLD, Pair
 
 
 async def is_closed(comm: Comm) -> None:

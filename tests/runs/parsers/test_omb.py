@@ -217,6 +217,12 @@ def test_a_row_that_is_not_there_is_refused_and_told() -> None:
         parse(table("8      0.50", "16      0.50", "64      0.53"))
 
 
+@pytest.mark.parametrize("after", ["", "7.4-bw-z", "7.4-init"])
+def test_a_title_without_a_table_is_refused(after: str) -> None:
+    with pytest.raises(MetricMissing, match="osu_latency printed its title and no table"):
+        parse("# OSU MPI Latency Test v7.4\n# Datatype: MPI_CHAR.\n" + (sample(after) if after else ""))
+
+
 def test_every_table_of_several_must_be_whole() -> None:
     with pytest.raises(MetricMissing, match="osu_latency has a header and no row"):
         parse("# OSU MPI Latency Test v7.4\n# Size       Avg Latency(us)\n" + sample("7.4-bw-z"))

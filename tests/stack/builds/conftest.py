@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import tarfile
@@ -49,7 +50,8 @@ class Tiny:
     def write(self, *, before: str = "", code: str = CODE, **keys: object) -> None:
         """Write the archive and the recipe, whose build has ``keys``."""
         self.sources.mkdir(exist_ok=True)
-        with tarfile.open(self.archive, "w:gz") as tar:
+        # Without the time of day in it, the same content is the same archive.
+        with gzip.GzipFile(self.archive, "wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
             for name, text in (("setup.py", SETUP.format(before=before)), ("tinyext.c", code)):
                 member = tarfile.TarInfo(f"tinyext-1.0/{name}")
                 member.size = len(text.encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import signal
@@ -154,3 +155,25 @@ def test_what_is_fetched_needs_a_hash(hidl: Hidl, tiny: Tiny) -> None:
     wrong = tiny.hidl("stack", "show", "tiny")
     assert wrong.returncode == 3
     assert "what is fetched needs its `sha256`" in wrong.stderr
+
+
+def test_a_source_is_fetched_by_its_hash_and_kept(tiny: Tiny, tmp_path: Path) -> None:
+    tiny.write()
+    source = {"file": tiny.archive.name, "sha256": hashlib.sha256(tiny.archive.read_bytes()).hexdigest()}
+    tiny.write(source=source | {"pypi": "tinyext"})
+    house = tiny.archive.rename(tmp_path / tiny.archive.name).parent
+    fetched = tiny.hidl("install", "tiny", "--json", PIP_FIND_LINKS=str(house))
+    assert versions(fetched) == "as it was"
+    assert list((tmp_path / "cache" / "hidl" / "sources").glob(f"*/{tiny.archive.name}"))
+
+
+def test_a_fetched_source_with_another_hash_is_refused_before_it_is_run(tiny: Tiny, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    tiny.write(
+        before=f"open({str(ran)!r}, 'w')",
+        source={"file": tiny.archive.name, "sha256": "0" * 64, "pypi": "tinyext"},
+    )
+    house = tiny.archive.rename(tmp_path / tiny.archive.name).parent
+    refused = tiny.hidl("install", "tiny", PIP_FIND_LINKS=str(house))
+    assert (refused.returncode, ran.exists()) == (5, False)
+    assert "0" * 64 in refused.stderr

@@ -1,0 +1,156 @@
+"""The ranks of `benchmarks.comm`: mpi:// and tcp:// in turn, within one process and one run.
+
+    mpiexec -n RANKS python comm_ranks.py RESULT messages|oversubscribed|crowd|idle
+
+Ranks of the lower half listen, those of the upper half connect, each to one other. The last rank writes
+{figure: {"mpi": seconds, "tcp": seconds}} as JSON: medians over rounds, one way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed.comm import Comm, connect, listen
+from distributed.protocol import to_serialize
+from mpi4dask import transport
+from mpi4py import MPI
+
+WORLD = MPI.COMM_WORLD
+HALF = WORLD.size // 2
+SERVES = WORLD.rank < HALF
+OTHER = WORLD.rank + HALF if SERVES else WORLD.rank - HALF
+SCHEMES = ("mpi", "tcp")
+ROUNDS = 7
+
+Measure = Callable[[Comm], Awaitable[float]]
+
+
+def array(size: int) -> Any:
+    """Bytes in a NumPy array, sent as they are."""
+    return to_serialize(np.ones(size, dtype="u1"))
+
+
+MESSAGES: dict[str, tuple[Any, int]] = {
+    "bytes 1 B": (b"x", 300),
+    "bytes 1 KB": (b"x" * 1024, 300),
+    "bytes 64 KB": (b"x" * 65536, 200),
+    "NumPy 64 KB": (array(1 << 16), 150),
+    "NumPy 2 MB": (array(2 << 20), 40),
+    "NumPy 16 MB": (array(16 << 20), 8),
+    "NumPy 64 MB": (array(64 << 20), 4),
+}
+
+
+async def together() -> None:
+    """Go on when all ranks are here; no loop stops."""
+    await asyncio.to_thread(WORLD.Barrier)
+
+
+async def connections(scheme: str, count: int) -> list[Comm]:
+    """So many between this rank and its other."""
+    accepted: asyncio.Queue[Comm] = asyncio.Queue()
+    if SERVES:
+        listener = await listen(f"{scheme}://127.0.0.1:0", accepted.put)
+        await asyncio.to_thread(WORLD.send, listener.contact_address, OTHER)
+        comms = [await accepted.get() for _ in range(count)]
+        listener.stop()
+        return comms
+    address = await asyncio.to_thread(WORLD.recv, None, OTHER)
+    return [await connect(address) for _ in range(count)]
+
+
+def ping_pong(message: Any, turns: int) -> Measure:
+    """The median time of a message one way."""
+
+    async def measure(comm: Comm) -> float:
+        times = []
+        for _ in range(turns):
+            before = time.perf_counter()
+            if SERVES:
+                await comm.read()
+                await comm.write(message)
+            else:
+                await comm.write(message)
+                await comm.read()
+            times.append(time.perf_counter() - before)
+        return statistics.median(times) / 2
+
+    return measure
+
+
+async def burst(comm: Comm) -> float:
+    """5,000 small messages one way, and an answer."""
+    before = time.perf_counter()
+    if SERVES:
+        for _ in range(5000):
+            await comm.read()
+        await comm.write("all")
+    else:
+        for number in range(5000):
+            await comm.write(number)
+        await comm.read()
+    return time.perf_counter() - before
+
+
+async def in_turn(measures: dict[str, Measure], comms: dict[str, Comm]) -> dict[str, dict[str, float]]:
+    """Each measure on each scheme, interleaved; the first round is not counted."""
+    figures: dict[str, dict[str, float]] = {}
+    for name, measure in measures.items():
+        seen: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
+        for _ in range(ROUNDS + 1):
+            for scheme in SCHEMES:
+                await together()
+                seen[scheme].append(await measure(comms[scheme]))
+        figures[name] = {scheme: statistics.median(values[1:]) for scheme, values in seen.items()}
+    return figures
+
+
+async def idle_share(scheme: str) -> float:
+    """CPU time over wall time of this process with ten idle connections, in 10 s."""
+    comms = await connections(scheme, 10)
+    await together()
+    await asyncio.sleep(1)
+    cpu, wall = time.process_time(), time.perf_counter()
+    await asyncio.sleep(10)
+    share = (time.process_time() - cpu) / (time.perf_counter() - wall)
+    await together()
+    for comm in comms:
+        await comm.close()
+    return share
+
+
+async def main(result: Path, what: str) -> None:
+    """Measure what was asked for."""
+    figures: dict[str, dict[str, float]]
+    if what == "idle":
+        figures = {"idle CPU": {scheme: await idle_share(scheme) for scheme in SCHEMES}}
+    else:
+        idle = [await connections(scheme, 200) for scheme in SCHEMES] if what == "crowd" else []
+        comms = {scheme: (await connections(scheme, 1))[0] for scheme in SCHEMES}
+        pings = {name: ping_pong(message, turns) for name, (message, turns) in MESSAGES.items()}
+        measures: dict[str, Measure] = pings
+        if what == "crowd":
+            measures = {"beside 200 idle": pings["bytes 1 KB"], "burst of 5,000": burst}
+        figures = await in_turn(measures, comms)
+        await together()
+        for comm in [*comms.values(), *(comm for many in idle for comm in many)]:
+            await comm.close()
+    if WORLD.rank == WORLD.size - 1:
+        result.write_text(json.dumps(figures))
+    await together()
+
+
+cores = sorted(os.sched_getaffinity(0))
+if WORLD.size <= len(cores):
+    os.sched_setaffinity(0, {cores[WORLD.rank]})
+transport.start(WORLD)
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

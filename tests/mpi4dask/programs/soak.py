@@ -1,0 +1,121 @@
+"""Random messages, closes, aborts, cancels and reconnects between ranks for a while, every payload checked.
+
+    mpiexec -n RANKS python soak.py SECONDS
+
+At the end nothing may have been lost, and memory, tags, channels and file descriptors are where they were after the
+first tenth of the time; each rank prints its figures, and the exit status says whether they hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed.comm import Comm, CommClosedError, connect, listen
+from distributed.protocol import to_serialize
+from mpi4dask import counters, transport
+from mpi4dask.endpoint import current_world, endpoint
+from mpi4py import MPI
+
+WORLD = MPI.COMM_WORLD
+SIZES = (0, 1, 100, 5_000, 60_000, 131_000, 140_000, 1_000_000, 9_000_000)
+
+
+def payload(rng: random.Random) -> dict[str, Any]:
+    """An array and the digest of its bytes."""
+    data = np.frombuffer(rng.randbytes(rng.choice(SIZES)), dtype="u1")
+    return {"data": to_serialize(data), "digest": hashlib.sha1(data.tobytes()).hexdigest()}
+
+
+def check(message: dict[str, Any]) -> None:
+    """The bytes are those that were sent."""
+    assert hashlib.sha1(message["data"].tobytes()).hexdigest() == message["digest"], "a payload came damaged"
+
+
+async def serve(comm: Comm) -> None:
+    """Send back whatever comes, until the peer has gone."""
+    try:
+        while True:
+            message = await comm.read()
+            check(message)
+            await comm.write({"data": to_serialize(message["data"]), "digest": message["digest"]})
+    except CommClosedError:
+        comm.abort()
+
+
+async def talk(rng: random.Random, addresses: list[str], until: float) -> int:
+    """One connection after another: echoes, a cancelled read here and there, and one of three ends."""
+    connections = 0
+    while time.monotonic() < until:
+        comm = await connect(rng.choice(addresses))
+        connections += 1
+        sent = []
+        for _ in range(rng.randrange(12)):
+            message = payload(rng)
+            sent.append(message["digest"])
+            await comm.write(message)
+            if rng.random() < 0.2:
+                reading = asyncio.ensure_future(comm.read())
+                await asyncio.sleep(0)
+                reading.cancel()
+                await asyncio.wait([reading])
+                if not reading.cancelled():
+                    assert reading.result()["digest"] == sent.pop(0)
+        end = rng.choice(("answers", "answers", "close", "abort"))
+        if end == "answers":
+            for digest in sent:
+                message = await comm.read()
+                check(message)
+                assert message["digest"] == digest, "a message was lost or came out of turn"
+        if end == "abort":
+            comm.abort()
+        else:
+            await comm.close()
+    return connections
+
+
+def holdings() -> dict[str, int]:
+    """What must not grow."""
+    engine, world = endpoint().engine, current_world()
+    assert engine is not None
+    assert world is not None
+    status = Path("/proc/self/status").read_text()
+    return {
+        "MiB": int(status.split("VmRSS:")[1].split()[0]) >> 10,
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "tags": 31744 - world.free_transfer_tags,
+        "channels": len(engine._channels),
+    }
+
+
+async def spell(addresses: list[str], seconds: float, seed: int) -> int:
+    """Some talkers at once, then quiet."""
+    until = time.monotonic() + seconds
+    talkers = [talk(random.Random(seed * 1000 + WORLD.rank * 10 + one), addresses, until) for one in range(4)]
+    count = sum(await asyncio.gather(*talkers))
+    await asyncio.to_thread(WORLD.Barrier)
+    await asyncio.sleep(2)
+    return count
+
+
+async def main(seconds: float) -> int:
+    """Return the exit status."""
+    listener = await listen("mpi://127.0.0.1:0", serve)
+    addresses = await asyncio.to_thread(WORLD.allgather, listener.contact_address)
+    await spell(addresses, seconds / 10, 1)
+    before = holdings()
+    count = await spell(addresses, seconds * 0.9, 2)
+    after = holdings()
+    print(f"rank {WORLD.rank}: {count} connections; {before} -> {after}; {counters}", flush=True)
+    grown = after["MiB"] > before["MiB"] + 256 or after["tags"] or after["channels"] > before["channels"]
+    return 1 if grown or after["descriptors"] > before["descriptors"] + 2 else 0
+
+
+transport.start(WORLD)
+sys.exit(asyncio.run(main(float(sys.argv[1]))))
