@@ -75,7 +75,7 @@ def contender(backend: Any) -> dict[str, float]:
     return results
 
 
-def scaling(blocks: int = 5) -> dict[str, list[float]]:
+def scaling(blocks: int = 9) -> dict[str, list[float]]:
     """Rates of ResNet-50 on images of 224 pixels, in images a second: both ranks alone, and both together, in turn.
 
     Alone, each process trains a model of its own at the same time as the other does: that is the limit.

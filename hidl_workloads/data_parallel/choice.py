@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from functools import partial
+from typing import get_args
 
 from mpi4py import MPI
 
 from hidl_workloads.data_parallel import shared_memory
 from hidl_workloads.data_parallel.allreduce import Allreduce
 from hidl_workloads.data_parallel.buckets import Bucket, Gradient
-from hidl_workloads.data_parallel.compression import CompressedAllreduce, Halves
+from hidl_workloads.data_parallel.compression import CompressedAllreduce, Compression, Halves
 
 
 def choose(
@@ -40,6 +41,14 @@ def choose(
     finally:
         node.Free()
     return Allreduce(communicator, share) if halves is None else CompressedAllreduce(communicator, halves, share)
+
+
+def check(compression: str, accumulate: int) -> None:
+    """Raise ``ValueError`` for a name that is no compression, or a number of backward passes below one."""
+    if compression not in get_args(Compression):
+        raise ValueError(f"compression must be one of {', '.join(get_args(Compression))}, not {compression!r}")
+    if accumulate < 1:
+        raise ValueError(f"accumulate must be 1 or more backward passes, not {accumulate}")
 
 
 def require_the_same(communicator: MPI.Comm, gradients: Sequence[Gradient], *options: object) -> None:

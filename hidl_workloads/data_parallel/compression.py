@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from mpi4py import MPI
@@ -112,9 +112,3 @@ def numpy_halves(name: str) -> Halves:
         np.copyto(target, source.view(kind), casting="unsafe")
 
     return Halves(name, encode, decode)
-
-
-def check(compression: str) -> None:
-    """Raise ``ValueError`` for a name that is no compression."""
-    if compression not in get_args(Compression):
-        raise ValueError(f"compression must be one of {', '.join(get_args(Compression))}, not {compression!r}")

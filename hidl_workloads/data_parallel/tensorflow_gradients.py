@@ -12,10 +12,9 @@ import tensorflow as tf
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.data_parallel import compression as compressions
 from hidl_workloads.data_parallel import weights
 from hidl_workloads.data_parallel.buckets import BUCKET_BYTES, Gradient, plan
-from hidl_workloads.data_parallel.choice import choose, require_the_same
+from hidl_workloads.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.data_parallel.compression import Compression, numpy_halves
 
 
@@ -71,7 +70,7 @@ class GradientAverager:
         accumulate: int = 1,
         share_memory: bool = True,
     ) -> None:
-        compressions.check(compression)
+        check(compression, accumulate)
         self._accumulate = accumulate
         self._variables = list(variables)
         gradients = [Gradient(v.path, int(np.prod(v.shape)), v.dtype) for v in self._variables]

@@ -11,11 +11,10 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.data_parallel import compression as compressions
 from hidl_workloads.data_parallel import weights
 from hidl_workloads.data_parallel.allreduce import Allreduce
 from hidl_workloads.data_parallel.buckets import BUCKET_BYTES, Bucket, Gradient, plan
-from hidl_workloads.data_parallel.choice import choose, require_the_same
+from hidl_workloads.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.data_parallel.compression import Compression, Halves
 
 
@@ -70,7 +69,7 @@ class GradientAverager:
         accumulate: int = 1,
         share_memory: bool = True,
     ) -> None:
-        compressions.check(compression)
+        check(compression, accumulate)
         self.started = False
         """Whether this rank's backward pass has given a gradient since the last ``finish``."""
         self._accumulate = accumulate

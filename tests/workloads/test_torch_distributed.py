@@ -73,6 +73,17 @@ def test_ranks_with_different_models_are_told_so(results: Results) -> None:
     assert results["other model"].startswith(expected)
 
 
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("no compression", "ValueError: compression must be one of none, float16, bfloat16, not 'int8'"),
+        ("no passes", "ValueError: accumulate must be 1 or more backward passes, not 0"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(results: Results, case: str, says: str) -> None:
+    assert results[case] == says
+
+
 def test_overflow_in_float16_is_an_error_on_all_ranks_and_changes_no_weight(results: Results) -> None:
     alone = len(results["joint"]["checksums"]) == 1  # nothing travels
     for error in results["overflow"]["errors"]:

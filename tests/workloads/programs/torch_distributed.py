@@ -249,6 +249,8 @@ if __name__ == "__main__":
             "kept zeros": kept_zeros_difference(),
             "summed": summed_gradient_ratio(),
             "other model": error_of(other_model),
+            "no compression": error_of(lambda: joint(compression="int8")),
+            "no passes": error_of(lambda: joint(passes=0)),
             "overflow": overflow(),
         }
     if WORLD.rank == 0:
