@@ -108,6 +108,6 @@ export MPICH_GPU_SUPPORT_ENABLED=1
 export MPI4PY_MPIABI=mpich
 
 begin_step '512 ranks on 64 nodes, repetition 1' 64 '{host}'
-launch 512 srun --nodes=64 --ntasks=512 --ntasks-per-node=8 --cpus-per-task=7 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/frontier/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+launch 512 srun --nodes=64 --ntasks=512 --ntasks-per-node=8 --cpus-per-task=7 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/frontier/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note=
 
 finish COMPLETED 0

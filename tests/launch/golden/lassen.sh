@@ -124,6 +124,6 @@ export TF_NUM_INTEROP_THREADS=1
 export MPI4PY_MPIABI=openmpi
 
 begin_step '256 ranks on 64 nodes, repetition 1' 64 '{host}'
-launch 256 jsrun -n 64 -r 1 -a 4 -c 44 -g 4 -d packed -b packed:11 --smpiargs=-gpu /apps/hidl/lassen/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+launch 256 jsrun -n 64 -r 1 -a 4 -c 44 -g 4 -d packed -b packed:11 --smpiargs=-gpu /apps/hidl/lassen/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note=
 
 finish COMPLETED 0

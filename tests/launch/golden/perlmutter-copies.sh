@@ -163,27 +163,27 @@ export MPI4PY_MPIABI=mpich
 
 begin_step '4 copies of 4 ranks on 1 node, repetition 1' 4 '{host}'
 one_copy() {
-launch 4 srun --nodelist="$host" --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+launch 4 srun --nodelist="$host" --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note=
 }
 launch_copies 4 '{host}'
 
 begin_step '8 ranks on 2 nodes, repetition 1' 2 '{host}'
-launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note=
 
 begin_step '16 ranks on 4 nodes, repetition 1' 4 '{host}'
-launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note=
 settled 1
 
 begin_step '4 copies of 4 ranks on 1 node, repetition 2' 4 '{host}'
 one_copy() {
-launch 4 srun --nodelist="$host" --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+launch 4 srun --nodelist="$host" --nodes=1 --ntasks=4 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note=
 }
 launch_copies 4 '{host}'
 
 begin_step '8 ranks on 2 nodes, repetition 2' 2 '{host}'
-launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+launch 8 srun --nodes=2 --ntasks=8 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note=
 
 begin_step '16 ranks on 4 nodes, repetition 2' 4 '{host}'
-launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --seed=0 --note=
+launch 16 srun --nodes=4 --ntasks=16 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note=
 
 finish COMPLETED 0
