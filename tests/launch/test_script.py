@@ -29,13 +29,15 @@ VALUES = {
     "origins": {},
     "preload": False,
     "until_settled": False,
+    "keeps_output": True,
 }
 
 
 def script(argv: list[str], *, run: str = "run-1", title: str = "toy on local", activate: str = "/dev/null") -> str:
     one, two = Placement(1, 1, 1, 1, bind=True), Placement(1, 2, 2, 1, bind=True)
-    step = {"title": "1 rank", "placement": one, "launch": Launch(tuple(argv)), "preflight": None, "copies": 0}
-    checked = step | {"title": "2 ranks", "placement": two, "preflight": Launch(("check", "it"))}
+    plain = {"preflight": None, "copies": 0, "parser": None}
+    step = {"title": "1 rank", "placement": one, "launch": Launch(tuple(argv))} | plain
+    checked = step | {"title": "2 ranks", "placement": two, "preflight": Launch(("check", "it")), "parser": "omb"}
     return render_script(
         "job.sh.j2", VALUES | {"run": run, "title": title, "activate": activate, "steps": [step, checked]}
     )

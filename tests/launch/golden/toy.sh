@@ -51,18 +51,35 @@ begin_step() { # title nodes form-of-a-line-of-the-host-file
 
 launch() { # number-of-ranks command...
     local status=0
-    tell_program "$1"
-    "${@:2}" < /dev/null &
-    child=$!
-    wait "$child" || status=$?
-    child=
+    run_ranks "$@" || status=$?
     if ((status != 0)); then
         finish FAILED "$status"
     fi
 }
 
+run_ranks() { # number-of-ranks command...
+    local status=0
+    tell_program "$1"
+    "${@:2}" < /dev/null &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    return "$status"
+}
+
 tell_program() { # number-of-ranks
     export HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json
+}
+
+# Keeps what the program prints, out of which its metrics are read, and shows it at the end: while it measures, nothing
+# beside it copies its output.
+launch_and_keep_output() { # number-of-ranks command...
+    local status=0 output=steps/$step/output.txt
+    run_ranks "$@" > "$output" || status=$?
+    cat -- "$output"
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
 }
 
 list_hosts() {
@@ -82,6 +99,6 @@ launch 1 /prefix/bin/mpiexec -n 1 prog '--note=a b'
 
 begin_step '2 ranks' 1 '{host}'
 launch 2 check it
-launch 2 /prefix/bin/mpiexec -n 1 prog '--note=a b'
+launch_and_keep_output 2 /prefix/bin/mpiexec -n 1 prog '--note=a b'
 
 finish COMPLETED 0
