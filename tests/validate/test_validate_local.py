@@ -27,7 +27,8 @@ def test_the_smoke_suite_passes_and_leaves_runs_like_any_other(hidl_with: Callab
     document = hidl.json("validate", "--tag", "smoke", "--junit", str(tmp_path / "junit.xml"))
 
     found = cases(document)
-    assert {name.split()[0] for name in found} == {"mpi_sanity", "resnet50_smoke", "kmeans_smoke"}
+    # Where other tests have installed more stacks, there are more checks.
+    assert {name.split()[0] for name in found} >= {"mpi_sanity", "resnet50_smoke", "kmeans_smoke"}
     assert document["counts"] == {"pass": len(found), "fail": 0, "inconclusive": 0, "skipped": 0}
     assert {each["run"] for each in hidl.json("results", "list")["results"]} == {case["run"] for case in found.values()}
     assert ET.parse(tmp_path / "junit.xml").getroot()[0].get("tests") == str(len(found))
