@@ -21,7 +21,7 @@ from mpi4dask.buffers import Pool
 from mpi4dask.channel import Channel, Message
 from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
-from mpi4dask.errors import ProtocolError
+from mpi4dask.errors import HandshakeError, ProtocolError
 from mpi4dask.large import LargeMessages
 from mpi4dask.peer import Peer
 from mpi4dask.spinning import Spinner
@@ -32,7 +32,7 @@ logger = logging.getLogger("mpi4dask")
 
 YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
 PAUSE = 0.001
-SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find is counted as a rescue
+SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find should have had its doorbell
 
 
 class Engine:
@@ -70,12 +70,19 @@ class Engine:
         self._tick_handle: asyncio.Handle | None = None
         self._closed = False
         self._ready: Any = getattr(loop, "_ready", None)
+        self._lost: set[int] = set()
+        self._unannounced: list[tuple[Peer, int]] = []  # envelopes that the last look found: received by then
         self._safety = loop.call_later(SAFETY, self._look)
 
     # Connections
 
     def meet(self, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> Peer:
-        """The peer of that name, new if it was not known."""
+        """The peer of that name, new if it was not known; raise HandshakeError for one that was lost.
+
+        The two would not agree any more on how many envelopes they have sent each other.
+        """
+        if uid in self._lost:
+            raise HandshakeError(f"rank {rank} was taken for dead, and its envelopes were given up")
         peer = self.peers.get(uid)
         if peer is None:
             size = min(eager_size, self.settings.eager_size)
@@ -103,6 +110,7 @@ class Engine:
         if peer.dead:
             return
         peer.dead = True
+        self._lost.add(peer.uid)
         self.peers.pop(peer.uid, None)
         for table in (self._unflushed, self._busy, self._awake_for, self._sent_to):
             table.pop(peer, None)
@@ -236,13 +244,21 @@ class Engine:
             self._awake = False
 
     def _look(self) -> None:
-        """Look after the mail although nobody rang."""
+        """Look after the mail although nobody rang.
+
+        What is found may just have overtaken its doorbell: it counts as rescued where none was heard by the next look.
+        """
         if self._closed:
             return
-        if not self._awake:
-            known = sum(peer.received for peer in self.peers.values())
-            if self._poll() and sum(peer.received for peer in self.peers.values()) > known:
+        for peer, received in self._unannounced:
+            if peer.announced < received and peer.links:
                 counters.rescues += 1
+        self._unannounced.clear()
+        if not self._awake:
+            known = [(peer, peer.received) for peer in self.peers.values()]
+            if self._poll():
+                self._unannounced = [(peer, peer.received) for peer, before in known if peer.received > before]
+            if self._unannounced:
                 self.wake()
         self._safety = self.loop.call_later(SAFETY, self._look)
 

@@ -1,6 +1,11 @@
 """The socket of a connection: proof of who is there, then doorbells and the goodbye, or, without MPI, the messages.
 
 A link is done with its handshake before anything that came over it is looked at as a message.
+
+How a link of two engines parts: each end says goodbye once, and goes on reading until it has heard the other's. So no
+doorbell is lost in a socket that nobody reads any more, and a socket that breaks off means what it seems to mean, that
+the peer's process has died. (Bytes that come for a closed socket make the kernel reset the connection, and whoever
+writes to it then learns of an error before it has read the goodbye.)
 """
 
 from __future__ import annotations
@@ -53,7 +58,9 @@ class Link(asyncio.BufferedProtocol):
         self._queue: deque[memoryview] = deque()
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
+        self._goodbye_said = False
         self._goodbye_heard = False
+        self._hung_up = False
         self._gone = False
         self._timer = loop.call_later(handshake.timeout, self._too_late)
 
@@ -138,6 +145,7 @@ class Link(asyncio.BufferedProtocol):
         engine = self.handshake.engine
         assert engine is not None
         self.engine, self.peer = engine, self.handshake.meet()
+        self.channel.on_quiet = self._part
         engine.open_channel(self.handshake.channel, self.channel)
 
     def _too_late(self) -> None:
@@ -205,12 +213,18 @@ class Link(asyncio.BufferedProtocol):
 
     def _hear_goodbye(self, sent: int) -> None:
         self._goodbye_heard = True
-        if self.peer is not None:
-            self.peer.drop_link(self)
         if self.engine is not None and self.peer is not None:
             self.engine.rung(self.peer, sent)
+            self._part()
         else:
             self.channel.end(CommClosedError("the peer closed the connection"))
+
+    def _part(self) -> None:
+        """Hang up where the peer has said goodbye and nothing is to be said or heard over this link any more."""
+        channel = self.channel
+        if self._goodbye_heard and (channel.closed or (channel.ended is not None and not channel.outgoing)):
+            self._say_goodbye()
+            self._hang_up()
 
     def _take_message(self, nframes: int, packed_size: int) -> int:
         block = host_block(packed_size, self._pool)
@@ -303,17 +317,26 @@ class Link(asyncio.BufferedProtocol):
         if self.engine is not None and self.peer is not None:
             self.engine.close_channel(self.handshake.channel)
             self.engine.send_close(self.peer, self.handshake.remote_channel)
-        if not self._gone and self.transport is not None and self.handshake.verified:
-            self._say_goodbye()
-        self._hang_up()
+        if self._gone or self.transport is None or not self.handshake.verified:
+            self._hang_up()
+            return
+        self._say_goodbye()
+        if self.peer is None or self._goodbye_heard:
+            self._hang_up()
 
     def _say_goodbye(self) -> None:
+        if self._goodbye_said or self._gone:
+            return
+        self._goodbye_said = True
         if self.peer is not None:
             self.transport.write(_RECORD.pack(_GOODBYE, 0, self.peer.sent, 0))
         elif not self._queue:  # else in the middle of a message: the end of the socket says it
             self.transport.write(_RECORD.pack(_GOODBYE, 0, 0, 0))
 
     def _hang_up(self) -> None:
+        if self._hung_up:
+            return
+        self._hung_up = True
         if self.peer is not None:
             self.peer.drop_link(self)
         if self.transport is None:
