@@ -87,6 +87,7 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = True
+        counters.connections_closed += self.handshake.done
         reason = CommClosedError(f"connection lost: {exc}" if exc else "the peer closed the connection")
         lost = self.established.done() and not self._goodbye_heard
         self._fail_handshake(HandshakeError(f"the peer hung up during the handshake: {exc}"))
@@ -250,8 +251,12 @@ class Link(asyncio.BufferedProtocol):
     # Writing
 
     def ring(self, sent: int) -> None:
-        """Ring the doorbell; what the socket does not take now it takes later."""
-        self.transport.write(_RECORD.pack(_RING, 0, sent, 0))
+        """Ring the doorbell; what the socket does not take now it takes later.
+
+        Where the peer has hung up meanwhile, `connection_lost` comes next, and `Peer.drop_link` rings over another.
+        """
+        if not self.transport.is_closing():
+            self.transport.write(_RECORD.pack(_RING, 0, sent, 0))
 
     def send(self, frames: list[Any]) -> int:
         """Send a message over the socket; never waits. Return its size in bytes."""
@@ -345,7 +350,6 @@ class Link(asyncio.BufferedProtocol):
             self.transport.abort()
         else:
             self.transport.close()
-        counters.connections_closed += 1
 
 
 def _placed(entries: list[framing.Entry], alone: list[memoryview]) -> list[Any]:
