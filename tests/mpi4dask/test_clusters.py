@@ -25,5 +25,5 @@ def test_a_nannys_worker_talks_over_the_socket(run_ranks: Run, tmp_path: Path) -
 
 
 def test_random_messages_closes_and_aborts_among_four_ranks_lose_nothing(run_ranks: Run) -> None:
-    done = run_ranks("openmpi", 4, "soak.py", "4", DASK_DISTRIBUTED__COMM__MPI__SPIN="0s")
+    done = run_ranks("openmpi", 4, "soak.py", "3", DASK_DISTRIBUTED__COMM__MPI__SPIN="0s")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -14,18 +14,16 @@ import secrets
 import time
 from typing import Any
 
-from distributed.comm import CommClosedError
-
 from mpi4dask import framing, records
 from mpi4dask.buffers import Pool
-from mpi4dask.channel import Channel, Message
+from mpi4dask.channel import Channel
 from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
 from mpi4dask.errors import HandshakeError, ProtocolError
 from mpi4dask.large import LargeMessages
+from mpi4dask.mail import Mail
 from mpi4dask.peer import Peer
 from mpi4dask.spinning import Spinner
-from mpi4dask.transfers import Incoming
 from mpi4dask.world import World
 
 logger = logging.getLogger("mpi4dask")
@@ -52,7 +50,6 @@ class Engine:
         self.spin = spin
         self._spinner = Spinner(spin)
         self.peers: dict[int, Peer] = {}
-        self._channels: dict[int, Channel] = {}
         self._numbers = itertools.count(1)
         self._slots = [bytearray(settings.eager_size) for _ in range(settings.eager_slots)]
         self._views = [memoryview(slot) for slot in self._slots]
@@ -60,6 +57,7 @@ class Engine:
         MPI.Prequest.Startall(self._requests)
         self._head = 0
         self._large = LargeMessages(world, settings, self.pool, self._numbers, self._answer)
+        self._mail = Mail(self._large)
         self._unflushed: dict[Peer, None] = {}
         self._busy: dict[Peer, None] = {}
         self._sent_to: dict[Peer, None] = {}
@@ -95,15 +93,16 @@ class Engine:
 
     def open_channel(self, number: int, channel: Channel) -> None:
         """From now on, what comes for this number goes to this inbox."""
-        channel.on_space = self._large.start_deferred
-        self._channels[number] = channel
+        self._mail.open(number, channel)
 
     def close_channel(self, number: int) -> None:
         """Nobody reads this inbox any more; what still comes for it is received and dropped."""
-        channel = self._channels.pop(number, None)
-        if channel is not None:
-            channel.drop()
-            self._large.start_deferred()
+        self._mail.close(number)
+
+    @property
+    def open_channels(self) -> int:
+        """How many inboxes are open."""
+        return len(self._mail.channels)
 
     def lose(self, peer: Peer) -> None:
         """The peer's process has died: nothing of it is waited for any more."""
@@ -294,7 +293,8 @@ class Engine:
             peer.received += 1
             counters.envelopes_received += 1
             try:
-                self._read_records(peer, view[:size])
+                if self._mail.read(peer, view[:size]):
+                    self._busy[peer] = None
             except Exception as exc:
                 logger.exception("Lost step with rank %d; closing its connections", peer.rank)
                 self._distrust(peer, exc)
@@ -304,54 +304,6 @@ class Engine:
         reason = ProtocolError(f"rank {peer.rank} sent what cannot be read: {exc}")
         for link in list(peer.links):
             self.loop.call_soon(link.abort, reason)  # not in the middle of a poll
-
-    def _read_records(self, peer: Peer, view: memoryview) -> None:
-        at = records.ENVELOPE.size
-        end = len(view)
-        while at < end:
-            kind, number, first, second = records.RECORD.unpack_from(view, at)
-            at += records.RECORD.size
-            if kind == records.MESSAGE:
-                channel = self._channels.get(first)
-                if channel is not None:
-                    block = memoryview(bytearray(view[at : at + second]))
-                    self._take(channel, number, block)
-                at += second
-            elif kind in (records.LARGE, records.LARGE_APART):
-                transfer, alone = records.TRANSFER.unpack_from(view, at)
-                at += records.TRANSFER.size
-                block = None
-                if kind == records.LARGE:
-                    block = memoryview(bytearray(view[at : at + second]))
-                    at += second
-                message = Message(second + alone)
-                incoming = Incoming(peer, transfer, self._channels.get(first), message, number, second, block)
-                self._large.take(incoming)
-            else:
-                self._control(peer, kind, number, first)
-
-    def _take(self, channel: Channel, nframes: int, block: memoryview) -> None:
-        frames = framing.unpack(block, framing.read_table(block, nframes), ()) if nframes else [block]
-        size = len(block)
-        counters.messages_received += 1
-        counters.bytes_received += size
-        counters.mpi_bytes_received += size
-        channel.announce(Message(size, frames))
-
-    def _control(self, peer: Peer, kind: int, number: int, word: int) -> None:
-        if kind == records.READY:
-            peer.outgoing[word].tag = number
-            self._busy[peer] = None
-        elif kind == records.DECLINED:
-            peer.outgoing.pop(word).channel.gone()
-        elif kind == records.CLOSED:
-            channel = self._channels.get(word)
-            if channel is not None:
-                channel.end(CommClosedError("the peer closed the connection"))
-        elif kind == records.ASLEEP:
-            peer.fell_asleep(word)
-        else:
-            raise ProtocolError(f"unknown record {kind}")
 
     def _progress_busy(self) -> bool:
         moved = False

@@ -2,10 +2,9 @@
 
 A link is done with its handshake before anything that came over it is looked at as a message.
 
-How a link of two engines parts: each end says goodbye once, and goes on reading until it has heard the other's. So no
-doorbell is lost in a socket that nobody reads any more, and a socket that breaks off means what it seems to mean, that
-the peer's process has died. (Bytes that come for a closed socket make the kernel reset the connection, and whoever
-writes to it then learns of an error before it has read the goodbye.)
+How a link of two engines parts: each end says goodbye once, and reads on until it has heard the other's. So a socket
+that breaks off means that the peer's process has died. (Were it closed at once, bytes that still come for it would make
+the kernel reset the connection, and who writes to that learns of the error before it has read the goodbye.)
 """
 
 from __future__ import annotations
@@ -237,7 +236,7 @@ class Link(asyncio.BufferedProtocol):
             entries = framing.read_table(block, nframes)
             alone = [host_block(entry.size, self._pool) for entry in entries if entry.is_alone]
             size = sum(entry.size for entry in entries)
-            self._fill(alone, lambda: self._arrived(framing.unpack(block, entries, _placed(entries, alone)), size))
+            self._fill(alone, lambda: self._arrived(framing.assemble(block, entries, alone), size))
 
         self._fill([block], have_block)
         return _RECORD.size
@@ -330,13 +329,11 @@ class Link(asyncio.BufferedProtocol):
             self._hang_up()
 
     def _say_goodbye(self) -> None:
-        if self._goodbye_said or self._gone:
+        if self._goodbye_said or self._gone or self._queue:  # in the middle of a message the socket's end says it
             return
         self._goodbye_said = True
-        if self.peer is not None:
-            self.transport.write(_RECORD.pack(_GOODBYE, 0, self.peer.sent, 0))
-        elif not self._queue:  # else in the middle of a message: the end of the socket says it
-            self.transport.write(_RECORD.pack(_GOODBYE, 0, 0, 0))
+        sent = self.peer.sent if self.peer is not None else 0
+        self.transport.write(_RECORD.pack(_GOODBYE, 0, sent, 0))
 
     def _hang_up(self) -> None:
         if self._hung_up:
@@ -350,9 +347,3 @@ class Link(asyncio.BufferedProtocol):
             self.transport.abort()
         else:
             self.transport.close()
-
-
-def _placed(entries: list[framing.Entry], alone: list[memoryview]) -> list[Any]:
-    """The frames that came alone, those of a GPU in GPU memory."""
-    lone = [entry for entry in entries if entry.is_alone]
-    return [gpu.to_device(view) if entry.is_cuda else view for entry, view in zip(lone, alone, strict=True)]

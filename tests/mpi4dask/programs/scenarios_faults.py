@@ -161,7 +161,7 @@ async def tags_are_used_again(pair: Pair) -> None:
 async def connections_one_after_another_leave_nothing_behind(pair: Pair) -> None:
     engine = endpoint().engine
     assert engine is not None
-    open_before = len(engine._channels)
+    open_before = engine.open_channels
     address = await pair.share(await pair.listen() if pair.serves else None)
     for number in range(150):
         comm = await pair.accepted.get() if pair.serves else await pair.connect(address)
@@ -172,7 +172,7 @@ async def connections_one_after_another_leave_nothing_behind(pair: Pair) -> None
         else:
             await comm.close()
         pair._comms.clear()
-    assert len(engine._channels) <= open_before + 1
+    assert engine.open_channels <= open_before + 1
 
 
 async def a_reader_that_lags_holds_large_messages_back(pair: Pair) -> None:

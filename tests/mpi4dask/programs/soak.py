@@ -92,7 +92,7 @@ def holdings() -> dict[str, int]:
         "MiB": int(status.split("VmRSS:")[1].split()[0]) >> 10,
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
         "tags": 31744 - world.free_transfer_tags,
-        "channels": len(engine._channels),
+        "channels": engine.open_channels,
     }
 
 
