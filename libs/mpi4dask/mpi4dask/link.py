@@ -83,6 +83,7 @@ class Link(asyncio.BufferedProtocol):
                 self._consume()
         except (HandshakeError, ProtocolError) as exc:
             self.abort(exc)
+            self._hang_up()  # without hearing the peer out
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = True
@@ -332,8 +333,7 @@ class Link(asyncio.BufferedProtocol):
         if self._goodbye_said or self._gone or self._queue:  # in the middle of a message the socket's end says it
             return
         self._goodbye_said = True
-        sent = self.peer.sent if self.peer is not None else 0
-        self.transport.write(_RECORD.pack(_GOODBYE, 0, sent, 0))
+        self.transport.write(_RECORD.pack(_GOODBYE, 0, self.peer.sent if self.peer is not None else 0, 0))
 
     def _hang_up(self) -> None:
         if self._hung_up:
