@@ -28,7 +28,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 soak:
-	"$(dir $(SOAK_PYTHON))mpiexec" -n 2 "$(SOAK_PYTHON)" tests/mpi4dask/programs/soak.py 1800
+	"$(dir $(SOAK_PYTHON))mpiexec" -n 4 "$(SOAK_PYTHON)" tests/mpi4dask/programs/soak.py 1800
 
 clean:
 	rm -rf $(VENV)

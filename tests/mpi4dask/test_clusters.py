@@ -1,4 +1,4 @@
-"""Clusters of unmodified distributed over mpi://."""
+"""Clusters of unmodified distributed over mpi://, and many connections among several ranks."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def test_a_nannys_worker_talks_over_the_socket(run_ranks: Run, tmp_path: Path) -
     done = run_ranks("mpich", 2, "nanny.py", str(result))
     assert result.exists(), done.stdout + done.stderr
     assert json.loads(result.read_text()) == {"total": 499500, "bytes": 30_000_000}
+
+
+def test_random_messages_closes_and_aborts_among_four_ranks_lose_nothing(run_ranks: Run) -> None:
+    done = run_ranks("openmpi", 4, "soak.py", "3", DASK_DISTRIBUTED__COMM__MPI__SPIN="0s")
+    assert done.returncode == 0, done.stdout + done.stderr

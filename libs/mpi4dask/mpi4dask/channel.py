@@ -31,6 +31,7 @@ class Channel:
         self.closed = False  # by this end
         self.ended: CommClosedError | None = None
         self.on_space: Callable[[], None] | None = None
+        self.on_quiet: Callable[[], None] | None = None  # called when it has ended, or has nothing more to send
         self._waiter: asyncio.Future[None] | None = None
         self._flushed: asyncio.Future[None] | None = None
 
@@ -46,12 +47,18 @@ class Channel:
         if self.ended is None:
             self.ended = reason
             self.wake()
+            if self.on_quiet is not None:
+                self.on_quiet()
 
     def gone(self) -> None:
         """A large message has gone out, or never will."""
         self.outgoing -= 1
-        if not self.outgoing and self._flushed is not None and not self._flushed.done():
+        if self.outgoing:
+            return
+        if self._flushed is not None and not self._flushed.done():
             self._flushed.set_result(None)
+        if self.on_quiet is not None:
+            self.on_quiet()
 
     async def flushed(self) -> None:
         """Return when no large message waits to go out."""

@@ -14,25 +14,23 @@ import secrets
 import time
 from typing import Any
 
-from distributed.comm import CommClosedError
-
 from mpi4dask import framing, records
 from mpi4dask.buffers import Pool
-from mpi4dask.channel import Channel, Message
+from mpi4dask.channel import Channel
 from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
-from mpi4dask.errors import ProtocolError
+from mpi4dask.errors import HandshakeError, ProtocolError
 from mpi4dask.large import LargeMessages
+from mpi4dask.mail import Mail
 from mpi4dask.peer import Peer
 from mpi4dask.spinning import Spinner
-from mpi4dask.transfers import Incoming
 from mpi4dask.world import World
 
 logger = logging.getLogger("mpi4dask")
 
 YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
 PAUSE = 0.001
-SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find is counted as a rescue
+SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find should have had its doorbell
 
 
 class Engine:
@@ -52,7 +50,6 @@ class Engine:
         self.spin = spin
         self._spinner = Spinner(spin)
         self.peers: dict[int, Peer] = {}
-        self._channels: dict[int, Channel] = {}
         self._numbers = itertools.count(1)
         self._slots = [bytearray(settings.eager_size) for _ in range(settings.eager_slots)]
         self._views = [memoryview(slot) for slot in self._slots]
@@ -60,6 +57,7 @@ class Engine:
         MPI.Prequest.Startall(self._requests)
         self._head = 0
         self._large = LargeMessages(world, settings, self.pool, self._numbers, self._answer)
+        self._mail = Mail(self._large)
         self._unflushed: dict[Peer, None] = {}
         self._busy: dict[Peer, None] = {}
         self._sent_to: dict[Peer, None] = {}
@@ -70,12 +68,19 @@ class Engine:
         self._tick_handle: asyncio.Handle | None = None
         self._closed = False
         self._ready: Any = getattr(loop, "_ready", None)
+        self._lost: set[int] = set()
+        self._unannounced: list[tuple[Peer, int]] = []  # envelopes that the last look found: received by then
         self._safety = loop.call_later(SAFETY, self._look)
 
     # Connections
 
     def meet(self, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> Peer:
-        """The peer of that name, new if it was not known."""
+        """The peer of that name, new if it was not known; raise HandshakeError for one that was lost.
+
+        The two would not agree any more on how many envelopes they have sent each other.
+        """
+        if uid in self._lost:
+            raise HandshakeError(f"rank {rank} was taken for dead, and its envelopes were given up")
         peer = self.peers.get(uid)
         if peer is None:
             size = min(eager_size, self.settings.eager_size)
@@ -88,21 +93,23 @@ class Engine:
 
     def open_channel(self, number: int, channel: Channel) -> None:
         """From now on, what comes for this number goes to this inbox."""
-        channel.on_space = self._large.start_deferred
-        self._channels[number] = channel
+        self._mail.open(number, channel)
 
     def close_channel(self, number: int) -> None:
         """Nobody reads this inbox any more; what still comes for it is received and dropped."""
-        channel = self._channels.pop(number, None)
-        if channel is not None:
-            channel.drop()
-            self._large.start_deferred()
+        self._mail.close(number)
+
+    @property
+    def open_channels(self) -> int:
+        """How many inboxes are open."""
+        return len(self._mail.channels)
 
     def lose(self, peer: Peer) -> None:
         """The peer's process has died: nothing of it is waited for any more."""
         if peer.dead:
             return
         peer.dead = True
+        self._lost.add(peer.uid)
         self.peers.pop(peer.uid, None)
         for table in (self._unflushed, self._busy, self._awake_for, self._sent_to):
             table.pop(peer, None)
@@ -236,13 +243,21 @@ class Engine:
             self._awake = False
 
     def _look(self) -> None:
-        """Look after the mail although nobody rang."""
+        """Look after the mail although nobody rang.
+
+        What is found may just have overtaken its doorbell: it counts as rescued where none was heard by the next look.
+        """
         if self._closed:
             return
-        if not self._awake:
-            known = sum(peer.received for peer in self.peers.values())
-            if self._poll() and sum(peer.received for peer in self.peers.values()) > known:
+        for peer, received in self._unannounced:
+            if peer.announced < received and peer.links:
                 counters.rescues += 1
+        self._unannounced.clear()
+        if not self._awake:
+            known = [(peer, peer.received) for peer in self.peers.values()]
+            if self._poll():
+                self._unannounced = [(peer, peer.received) for peer, before in known if peer.received > before]
+            if self._unannounced:
                 self.wake()
         self._safety = self.loop.call_later(SAFETY, self._look)
 
@@ -278,7 +293,8 @@ class Engine:
             peer.received += 1
             counters.envelopes_received += 1
             try:
-                self._read_records(peer, view[:size])
+                if self._mail.read(peer, view[:size]):
+                    self._busy[peer] = None
             except Exception as exc:
                 logger.exception("Lost step with rank %d; closing its connections", peer.rank)
                 self._distrust(peer, exc)
@@ -288,54 +304,6 @@ class Engine:
         reason = ProtocolError(f"rank {peer.rank} sent what cannot be read: {exc}")
         for link in list(peer.links):
             self.loop.call_soon(link.abort, reason)  # not in the middle of a poll
-
-    def _read_records(self, peer: Peer, view: memoryview) -> None:
-        at = records.ENVELOPE.size
-        end = len(view)
-        while at < end:
-            kind, number, first, second = records.RECORD.unpack_from(view, at)
-            at += records.RECORD.size
-            if kind == records.MESSAGE:
-                channel = self._channels.get(first)
-                if channel is not None:
-                    block = memoryview(bytearray(view[at : at + second]))
-                    self._take(channel, number, block)
-                at += second
-            elif kind in (records.LARGE, records.LARGE_APART):
-                transfer, alone = records.TRANSFER.unpack_from(view, at)
-                at += records.TRANSFER.size
-                block = None
-                if kind == records.LARGE:
-                    block = memoryview(bytearray(view[at : at + second]))
-                    at += second
-                message = Message(second + alone)
-                incoming = Incoming(peer, transfer, self._channels.get(first), message, number, second, block)
-                self._large.take(incoming)
-            else:
-                self._control(peer, kind, number, first)
-
-    def _take(self, channel: Channel, nframes: int, block: memoryview) -> None:
-        frames = framing.unpack(block, framing.read_table(block, nframes), ()) if nframes else [block]
-        size = len(block)
-        counters.messages_received += 1
-        counters.bytes_received += size
-        counters.mpi_bytes_received += size
-        channel.announce(Message(size, frames))
-
-    def _control(self, peer: Peer, kind: int, number: int, word: int) -> None:
-        if kind == records.READY:
-            peer.outgoing[word].tag = number
-            self._busy[peer] = None
-        elif kind == records.DECLINED:
-            peer.outgoing.pop(word).channel.gone()
-        elif kind == records.CLOSED:
-            channel = self._channels.get(word)
-            if channel is not None:
-                channel.end(CommClosedError("the peer closed the connection"))
-        elif kind == records.ASLEEP:
-            peer.fell_asleep(word)
-        else:
-            raise ProtocolError(f"unknown record {kind}")
 
     def _progress_busy(self) -> bool:
         moved = False

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mpi4dask import gpu
 from mpi4dask.errors import ProtocolError
 
 ALONE = 32 * 1024  # frames from this size on travel alone where the message does not fit an envelope
@@ -123,3 +124,10 @@ def unpack(block: memoryview, entries: Sequence[Entry], alone: Sequence[Buffer])
             frames.append(block[start : start + entry.size])
             start += entry.size
     return frames
+
+
+def assemble(block: memoryview, entries: Sequence[Entry], alone: Sequence[memoryview]) -> list[Buffer]:
+    """As `unpack`, where all that came alone came into host memory: frames of a GPU are moved there."""
+    lone = [entry for entry in entries if entry.is_alone]
+    placed = [gpu.to_device(view) if entry.is_cuda else view for entry, view in zip(lone, alone, strict=True)]
+    return unpack(block, entries, placed)

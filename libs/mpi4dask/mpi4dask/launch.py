@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import os
+import stat
+import struct
 import sys
+import termios
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -106,5 +111,16 @@ def failure_ends_all_ranks(comm: MPI.Comm) -> Iterator[None]:
     except Exception:
         sys.stderr.write(f"{traceback.format_exc()}mpi4dask: rank {comm.Get_rank()} failed (above); all are ended.\n")
         sys.stderr.flush()
+        _wait_until_read(sys.stderr.fileno())
         comm.Abort(1)
         os._exit(1)  # under some launchers MPI_Abort returns: the launcher then ends the others
+
+
+def _wait_until_read(descriptor: int) -> None:
+    """Let the launcher read what is in this pipe, for a second at most: on an abort MPICH's drops what is unread."""
+    until = time.monotonic() + 1
+    while stat.S_ISFIFO(os.fstat(descriptor).st_mode) and time.monotonic() < until:
+        (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+        if not unread:
+            return
+        time.sleep(0.001)

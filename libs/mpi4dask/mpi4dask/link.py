@@ -1,6 +1,10 @@
 """The socket of a connection: proof of who is there, then doorbells and the goodbye, or, without MPI, the messages.
 
 A link is done with its handshake before anything that came over it is looked at as a message.
+
+How a link of two engines parts: each end says goodbye once, and reads on until it has heard the other's. So a socket
+that breaks off means that the peer's process has died. (Were it closed at once, bytes that still come for it would make
+the kernel reset the connection, and who writes to that learns of the error before it has read the goodbye.)
 """
 
 from __future__ import annotations
@@ -53,7 +57,9 @@ class Link(asyncio.BufferedProtocol):
         self._queue: deque[memoryview] = deque()
         self._paused = False
         self._drained: asyncio.Future[None] | None = None
+        self._goodbye_said = False
         self._goodbye_heard = False
+        self._hung_up = False
         self._gone = False
         self._timer = loop.call_later(handshake.timeout, self._too_late)
 
@@ -77,9 +83,11 @@ class Link(asyncio.BufferedProtocol):
                 self._consume()
         except (HandshakeError, ProtocolError) as exc:
             self.abort(exc)
+            self._hang_up()  # without hearing the peer out
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone = True
+        counters.connections_closed += self.handshake.done
         reason = CommClosedError(f"connection lost: {exc}" if exc else "the peer closed the connection")
         lost = self.established.done() and not self._goodbye_heard
         self._fail_handshake(HandshakeError(f"the peer hung up during the handshake: {exc}"))
@@ -138,6 +146,7 @@ class Link(asyncio.BufferedProtocol):
         engine = self.handshake.engine
         assert engine is not None
         self.engine, self.peer = engine, self.handshake.meet()
+        self.channel.on_quiet = self._part
         engine.open_channel(self.handshake.channel, self.channel)
 
     def _too_late(self) -> None:
@@ -205,12 +214,18 @@ class Link(asyncio.BufferedProtocol):
 
     def _hear_goodbye(self, sent: int) -> None:
         self._goodbye_heard = True
-        if self.peer is not None:
-            self.peer.drop_link(self)
         if self.engine is not None and self.peer is not None:
             self.engine.rung(self.peer, sent)
+            self._part()
         else:
             self.channel.end(CommClosedError("the peer closed the connection"))
+
+    def _part(self) -> None:
+        """Hang up where the peer has said goodbye and nothing is to be said or heard over this link any more."""
+        channel = self.channel
+        if self._goodbye_heard and (channel.closed or (channel.ended is not None and not channel.outgoing)):
+            self._say_goodbye()
+            self._hang_up()
 
     def _take_message(self, nframes: int, packed_size: int) -> int:
         block = host_block(packed_size, self._pool)
@@ -222,7 +237,7 @@ class Link(asyncio.BufferedProtocol):
             entries = framing.read_table(block, nframes)
             alone = [host_block(entry.size, self._pool) for entry in entries if entry.is_alone]
             size = sum(entry.size for entry in entries)
-            self._fill(alone, lambda: self._arrived(framing.unpack(block, entries, _placed(entries, alone)), size))
+            self._fill(alone, lambda: self._arrived(framing.assemble(block, entries, alone), size))
 
         self._fill([block], have_block)
         return _RECORD.size
@@ -236,8 +251,12 @@ class Link(asyncio.BufferedProtocol):
     # Writing
 
     def ring(self, sent: int) -> None:
-        """Ring the doorbell; what the socket does not take now it takes later."""
-        self.transport.write(_RECORD.pack(_RING, 0, sent, 0))
+        """Ring the doorbell; what the socket does not take now it takes later.
+
+        Where the peer has hung up meanwhile, `connection_lost` comes next, and `Peer.drop_link` rings over another.
+        """
+        if not self.transport.is_closing():
+            self.transport.write(_RECORD.pack(_RING, 0, sent, 0))
 
     def send(self, frames: list[Any]) -> int:
         """Send a message over the socket; never waits. Return its size in bytes."""
@@ -303,17 +322,23 @@ class Link(asyncio.BufferedProtocol):
         if self.engine is not None and self.peer is not None:
             self.engine.close_channel(self.handshake.channel)
             self.engine.send_close(self.peer, self.handshake.remote_channel)
-        if not self._gone and self.transport is not None and self.handshake.verified:
-            self._say_goodbye()
-        self._hang_up()
+        if self._gone or self.transport is None or not self.handshake.verified:
+            self._hang_up()
+            return
+        self._say_goodbye()
+        if self.peer is None or self._goodbye_heard:
+            self._hang_up()
 
     def _say_goodbye(self) -> None:
-        if self.peer is not None:
-            self.transport.write(_RECORD.pack(_GOODBYE, 0, self.peer.sent, 0))
-        elif not self._queue:  # else in the middle of a message: the end of the socket says it
-            self.transport.write(_RECORD.pack(_GOODBYE, 0, 0, 0))
+        if self._goodbye_said or self._gone or self._queue:  # in the middle of a message the socket's end says it
+            return
+        self._goodbye_said = True
+        self.transport.write(_RECORD.pack(_GOODBYE, 0, self.peer.sent if self.peer is not None else 0, 0))
 
     def _hang_up(self) -> None:
+        if self._hung_up:
+            return
+        self._hung_up = True
         if self.peer is not None:
             self.peer.drop_link(self)
         if self.transport is None:
@@ -322,10 +347,3 @@ class Link(asyncio.BufferedProtocol):
             self.transport.abort()
         else:
             self.transport.close()
-        counters.connections_closed += 1
-
-
-def _placed(entries: list[framing.Entry], alone: list[memoryview]) -> list[Any]:
-    """The frames that came alone, those of a GPU in GPU memory."""
-    lone = [entry for entry in entries if entry.is_alone]
-    return [gpu.to_device(view) if entry.is_cuda else view for entry, view in zip(lone, alone, strict=True)]

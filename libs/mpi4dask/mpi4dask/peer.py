@@ -16,9 +16,18 @@ if TYPE_CHECKING:
 class Peer:
     """One remote engine. All its connections share one stream of envelopes, which MPI keeps in order.
 
-    `sent` and `received` count envelopes. The doorbell carries `sent`, so that the woken engine polls until it has
-    received as many; the word that an engine falls asleep carries `received`, so that the other end knows whether
-    something is still on its way and rings at once.
+    Why no wake-up is lost, although envelopes and doorbells overtake each other. `sent` and `received` count envelopes.
+
+    - A doorbell carries `sent`; the woken engine polls until it has received as many.
+    - To an engine that never polls, and to one that is believed to be asleep, each envelope is followed by a doorbell.
+    - An engine that was rung says so when it falls asleep again, with `received`. The other end compares it with its
+      `sent`, and rings at once where an envelope was still on its way.
+    - That word wakes nobody. An engine that falls asleep itself, and so may miss it, first rings for every envelope
+      that had no doorbell; one that wakes to send something looks for it first. Until then it polls, and reads it.
+    - A doorbell that was rung over a connection which then ended is rung again over another, or over the next one.
+
+    The one delay that is left: an engine believed to be awake waits for its doorbell while the sender's event loop is
+    held up by something else between two polls.
     """
 
     def __init__(self, comm: Any, here: int, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> None:  # noqa: PLR0917

@@ -26,7 +26,7 @@ WORLD = MPI.COMM_WORLD
 
 def slow_square(number: int) -> int:
     """A task that is still running when its worker dies."""
-    time.sleep(0.05)
+    time.sleep(0.02)
     return number * number
 
 

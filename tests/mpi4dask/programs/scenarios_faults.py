@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 
 import numpy as np
@@ -160,7 +161,7 @@ async def tags_are_used_again(pair: Pair) -> None:
 async def connections_one_after_another_leave_nothing_behind(pair: Pair) -> None:
     engine = endpoint().engine
     assert engine is not None
-    open_before = len(engine._channels)
+    open_before = engine.open_channels
     address = await pair.share(await pair.listen() if pair.serves else None)
     for number in range(150):
         comm = await pair.accepted.get() if pair.serves else await pair.connect(address)
@@ -171,7 +172,7 @@ async def connections_one_after_another_leave_nothing_behind(pair: Pair) -> None
         else:
             await comm.close()
         pair._comms.clear()
-    assert len(engine._channels) <= open_before + 1
+    assert engine.open_channels <= open_before + 1
 
 
 async def a_reader_that_lags_holds_large_messages_back(pair: Pair) -> None:
@@ -209,6 +210,35 @@ async def a_full_socket_drops_no_wake_up(pair: Pair) -> None:
             link.ring(link.peer.sent)
         await comm.write("at last")
         await pair.meet()
+
+
+async def doorbells_into_a_closed_socket_kill_nobody(pair: Pair) -> None:
+    first, second = await pair.comm(), await pair.comm()
+    if pair.serves:
+        await second.close()
+        for _ in range(3):  # the loop has closed what it can close without the peer
+            await asyncio.sleep(0)
+        WORLD.Barrier()
+    else:
+        WORLD.Barrier()  # this rank's loop has heard nothing yet
+        peer = second._link.peer
+        for _ in range(3):
+            second._link.ring(peer.sent)
+    await works(first)
+
+
+async def closes_of_both_ends_cross_without_harm(pair: Pair) -> None:
+    comm = await pair.comm()
+    for _ in range(20):
+        comms = await pair.comms(10)
+        await pair.meet()
+        for one in comms:
+            with contextlib.suppress(CommClosedError):  # the other end may have been quicker
+                await one.write("never read")
+            await one.close()
+        pair._comms.clear()
+        await works(comm)
+    await comm.close()
 
 
 async def a_sleeping_engine_is_woken_by_the_doorbell_alone(pair: Pair) -> None:

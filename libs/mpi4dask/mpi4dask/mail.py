@@ -1,0 +1,88 @@
+"""What is in an envelope: messages for the inboxes of connections, and words about large messages and sleep."""
+
+from __future__ import annotations
+
+from distributed.comm import CommClosedError
+
+from mpi4dask import framing, records
+from mpi4dask.channel import Channel, Message
+from mpi4dask.counters import counters
+from mpi4dask.errors import ProtocolError
+from mpi4dask.large import LargeMessages
+from mpi4dask.peer import Peer
+from mpi4dask.transfers import Incoming
+
+
+class Mail:
+    """The open inboxes of one engine, by number, and what the records of an envelope do to them."""
+
+    def __init__(self, large: LargeMessages) -> None:
+        self.channels: dict[int, Channel] = {}
+        self._large = large
+
+    def open(self, number: int, channel: Channel) -> None:
+        """From now on, what comes for this number goes to this inbox."""
+        channel.on_space = self._large.start_deferred
+        self.channels[number] = channel
+
+    def close(self, number: int) -> None:
+        """Nobody reads this inbox any more; what still comes for it is received and dropped."""
+        channel = self.channels.pop(number, None)
+        if channel is not None:
+            channel.drop()
+            self._large.start_deferred()
+
+    def read(self, peer: Peer, view: memoryview) -> bool:
+        """Read one envelope; return whether the peer asks for something that MPI has to send now.
+
+        Raise ProtocolError, or what unpacking raises, where it cannot be read.
+        """
+        wanted = False
+        at = records.ENVELOPE.size
+        end = len(view)
+        while at < end:
+            kind, number, first, second = records.RECORD.unpack_from(view, at)
+            at += records.RECORD.size
+            if kind == records.MESSAGE:
+                channel = self.channels.get(first)
+                if channel is not None:
+                    block = memoryview(bytearray(view[at : at + second]))
+                    _take(channel, number, block)
+                at += second
+            elif kind in (records.LARGE, records.LARGE_APART):
+                transfer, alone = records.TRANSFER.unpack_from(view, at)
+                at += records.TRANSFER.size
+                block = None
+                if kind == records.LARGE:
+                    block = memoryview(bytearray(view[at : at + second]))
+                    at += second
+                message = Message(second + alone)
+                incoming = Incoming(peer, transfer, self.channels.get(first), message, number, second, block)
+                self._large.take(incoming)
+            elif kind == records.READY:
+                peer.outgoing[first].tag = number
+                wanted = True
+            else:
+                self._control(peer, kind, first)
+        return wanted
+
+    def _control(self, peer: Peer, kind: int, word: int) -> None:
+        if kind == records.DECLINED:
+            peer.outgoing.pop(word).channel.gone()
+        elif kind == records.CLOSED:
+            channel = self.channels.get(word)
+            if channel is not None:
+                channel.end(CommClosedError("the peer closed the connection"))
+        elif kind == records.ASLEEP:
+            peer.fell_asleep(word)
+        else:
+            raise ProtocolError(f"unknown record {kind}")
+
+
+def _take(channel: Channel, nframes: int, block: memoryview) -> None:
+    frames = framing.unpack(block, framing.read_table(block, nframes), ()) if nframes else [block]
+    size = len(block)
+    counters.messages_received += 1
+    counters.bytes_received += size
+    counters.mpi_bytes_received += size
+    channel.announce(Message(size, frames))
