@@ -13,6 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
+
+#: No test fails because the machine is slow. Where ``CI`` is set the examples are the same each time.
+settings.register_profile(
+    "hidl", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
+)
+settings.load_profile("hidl")
 
 pytest_plugins = ["tests.cluster.cluster"]
 
