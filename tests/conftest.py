@@ -21,6 +21,9 @@ settings.register_profile(
 )
 settings.load_profile("hidl")
 
+# NumPy's threads would wait for each other in loops, which takes minutes where other programs run beside.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
 pytest_plugins = ["tests.cluster.cluster"]
 
 REPOSITORY = Path(__file__).parent.parent
@@ -85,7 +88,9 @@ class Hidl:
 
 
 def _environment(root: Path, data: Path) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HIDL_", "PYTHONPATH"))}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HIDL_", "PYTHONPATH", "OPENBLAS_"))
+    }
     return clean | {
         "PYTHONPATH": str(REPOSITORY),
         "XDG_CONFIG_HOME": str(root / "config"),
