@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-
 from hyparflow.graph.types import Tensor, bytes_of
+
 from tests.conftest import REPOSITORY
 
 

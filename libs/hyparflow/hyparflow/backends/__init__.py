@@ -18,6 +18,21 @@ BatchNorm = Literal["replica", "synchronised", "deferred"]
 
 
 @dataclass(frozen=True)
+class ProgramOptions:
+    """How programs are built.
+
+    ``batch_norm``: the moving statistics. ``replica``: each replica has its own, advanced by each of its micro-batches
+    in order. ``synchronised``: the same, averaged over the replicas after every step. ``deferred``: one update a step,
+    with mean and variance of the whole batch, over all micro-batches and replicas (as in torchgpipe's
+    DeferredBatchNorm). Micro-batches are normalised by their own statistics in every mode.
+    ``bucket_bytes``: about the size of one gradient buffer.
+    """
+
+    batch_norm: BatchNorm = "replica"
+    bucket_bytes: int = 25 * 2**20
+
+
+@dataclass(frozen=True)
 class Place:
     """Where a micro-batch stands in the training: from this the seeds and the weights of moving statistics follow.
 
