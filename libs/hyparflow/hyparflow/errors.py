@@ -13,3 +13,7 @@ class PlanError(HyparflowError):
     def __init__(self, *findings: str) -> None:
         super().__init__("; ".join(findings))
         self.findings = findings
+
+
+class WorldError(HyparflowError):
+    """The ranks that were started are not the ranks that the plan needs."""

@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hyparflow.errors import WorldError
+from hyparflow.schedules import owner
 
 #: Tags of Create_group begin here, one per set of partitions.
 _GROUP_TAG = 1000
-
-
-def owner(stage: int, pipeline: int, partitions: int) -> int:
-    """The partition that computes ``stage`` of ``pipeline``: GEMS' second pipeline lies in inverse order."""
-    place = stage % partitions
-    return place if pipeline == 0 else partitions - 1 - place
 
 
 @dataclass(frozen=True)
