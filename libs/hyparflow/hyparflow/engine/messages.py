@@ -2,12 +2,13 @@
 
 A tensor goes straight from the rank that makes it to every stage that needs it, and a gradient comes back from each.
 Receives are posted ahead, into buffers that live as long as the engine; sends are started and completed in passing.
-The rank that made a tensor adds the gradients that come back in the order of the stages that they come from, so that
-the sum does not depend on which arrives first. Between two stages of one rank nothing is sent.
+The gradients that come back for a tensor are handed on in the order of the stages that they come from, so that their
+sum does not depend on which arrives first. Between two stages of one rank nothing is sent.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from hyparflow.backends import Array
 from hyparflow.engine.links import Link, most_in_flight
 from hyparflow.schedules import Action, owner
 
-Array = Any  # what NumPy can look at without a copy
 
 
 class Inbox:
@@ -32,7 +33,7 @@ class Inbox:
         self._receive = comm.Irecv
         self._source = source
         self._tag = tag
-        self._free = [np.empty(link.shape, link.dtype) for _ in range(window)]
+        self._free = [aligned(link.shape, link.dtype) for _ in range(window)]
         self._to_post: deque[int] = deque()
         self._posted: deque[tuple[int, np.ndarray, Any]] = deque()
 
@@ -86,6 +87,14 @@ class Outbox:
         for request in self._requests:
             request.Wait()
         self._requests, self._buffers = [], []
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype, boundary: int = 64) -> np.ndarray:
+    """An empty array whose memory begins at a multiple of ``boundary``: frameworks take such without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + boundary, np.uint8)
+    skip = -memory.ctypes.data % boundary
+    return memory[skip : skip + size].view(dtype).reshape(shape)
 
 
 def as_bytes(array: Array) -> np.ndarray:
@@ -149,10 +158,10 @@ class Exchange:
                     if inbox := self._inboxes.get((kind, link.number, pipeline)):
                         inbox.begin(order)
 
-    def tensors(self, action: Action, *, keep: bool) -> dict[int, Array]:
+    def tensors(self, action: Action) -> dict[int, Array]:
         """Wait for what a forward pass needs from other stages: tensor -> array.
 
-        The arrays are the caller's until ``release(action)``, with ``keep`` False until the next call.
+        The arrays are the caller's until ``release(action)``.
         """
         begin = time.perf_counter()
         found = {}
@@ -167,7 +176,7 @@ class Exchange:
         return found
 
     def release(self, action: Action) -> None:
-        """Nobody looks any more at the tensors that this action's stage received for its micro-batch."""
+        """Nobody looks any more at what this action's stage received for its micro-batch, tensors and gradients."""
         for inbox, buffer in self._held.pop(_key(action), ()):
             inbox.give_back(buffer)
 
@@ -175,23 +184,25 @@ class Exchange:
         """Start sending what a forward pass made to the stages that need it."""
         self._send("forward", action, tensors, self._outgoing.get(action.stage, ()))
 
-    def gradients(self, action: Action) -> dict[int, Array]:
-        """Wait for what a backward pass needs: tensor -> the sum of the gradients that its consumers sent."""
+    def gradients(self, action: Action) -> dict[int, list[Array]]:
+        """Wait for what a backward pass needs: tensor -> the gradients that its consumers sent, in their order.
+
+        The arrays are the caller's until ``release(action)``.
+        """
         begin = time.perf_counter()
-        sums: dict[int, Array] = {}
+        found: dict[int, list[Array]] = {}
         for link in self._outgoing.get(action.stage, ()):  # in order of tensor, then consumer
             if not link.differentiable:
                 continue
             inbox = self._inboxes.get(("backward", link.number, action.pipeline))
             if inbox is None:
-                array = np.asarray(self._local.pop(("backward", link.number, action.micro_batch)))
+                array = self._local.pop(("backward", link.number, action.micro_batch))
             else:
                 array = inbox.take(action.micro_batch)
                 self._held.setdefault(_key(action), []).append((inbox, array))
-            # A new array: what is summed may be a buffer, or belong to another stage of this rank.
-            sums[link.tensor] = sums[link.tensor] + array if link.tensor in sums else array
+            found.setdefault(link.tensor, []).append(array)
         self.waited.append((begin, time.perf_counter(), action))
-        return sums
+        return found
 
     def send_gradients(self, action: Action, gradients: Mapping[int, Array]) -> None:
         """Start sending the gradients of received tensors back to where they were made."""
