@@ -1,10 +1,14 @@
-"""The errors of this library, one tree: `except HyparflowError` catches them all."""
+"""The errors of this library, one tree. Every message says what failed, why, and what to do about it."""
 
 from __future__ import annotations
 
 
 class HyparflowError(Exception):
-    """The root. Its text says what failed, why, and what to do."""
+    """Whatever hyparflow refuses or cannot do."""
+
+
+class UnsupportedModel(HyparflowError):
+    """A model, or one of its layers, that cannot be cut into stages. The message names the layer and the reason."""
 
 
 class PlanError(HyparflowError):
@@ -13,3 +17,15 @@ class PlanError(HyparflowError):
     def __init__(self, *findings: str) -> None:
         super().__init__("; ".join(findings))
         self.findings = findings
+
+
+class WorldError(HyparflowError):
+    """The ranks that were started are not the ranks that the plan needs."""
+
+
+class DataError(HyparflowError):
+    """Data that does not fit the model or the plan."""
+
+
+class CheckpointError(HyparflowError):
+    """A checkpoint that is missing, incomplete, or of another model."""
