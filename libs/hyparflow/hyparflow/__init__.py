@@ -1,10 +1,3 @@
-<<<<<<< HEAD
-"""hyparflow: data-, model- and hybrid-parallel training of any Keras model over MPI."""
-
-from __future__ import annotations
-
-__version__ = "0.1.0"
-=======
 """Data-, model- and hybrid-parallel training of any Keras model over MPI.
 
 Importing this imports neither Keras nor TensorFlow: names are fetched when they are first used.
@@ -22,10 +15,13 @@ _NAMES = {
     "CheckpointError": "hyparflow.errors",
     "DataError": "hyparflow.errors",
     "HyparflowError": "hyparflow.errors",
+    "Plan": "hyparflow.planning.plan",
     "PlanError": "hyparflow.errors",
     "UnsupportedModel": "hyparflow.errors",
     "deferred": "hyparflow.graph.initialise",
     "graph_of": "hyparflow.graph.from_keras",
+    "plan": "hyparflow.planning.planner",
+    "refine": "hyparflow.planning.planner",
 }
 
 __all__ = sorted(_NAMES)  # noqa: PLE0605
@@ -39,4 +35,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_NAMES])
->>>>>>> hfgraph
