@@ -28,9 +28,13 @@ class GlobalBatch:
     def __len__(self) -> int:
         return len(self.samples) if self.order is None else len(self.order)
 
-    def rows(self, begin: int, end: int) -> Samples:
-        """The samples begin..end of the batch."""
-        return self.samples.rows(slice(begin, end) if self.order is None else self.order[begin:end])
+    def take(self, array: Array, rows: slice | Array) -> Array:
+        """Some of the batch's rows of one of its arrays."""
+        return array[rows if self.order is None else self.order[rows]]
+
+    def digest(self) -> int:
+        """A number that differs (nearly always) where any byte of the batch differs."""
+        return self.samples.rows(slice(None) if self.order is None else self.order).digest()
 
 
 class Source(Protocol):
@@ -224,7 +228,9 @@ def split(layout: Layout, x: Any, y: Any, sample_weight: Any, fraction: float) -
     samples = layout.samples(x, y, sample_weight)
     at = int(len(samples) * (1.0 - fraction))
     if not 0 < at < len(samples):
-        raise DataError(f"validation_split={fraction} of {len(samples)} samples leaves none to train or to validate with")
+        raise DataError(
+            f"validation_split={fraction} of {len(samples)} samples leaves none to train or to validate with"
+        )
     return samples.rows(slice(0, at)), samples.rows(slice(at, None))
 
 
