@@ -1,10 +1,14 @@
-"""The errors of this library, one tree: `except HyparflowError` catches them all."""
+"""The errors of this library, one tree. Every message says what failed, why, and what to do about it."""
 
 from __future__ import annotations
 
 
 class HyparflowError(Exception):
-    """The root. Its text says what failed, why, and what to do."""
+    """Whatever hyparflow refuses or cannot do."""
+
+
+class UnsupportedModel(HyparflowError):
+    """A model, or one of its layers, that cannot be cut into stages. The message names the layer and the reason."""
 
 
 class PlanError(HyparflowError):
@@ -15,13 +19,17 @@ class PlanError(HyparflowError):
         self.findings = findings
 
 
-class DataError(HyparflowError, ValueError):
-    """What was handed over to train, evaluate or predict does not fit the model, the batch, or the other ranks'."""
+class WorldError(HyparflowError):
+    """The ranks that were started are not the ranks that the plan needs."""
+
+
+class DataError(HyparflowError):
+    """Data that does not fit the model or the plan."""
 
 
 class CheckpointError(HyparflowError):
-    """A checkpoint is not whole, is another model's, or is in the way."""
+    """A checkpoint that is missing, incomplete, or of another model."""
 
 
-class RequestError(HyparflowError, ValueError):
-    """What was asked for cannot be done with this model or these ranks."""
+class RequestError(HyparflowError):
+    """What was asked for cannot be done: a model that is not compiled, a callback that cannot work, a wrong number."""
