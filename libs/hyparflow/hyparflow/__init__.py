@@ -1,10 +1,3 @@
-<<<<<<< HEAD
-"""hyparflow: data-, model- and hybrid-parallel training of any Keras model over MPI."""
-
-from __future__ import annotations
-
-__version__ = "0.1.0"
-=======
 """Data-, model- and hybrid-parallel training of any Keras model over MPI.
 
 Importing this imports neither Keras nor TensorFlow: names are fetched when they are first used.
@@ -23,9 +16,14 @@ _NAMES = {
     "DataError": "hyparflow.errors",
     "HyparflowError": "hyparflow.errors",
     "PlanError": "hyparflow.errors",
+    "RequestError": "hyparflow.errors",
+    "Strategy": "hyparflow.training.strategy",
     "UnsupportedModel": "hyparflow.errors",
+    "WorldError": "hyparflow.errors",
     "deferred": "hyparflow.graph.initialise",
+    "fit": "hyparflow.training.strategy",
     "graph_of": "hyparflow.graph.from_keras",
+    "load_into": "hyparflow.checkpoints.export",
 }
 
 __all__ = sorted(_NAMES)  # noqa: PLE0605
@@ -39,4 +37,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_NAMES])
->>>>>>> hfgraph
