@@ -1,10 +1,3 @@
-<<<<<<< HEAD
-"""hyparflow: data-, model- and hybrid-parallel training of any Keras model over MPI."""
-
-from __future__ import annotations
-
-__version__ = "0.1.0"
-=======
 """Data-, model- and hybrid-parallel training of any Keras model over MPI.
 
 Importing this imports neither Keras nor TensorFlow: names are fetched when they are first used.
@@ -39,4 +32,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *_NAMES])
->>>>>>> hfgraph
