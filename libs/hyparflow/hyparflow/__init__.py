@@ -15,10 +15,18 @@ _NAMES = {
     "CheckpointError": "hyparflow.errors",
     "DataError": "hyparflow.errors",
     "HyparflowError": "hyparflow.errors",
+    "Plan": "hyparflow.planning.plan",
     "PlanError": "hyparflow.errors",
+    "RequestError": "hyparflow.errors",
+    "Strategy": "hyparflow.training.strategy",
     "UnsupportedModel": "hyparflow.errors",
+    "WorldError": "hyparflow.errors",
     "deferred": "hyparflow.graph.initialise",
+    "fit": "hyparflow.training.strategy",
     "graph_of": "hyparflow.graph.from_keras",
+    "load_into": "hyparflow.checkpoints.export",
+    "plan": "hyparflow.planning.planner",
+    "refine": "hyparflow.planning.planner",
 }
 
 __all__ = sorted(_NAMES)  # noqa: PLE0605

@@ -1,4 +1,4 @@
-"""The tree of errors. Every message says what failed, why, and what to do about it."""
+"""The errors of this library, one tree. Every message says what failed, why, and what to do about it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ class UnsupportedModel(HyparflowError):
 
 
 class PlanError(HyparflowError):
-    """A plan that cannot be made or cannot run: too many partitions, a cycle, a batch that does not divide."""
+    """A request that no plan can fulfil; `findings` holds everything that is wrong with it, not just the first."""
+
+    def __init__(self, *findings: str) -> None:
+        super().__init__("; ".join(findings))
+        self.findings = findings
+
+
+class WorldError(HyparflowError):
+    """The ranks that were started are not the ranks that the plan needs."""
 
 
 class DataError(HyparflowError):
@@ -21,3 +29,7 @@ class DataError(HyparflowError):
 
 class CheckpointError(HyparflowError):
     """A checkpoint that is missing, incomplete, or of another model."""
+
+
+class RequestError(HyparflowError):
+    """What was asked for cannot be done: a model that is not compiled, a callback that cannot work, a wrong number."""
