@@ -1,0 +1,183 @@
+"""Sums over the ranks that own a variable: replicas, GEMS' two pipelines, stages that share a layer.
+
+A stage's gradients are complete with its last backward pass of the step. The allreduce of each of its buffers is
+started at once, in place, while the rank computes other stages. All owners start what they have in common in one order,
+that of the last backward pass that a sum waits for, wherever that is: collectives on one communicator must be called
+in the same order by everybody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hyparflow.backends import Buffer, Slot
+
+if TYPE_CHECKING:
+    from hyparflow.engine.world import World
+    from hyparflow.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive slots of a buffer of one stage, whose variables are used by the same stages.
+
+    A variable that several stages use is a run of its own: what lies beside it differs from stage to stage.
+    """
+
+    stage: int
+    stages: tuple[int, ...]
+    buffer: int
+    slots: tuple[Slot, ...]
+
+    @property
+    def begin(self) -> int:
+        """Its first element in the buffer."""
+        return self.slots[0].offset
+
+    @property
+    def end(self) -> int:
+        """The element after its last one."""
+        return self.slots[-1].offset + self.slots[-1].size
+
+
+def runs_of(stage: int, buffers: Sequence[Buffer], stages: Mapping[str, tuple[int, ...]]) -> Iterator[Run]:
+    """The runs of a stage's buffers; ``stages``: variable -> the stages that use it, ascending."""
+    for index, buffer in enumerate(buffers):
+
+        def kind(slot: Slot) -> tuple[Any, ...]:
+            users = stages[slot.variable]
+            return users, slot.variable if len(users) > 1 else ""
+
+        for (users, _), slots in groupby(buffer.slots, kind):
+            yield Run(stage, users, index, tuple(slots))
+
+
+def last_backward(schedule: Schedule) -> dict[int, int]:
+    """Stage -> the place of its last backward pass among the actions of the partition (of two, the later one)."""
+    last: dict[int, int] = {}
+    for actions in schedule:
+        for position, action in enumerate(actions):
+            last[action.stage] = max(last.get(action.stage, 0), position)
+    return last
+
+
+@dataclass
+class _Sum:
+    """One allreduce."""
+
+    comm: Any  # None: no other rank has it
+    run: Run
+    own_stages: tuple[int, ...]  # those of the run's stages that lie on this rank
+    request: Any = None
+    view: np.ndarray | None = None
+    wide: np.ndarray | None = None  # where 16-bit floats are summed in 32 bits
+    began: float = 0.0
+    others: list[np.ndarray] = field(default_factory=list)
+
+
+class Sums:
+    """The sums of one kind of buffers (gradients, statistics) of one rank's stages, over their owners."""
+
+    def __init__(
+        self,
+        world: World,
+        programs: Mapping[int, Any],
+        buffers: Callable[[Any], Sequence[Buffer]],
+        users: Mapping[str, tuple[int, ...]],
+        owners: Mapping[int, tuple[int, ...]],
+        schedule: Schedule,
+        *,
+        all_replicas: bool,
+    ) -> None:
+        """``programs``: stage -> program, of this rank. ``buffers``: program -> its buffers, equally cut on all owners.
+
+        ``users``: variable -> the stages that use it. ``owners``: stage -> the partitions that compute it. Collective:
+        makes the owners' communicators.
+        """
+        self._programs = programs
+        self._buffers = buffers
+        replicas = world.seat.replicas if all_replicas else 1
+        found = []
+        for stage, program in programs.items():
+            for run in runs_of(stage, buffers(program), users):
+                own = tuple(each for each in run.stages if each in programs)
+                if own[0] == stage:
+                    partitions = tuple(sorted({owner for each in run.stages for owner in owners[each]}))
+                    found.append((run, own, partitions))
+        shared = sorted({partitions for _, _, partitions in found if len(partitions) * replicas > 1})
+        comms = {partitions: world.owners(partitions, all_replicas=all_replicas) for partitions in shared}
+        last = last_backward(schedule)
+
+        def turn(sum_: _Sum) -> tuple[Any, ...]:
+            run = sum_.run
+            return max(last[stage] for stage in run.stages), run.stages, run.buffer if len(run.stages) == 1 else 0, (
+                run.slots[0].variable if len(run.stages) > 1 else run.begin
+            )
+
+        sums = [_Sum(comms.get(partitions), run, own) for run, own, partitions in found]
+        self._sums = sorted((each for each in sums if each.comm is not None or len(each.own_stages) > 1), key=turn)
+        self._ready: set[int] = set()
+        self._started = 0
+        self.spans: list[tuple[float, float]] = []
+
+    def begin(self) -> None:
+        """A new step."""
+        self._ready.clear()
+        self._started = 0
+        self.spans.clear()
+
+    def ready(self, stage: int) -> None:
+        """A stage's buffers are complete. Start every sum whose turn it is."""
+        self._ready.add(stage)
+        while self._started < len(self._sums) and self._ready.issuperset(self._sums[self._started].own_stages):
+            self._start(self._sums[self._started])
+            self._started += 1
+
+    def _start(self, sum_: _Sum) -> None:
+        from mpi4py import MPI
+
+        run = sum_.run
+        sum_.view = self._buffers(self._programs[run.stage])[run.buffer].array[run.begin : run.end]
+        for stage in sum_.own_stages[1:]:  # a shared layer has calls on several stages of this rank
+            sum_.view += self._slot(stage, run.slots[0].variable)
+        if sum_.comm is None:
+            return
+        narrow = sum_.view.dtype.name not in ("float32", "float64")
+        sum_.wide = sum_.view.astype(np.float32) if narrow else sum_.view
+        sum_.began = time.perf_counter()
+        sum_.request = sum_.comm.Iallreduce(MPI.IN_PLACE, sum_.wide, MPI.SUM)
+
+    def _slot(self, stage: int, variable: str) -> np.ndarray:
+        for buffer in self._buffers(self._programs[stage]):
+            for slot in buffer.slots:
+                if slot.variable == variable:
+                    return buffer.array[slot.offset : slot.offset + slot.size]
+        raise KeyError(variable)
+
+    def progress(self) -> None:
+        """Let MPI go on with what has been started."""
+        for sum_ in self._sums[: self._started]:
+            if sum_.request is not None and sum_.request.Test():
+                self._done(sum_)
+
+    def finish(self) -> None:
+        """Wait for all sums; they then lie in the buffers of the first of this rank's stages that uses a variable."""
+        assert self._started == len(self._sums), "a stage's buffers were never complete"
+        for sum_ in self._sums:
+            if sum_.request is not None:
+                sum_.request.Wait()
+                self._done(sum_)
+
+    def _done(self, sum_: _Sum) -> None:
+        assert sum_.view is not None
+        assert sum_.wide is not None
+        if sum_.wide is not sum_.view:
+            sum_.view[...] = sum_.wide
+        sum_.request = sum_.wide = None
+        self.spans.append((sum_.began, time.perf_counter()))

@@ -1,0 +1,233 @@
+"""Tensors and gradients between stages.
+
+A tensor goes straight from the rank that makes it to every stage that needs it, and a gradient comes back from each.
+Receives are posted ahead, into buffers that live as long as the engine; sends are started and completed in passing.
+The gradients that come back for a tensor are handed on in the order of the stages that they come from, so that their
+sum does not depend on which arrives first. Between two stages of one rank nothing is sent.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hyparflow.backends import Array
+from hyparflow.engine.links import Link, most_in_flight
+from hyparflow.schedules import Action, owner
+
+
+
+class Inbox:
+    """The receiving end of one link in one direction: micro-batches arrive in the order in which they are used.
+
+    As many buffers as ``window`` are posted ahead or in use; giving one back posts the next receive.
+    """
+
+    def __init__(self, comm: Any, source: int, tag: int, link: Link, window: int) -> None:
+        """``tag``: of micro-batch 0; that of micro-batch i is ``tag + i``."""
+        self._receive = comm.Irecv
+        self._source = source
+        self._tag = tag
+        self._free = [aligned(link.shape, link.dtype) for _ in range(window)]
+        self._to_post: deque[int] = deque()
+        self._posted: deque[tuple[int, np.ndarray, Any]] = deque()
+
+    def begin(self, order: Sequence[int]) -> None:
+        """Expect these micro-batches, in this order; post what there are buffers for."""
+        self._to_post.extend(order)
+        self._post()
+
+    def take(self, micro_batch: int) -> np.ndarray:
+        """Wait for the next micro-batch, which must be this one. Its buffer is the caller's until ``give_back``."""
+        expected, buffer, request = self._posted.popleft()
+        assert expected == micro_batch, (expected, micro_batch)
+        request.Wait()
+        return buffer
+
+    def give_back(self, buffer: np.ndarray) -> None:
+        """The buffer may be written to again."""
+        self._free.append(buffer)
+        self._post()
+
+    def _post(self) -> None:
+        while self._free and self._to_post:
+            micro_batch, buffer = self._to_post.popleft(), self._free.pop()
+            request = self._receive(as_bytes(buffer), self._source, self._tag + micro_batch)
+            self._posted.append((micro_batch, buffer, request))
+
+
+class Outbox:
+    """Sends that are under way; what they send is kept until they are through."""
+
+    def __init__(self) -> None:
+        self._requests: list[Any] = []
+        self._buffers: list[Array] = []
+
+    def send(self, comm: Any, array: Array, destination: int, tag: int) -> None:
+        """Start a send."""
+        view = as_bytes(array)
+        self._requests.append(comm.Isend(view, destination, tag))
+        self._buffers.append((array, view))
+
+    def progress(self) -> None:
+        """Let go of what has been sent by now."""
+        if self._requests:
+            self._requests[0].Testsome(self._requests)
+            left = [pair for pair in zip(self._requests, self._buffers, strict=True) if pair[0]]
+            self._requests = [request for request, _ in left]
+            self._buffers = [buffer for _, buffer in left]
+
+    def finish(self) -> None:
+        """Wait until all is sent."""
+        for request in self._requests:
+            request.Wait()
+        self._requests, self._buffers = [], []
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype, boundary: int = 64) -> np.ndarray:
+    """An empty array whose memory begins at a multiple of ``boundary``: frameworks take such without a copy."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + boundary, np.uint8)
+    skip = -memory.ctypes.data % boundary
+    return memory[skip : skip + size].view(dtype).reshape(shape)
+
+
+def as_bytes(array: Array) -> np.ndarray:
+    """The same memory as bytes: MPI has no names for some dtypes (bfloat16)."""
+    return np.asarray(array).reshape(-1).view(np.uint8)
+
+
+class Exchange:
+    """All messages of one rank's stages."""
+
+    def __init__(
+        self,
+        links: Sequence[Link],
+        actions: tuple[Action, ...],
+        partition: int,
+        partitions: int,
+        forward: Sequence[Any],
+        backward: Sequence[Any],
+    ) -> None:
+        """``actions``: this partition's, of a training step. ``forward``, ``backward``: a communicator per pipeline."""
+        self._partition = partition
+        self._partitions = partitions
+        self._comms = {"forward": forward, "backward": backward}
+        self._micro_batches = 1 + max((action.micro_batch for action in actions), default=0)
+        self._orders: dict[tuple[str, int, int], list[int]] = {}
+        for action in actions:
+            self._orders.setdefault((action.kind, action.stage, action.pipeline), []).append(action.micro_batch)
+        self._incoming: dict[int, list[Link]] = {}
+        self._outgoing: dict[int, list[Link]] = {}
+        for link in links:
+            self._outgoing.setdefault(link.producer, []).append(link)
+            self._incoming.setdefault(link.consumer, []).append(link)
+        self._inboxes: dict[tuple[str, int, int], Inbox] = {}  # direction, link, pipeline
+        self._outbox = Outbox()
+        self._local: dict[tuple[str, int, int], Array] = {}  # between stages of this rank: direction, link, micro-batch
+        self._held: dict[tuple[int, int, int], list[tuple[Inbox, np.ndarray]]] = {}  # stage, pipeline, micro-batch
+        self.waited: list[tuple[float, float, Action]] = []  # when an action waited for its tensors
+        for (stage, pipeline), most in most_in_flight(actions).items():
+            window = min(most + 1, len(self._orders["forward", stage, pipeline]))
+            self._make_inboxes(stage, pipeline, window)
+
+    def _make_inboxes(self, stage: int, pipeline: int, window: int) -> None:
+        """Of the tensors that a stage needs and of the gradients that come back to it."""
+        for direction, links in (("forward", self._incoming), ("backward", self._outgoing)):
+            for link in links.get(stage, ()):
+                other = link.producer if direction == "forward" else link.consumer
+                source = owner(other, pipeline, self._partitions)
+                if source != self._partition and (direction == "forward" or link.differentiable):
+                    tag = link.number * self._micro_batches
+                    comm = self._comms[direction][pipeline]
+                    # A gradient's buffer is free again when it has been used once: one in use, one on its way.
+                    depth = window if direction == "forward" else min(2, window)
+                    self._inboxes[direction, link.number, pipeline] = Inbox(comm, source, tag, link, depth)
+
+    def begin(self, *, training: bool) -> None:
+        """Post the first receives of a step."""
+        self.waited.clear()
+        for (kind, stage, pipeline), order in self._orders.items():
+            if kind == "forward" or training:
+                for link in (self._incoming if kind == "forward" else self._outgoing).get(stage, ()):
+                    if inbox := self._inboxes.get((kind, link.number, pipeline)):
+                        inbox.begin(order)
+
+    def tensors(self, action: Action) -> dict[int, Array]:
+        """Wait for what a forward pass needs from other stages: tensor -> array.
+
+        The arrays are the caller's until ``release(action)``.
+        """
+        begin = time.perf_counter()
+        found = {}
+        for link in self._incoming.get(action.stage, ()):
+            inbox = self._inboxes.get(("forward", link.number, action.pipeline))
+            if inbox is None:
+                found[link.tensor] = self._local.pop(("forward", link.number, action.micro_batch))
+            else:
+                found[link.tensor] = inbox.take(action.micro_batch)
+                self._held.setdefault(_key(action), []).append((inbox, found[link.tensor]))
+        self.waited.append((begin, time.perf_counter(), action))
+        return found
+
+    def release(self, action: Action) -> None:
+        """Nobody looks any more at what this action's stage received for its micro-batch, tensors and gradients."""
+        for inbox, buffer in self._held.pop(_key(action), ()):
+            inbox.give_back(buffer)
+
+    def send_tensors(self, action: Action, tensors: Mapping[int, Array]) -> None:
+        """Start sending what a forward pass made to the stages that need it."""
+        self._send("forward", action, tensors, self._outgoing.get(action.stage, ()))
+
+    def gradients(self, action: Action) -> dict[int, list[Array]]:
+        """Wait for what a backward pass needs: tensor -> the gradients that its consumers sent, in their order.
+
+        The arrays are the caller's until ``release(action)``.
+        """
+        begin = time.perf_counter()
+        found: dict[int, list[Array]] = {}
+        for link in self._outgoing.get(action.stage, ()):  # in order of tensor, then consumer
+            if not link.differentiable:
+                continue
+            inbox = self._inboxes.get(("backward", link.number, action.pipeline))
+            if inbox is None:
+                array = self._local.pop(("backward", link.number, action.micro_batch))
+            else:
+                array = inbox.take(action.micro_batch)
+                self._held.setdefault(_key(action), []).append((inbox, array))
+            found.setdefault(link.tensor, []).append(array)
+        self.waited.append((begin, time.perf_counter(), action))
+        return found
+
+    def send_gradients(self, action: Action, gradients: Mapping[int, Array]) -> None:
+        """Start sending the gradients of received tensors back to where they were made."""
+        links = [link for link in self._incoming.get(action.stage, ()) if link.differentiable]
+        self._send("backward", action, gradients, links)
+
+    def _send(self, direction: str, action: Action, arrays: Mapping[int, Array], links: Sequence[Link]) -> None:
+        comm = self._comms[direction][action.pipeline]
+        for link in links:
+            other = link.consumer if direction == "forward" else link.producer
+            destination = owner(other, action.pipeline, self._partitions)
+            if destination == self._partition:
+                self._local[direction, link.number, action.micro_batch] = arrays[link.tensor]
+            else:
+                tag = link.number * self._micro_batches + action.micro_batch
+                self._outbox.send(comm, arrays[link.tensor], destination, tag)
+
+    def progress(self) -> None:
+        """Complete in passing what can be completed."""
+        self._outbox.progress()
+
+    def finish(self) -> None:
+        """Wait until everything has been sent."""
+        self._outbox.finish()
+
+
+def _key(action: Action) -> tuple[int, int, int]:
+    return action.stage, action.pipeline, action.micro_batch

@@ -1,0 +1,1 @@
+"""Which partition computes what, what that costs, and the plan that says so."""

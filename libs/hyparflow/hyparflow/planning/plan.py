@@ -1,0 +1,121 @@
+"""The plan: an object that can be printed, drawn, saved and handed to the ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hyparflow.errors import PlanError
+from hyparflow.planning.stages import Stage, crossings
+from hyparflow.schedules.actions import Schedule, owner, pipelines, schedule
+
+SCHEMA = "hyparflow.plan/1"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a step is expected to take; the tuples have one value per partition."""
+
+    step_seconds: float
+    busy_seconds: tuple[float, ...]
+    peak_bytes: tuple[int, ...]
+
+    @property
+    def bubble(self) -> tuple[float, ...]:
+        """The share of the step in which a partition waits."""
+        return tuple(1 - busy / self.step_seconds if self.step_seconds else 0.0 for busy in self.busy_seconds)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who computes what, and when. World rank = replica * partitions + partition."""
+
+    model: str
+    fingerprint: str
+    partitions: int
+    replicas: int
+    chunks: int
+    schedule: str
+    micro_batches: int
+    micro_batch_size: int
+    stages: tuple[Stage, ...]
+    prediction: Prediction
+    tensors: Mapping[int, tuple[str, int]] = field(default_factory=dict)  # those that cross: name, bytes per sample
+
+    @property
+    def actions(self) -> Schedule:
+        """The compute actions of each partition."""
+        return schedule(self.schedule, self.partitions, self.micro_batches, self.chunks)
+
+    @property
+    def pipelines(self) -> int:
+        """Copies of the model per replica: 2 under GEMS, else 1."""
+        return pipelines(self.schedule)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a step, over all replicas."""
+        return self.replicas * self.micro_batches * self.micro_batch_size
+
+    @property
+    def ranks(self) -> int:
+        """The size of the world that it runs in."""
+        return self.partitions * self.replicas
+
+    @property
+    def crossings(self) -> tuple[tuple[int, int], ...]:
+        """The pairs (producing stage, consuming stage) between which tensors go."""
+        return crossings(self.stages)
+
+    def owner(self, stage: int, pipeline: int = 0) -> int:
+        """The partition on which a stage lives."""
+        return owner(stage, pipeline, self.partitions)
+
+    def stages_on(self, partition: int, pipeline: int = 0) -> tuple[Stage, ...]:
+        """The stages of a partition, in order."""
+        return tuple(stage for stage in self.stages if self.owner(stage.index, pipeline) == partition)
+
+    def to_json(self) -> str:
+        """One JSON document, from which `from_json` makes an equal plan."""
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan of a document of `to_json`.
+
+        :raises PlanError: if it is none.
+        """
+        try:
+            document = json.loads(text)
+            if document.pop("schema") != SCHEMA:
+                raise PlanError(f"this is not a document of the schema {SCHEMA}")
+            stages = tuple(Stage(**_stage(stage)) for stage in document.pop("stages"))
+            prediction = Prediction(**{name: _tuple(value) for name, value in document.pop("prediction").items()})
+            tensors = {int(index): (name, size) for index, (name, size) in document.pop("tensors").items()}
+            return cls(**document, stages=stages, prediction=prediction, tensors=tensors)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PlanError(f"the document is not a plan: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the document to a file."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """The plan in a file.
+
+        :raises PlanError: if it holds none.
+        """
+        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _stage(document: dict[str, Any]) -> dict[str, Any]:
+    sends = {int(tensor): tuple(stages) for tensor, stages in document.pop("sends").items()}
+    return {"sends": sends, **{name: _tuple(value) for name, value in document.items()}}

@@ -1,0 +1,1 @@
+"""Step times at scales that cannot be run: stages, network, stragglers. Imports neither Keras nor TensorFlow."""
