@@ -10,7 +10,7 @@ import numpy as np
 
 from hyparflow.backends import Buffer, Place, ProgramOptions, Slot, Target
 from hyparflow.engine.batches import Batch, Options, Reads, StepResult
-from hyparflow.engine.gradients import Sums
+from hyparflow.engine.gradients import Ownership, Sums
 from hyparflow.engine.links import links_of
 from hyparflow.engine.messages import Exchange
 from hyparflow.engine.runner import Feed, Findings, Runner, Span
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import keras
     from mpi4py import MPI
 
-    from hyparflow.graph.types import Graph
     from hyparflow.planning.plan import Plan
 
 __all__ = ["Batch", "Engine", "Options", "Reads", "Span", "StepResult"]
@@ -67,17 +66,14 @@ class Engine:
         )
         self._runner = Runner(self.programs, exchange, actions[partition])
         self._exchange = exchange
-        users = _users(self.graph, plan)
-        owners = {s.index: tuple({plan.owner(s.index, k) for k in range(plan.pipelines)}) for s in plan.stages}
-        common = {"users": users, "owners": owners, "schedule": actions}
+        ownership = Ownership.of(self.graph, plan)
         alike = self.options.batch_norm != "replica"
-        self._sums = Sums(self.world, self.programs, lambda p: p.gradients(), all_replicas=True, **common)
-        self._statistics = Sums(self.world, self.programs, lambda p: p.statistics(), all_replicas=alike, **common)
+        self._sums = Sums(self.world, self.programs, lambda p: p.gradients(), ownership, all_replicas=True)
+        self._statistics = Sums(self.world, self.programs, lambda p: p.statistics(), ownership, all_replicas=alike)
         # A variable that several of this rank's stages use has its sum on the first of them.
         self._home = {name: stage for stage in sorted(self.programs, reverse=True) for name in self._names(stage)}
         trainable = {name: self.programs[stage].variables[name] for name, stage in sorted(self._home.items())}
-        first = {name: min(owner for stage in stages for owner in owners[stage]) for name, stages in users.items()}
-        counted = [name for name in trainable if first[name] == partition]
+        counted = [name for name in trainable if ownership.first(name) == partition]
         self._update = Update(model.optimizer, trainable, counted, self.world.replica)
         self.step = 0
 
@@ -201,12 +197,3 @@ class Engine:
 
 def _rows(array: Any, micro_batch: int, size: int) -> Any:
     return None if array is None else array[micro_batch * size : (micro_batch + 1) * size]
-
-
-def _users(graph: Graph, plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Variable -> the stages that use it, in order."""
-    users: dict[str, tuple[int, ...]] = {}
-    for stage in plan.stages:
-        for name in {name for node in stage.nodes for name in graph.nodes[node].variables}:
-            users[name] = (*users.get(name, ()), stage.index)
-    return users
