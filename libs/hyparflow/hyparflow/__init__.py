@@ -15,10 +15,13 @@ _NAMES = {
     "CheckpointError": "hyparflow.errors",
     "DataError": "hyparflow.errors",
     "HyparflowError": "hyparflow.errors",
+    "Plan": "hyparflow.planning.plan",
     "PlanError": "hyparflow.errors",
     "UnsupportedModel": "hyparflow.errors",
     "deferred": "hyparflow.graph.initialise",
     "graph_of": "hyparflow.graph.from_keras",
+    "plan": "hyparflow.planning.planner",
+    "refine": "hyparflow.planning.planner",
 }
 
 __all__ = sorted(_NAMES)  # noqa: PLE0605
