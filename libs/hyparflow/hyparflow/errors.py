@@ -29,3 +29,7 @@ class DataError(HyparflowError):
 
 class CheckpointError(HyparflowError):
     """A checkpoint that is missing, incomplete, or of another model."""
+
+
+class RequestError(HyparflowError):
+    """What was asked for cannot be done: a model that is not compiled, a callback that cannot work, a wrong number."""

@@ -1,0 +1,241 @@
+"""Sources of data: every rank reads the same global batches in the same order, and takes its replica's share.
+
+A *pass* goes once through the data. A global batch is what one optimizer update sees; replica k of r takes the k-th of
+r equal, contiguous shares of it, so that the global micro-batches are in the order that one process would have.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hyparflow.errors import DataError
+from hyparflow.training.layout import Array, Layout, Samples, class_weights
+
+
+@dataclass(frozen=True)
+class GlobalBatch:
+    """A batch that is not taken out of its arrays yet: ``samples`` in the order of ``order`` (None: as they are)."""
+
+    samples: Samples
+    order: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.samples) if self.order is None else len(self.order)
+
+    def take(self, array: Array, rows: slice | Array) -> Array:
+        """Some of the batch's rows of one of its arrays."""
+        return array[rows if self.order is None else self.order[rows]]
+
+    def digest(self) -> int:
+        """A number that differs (nearly always) where any byte of the batch differs."""
+        return self.samples.rows(slice(None) if self.order is None else self.order).digest()
+
+
+class Source(Protocol):
+    """Global batches, the same on every rank."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch; the last one of a pass may have fewer."""
+
+    @property
+    def batches(self) -> int | None:
+        """Batches of a pass, the last smaller one included; None where it is not known before, or there is no end."""
+
+    def begin(self, number: int, first: int) -> Iterator[GlobalBatch]:
+        """Pass ``number``, from its batch ``first`` on. Passes are asked for in ascending order."""
+
+
+class Arrays:
+    """NumPy arrays, cut into batches; shuffled anew in each pass, from a seed."""
+
+    def __init__(self, samples: Samples, batch_size: int, shuffle: bool, seed: int) -> None:
+        self.samples = samples
+        self.batch_size = batch_size
+        self._shuffle = shuffle
+        self._seed = seed
+
+    @property
+    def batches(self) -> int | None:
+        """Batches of a pass, a last smaller one included."""
+        return -(-len(self.samples) // self.batch_size)
+
+    def begin(self, number: int, first: int) -> Iterator[GlobalBatch]:
+        """The order depends on the seed and the number of the pass alone: any rank, any partitioning, any restart."""
+        count = len(self.samples)
+        order = np.random.default_rng((self._seed, number)).permutation(count) if self._shuffle else None
+        for begin in range(first * self.batch_size, count, self.batch_size):
+            end = min(begin + self.batch_size, count)
+            if order is None:
+                yield GlobalBatch(self.samples.rows(slice(begin, end)))
+            else:
+                yield GlobalBatch(self.samples, order[begin:end])
+
+
+class Batched:
+    """Data that comes in batches: a tf.data.Dataset, or a generator."""
+
+    def __init__(self, iterate: Callable[[], Iterator[Any]], read: Callable[[Any], Samples], count: int | None) -> None:
+        """``iterate``: begins a pass; ``read``: the samples of one element; ``count``: elements of a pass, if known."""
+        self._iterate = iterate
+        self._read = read
+        self.batches = count
+        self._begun = 0
+        # The first pass is begun at once, to see the size of a batch: a dataset that shuffles anew in each pass
+        # would give another order to a second "first" pass.
+        self._first = iterate()
+        try:
+            self._peeked = read(next(self._first))
+        except StopIteration:
+            raise DataError("the data hold no batch") from None
+        self.batch_size = len(self._peeked)
+
+    def begin(self, number: int, first: int) -> Iterator[GlobalBatch]:
+        """Earlier batches are read and passed over; earlier passes are begun, which is what moves their seeds on."""
+        passed: Iterator[Any] = iter(())
+        while self._begun <= number:
+            passed = self._next_pass()
+        for samples in itertools.islice(passed, first, None):
+            yield GlobalBatch(samples)
+
+    def _next_pass(self) -> Iterator[Samples]:
+        self._begun += 1
+        if self._begun == 1:
+            return itertools.chain((self._peeked,), map(self._read, self._first))
+        elements = self._iterate()
+        peeked = list(itertools.islice(elements, 1))  # an iterator of tf.data draws its seeds with the first element
+        return map(self._read, itertools.chain(peeked, elements))
+
+
+class Indexed:
+    """A keras.utils.PyDataset: its batches are asked for by index, in a seeded order where they shall be shuffled.
+
+    Where it has ``workers`` > 1, as many threads read ahead, ``max_queue_size`` batches at most.
+    ``use_multiprocessing`` reads with threads too: a process that has initialised MPI cannot fork safely.
+    """
+
+    def __init__(self, dataset: Any, read: Callable[[Any], Samples], shuffle: bool, seed: int) -> None:
+        self._dataset = dataset
+        self._read = read
+        self._shuffle = shuffle
+        self._seed = seed
+        if self.batches == 0:
+            raise DataError("the data hold no batch")
+        self.batch_size = len(read(dataset[0]))
+
+    @property
+    def batches(self) -> int | None:
+        """None where the dataset has no end."""
+        found = self._dataset.num_batches
+        return None if found is None else int(found)
+
+    def begin(self, number: int, first: int) -> Iterator[GlobalBatch]:
+        """The order of the batches depends on the seed and the number of the pass alone."""
+        self._dataset.on_epoch_begin()
+        count = self.batches
+        indices: Iterator[int] = itertools.count(first)
+        if count is not None:
+            order = np.arange(count)
+            if self._shuffle:
+                order = np.random.default_rng((self._seed, number)).permutation(count)
+            indices = map(int, order[first:])
+        for element in self._elements(indices):
+            yield GlobalBatch(self._read(element))
+        self._dataset.on_epoch_end()
+
+    def _elements(self, indices: Iterator[int]) -> Iterator[Any]:
+        if self._dataset.workers <= 1:
+            yield from map(self._dataset.__getitem__, indices)
+            return
+        from concurrent.futures import Future, ThreadPoolExecutor
+
+        ahead: deque[Future[Any]] = deque()
+        with ThreadPoolExecutor(self._dataset.workers) as pool:
+            for index in itertools.islice(indices, max(1, self._dataset.max_queue_size)):
+                ahead.append(pool.submit(self._dataset.__getitem__, index))
+            while ahead:
+                element = ahead.popleft().result()
+                ahead.extend(pool.submit(self._dataset.__getitem__, index) for index in itertools.islice(indices, 1))
+                yield element
+
+
+def source(
+    layout: Layout,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    *,
+    batch_size: int | None = None,
+    shuffle: bool = False,
+    class_weight: Mapping[int, float] | None = None,
+    seed: int = 0,
+) -> Source:
+    """The source of what ``fit``, ``evaluate`` or ``predict`` was given, in Keras' words.
+
+    :raises DataError: if the data do not fit the model, or arguments do not fit the kind of data.
+    """
+    from keras.utils import PyDataset
+
+    def weighted(samples: Samples) -> Samples:
+        return class_weights(samples, class_weight) if class_weight else samples
+
+    def read(element: Any) -> Samples:
+        return weighted(layout.samples(*unpacked(element)))
+
+    batched = isinstance(x, PyDataset) or _is_dataset(x) or isinstance(x, Iterator)
+    if batched:
+        for name, value in (("y", y), ("sample_weight", sample_weight), ("batch_size", batch_size)):
+            if value is not None:
+                raise DataError(f"{name} comes with the data where x is a {type(x).__name__}, and was given besides")
+    if isinstance(x, PyDataset):
+        return Indexed(x, read, shuffle, seed)
+    if _is_dataset(x):
+        count = int(x.cardinality())
+        return Batched(lambda: iter(x), read, count if count >= 0 else None)
+    if isinstance(x, Iterator):
+        return Batched(lambda: x, read, None)
+    samples = weighted(layout.samples(x, y, sample_weight))
+    size = 32 if batch_size is None else batch_size
+    if size < 1:
+        raise DataError(f"batch_size must be at least 1, not {size}")
+    if not len(samples):
+        raise DataError("the data hold no sample")
+    return Arrays(samples, size, shuffle, seed)
+
+
+def unpacked(element: Any) -> tuple[Any, ...]:
+    """x, or (x,), (x, y), (x, y, sample_weight): as datasets give them."""
+    if isinstance(element, list):
+        element = tuple(element)
+    if not isinstance(element, tuple):
+        return (element,)
+    if not 1 <= len(element) <= 3:
+        raise DataError(f"a batch is x, (x, y) or (x, y, sample_weight), and this one has {len(element)} parts")
+    return element
+
+
+def split(layout: Layout, x: Any, y: Any, sample_weight: Any, fraction: float) -> tuple[Samples, Samples]:
+    """The samples to train with, and the last ``fraction`` of them to validate with, before any shuffling.
+
+    :raises DataError: if one of the two would be empty.
+    """
+    samples = layout.samples(x, y, sample_weight)
+    at = int(len(samples) * (1.0 - fraction))
+    if not 0 < at < len(samples):
+        raise DataError(
+            f"validation_split={fraction} of {len(samples)} samples leaves none to train or to validate with"
+        )
+    return samples.rows(slice(0, at)), samples.rows(slice(at, None))
+
+
+def _is_dataset(x: Any) -> bool:
+    import sys
+
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and isinstance(x, tensorflow.data.Dataset)
