@@ -55,9 +55,7 @@ class _Under:
 class Saver:
     """Makes the checkpoints of a training. All ranks call the same methods in the same order."""
 
-    def __init__(
-        self, root: Path, comm: Any, keys: Sequence[Key], about: Mapping[str, Any], keep: int | None
-    ) -> None:
+    def __init__(self, root: Path, comm: Any, keys: Sequence[Key], about: Mapping[str, Any], keep: int | None) -> None:
         """``keys``: what this rank writes; ``about``: the manifest's fingerprint, partitions and replicas."""
         self.root = root
         self._comm = comm.Dup()

@@ -58,6 +58,8 @@ def check_world(size: int, partitions: int, replicas: int) -> None:
     number = next((os.environ[name] for name in _LAUNCHERS_RANK if name in os.environ), "0")
     text = f"{partitions} partitions x {replicas} replicas need {needed} ranks, and this world has {size}"
     raise agreed(
-        WorldError(f"{text}: start it with `mpiexec -n {needed} python ...`, of the MPI library that mpi4py is built on"),
+        WorldError(
+            f"{text}: start it with `mpiexec -n {needed} python ...`, of the MPI library that mpi4py is built on"
+        ),
         rank=0 if size > 1 or number == "0" else -1,
     )
