@@ -32,8 +32,9 @@ class Progress:
     """How far a training had come.
 
     ``step``: updates done. ``epoch``: the current one, ``done``: its steps that are done. ``number``, ``batch``: the
-    next batch of the data (pass and batch of the pass). ``totals``: the metrics' states so far in this epoch.
-    ``history``: the epochs that ended. ``callbacks``: what they remember. ``seed``: of the data and the layers.
+    next batch of the data (pass and batch of the pass), in batches of ``batch_size`` samples, of which each is
+    ``micro_batches`` over all replicas; ``seed``: of the order of the data. ``totals``: the metrics' states so far in
+    this epoch. ``history``, ``epochs``: those that ended. ``callbacks``: what they remember.
     """
 
     step: int
@@ -41,6 +42,8 @@ class Progress:
     done: int
     number: int
     batch: int
+    batch_size: int
+    micro_batches: int
     seed: int
     totals: tuple[float, ...] = ()
     history: Mapping[str, list[float]] = field(default_factory=dict)

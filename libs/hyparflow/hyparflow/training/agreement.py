@@ -21,7 +21,7 @@ def together(comm: Any, action: Callable[[], T]) -> T:
     Such an error has ``agreed_on``: the rank that says it, where nobody catches it. Errors of other kinds than
     HyparflowError become one on the other ranks.
     """
-    result: Any = None
+    result: T
     error: Exception | None = None
     try:
         result = action()
@@ -31,7 +31,7 @@ def together(comm: Any, action: Callable[[], T]) -> T:
     every = comm.allgather(None if error is None else (type(error).__name__, str(error), known))
     first = next((rank for rank, found in enumerate(every) if found is not None), None)
     if first is None:
-        return result  # type: ignore[no-any-return]
+        return result
     if error is None or comm.rank != first:
         name, text, known = every[first]
         error = getattr(errors, name)(text) if known else HyparflowError(f"{name}: {text}")

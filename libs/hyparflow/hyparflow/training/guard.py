@@ -98,12 +98,11 @@ class Guard:
 
     def _watch(self) -> None:
         selector = selectors.DefaultSelector()
-        for connection in self._peers:
-            selector.register(connection, selectors.EVENT_READ)
+        for peer in self._peers:
+            selector.register(peer, selectors.EVENT_READ)
         while selector.get_map():
             for key, _ in selector.select():
-                connection = key.fileobj
-                assert isinstance(connection, socket.socket)
+                connection: Any = key.fileobj
                 try:
                     word = connection.recv(1)
                 except OSError:

@@ -140,22 +140,22 @@ class Meter:
             self._update(output, micro_batches, batch, valid)
         self._steps += 1
 
-    def agree(self, stop: bool = False) -> tuple[dict[str, float], bool]:
-        """The results over all ranks and samples so far, equal on all; and whether any rank asks to ``stop``."""
+    def agree(self) -> dict[str, Any]:
+        """The results over all ranks and samples so far, equal on all."""
         states = [np.array(each, dtype=np.float64).reshape(-1) for each in self._summed_state]
         if self._shows_totals:
             states = [np.zeros_like(each) for each in states]
-        own = np.concatenate([[float(stop)], self._own, *states])
+        own = np.concatenate([self._own, *states])
         total = np.empty_like(own)
         # Reduced on one rank and then told to all: an allreduce may round differently on different ranks.
         self._comm.Reduce(own, total, root=0)
         self._comm.Bcast(total, root=0)
-        self._sums += total[1:]
+        self._sums += total
         self._own[:] = 0.0
         if self._gathered_state:
             self._update_gathered()
         self._show()
-        return {name: float(value) for name, value in self._model.get_metrics_result().items()}, bool(total[0])
+        return {name: _plain(value) for name, value in self._model.get_metrics_result().items()}
 
     def _loss(self, loss: Any, value: float, result: StepResult, batch: Batch, micro_batch: int, valid: int) -> float:
         """The sum over the real samples of a micro-batch, of which ``value`` is the mean over all."""
@@ -270,6 +270,12 @@ def _unpacked(flat: Array, variables: Sequence[Any]) -> list[Array]:
         found.append(flat[at : at + count].reshape(variable.shape))
         at += count
     return found
+
+
+def _plain(value: Any) -> Any:
+    """A float, or an array where a metric has several results (one per class)."""
+    array = np.asarray(value)
+    return array if array.ndim else float(array)
 
 
 def _joined(arrays: Sequence[Any]) -> Any:
