@@ -15,6 +15,7 @@ _NAMES = {
     "CheckpointError": "hyparflow.errors",
     "DataError": "hyparflow.errors",
     "HyparflowError": "hyparflow.errors",
+    "Plan": "hyparflow.planning.plan",
     "PlanError": "hyparflow.errors",
     "RequestError": "hyparflow.errors",
     "Strategy": "hyparflow.training.strategy",
@@ -24,6 +25,8 @@ _NAMES = {
     "fit": "hyparflow.training.strategy",
     "graph_of": "hyparflow.graph.from_keras",
     "load_into": "hyparflow.checkpoints.export",
+    "plan": "hyparflow.planning.planner",
+    "refine": "hyparflow.planning.planner",
 }
 
 __all__ = sorted(_NAMES)  # noqa: PLE0605

@@ -98,7 +98,7 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write a document beside its place, and rename it into it."""
     partial = path.with_name(path.name + ".part")
     with partial.open("w", encoding="utf-8") as file:
-        json.dump(document, file)
+        json.dump(document, file, default=_listed)
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
@@ -127,6 +127,11 @@ def read(directory: Path, shard: Shard, entries: Iterable[Entry]) -> Iterable[tu
             file.seek(entry.offset)
             data = np.frombuffer(file.read(entry.size), dtype=np.uint8)
             yield entry, data.view(_numpy(entry.dtype)).reshape(entry.shape)
+
+
+def _listed(value: Any) -> Any:
+    """NumPy's numbers and arrays (metrics with several results) as JSON has them."""
+    return value.tolist()
 
 
 def _numpy(dtype: str) -> Any:
