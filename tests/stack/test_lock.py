@@ -114,7 +114,7 @@ def test_a_lock_in_another_encoding_is_invalid_input(tmp_path: Path) -> None:
         read(file)
 
 
-@pytest.mark.parametrize("name", ["mpi", "openmpi", "pytorch", "tensorflow"])
+@pytest.mark.parametrize("name", ["hyparflow", "hyparflow-openmpi", "mpi", "openmpi", "pytorch", "tensorflow"])
 def test_shipped_locks_fit_the_shipped_recipes(name: str) -> None:
     target = replace(TARGET, glibc=(2, 28))
     choice = choose(load_stack(name), target, [SHIPPED])
