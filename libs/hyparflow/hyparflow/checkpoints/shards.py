@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from hyparflow.errors import CheckpointError
 
 SCHEMA = "hyparflow.shard/1"

@@ -72,7 +72,9 @@ def check(callbacks: Sequence[Any]) -> None:
         if name in _REFUSED:
             raise RequestError(f"{name} cannot be used here: {_REFUSED[name]}")
         if name == "TensorBoard" and (callback.histogram_freq or callback.embeddings_freq):
-            raise RequestError("TensorBoard's histogram_freq and embeddings_freq need all weights on one rank: leave out")
+            raise RequestError(
+                "TensorBoard's histogram_freq and embeddings_freq need all weights on one rank: leave out"
+            )
         if name == "ModelCheckpoint" and "{" in str(Path(callback.filepath).parent):
             raise RequestError(f"ModelCheckpoint: no {{...}} in the directory, only in the name: {callback.filepath}")
 

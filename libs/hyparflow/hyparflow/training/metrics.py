@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from hyparflow.engine.engine import Batch, StepResult
 from hyparflow.errors import DataError, UnsupportedModel
 from hyparflow.training.layout import Array, Samples

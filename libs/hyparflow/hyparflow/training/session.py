@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
-
 from hyparflow.checkpoints.directory import Checkpoint
-from hyparflow.checkpoints.export import save_whole
+from hyparflow.checkpoints.export import check_model, save_whole
 from hyparflow.checkpoints.naming import of_optimizer
 from hyparflow.checkpoints.restoring import restore
 from hyparflow.checkpoints.saving import Key, shares
 from hyparflow.engine.engine import Engine, Options
-from hyparflow.errors import RequestError
+from hyparflow.errors import CheckpointError, RequestError
 from hyparflow.training.agreement import agreed, together
 from hyparflow.training.feed import Share
 
 if TYPE_CHECKING:
     import keras
-
     from hyparflow.planning.plan import Plan
 
 
@@ -57,8 +55,18 @@ class Session:
             )
         return replace(self.plan, micro_batch_size=batch_size // shares)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Take over the state of a checkpoint; not collective."""
+    def restore(self, checkpoint: Checkpoint, batch_size: int, seed: int) -> None:
+        """Take over the state of a checkpoint, to go on with the same data; not collective.
+
+        :raises CheckpointError: if it is another model's, or its data position would mean other data.
+        """
+        check_model(checkpoint, self.plan.fingerprint)
+        begun = checkpoint.progress
+        if (begun.batch_size, begun.seed) != (batch_size, seed):
+            raise CheckpointError(
+                f"{checkpoint.directory} was made with batches of {begun.batch_size} and seed {begun.seed}: "
+                f"to go on in the midst of the data takes the same, not {batch_size} and {seed}"
+            )
         restore(checkpoint, self.variables, self.seat.replica)
         self.engine.step = checkpoint.progress.step
 
