@@ -9,7 +9,6 @@ sum does not depend on which arrives first. Between two stages of one rank nothi
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +18,6 @@ import numpy as np
 from hyparflow.backends import Array
 from hyparflow.engine.links import Link, most_in_flight
 from hyparflow.schedules import Action, owner
-
 
 
 class Inbox:
@@ -109,6 +107,7 @@ class Exchange:
         self,
         links: Sequence[Link],
         actions: tuple[Action, ...],
+        *,
         partition: int,
         partitions: int,
         forward: Sequence[Any],
@@ -131,7 +130,6 @@ class Exchange:
         self._outbox = Outbox()
         self._local: dict[tuple[str, int, int], Array] = {}  # between stages of this rank: direction, link, micro-batch
         self._held: dict[tuple[int, int, int], list[tuple[Inbox, np.ndarray]]] = {}  # stage, pipeline, micro-batch
-        self.waited: list[tuple[float, float, Action]] = []  # when an action waited for its tensors
         for (stage, pipeline), most in most_in_flight(actions).items():
             window = min(most + 1, len(self._orders["forward", stage, pipeline]))
             self._make_inboxes(stage, pipeline, window)
@@ -151,7 +149,6 @@ class Exchange:
 
     def begin(self, *, training: bool) -> None:
         """Post the first receives of a step."""
-        self.waited.clear()
         for (kind, stage, pipeline), order in self._orders.items():
             if kind == "forward" or training:
                 for link in (self._incoming if kind == "forward" else self._outgoing).get(stage, ()):
@@ -163,7 +160,6 @@ class Exchange:
 
         The arrays are the caller's until ``release(action)``.
         """
-        begin = time.perf_counter()
         found = {}
         for link in self._incoming.get(action.stage, ()):
             inbox = self._inboxes.get(("forward", link.number, action.pipeline))
@@ -172,7 +168,6 @@ class Exchange:
             else:
                 found[link.tensor] = inbox.take(action.micro_batch)
                 self._held.setdefault(_key(action), []).append((inbox, found[link.tensor]))
-        self.waited.append((begin, time.perf_counter(), action))
         return found
 
     def release(self, action: Action) -> None:
@@ -189,7 +184,6 @@ class Exchange:
 
         The arrays are the caller's until ``release(action)``.
         """
-        begin = time.perf_counter()
         found: dict[int, list[Array]] = {}
         for link in self._outgoing.get(action.stage, ()):  # in order of tensor, then consumer
             if not link.differentiable:
@@ -201,7 +195,6 @@ class Exchange:
                 array = inbox.take(action.micro_batch)
                 self._held.setdefault(_key(action), []).append((inbox, array))
             found.setdefault(link.tensor, []).append(array)
-        self.waited.append((begin, time.perf_counter(), action))
         return found
 
     def send_gradients(self, action: Action, gradients: Mapping[int, Array]) -> None:

@@ -1,0 +1,291 @@
+"""A Keras model as a graph of calls: nested models opened, shared layers called several times, masks as tensors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hyparflow.errors import UnsupportedModel
+from hyparflow.graph.types import Graph, Node, Tensor
+
+
+@dataclass(frozen=True)
+class Call:
+    """How to run a node: the Keras operation and the arguments that it was called with.
+
+    ``arguments``: Keras' own, filled in with ``fill_in({id(KerasTensor): value})``. ``inputs``: id(KerasTensor) ->
+    tensor of the graph. ``input_masks``: tensor -> the tensor that is its mask. ``output_masks``: for each plain output
+    of the operation its mask's tensor, or None.
+    """
+
+    operation: Any
+    arguments: Any
+    inputs: Mapping[int, int]
+    input_masks: Mapping[int, int]
+    output_masks: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """A graph, and for each of its nodes how to run it."""
+
+    graph: Graph
+    calls: tuple[Call, ...]
+
+
+def graph_of(model: Any) -> Graph:
+    """The graph of a Sequential, Functional or nested ``keras.Model``.
+
+    Raises:
+        UnsupportedModel: the model, or a layer of it, cannot be cut; the message names it and says why.
+    """
+    return calls_of(model).graph
+
+
+def variables_of(model: Any) -> dict[str, Any]:
+    """Name -> Keras variable, for all variables of a model, seed states included, in Keras' order.
+
+    The name is the variable's path; where nested models have variables of equal paths, the second gets ":1", and so on.
+    """
+    names: dict[str, Any] = {}
+    seen: dict[str, int] = {}
+    for variable in model.variables:
+        count = seen.get(variable.path, 0)
+        seen[variable.path] = count + 1
+        names[f"{variable.path}:{count}" if count else variable.path] = variable
+    return names
+
+
+def calls_of(model: Any) -> Calls:
+    """As ``graph_of``, together with what runs the nodes."""
+    functional = _functional(model)
+    if functional is None:
+        raise UnsupportedModel(_why_no_graph(model))
+    _refuse_own_training(model)
+    walk = _Walk({id(variable): name for name, variable in variables_of(model).items()})
+    inputs = tuple(walk.tensor(symbol, symbol.name, None) for symbol in functional.inputs)
+    values = dict(zip(map(id, functional.inputs), inputs, strict=True))
+    walk.run(functional, values, "")
+    outputs = tuple(values[id(symbol)] for symbol in functional.outputs)
+    graph = Graph(model.name, tuple(walk.nodes), walk.finished_tensors(), inputs, outputs, walk.fingerprint(outputs))
+    return Calls(graph, tuple(walk.calls))
+
+
+def _functional(model: Any) -> Any | None:
+    """The model as Keras' Functional where that is all that calling it does, else None."""
+    import keras
+    from keras.src.models.functional import Functional
+
+    if isinstance(model, keras.Sequential) and type(model).call is keras.Sequential.call:
+        return model._functional
+    if isinstance(model, Functional) and type(model).call is Functional.call:
+        return model
+    return None
+
+
+def _why_no_graph(model: Any) -> str:
+    import keras
+
+    if isinstance(model, keras.Sequential) and type(model).call is keras.Sequential.call:
+        return f"Sequential model '{model.name}' is not built: begin it with keras.Input(shape), or build() it first"
+    return (
+        f"model '{model.name}' ({type(model).__name__}) has a call() of its own, so the graph in it cannot be seen: "
+        "make it functional, keras.Model(inputs, outputs); a subclassed *layer* or model inside it is fine, as one node"
+    )
+
+
+def _refuse_own_training(model: Any) -> None:
+    import keras
+
+    for name in ("train_step", "compute_loss"):
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise UnsupportedModel(
+                f"model '{model.name}' ({type(model).__name__}) overrides {name}(), which a cut model never calls: "
+                "say it with compile(loss=...), add_loss() in a layer, or regularizers"
+            )
+
+
+@dataclass
+class _Walk:
+    """Collects nodes and tensors in the order in which Keras runs them."""
+
+    variable_names: Mapping[int, str]
+    nodes: list[Node] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    tensors: list[tuple[str, tuple[int, ...], str, int | None]] = field(default_factory=list)
+    masks: dict[int, int] = field(default_factory=dict)
+    times_called: dict[str, int] = field(default_factory=dict)
+    paths: dict[int, str] = field(default_factory=dict)
+    layers: dict[int, _Layer] = field(default_factory=dict)
+
+    def run(self, functional: Any, values: dict[int, int], prefix: str) -> None:
+        """Walk a Functional; ``values`` (id(KerasTensor) -> tensor) has its inputs, and gets all its others."""
+        for depth in sorted(functional._nodes_by_depth, reverse=True):
+            for node in functional._nodes_by_depth[depth]:
+                if node.is_input or id(node.outputs[0]) in values:
+                    continue
+                nested = _functional(node.operation)
+                if nested is not None and self.can_open(nested, node, values):
+                    inner = {
+                        id(symbol): values[id(argument)]
+                        for symbol, argument in zip(nested.inputs, node.input_tensors, strict=True)
+                    }
+                    self.run(nested, inner, f"{prefix}{node.operation.name}/")
+                    values.update(
+                        (id(outer), inner[id(symbol)])
+                        for outer, symbol in zip(node.outputs, nested.outputs, strict=True)
+                    )
+                else:
+                    self.call(node, values, prefix)
+
+    def can_open(self, nested: Any, node: Any, values: Mapping[int, int]) -> bool:
+        """Whether the call of a nested model is the same as the calls in it; otherwise it stays one node."""
+        tensors = [values[id(argument)] for argument in node.input_tensors]
+        return (
+            len(tensors) == len(nested.inputs)
+            and not any(tensor in self.masks for tensor in tensors)
+            and node.arguments.kwargs.get("mask") is None
+            and node.operation.activity_regularizer is None
+            and all(
+                (tuple(symbol.shape[1:]), symbol.dtype) == self.tensors[tensor][1:3]
+                for symbol, tensor in zip(nested.inputs, tensors, strict=True)
+            )
+        )
+
+    def call(self, keras_node: Any, values: dict[int, int], prefix: str) -> None:
+        """Add one call of an operation."""
+        operation = keras_node.operation
+        path = self.paths.setdefault(id(operation), prefix + operation.name)
+        count = self.times_called.get(path, 0)
+        self.times_called[path] = count + 1
+        name = f"{path}:{count}" if count else path
+        index = len(self.nodes)
+        inputs = {id(symbol): values[id(symbol)] for symbol in keras_node.input_tensors}
+        input_masks = {tensor: self.masks[tensor] for tensor in inputs.values() if tensor in self.masks}
+        outputs = []
+        for position, symbol in enumerate(keras_node.outputs):
+            outputs.append(self.tensor(symbol, f"{name}.{position}" if position else name, index))
+            values[id(symbol)] = outputs[-1]
+        output_masks = tuple(self.mask_of(symbol, values[id(symbol)], index) for symbol in keras_node.outputs)
+        layer = self.layer(operation)
+        every_input = tuple(dict.fromkeys([*inputs.values(), *input_masks.values()]))
+        every_output = (*outputs, *(mask for mask in output_masks if mask is not None))
+        shapes = ",".join(f"{self.tensors[tensor][1]}:{self.tensors[tensor][2]}" for tensor in every_input)
+        signature = f"{layer.configuration}({_plain_arguments(keras_node.arguments)})[{shapes}]"
+        self.nodes.append(
+            Node(
+                index=index,
+                name=name,
+                kind=type(operation).__name__,
+                layer=path,
+                inputs=every_input,
+                outputs=every_output,
+                variables=layer.variables,
+                parameters=layer.parameters,
+                signature=signature,
+            )
+        )
+        self.calls.append(Call(operation, keras_node.arguments, inputs, input_masks, output_masks))
+
+    def tensor(self, symbol: Any, name: str, producer: int | None) -> int:
+        """Add a tensor, and return its index."""
+        shape, dtype = tuple(symbol.shape[1:]), str(symbol.dtype)
+        if len(symbol.shape) == 0 or None in shape:
+            raise UnsupportedModel(
+                f"'{name}' has the shape {tuple(symbol.shape)}: only the batch axis may be open, "
+                "for messages between stages have a fixed size; give keras.Input its whole shape"
+            )
+        if dtype == "string":
+            raise UnsupportedModel(f"'{name}' has strings, which have no fixed size: preprocess them in the data")
+        # Only inputs say truly whether they are sparse: Keras calls the outcome of `x * 2.0` sparse too.
+        if producer is None and (symbol.sparse or symbol.ragged):
+            raise UnsupportedModel(f"input '{name}' is sparse or ragged: hyparflow handles dense tensors only")
+        self.tensors.append((name, shape, dtype, producer))
+        return len(self.tensors) - 1
+
+    def mask_of(self, symbol: Any, tensor: int, producer: int) -> int | None:
+        """Add the mask that Keras attaches to a tensor, where it attaches one, as a tensor of its own."""
+        mask = getattr(symbol, "_keras_mask", None)
+        if mask is None:
+            return None
+        self.masks[tensor] = self.tensor(mask, f"{self.tensors[tensor][0]}.mask", producer)
+        return self.masks[tensor]
+
+    def layer(self, operation: Any) -> _Layer:
+        """What all calls of an operation share."""
+        if id(operation) not in self.layers:
+            variables = getattr(operation, "variables", [])
+            trainable = getattr(operation, "trainable_variables", [])
+            first = {id(variable) for variable in trainable}
+            ordered = [*trainable, *(variable for variable in variables if id(variable) not in first)]
+            self.layers[id(operation)] = _Layer(
+                _configuration(operation),
+                tuple(self.variable_names[id(variable)] for variable in ordered),
+                sum(_elements(variable.shape) for variable in trainable),
+            )
+        return self.layers[id(operation)]
+
+    def finished_tensors(self) -> tuple[Tensor, ...]:
+        """All tensors, with their consumers."""
+        consumers: list[list[int]] = [[] for _ in self.tensors]
+        for node in self.nodes:
+            for tensor in node.inputs:
+                consumers[tensor].append(node.index)
+        return tuple(Tensor(index, *known, tuple(consumers[index])) for index, known in enumerate(self.tensors))
+
+    def fingerprint(self, outputs: tuple[int, ...]) -> str:
+        """A digest of names, signatures and wiring."""
+        digest = hashlib.sha256()
+        for node in self.nodes:
+            digest.update(repr((node.name, node.signature, node.inputs, node.outputs, node.variables)).encode())
+        digest.update(repr((self.tensors, outputs)).encode())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class _Layer:
+    configuration: str
+    variables: tuple[str, ...]
+    parameters: int
+
+
+def _elements(shape: Any) -> int:
+    count = 1
+    for extent in shape:
+        count *= int(extent)
+    return count
+
+
+def _configuration(operation: Any) -> str:
+    """The class of an operation and its configuration without what does not change its cost."""
+    try:
+        configuration = operation.get_config()
+    except NotImplementedError:  # an operation or layer that nobody can serialise
+        return f"{type(operation).__name__}#{operation.name}"
+    configuration = {key: value for key, value in configuration.items() if key not in _COSTLESS}
+    return f"{type(operation).__name__}{json.dumps(configuration, sort_keys=True, default=_stable)}"
+
+
+#: Entries of a layer's configuration that change neither its cost nor its structure.
+_COSTLESS = {"name", "seed"}
+
+
+def _stable(value: Any) -> str:
+    """A text for what JSON has none, without addresses, which differ from one process to the next."""
+    return getattr(value, "__name__", type(value).__name__)
+
+
+def _plain_arguments(arguments: Any) -> str:
+    """The arguments of a call that are no tensors."""
+    from keras import KerasTensor, tree
+
+    plain = [value for value in _leaves(tree, arguments) if not isinstance(value, KerasTensor)]
+    return ",".join(repr(v) if isinstance(v, (bool, int, float, str, type(None))) else _stable(v) for v in plain)
+
+
+def _leaves(tree: Any, arguments: Any) -> Iterator[Any]:
+    flatten: Callable[[Any], list[Any]] = tree.flatten
+    yield from flatten((arguments.args, arguments.kwargs))
