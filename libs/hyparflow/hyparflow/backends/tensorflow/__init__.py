@@ -1,1 +1,71 @@
 """Keras on TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hyparflow.backends import ProgramOptions, StageProgram, StageShape
+from hyparflow.graph.types import Graph
+
+if TYPE_CHECKING:
+    from hyparflow.backends.tensorflow.stage_graph import StageParts
+
+
+def build(
+    model: Any, graph: Graph, stages: Sequence[StageShape], index: int, options: ProgramOptions | None = None
+) -> StageProgram:
+    """The program of stage ``index``.
+
+    Args:
+        model: a compiled ``keras.Model``; its variables may wait for their values (``hyparflow.deferred``), of which
+            this initialises those of the stage.
+        graph: ``graph_of(model)``.
+        stages: all stages: layers that several share are told apart by them.
+
+    Raises:
+        UnsupportedModel: a layer does what cannot be cut.
+    """
+    from hyparflow.backends.tensorflow.program import TensorFlowStage
+    from hyparflow.graph.from_keras import calls_of, variables_of
+    from hyparflow.graph.initialise import initialise
+
+    calls = calls_of(model)
+    if calls.graph.fingerprint != graph.fingerprint:
+        raise ValueError(f"the graph is of another model than '{model.name}'")
+    mine = {name for node in stages[index].nodes for name in graph.nodes[node].variables}
+    variables = {name: variable for name, variable in variables_of(model).items() if name in mine}
+    initialise(variables.values())
+    return TensorFlowStage(_parts(model, calls, stages[index], variables, options or ProgramOptions()), variables)
+
+
+def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any], options: ProgramOptions) -> StageParts:
+    from hyparflow.backends.tensorflow.buffers import accumulators
+    from hyparflow.backends.tensorflow.losses import compiled_losses
+    from hyparflow.backends.tensorflow.moving import moving_of
+    from hyparflow.backends.tensorflow.seeds import Seeds
+    from hyparflow.backends.tensorflow.stage_graph import StageParts
+
+    trains = {id(variable) for variable in model.trainable_variables}
+    names = {id(variable): name for name, variable in variables.items()}
+    seeds = Seeds(calls, stage.nodes)
+    moving = moving_of(calls, stage.nodes, names, options.batch_norm)
+    elsewhere = {id(v) for v in seeds.states} | {id(v) for group in moving for v in group.variables}
+    trainable = {name: v for name, v in variables.items() if id(v) in trains}
+    others = {name: v for name, v in variables.items() if id(v) not in trains | elsewhere}
+    first_node: dict[str, int] = {}
+    for node in calls.graph.nodes:
+        for name in node.variables:
+            first_node.setdefault(name, node.index)
+    return StageParts(
+        calls=calls,
+        stage=stage,
+        trainable=trainable,
+        weights={name: v for name, v in others.items() if v.trainable},
+        states={name: v for name, v in others.items() if not v.trainable},
+        regularized=[n for n, v in trainable.items() if v.regularizer is not None and first_node[n] in stage.nodes],
+        moving=moving,
+        seeds=seeds,
+        losses=compiled_losses(model),
+        accumulators=accumulators(trainable, options.bucket_bytes),
+    )

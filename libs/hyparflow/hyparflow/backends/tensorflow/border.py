@@ -1,0 +1,29 @@
+"""The border between TensorFlow's memory and NumPy's: no copies where it can be helped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: TensorFlow's kernels need this alignment (EIGEN_MAX_ALIGN_BYTES); what is not aligned so is copied.
+ALIGNMENT = 64
+
+
+def host_view(tensor: Any) -> Any:
+    """An eager tensor's own memory as a NumPy array (any dtype), which keeps the tensor alive.
+
+    ``EagerTensor.numpy()`` is a copy of just this. NumPy's DLPack and the buffer protocol give read-only arrays, and
+    neither knows bfloat16.
+    """
+    return tensor._numpy()
+
+
+def tensor_of(array: Any, dtype: Any) -> Any:
+    """A tensor over an array's memory, or over a copy where that does not fit (alignment, dtype, layout, read-only)."""
+    import numpy as np
+    import tensorflow as tf
+
+    wanted = tf.as_dtype(dtype)
+    array = np.ascontiguousarray(array, dtype=wanted.as_numpy_dtype)
+    if array.ctypes.data % ALIGNMENT or not array.flags.writeable or wanted == tf.bfloat16:
+        return tf.convert_to_tensor(array)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())

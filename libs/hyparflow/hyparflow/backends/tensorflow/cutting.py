@@ -1,0 +1,110 @@
+"""Cutting the programs that run out of a stage's graph: forward, backward, and both in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hyparflow.backends.tensorflow.stage_graph import StageGraph
+
+
+@dataclass(frozen=True)
+class Programs:
+    """``forward``: data -> (made, residuals). ``backward``: (data, residuals, gradients) -> gradients of inputs.
+
+    Each takes and gives flat lists. ``residuals`` are what forward keeps for backward; without them (``fused``: nothing
+    is sent, or forward is recomputed) backward takes (data, gradients) and computes forward again, and ``made`` too
+    where ``fused``.
+    """
+
+    forward: Any
+    backward: Any | None
+    made: int
+    kept_data: tuple[int, ...]
+
+
+def forward_only(graph: StageGraph) -> Programs:
+    """For evaluation and prediction."""
+    return Programs(graph.whole.prune(graph.data, graph.made), None, len(graph.made), ())
+
+
+def fused(graph: StageGraph) -> Programs:
+    """Forward and backward in one program: for a stage to which no gradient comes back."""
+    fetched = [*graph.made, *graph.input_gradients.values(), *graph.accumulate]
+    return Programs(graph.whole.prune(graph.data, fetched), None, len(graph.made), ())
+
+
+def recomputing(graph: StageGraph) -> Programs:
+    """Forward that keeps nothing but its data, and backward that begins with forward."""
+    backward = graph.whole.prune(
+        [*graph.data, *graph.gradients_fed], [*graph.input_gradients.values(), *graph.accumulate]
+    )
+    return Programs(graph.whole.prune(graph.data, graph.made), backward, len(graph.made), tuple(range(len(graph.data))))
+
+
+def keeping(graph: StageGraph) -> Programs:
+    """Forward that keeps what backward needs of it."""
+    residuals, data = _residuals(graph)
+    forward = graph.whole.prune(graph.data, [*graph.made, *residuals])
+    backward = graph.whole.prune(
+        [*(graph.data[index] for index in data), *residuals, *graph.gradients_fed],
+        [*graph.input_gradients.values(), *graph.accumulate],
+    )
+    return Programs(forward, backward, len(graph.made), data)
+
+
+def _residuals(graph: StageGraph) -> tuple[list[Any], tuple[int, ...]]:
+    """Values of forward that backward reads, and which of the data it reads itself.
+
+    What follows from weights and constants alone (a cast of a kernel) is computed again rather than kept.
+    """
+    forward = _ancestors(_operations(graph.made))
+    backward = _ancestors(_operations([*graph.input_gradients.values(), *graph.accumulate])) - forward
+    fed = {data.op for data in graph.data}
+    varying = _descendants(fed, forward)
+    read = {id(value): value for operation in _ordered(backward) for value in operation.inputs}
+    residuals = [value for value in read.values() if value.op in varying and value.op not in fed]
+    wanted = {id(value) for value in read.values()} | {id(value) for value in graph.input_gradients.values()}
+    return residuals, tuple(index for index, data in enumerate(graph.data) if id(data) in wanted)
+
+
+def _operations(fetches: Iterable[Any]) -> list[Any]:
+    return [fetch.op if hasattr(fetch, "op") else fetch for fetch in fetches]
+
+
+def _before(operation: Any) -> list[Any]:
+    return [*(value.op for value in operation.inputs), *operation.control_inputs]
+
+
+def _ancestors(operations: Sequence[Any]) -> set[Any]:
+    """The operations and all that they depend on."""
+    seen = set(operations)
+    waiting = list(seen)
+    while waiting:
+        for operation in _before(waiting.pop()):
+            if operation not in seen:
+                seen.add(operation)
+                waiting.append(operation)
+    return seen
+
+
+def _descendants(roots: set[Any], within: set[Any]) -> set[Any]:
+    """Those of ``within`` that depend on a root."""
+    after: dict[Any, list[Any]] = {}
+    for operation in within:
+        for earlier in _before(operation):
+            after.setdefault(earlier, []).append(operation)
+    seen = set(roots)
+    waiting = list(roots)
+    while waiting:
+        for operation in after.get(waiting.pop(), ()):
+            if operation not in seen:
+                seen.add(operation)
+                waiting.append(operation)
+    return seen
+
+
+def _ordered(operations: set[Any]) -> list[Any]:
+    """In the order in which they were made: the same in every process."""
+    return sorted(operations, key=lambda operation: operation._id)

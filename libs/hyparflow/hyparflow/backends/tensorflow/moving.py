@@ -1,0 +1,127 @@
+"""Moving statistics of BatchNorm, gathered over a step and applied at its end.
+
+One micro-batch turns a moving value M into a*M + b, where a is the momentum to the power of the layer's calls. Over the
+m micro-batches of a step that is a^m * M + sum of a^(m-1-i) * b_i: the sum can be gathered in any order, on several
+ranks, and the outcome is what assigning after every micro-batch gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from hyparflow.backends import BatchNorm, Buffer, Place, Slot
+from hyparflow.backends.tensorflow.scope import Scope, distinct, layers_in
+from hyparflow.errors import UnsupportedModel
+from hyparflow.graph.from_keras import Calls
+
+
+class Moving:
+    """The BatchNorm layers of one stage that have variables of one dtype.
+
+    Flat arrays hold the means of all layers, then the variances of all layers.
+    """
+
+    def __init__(self, layers: Sequence[Any], names: Mapping[int, str], mode: BatchNorm) -> None:
+        self.mode = mode
+        self.layers = layers
+        self.variables = [layer.moving_mean for layer in layers] + [layer.moving_variance for layer in layers]
+        self.dtype = self.variables[0].dtype
+        self.sizes = [int(variable.shape[0]) for variable in self.variables]
+        offsets = np.cumsum([0, *self.sizes])
+        self.slots = tuple(
+            Slot(names[id(variable)], int(offset), size, (size,))
+            for variable, offset, size in zip(self.variables, offsets, self.sizes, strict=False)
+        )
+        self.decay = np.ones(sum(self.sizes), self.dtype)
+        self.gathered: Any = None
+        self.value: Any = None
+        self._read = tf.function(lambda: tf.concat([variable.value for variable in self.variables], 0))
+        self._assign = tf.function(self._assign_all)
+
+    def feed(self, scope: Scope, flat: Any) -> None:
+        """Let the layers see the flat moving values."""
+        for variable, value in zip(self.variables, tf.split(flat, self.sizes), strict=True):
+            scope.put(variable, value)
+
+    def added(self, scope: Scope, flat: Any) -> Any:
+        """The flat b of the micro-batch, once the layers have run in the scope; learns the decay a."""
+        calls = [scope.counts[id(variable)] for variable in self.variables]
+        momentum = [layer.momentum for layer in (*self.layers, *self.layers)]
+        decay = [m**n for m, n in zip(momentum, calls, strict=True)]
+        self.decay = np.repeat(np.array(decay, self.dtype), self.sizes)
+        after = [scope.get_current_value(variable) for variable in self.variables]
+        return tf.concat(after, 0) - self.decay * flat
+
+    def read(self) -> None:
+        """Read the moving values, which stay the same during a step."""
+        self.value = self._read()
+
+    def start_step(self) -> None:
+        """Begin to gather."""
+        self.read()
+        self.gathered = np.zeros(sum(self.sizes), self.dtype)
+
+    def gather(self, place: Place, added: Any) -> None:
+        """Take a micro-batch's b."""
+        if self.mode == "deferred":
+            self.gathered += self._moments(added)
+        else:
+            self.gathered += self.decay ** (place.micro_batches - 1 - place.micro_batch) * added
+
+    def buffer(self) -> Buffer:
+        """What the engine sums over owners and replicas."""
+        return Buffer(self.gathered, self.slots)
+
+    def finish_step(self, place: Place) -> None:
+        """Apply what was gathered, and summed."""
+        before, gathered = self.value.numpy(), self.gathered
+        if self.mode == "deferred":
+            mean, square = np.split(gathered / place.total, 2)
+            whole = np.concatenate([mean, square - mean * mean])
+            after = self.decay * before + (1 - self.decay) * whole
+        else:
+            summed_replicas = place.replicas if self.mode == "synchronised" else 1
+            after = self.decay**place.micro_batches * before + gathered / summed_replicas
+        self._assign(tf.constant(after, self.dtype))
+
+    def _moments(self, added: Any) -> Any:
+        """Mean and mean square of a micro-batch, from its b = (1 - a) * (mean, variance)."""
+        mean, variance = np.split(np.divide(added, 1 - self.decay, out=added.copy(), where=self.decay != 1), 2)
+        return np.concatenate([mean, variance + mean * mean])
+
+    def _assign_all(self, flat: Any) -> None:
+        for variable, value in zip(self.variables, tf.split(flat, self.sizes), strict=True):
+            variable.value.assign(value)
+
+
+def moving_of(calls: Calls, nodes: Sequence[int], names: Mapping[int, str], mode: BatchNorm) -> tuple[Moving, ...]:
+    """The BatchNorm layers of a stage by dtype.
+
+    Those that do not train, or renormalise, are left out: they need nothing of this.
+
+    Raises:
+        UnsupportedModel: calls of one BatchNorm lie on several stages: the order of its updates would be lost.
+    """
+    layers = distinct(layer for node in nodes for layer in _batch_norms(calls.calls[node].operation))
+    mine = set(nodes)
+    for node, call in enumerate(calls.calls):
+        if node not in mine and {id(layer) for layer in _batch_norms(call.operation)} & {id(layer) for layer in layers}:
+            raise UnsupportedModel(
+                f"calls of the BatchNormalization in '{calls.graph.nodes[node].name}' lie on several stages: "
+                "its moving statistics advance call by call; put all calls of a shared BatchNormalization on one stage"
+            )
+    dtypes = dict.fromkeys(layer.moving_mean.dtype for layer in layers)
+    return tuple(Moving([x for x in layers if x.moving_mean.dtype == dtype], names, mode) for dtype in dtypes)
+
+
+def _batch_norms(operation: Any) -> list[Any]:
+    return [
+        layer
+        for layer in layers_in(operation)
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.renorm
+    ]

@@ -1,0 +1,173 @@
+"""One stage on TensorFlow: ``hyparflow.backends.StageProgram``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from hyparflow.backends import Array, Buffer, Outcome, Place, StageShape, Target
+from hyparflow.backends.tensorflow.border import host_view, tensor_of
+from hyparflow.backends.tensorflow.cutting import Programs, forward_only, fused, keeping, recomputing
+from hyparflow.backends.tensorflow.stage_graph import Signature, StageGraph, StageParts, build_stage_graph
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a forward leaves for its backward: values to feed, or the gradients themselves."""
+
+    compiled: _Compiled
+    values: list[Any]
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    graph: StageGraph
+    programs: Programs
+
+
+class TensorFlowStage:
+    """See ``StageProgram``, which says what each method takes and gives."""
+
+    def __init__(self, parts: StageParts, variables: Mapping[str, Any]) -> None:
+        self._parts = parts
+        self.variables = variables
+        self.trainable = tuple(parts.trainable)
+        self._compiled: dict[Signature, _Compiled] = {}
+        self._kept: dict[int, _Kept] = {}
+        self._loss_scale = 1.0
+
+    @property
+    def stage(self) -> StageShape:
+        """The stage that it computes."""
+        return self._parts.stage
+
+    def start_step(self, loss_scale: float = 1.0) -> None:
+        """Begin a step."""
+        self._loss_scale = loss_scale
+        self._kept.clear()
+        self._parts.seeds.start_step()
+        for moving in self._parts.moving:
+            moving.start_step()
+        for accumulator in self._parts.accumulators:
+            accumulator.zero()
+
+    def forward(
+        self,
+        place: Place,
+        inputs: Mapping[int, Array],
+        targets: Mapping[int, Target] | None = None,
+        training: bool = True,
+    ) -> Outcome:
+        """Compute a micro-batch."""
+        compiled = self._program(_signature(self._parts, inputs, targets or {}, training))
+        graph, programs = compiled.graph, compiled.programs
+        data = self._data(graph, place, inputs, targets or {}, training)
+        results = programs.forward(*data)
+        made, rest = results[: programs.made], results[programs.made :]
+        if training:
+            if programs.backward is None:
+                values = rest[: len(graph.input_gradients)]
+            else:
+                values = [*(data[index] for index in programs.kept_data), *rest]
+            self._kept[place.micro_batch] = _Kept(compiled, values)
+        return self._outcome(graph, place, made)
+
+    def backward(self, place: Place, gradients: Mapping[int, Sequence[Array]]) -> Mapping[int, Array]:
+        """Add a micro-batch's gradients."""
+        kept = self._kept.pop(place.micro_batch)
+        graph, programs = kept.compiled.graph, kept.compiled.programs
+        if programs.backward is None:
+            found = kept.values
+        else:
+            tensors = self._parts.calls.graph.tensors
+            fed = [tensor_of(array, tensors[index].dtype) for index in graph.returned for array in gradients[index]]
+            found = programs.backward(*kept.values, *fed)
+        return {index: host_view(value) for index, value in zip(graph.input_gradients, found, strict=False)}
+
+    def gradients(self) -> tuple[Buffer, ...]:
+        """The accumulated gradients."""
+        return tuple(accumulator.buffer() for accumulator in self._parts.accumulators)
+
+    def statistics(self) -> tuple[Buffer, ...]:
+        """What is added to moving statistics."""
+        return tuple(moving.buffer() for moving in self._parts.moving)
+
+    def finish_step(self, place: Place) -> None:
+        """Advance moving statistics and seed states."""
+        for moving in self._parts.moving:
+            moving.finish_step(place)
+        self._parts.seeds.finish_step(place.total)
+
+    def _program(self, signature: Signature) -> _Compiled:
+        if signature not in self._compiled:
+            graph = build_stage_graph(self._parts, signature)
+            self._compiled[signature] = _Compiled(graph, self._cut(graph, signature))
+        return self._compiled[signature]
+
+    def _cut(self, graph: StageGraph, signature: Signature) -> Programs:
+        if not signature.training:
+            return forward_only(graph)
+        if not graph.returned:
+            return fused(graph)
+        return recomputing(graph) if self.stage.recompute else keeping(graph)
+
+    def _data(
+        self,
+        graph: StageGraph,
+        place: Place,
+        inputs: Mapping[int, Array],
+        targets: Mapping[int, Target],
+        training: bool,
+    ) -> list[Any]:
+        """What forward is fed with, in the order of ``StageGraph.data``."""
+        parts = self._parts
+        tensors = parts.calls.graph.tensors
+        if not training:
+            parts.seeds.start_step()
+            for moving in parts.moving:
+                moving.read()
+        fed = [tensor_of(inputs[index], tensors[index].dtype) for index in graph.inputs]
+        fed += [tensor_of(targets[output].value, value.dtype) for output, value in graph.targets.items()]
+        fed += [tensor_of(targets[output].sample_weight, v.dtype) for output, v in graph.sample_weights.items()]
+        order = place.replica * place.micro_batches + place.micro_batch
+        fed.append(tf.constant(parts.seeds.at(order if training else 0), graph.seeds.dtype))
+        fed += [moving.value for moving in parts.moving]
+        fed += [tf.identity(parts.states[name].value) for name in graph.states]
+        fed.append(tf.constant(self._loss_scale / place.total, "float64"))
+        return fed
+
+    def _outcome(self, graph: StageGraph, place: Place, made: Sequence[Any]) -> Outcome:
+        remaining = iter(made)
+        sends = {index: host_view(next(remaining)) for index in graph.sends}
+        outputs = {index: host_view(next(remaining)) for index in graph.outputs}
+        loss, *losses = next(remaining).numpy().tolist()
+        if graph.moving_added:
+            for moving in self._parts.moving:
+                moving.gather(place, host_view(next(remaining)))
+        for name in graph.new_states:
+            self._parts.states[name].assign(next(remaining))
+        return Outcome(sends, outputs, dict(zip(graph.loss_outputs, losses, strict=True)), loss)
+
+
+def _signature(
+    parts: StageParts, inputs: Mapping[int, Array], targets: Mapping[int, Target], training: bool
+) -> Signature:
+    mine = {
+        output: targets[output]
+        for output in sorted(targets)
+        if parts.calls.graph.outputs[output] in parts.stage.outputs
+    }
+    batch = next((len(inputs[index]) for index in parts.stage.receives), 0)
+    return Signature(
+        batch,
+        training,
+        tuple((output, str(t.value.dtype), t.value.shape) for output, t in mine.items()),
+        tuple(
+            (output, str(t.sample_weight.dtype), t.sample_weight.shape)
+            for output, t in mine.items()
+            if t.sample_weight is not None
+        ),
+    )

@@ -1,0 +1,67 @@
+"""Running nodes with given values for their variables, and seeing what they assign."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from keras import StatelessScope, tree
+from keras.src.backend import get_keras_mask, set_keras_mask
+
+from hyparflow.graph.from_keras import Call
+
+
+class Scope(StatelessScope):  # type: ignore[misc]
+    """A StatelessScope in which every assignment is counted; losses of layers are collected.
+
+    ``values``: Keras variable -> tensor, for all variables that the nodes read.
+    """
+
+    def __init__(self, values: Iterable[tuple[Any, Any]]) -> None:
+        super().__init__(collect_losses=True, initialize_variables=False)
+        self.assigned: dict[int, Any] = {}
+        self.counts: Counter[int] = Counter()
+        for variable, value in values:
+            self.put(variable, value)
+
+    def put(self, variable: Any, value: Any) -> None:
+        """Let a variable have this value from now on."""
+        self.state_mapping[id(variable)] = value
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Keras' own hook: a variable was assigned."""
+        self.assigned[id(update[0])] = update[0]
+        self.counts[id(update[0])] += 1
+        super().add_update(update)
+
+
+def run(call: Call, values: dict[int, Any], outputs: tuple[int, ...], training: bool) -> None:
+    """Run one node on ``values`` (tensor of the graph -> TensorFlow tensor), and put its outputs there.
+
+    ``training`` overrides what the call itself said, as Keras does when it runs a functional model.
+    """
+    for tensor, mask in call.input_masks.items():
+        if get_keras_mask(values[tensor]) is None:
+            set_keras_mask(values[tensor], values[mask])
+    arguments, keywords = call.arguments.fill_in({symbol: values[tensor] for symbol, tensor in call.inputs.items()})
+    if "training" in getattr(call.operation, "_call_context_args", ()):
+        keywords["training"] = training
+    made = tree.flatten(call.operation(*arguments, **keywords))
+    masks = [get_keras_mask(x) for x, mask in zip(made, call.output_masks, strict=True) if mask is not None]
+    values.update(zip(outputs, [*made, *masks], strict=True))
+
+
+def layers_in(operation: Any) -> list[Any]:
+    """A layer and all layers inside it; nothing for an operation that is no layer."""
+    return list(operation._flatten_layers()) if hasattr(operation, "_flatten_layers") else []
+
+
+def distinct(things: Iterable[Any]) -> list[Any]:
+    """Each object once, in order of first appearance."""
+    return list({id(thing): thing for thing in things}.values())
+
+
+def reads(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Each variable's value, read once in the graph that is being built."""
+    return {name: variable.value.read_value() for name, variable in variables.items()}

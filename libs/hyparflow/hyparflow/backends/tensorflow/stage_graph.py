@@ -1,0 +1,230 @@
+"""One stage, forward and backward, as one TensorFlow graph, from which the programs that run are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from hyparflow.backends import StageShape
+from hyparflow.backends.tensorflow.buffers import Accumulator
+from hyparflow.backends.tensorflow.losses import OutputLoss
+from hyparflow.backends.tensorflow.moving import Moving
+from hyparflow.backends.tensorflow.scope import Scope, reads, run
+from hyparflow.backends.tensorflow.seeds import Seeds
+from hyparflow.errors import UnsupportedModel
+from hyparflow.graph.from_keras import Calls
+
+
+@dataclass(frozen=True)
+class StageParts:
+    """What a stage's graph is made of.
+
+    ``weights``: variables that the nodes read and only the optimizer changes. ``states``: other variables that do not
+    train, which nodes may assign. ``regularized``: those of the trainable ones whose regularizer counts here.
+    """
+
+    calls: Calls
+    stage: StageShape
+    trainable: Mapping[str, Any]
+    weights: Mapping[str, Any]
+    states: Mapping[str, Any]
+    regularized: Sequence[str]
+    moving: tuple[Moving, ...]
+    seeds: Seeds
+    losses: tuple[OutputLoss, ...]
+    accumulators: tuple[Accumulator, ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a graph is built for: the batch, the flag, and (dtype, shape) of targets and sample weights by output."""
+
+    batch: int
+    training: bool
+    targets: tuple[tuple[int, str, tuple[int, ...]], ...]
+    sample_weights: tuple[tuple[int, str, tuple[int, ...]], ...]
+
+
+@dataclass
+class StageGraph:
+    """The graph's own tensors: first what is fed, then what is fetched.
+
+    ``returned``: for each sent tensor that is differentiable the gradients that come back, by consumer. ``losses``: one
+    vector: the loss of the stage, then the compiled loss of each of ``loss_outputs``.
+    """
+
+    inputs: dict[int, Any] = field(default_factory=dict)
+    targets: dict[int, Any] = field(default_factory=dict)
+    sample_weights: dict[int, Any] = field(default_factory=dict)
+    seeds: Any = None
+    moving: list[Any] = field(default_factory=list)
+    states: dict[str, Any] = field(default_factory=dict)
+    scale: Any = None
+    returned: dict[int, list[Any]] = field(default_factory=dict)
+
+    sends: dict[int, Any] = field(default_factory=dict)
+    outputs: dict[int, Any] = field(default_factory=dict)
+    loss_outputs: list[int] = field(default_factory=list)
+    losses: Any = None
+    moving_added: list[Any] = field(default_factory=list)
+    new_states: dict[str, Any] = field(default_factory=dict)
+    input_gradients: dict[int, Any] = field(default_factory=dict)
+    accumulate: list[Any] = field(default_factory=list)
+
+    whole: Any = None
+
+    @property
+    def data(self) -> list[Any]:
+        """What is fed to a forward, in order."""
+        fed = [*self.inputs.values(), *self.targets.values(), *self.sample_weights.values(), self.seeds]
+        return [*fed, *self.moving, *self.states.values(), self.scale]
+
+    @property
+    def gradients_fed(self) -> list[Any]:
+        """What is fed to a backward besides, in order."""
+        return [gradient for gradients in self.returned.values() for gradient in gradients]
+
+    @property
+    def made(self) -> list[Any]:
+        """What a forward gives, in order."""
+        given = [*self.sends.values(), *self.outputs.values(), self.losses]
+        return [*given, *self.moving_added, *self.new_states.values()]
+
+
+def build_stage_graph(parts: StageParts, signature: Signature) -> StageGraph:
+    """Trace the stage: forward always, backward when training."""
+    graph = StageGraph()
+
+    def trace() -> None:
+        _feeds(graph, parts, signature)
+        trainable = reads(parts.trainable)
+        values = dict(graph.inputs)
+        aux = _forward(graph, parts, signature, values, trainable)
+        total = _losses(graph, parts, values, trainable, aux)
+        graph.sends = {tensor: values[tensor] for tensor in parts.stage.sends}
+        graph.outputs = {tensor: values[tensor] for tensor in parts.stage.outputs}
+        if signature.training:
+            _backward(graph, parts, trainable, total)
+
+    graph.whole = tf.compat.v1.wrap_function(trace, [])
+    return graph
+
+
+def _placeholder(dtype: str, shape: Sequence[int]) -> Any:
+    return tf.compat.v1.placeholder(dtype, tuple(shape))
+
+
+def _feeds(graph: StageGraph, parts: StageParts, signature: Signature) -> None:
+    tensors = parts.calls.graph.tensors
+    for index in parts.stage.receives:
+        graph.inputs[index] = _placeholder(tensors[index].dtype, (signature.batch, *tensors[index].shape))
+    for output, dtype, shape in signature.targets:
+        graph.targets[output] = _placeholder(dtype, shape)
+    for output, dtype, shape in signature.sample_weights:
+        graph.sample_weights[output] = _placeholder(dtype, shape)
+    states = parts.seeds.states
+    graph.seeds = _placeholder(states[0].dtype if states else "int64", (len(states), 2))
+    graph.moving = [_placeholder(moving.dtype, moving.decay.shape) for moving in parts.moving]
+    graph.states = {name: _placeholder(v._dtype, v.shape) for name, v in parts.states.items()}
+    graph.scale = _placeholder("float64", ())
+    for index, consumers in parts.stage.sends.items():
+        if signature.training and tensors[index].differentiable:
+            shape = (signature.batch, *tensors[index].shape)
+            graph.returned[index] = [_placeholder(tensors[index].dtype, shape) for _ in consumers]
+
+
+def _forward(
+    graph: StageGraph, parts: StageParts, signature: Signature, values: dict[int, Any], trainable: Mapping[str, Any]
+) -> list[Any]:
+    """Run the nodes; returns the losses that layers added."""
+    weights = reads(parts.weights)
+    known = [
+        *((parts.trainable[name], value) for name, value in trainable.items()),
+        *((parts.weights[name], value) for name, value in weights.items()),
+        *((parts.states[name], value) for name, value in graph.states.items()),
+    ]
+    states = tf.unstack(graph.seeds) if parts.seeds.generators else []
+    scope = Scope([*known, *zip(parts.seeds.states, states, strict=True)])
+    for moving, flat in zip(parts.moving, graph.moving, strict=True):
+        moving.feed(scope, flat)
+    nodes = parts.calls.graph.nodes
+    with scope:
+        for index in sorted(parts.stage.nodes):
+            parts.seeds.before(index, scope, states)
+            before = len(scope.assigned)
+            run(parts.calls.calls[index], values, nodes[index].outputs, signature.training)
+            if len(scope.assigned) > before:
+                _check_assigned(scope, parts, nodes[index].name)
+    if signature.training:
+        parts.seeds.after(scope)
+        graph.moving_added = [
+            moving.added(scope, flat) for moving, flat in zip(parts.moving, graph.moving, strict=True)
+        ]
+    graph.new_states = {
+        name: scope.get_current_value(variable)
+        for name, variable in parts.states.items()
+        if id(variable) in scope.assigned
+    }
+    return scope.losses
+
+
+def _check_assigned(scope: Scope, parts: StageParts, node: str) -> None:
+    known = [*parts.states.values(), *parts.seeds.states, *(v for moving in parts.moving for v in moving.variables)]
+    unknown = set(scope.assigned) - {id(variable) for variable in known}
+    if unknown:
+        names = ", ".join(scope.assigned[key].path for key in sorted(unknown))
+        raise UnsupportedModel(
+            f"'{node}' assigns variables that are not its own, or that train ({names}): every rank must know them. "
+            "A layer that draws random numbers needs a keras.random.SeedGenerator of its own as an attribute"
+        )
+
+
+def _losses(
+    graph: StageGraph,
+    parts: StageParts,
+    values: Mapping[int, Any],
+    trainable: Mapping[str, Any],
+    added: Sequence[Any],
+) -> Any | None:
+    """The stage's share of the total loss, None if it has none; fills in the vector of losses."""
+    compiled: dict[int, list[Any]] = {}
+    weighted = []
+    for loss in parts.losses:
+        if loss.output in graph.targets:
+            predicted = values[parts.calls.graph.outputs[loss.output]]
+            value = loss.function(graph.targets[loss.output], predicted, graph.sample_weights.get(loss.output))
+            compiled.setdefault(loss.output, []).append(value)
+            weighted.append(value if loss.weight is None else value * tf.cast(loss.weight, value.dtype))
+    weighted += [tf.reduce_sum(value) for value in added]
+    weighted += [tf.reduce_sum(parts.trainable[name].regularizer(trainable[name])) for name in parts.regularized]
+    total = tf.add_n([tf.cast(value, weighted[0].dtype) for value in weighted]) if weighted else None
+    graph.loss_outputs = list(compiled)
+    shown = [total if total is not None else tf.zeros(()), *(tf.add_n(each) for each in compiled.values())]
+    graph.losses = tf.stack([tf.cast(value, "float64") for value in shown])
+    return total
+
+
+def _backward(graph: StageGraph, parts: StageParts, trainable: Mapping[str, Any], total: Any | None) -> None:
+    tensors = parts.calls.graph.tensors
+    received = {index: value for index, value in graph.inputs.items() if tensors[index].differentiable}
+    made, given = [], []
+    if total is not None:
+        made.append(total)
+        given.append(tf.cast(graph.scale, total.dtype))
+    for index, returned in graph.returned.items():
+        gradient = returned[0]
+        for other in returned[1:]:
+            gradient += other
+        made.append(graph.sends[index])
+        given.append(gradient)
+    wanted = [*received.values(), *trainable.values()]
+    gradients = [tf.zeros_like(value) for value in wanted]
+    if made and wanted:
+        gradients = tf.gradients(made, wanted, grad_ys=given, unconnected_gradients="zero")
+    gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    graph.input_gradients = dict(zip(received, gradients[: len(received)], strict=True))
+    by_name = dict(zip(trainable, gradients[len(received) :], strict=True))
+    graph.accumulate = [accumulator.add(by_name) for accumulator in parts.accumulators]
