@@ -34,11 +34,12 @@ def main(file: Path, cases: list[dict[str, Any]]) -> None:
     expected = references(world, cases)
     found: dict[str, Any] = {}
     for ranks in (2, 3, 4):
-        mine = [case for case in cases if case["partitions"] * case["replicas"] == ranks]
-        group = min(world.rank // ranks, 4 // ranks)
+        fitting = [case for case in cases if case["partitions"] * case["replicas"] == ranks]
+        groups = world.size // ranks
+        group = world.rank // ranks
         comm = world.Split(group, world.rank)
-        if comm.size == ranks:
-            for case in mine[group :: 4 // ranks]:
+        if group < groups:
+            for case in fitting[group::groups]:
                 begin = time.perf_counter()
                 key = (case["model"], case["replicas"])
                 found[case["name"]] = difference(comm, case, *expected[key])
