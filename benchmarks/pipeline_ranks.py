@@ -84,10 +84,9 @@ def keras_itself(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, 
 
 def hyparflow(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
     """This library; ``settings``: partitions, replicas, micro_batches (of a replica), schedule."""
-    from mpi4py import MPI
-
     from hyparflow.engine.engine import Batch, Engine
     from hyparflow.planning.planner import plan
+    from mpi4py import MPI
 
     made = model(depth)
     world = MPI.COMM_WORLD
