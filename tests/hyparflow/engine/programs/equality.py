@@ -16,11 +16,10 @@ from typing import Any
 import keras
 import numpy as np
 import sequential
-from mpi4py import MPI
-from small_models import MODELS
-
 from hyparflow.engine.engine import Batch, Engine
 from hyparflow.planning.planner import plan
+from mpi4py import MPI
+from small_models import MODELS
 
 STEPS = 10
 MICRO_BATCHES = 12  # over all replicas
