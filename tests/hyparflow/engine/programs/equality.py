@@ -55,7 +55,9 @@ def references(world: Any, cases: list[dict[str, Any]]) -> dict[Any, Any]:
     own = {}
     for name, replicas in wanted[world.rank :: world.size]:
         make, data = MODELS[name]
-        own[name, replicas] = sequential.train(make(), data, STEPS, MICRO_BATCHES, SIZE, replicas)
+        own[name, replicas] = sequential.train(
+            make(), data, steps=STEPS, micro_batches=MICRO_BATCHES, size=SIZE, replicas=replicas
+        )
     return {key: value for one in world.allgather(own) for key, value in one.items()}
 
 
