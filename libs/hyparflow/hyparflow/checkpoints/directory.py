@@ -115,7 +115,7 @@ def whole(root: Path) -> list[Path]:
 
 
 def clear(root: Path, after: int) -> None:
-    """Make room: remove interrupted checkpoints, and put away those of later steps than ``after``, which are damaged."""
+    """Make room: remove interrupted checkpoints, and put away those after step ``after``, which are damaged."""
     for each in found(root):
         if not (each / MANIFEST).exists():
             shutil.rmtree(each)

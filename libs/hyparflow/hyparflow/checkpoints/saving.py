@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from hyparflow.checkpoints import directory, shards
 from hyparflow.checkpoints.directory import Progress
 from hyparflow.checkpoints.shards import Array, Shard

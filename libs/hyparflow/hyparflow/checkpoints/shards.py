@@ -3,7 +3,8 @@
 ::
 
     shard-00003.bin    the arrays one after the other, C order, little endian, each at a multiple of 64 bytes
-    shard-00003.json   {"schema", "file", "size", "blake2b", "entries": [{"path", "replica", "dtype", "shape", "offset"}]}
+    shard-00003.json   {"schema", "file", "size", "blake2b",
+                        "entries": [{"path", "replica", "dtype", "shape", "offset"}]}
 
 Each is written beside its place and renamed into it, the index after the data.
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from hyparflow.errors import CheckpointError
 
 SCHEMA = "hyparflow.shard/1"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
 from hyparflow.errors import DataError
 from hyparflow.training.layout import Array, Layout, Samples, class_weights
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from hyparflow.engine.engine import Batch, Reads
 from hyparflow.errors import DataError
 from hyparflow.training.data import GlobalBatch, Source

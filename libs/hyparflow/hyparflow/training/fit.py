@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from hyparflow.checkpoints.directory import Progress
 from hyparflow.checkpoints.saving import Saver
 from hyparflow.engine.engine import StepResult

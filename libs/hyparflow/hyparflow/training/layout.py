@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
+
 from hyparflow.errors import DataError
 
 if TYPE_CHECKING:

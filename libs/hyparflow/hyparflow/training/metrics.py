@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from hyparflow.engine.engine import Batch, StepResult
 from hyparflow.errors import DataError, UnsupportedModel
 from hyparflow.training.layout import Array, Samples
@@ -131,7 +132,8 @@ class Meter:
             weight = 1.0 if loss.weight is None else float(loss.weight)
             for micro_batch, value in result.losses.get(loss.output, {}).items():
                 added -= weight * value / self._micro_batches
-                summed = self._loss(loss, value, result, batch, micro_batch, valid)
+                prediction = result.outputs[loss.output][micro_batch]
+                summed = self._sum(loss, value, prediction, batch, (micro_batch, valid))
                 self._own[2 + index] += summed
                 self._own[1] += weight * summed
         self._own[1] += added * valid
@@ -156,8 +158,12 @@ class Meter:
         self._show()
         return {name: _plain(value) for name, value in self._model.get_metrics_result().items()}
 
-    def _loss(self, loss: Any, value: float, result: StepResult, batch: Batch, micro_batch: int, valid: int) -> float:
-        """The sum over the real samples of a micro-batch, of which ``value`` is the mean over all."""
+    def _sum(self, loss: Any, value: float, prediction: Any, batch: Batch, where: tuple[int, int]) -> float:
+        """The sum over the real samples of a micro-batch, whose mean is ``value`` where all are real.
+
+        ``where``: the micro-batch, and how many of the replica's samples are real.
+        """
+        micro_batch, valid = where
         begin = micro_batch * self._rows
         real = min(max(valid - begin, 0), self._rows)
         if real in (0, self._rows):
@@ -165,8 +171,8 @@ class Meter:
         target, weight = batch.targets[loss.output], batch.sample_weights[loss.output]
         assert target is not None
         rows = slice(begin, begin + real)
-        prediction = result.outputs[loss.output][micro_batch][:real]
-        return real * float(loss.function(target[rows], prediction, None if weight is None else weight[rows]))
+        weight = None if weight is None else weight[rows]
+        return real * float(loss.function(target[rows], prediction[:real], weight))
 
     def _update(self, output: int, micro_batches: Mapping[int, Any], batch: Batch, valid: int) -> None:
         """The metrics of an output, with the real samples of the micro-batches of it that this rank has."""

@@ -12,6 +12,7 @@ from hyparflow.errors import CheckpointError, DataError, RequestError
 
 if TYPE_CHECKING:
     import keras
+
     from hyparflow.planning.plan import Plan
 
 
@@ -32,7 +33,7 @@ class Checkpoints:
         self.root.mkdir(parents=True, exist_ok=True)
         if not self.restart and directory.whole(self.root):
             raise CheckpointError(
-                f"{self.root} holds checkpoints of a training: go on from them with restart=True, or take another directory"
+                f"{self.root} holds checkpoints of a training: go on from them with restart=True, or take another one"
             )
         directory.clear(self.root, last)
 

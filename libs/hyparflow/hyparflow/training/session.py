@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import numpy as np
+
 from hyparflow.checkpoints.directory import Checkpoint
 from hyparflow.checkpoints.export import check_model, save_whole
 from hyparflow.checkpoints.naming import of_optimizer
@@ -21,6 +22,7 @@ from hyparflow.training.feed import Share
 
 if TYPE_CHECKING:
     import keras
+
     from hyparflow.planning.plan import Plan
 
 

@@ -26,6 +26,7 @@ from hyparflow.training.session import Session
 
 if TYPE_CHECKING:
     import keras
+
     from hyparflow.planning.plan import Plan
 
 
@@ -99,6 +100,7 @@ class Strategy:
     def scope(self) -> Iterator[None]:
         """Build models in here: from the same seed on all ranks, and without memory for other ranks' variables."""
         import keras
+
         from hyparflow.graph.initialise import deferred
 
         keras.utils.set_random_seed(self.seed)
@@ -308,7 +310,7 @@ class Strategy:
             if self._plan is not None:
                 requests.check_batch(self._plan, batch_size)
                 return self._plan.to_json()
-            asked = {"partitions": self.partitions, "replicas": self.replicas, "micro_batches": micro_batches}
+            asked: dict[str, Any] = {"partitions": self.partitions, "replicas": self.replicas, "micro_batches": micro_batches}
             return plan(model, batch_size=batch_size, **asked, **self._request).to_json()
 
         return Plan.from_json(self.comm.bcast(together(self.comm, make), root=0))
