@@ -111,6 +111,11 @@ class Workload(Strict):
         default_factory=dict, description="run-time variables that suit it, for each MPI family that reads them"
     )
     scaling: Scaling | None = Field(None, description="how it scales; null: it is not meant to")
+    estimate: Module | None = Field(
+        None,
+        description="a Python module of the stack that tells what the metrics will be, and runs nothing: `hidl run "
+        "--estimate` starts it once with the program's module and arguments; null: nobody can tell",
+    )
 
     def program_for(self, parameters: Mapping[str, Value]) -> Program:
         """The program that is started for these values of all parameters."""
