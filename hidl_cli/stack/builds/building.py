@@ -20,7 +20,7 @@ from hidl_cli.stack.providers import Step, log_command
 if TYPE_CHECKING:
     from hidl_cli.stack.install import Progress
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.providers import Provider
+    from hidl_cli.stack.providers import Packager
 
 # uv ends without ending what it started. This shell leads the process group that hidl starts, and takes all of it with
 # it: no compiler goes on when hidl is killed.
@@ -60,7 +60,7 @@ class Builder:
     """Makes and installs the builds of one plan; what is said goes to ``log``, a build's own output beside it."""
 
     plan: InstallPlan
-    provider: Provider
+    provider: Packager
     log: Path
     progress: Progress
 
