@@ -97,8 +97,11 @@ def draft(order: Order) -> Draft:
     return Draft(target, choice, provider.plan(order, target, choice.lock, choice.file))
 
 
-def preview(order: Order) -> dict[str, Any]:
-    """What ``install`` would do with the order, as part of a JSON document; nothing is touched, no secret is shown."""
+def preview(order: Order, progress: Progress) -> dict[str, Any]:
+    """What ``install`` would do with the order, as part of a JSON document; nothing is touched, no secret is shown.
+
+    Where Spack has no lock yet, it resolves the stack for this answer alone.
+    """
     from hidl_cli.stack import verify
     from hidl_cli.stack.pip_settings import redact
     from hidl_cli.stack.providers import Preview, provider_for
@@ -106,6 +109,10 @@ def preview(order: Order) -> dict[str, Any]:
     planned = draft(order)
     plan = planned.plan
     shown = Preview(())
+    provider = provider_for(order.site, order.provider)
+    if plan is None and provider.resolves_in_previews:
+        file = order.root / "locks" / "not written yet"
+        plan = provider.plan(order, planned.target, provider.resolve(order, planned.target, progress), file)
     if plan is None:
         action = "make a lock, install what it holds, verify, publish"
     elif _published(plan):
@@ -114,7 +121,7 @@ def preview(order: Order) -> dict[str, Any]:
         action = "switch to what is installed"
     else:
         action = "install, verify, publish"
-        shown = provider_for(order.site, order.provider).preview(plan)
+        shown = provider.preview(plan)
     return {
         "site": order.site.name,
         "stack": order.stack.name,
@@ -122,6 +129,7 @@ def preview(order: Order) -> dict[str, Any]:
         "builds": list(shown.builds),
         "passed_over": [{"file": str(lock.file), "reason": lock.reason} for lock in planned.choice.passed_over],
         "plan": plan.to_json() if plan else None,
+        "environment": plan.spack.environment.text if plan and plan.spack else None,
         "steps": [
             {
                 "title": step.title,

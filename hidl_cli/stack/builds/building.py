@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # uv ends without ending what it started. This shell leads the process group that hidl starts, and takes all of it with
 # it: no compiler goes on when hidl is killed.
-_GUARD = ("sh", "-c", 'trap "kill -KILL 0" TERM; "$@" & wait "$!"', "hidl-build")
+GUARD = ("sh", "-c", 'trap "kill -KILL 0" TERM; "$@" & wait "$!"', "hidl-build")
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _slots(plan: InstallPlan) -> list[tuple[PlannedBuild, Slot]]:
 def _run(step: Step, build: PlannedBuild, tree: Path, environment: Mapping[str, str], log: Path) -> None:
     log_command(log, step.argv)
     try:
-        process.run((*_GUARD, *step.argv), cwd=tree, env={**environment, **step.variables}, log=log)
+        process.run((*GUARD, *step.argv), cwd=tree, env={**environment, **step.variables}, log=log)
     except ProcessFailed as failure:
         with log.open(encoding="utf-8", errors="replace") as lines:
             error = diagnosis.first_error(lines)

@@ -47,7 +47,12 @@ def log_command(log: Path, argv: Sequence[str]) -> None:
 
 
 class Provider(Protocol):
-    """How a stack comes into a prefix. Errors are those of ``hidl_cli.errors``."""
+    """How a stack comes into a prefix. Errors are those of ``hidl_cli.errors``.
+
+    ``resolves_in_previews``: does a dry run without a lock show what would be resolved?
+    """
+
+    resolves_in_previews: bool
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 class FromWheels:
     """See ``Provider``. ``uv`` is asked for only where something is installed."""
 
+    resolves_in_previews = False
+
     def __init__(self, site: Site) -> None:
         self.site = site
 
@@ -68,7 +70,7 @@ class FromWheels:
             own=(own_wheel.workloads(), *map(own_wheel.library, order.stack.libraries)),
             imports=tuple(order.stack.verify.imports),
             verify_modules=tuple(order.stack.verify.modules),
-            builds=planned.plan(order.stack.builds, chosen, order.root, order.sources),
+            builds=planned.plan(order.stack.builds, chosen.wheels, order.root, order.sources),
             advisories=tuple(advisory.model_dump() for advisory in order.stack.advisories),
             offline=order.offline,
             mpi=order.stack.mpi,
@@ -111,10 +113,15 @@ def begin(plan: InstallPlan) -> None:
 
 
 def install_wheels(
-    plan: InstallPlan, uv: Wheels, log: Path, progress: Progress, meanwhile: Callable[[], object]
+    plan: InstallPlan,
+    uv: Wheels,
+    log: Path,
+    progress: Progress,
+    meanwhile: Callable[[], object],
+    interpreter: Path | None = None,
 ) -> None:
     """Make the virtual environment, and install the wheels of the lock and hidl's own into it."""
-    *first, last = uv.steps(plan)
+    *first, last = uv.steps(plan, interpreter)
     for step in first:
         with progress.step(step.title, log):
             uv.run(step, log)

@@ -118,14 +118,14 @@ class Wheels:
                     lacking.append(f"{package.name}=={package.version}")
             return tuple(lacking)
 
-    def steps(self, plan: InstallPlan) -> tuple[Step, ...]:
-        """The commands that fill the plan's prefix: a virtual environment, and the wheels.
+    def steps(self, plan: InstallPlan, interpreter: Path | None = None) -> tuple[Step, ...]:
+        """The commands that fill the plan's prefix: a virtual environment of ``interpreter``, and the wheels.
 
         Hashes are checked for every package but hidl's own wheels, which are built here.
         """
         python = str(plan.prefix / "bin" / "python")
         options = ["--no-project", "--allow-existing", "--prompt", f"{plan.stack}-{plan.id}"]
-        venv = ["venv", *options, "--python", str(plan.target.interpreter), str(plan.prefix)]
+        venv = ["venv", *options, "--python", str(interpreter or plan.target.interpreter), str(plan.prefix)]
         own = [str(wheel.file) for wheel in plan.own]
         install = self._install(plan, "--python", python, "-r", str(plan.lock_file), *own)
         variables = pip_settings.uv_variables(self.sources, self.environ)
@@ -138,6 +138,13 @@ class Wheels:
                 without_network=None if plan.offline else (find_uv_bin(), *install, "--offline"),
             ),
         )
+
+    def add(self, title: str, python: Path, *words: str) -> Step:
+        """The command that installs requirements, from wheels alone, for an interpreter; ``words``: options too."""
+        flags = pip_settings.uv_flags(self.sources, self.environ)
+        options = ("--python", str(python), "--only-binary", ":all:")
+        argv = (find_uv_bin(), "pip", "install", *flags, *options, *words)
+        return Step(title, argv, pip_settings.uv_variables(self.sources, self.environ))
 
     def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> Step:
         """See ``Packager``. uv fetches no source without building it, pip does."""
