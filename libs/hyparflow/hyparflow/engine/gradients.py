@@ -116,8 +116,11 @@ class Sums:
 
         def turn(sum_: _Sum) -> tuple[Any, ...]:
             run = sum_.run
-            return max(last[stage] for stage in run.stages), run.stages, run.buffer if len(run.stages) == 1 else 0, (
-                run.slots[0].variable if len(run.stages) > 1 else run.begin
+            return (
+                max(last[stage] for stage in run.stages),
+                run.stages,
+                run.buffer if len(run.stages) == 1 else 0,
+                (run.slots[0].variable if len(run.stages) > 1 else run.begin),
             )
 
         sums = [_Sum(comms.get(partitions), run, own) for run, own, partitions in found]

@@ -21,7 +21,6 @@ from hyparflow.engine.links import Link, most_in_flight
 from hyparflow.schedules import Action, owner
 
 
-
 class Inbox:
     """The receiving end of one link in one direction: micro-batches arrive in the order in which they are used.
 
