@@ -63,6 +63,7 @@ def plan(
     costs: Literal["measured", "estimated"] | Costs = "measured",
     memory_limit: int | None = None,
     network: Network | None = None,
+    refinements: int = 0,
 ) -> Plan:
     """The plan of a training: who computes what, when, and what that is expected to take.
 
@@ -75,6 +76,9 @@ def plan(
         or index) or layer -> stage.
     :param costs: ``measured`` runs each different node once through TensorFlow; ``estimated`` counts their work.
     :param memory_limit: bytes of a rank, for weights, gradients, optimizer and activations.
+    :param refinements: so many times the plan's stages are compiled and timed in this process and the model is cut
+        again (`refine`); the prediction then rests on the times of the last stages. It takes as long as compiling the
+        model does.
     :raises PlanError: with everything that is wrong with the request.
     :raises UnsupportedModel: if the model cannot be cut.
     """
@@ -83,7 +87,10 @@ def plan(
         partitions, replicas, batch_size, micro_batches, schedule, chunks, recompute, assignment, memory,
         network or Network(),
     )  # fmt: skip
-    if found := _wrong_numbers(request):
+    found = _wrong_numbers(request)
+    if refinements and hasattr(model_or_graph, "fingerprint"):
+        found.append("stages can be timed with a model only, not with its graph: leave refinements out")
+    if found:
         raise PlanError(*found)
     graph = _graph(model_or_graph)
     if found := _wrong_for(graph, request):
@@ -91,7 +98,13 @@ def plan(
     given = _given(graph, request)
     if isinstance(costs, str):
         costs = _costs(costs, model_or_graph, graph, request)
-    return _best(graph, request, costs, given)
+    planned = _best(graph, request, costs, given)
+    for remaining in range(refinements, -1, -1) if refinements else ():
+        from hyparflow.planning.measuring import measured_stages
+
+        stages = measured_stages(model_or_graph, graph, planned)
+        planned = refine(planned, graph, stages, costs=costs, keep=given is not None or remaining == 0)
+    return planned
 
 
 def refine(
@@ -155,7 +168,7 @@ def _wrong_numbers(request: Request) -> list[str]:
     elif not _counts(request):
         share = request.batch_size // request.replicas
         found.append(f"no number of micro-batches that {request.schedule} can take divides a replica's {share} samples")
-    if isinstance(request.recompute, Sequence) and request.recompute != "auto":
+    if isinstance(request.recompute, Sequence) and not isinstance(request.recompute, str):
         if len(request.recompute) != request.stages:
             found.append(f"recompute names {len(request.recompute)} stages; there are {request.stages}")
     elif request.recompute not in ("auto", True, False):
