@@ -55,7 +55,7 @@ def estimate(
 ) -> Estimate:
     """What a training takes on so many nodes (weak scaling: the batch grows with the replicas).
 
-    :param model: a shipped model's name, a file of `hyparflow costs`, or (graph, costs).
+    :param model: a name (`resnet1001v2`), a file of `hyparflow costs`, or (graph, costs).
     :param replica_batch: samples of one replica's step.
     :param replicas: as many as fit on the nodes, unless given.
     :param network: a `Network`, or the name of one of `NETWORKS`.
