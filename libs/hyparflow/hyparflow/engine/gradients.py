@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hyparflow.backends import Buffer, Slot
+from hyparflow.engine.waiting import wait
 
 if TYPE_CHECKING:
     from hyparflow.engine.world import World
@@ -106,7 +107,6 @@ class _Sum:
     view: np.ndarray | None = None
     wide: np.ndarray | None = None  # where 16-bit floats are summed in 32 bits
     began: float = 0.0
-    others: list[np.ndarray] = field(default_factory=list)
 
 
 class Sums:
@@ -171,13 +171,13 @@ class Sums:
         from mpi4py import MPI
 
         run = sum_.run
-        sum_.view = self._buffers(self._programs[run.stage])[run.buffer].array[run.begin : run.end]
+        view = self._buffers(self._programs[run.stage])[run.buffer].array[run.begin : run.end]
         for stage in sum_.own_stages[1:]:  # a shared layer has calls on several stages of this rank
-            sum_.view += self._slot(stage, run.slots[0].variable)
+            view += self._slot(stage, run.slots[0].variable)
         if sum_.comm is None:
             return
-        narrow = sum_.view.dtype.name not in ("float32", "float64")
-        sum_.wide = sum_.view.astype(np.float32) if narrow else sum_.view
+        narrow = view.dtype.name not in ("float32", "float64")
+        sum_.view, sum_.wide = view, view.astype(np.float32) if narrow else view
         sum_.began = time.perf_counter()
         sum_.request = sum_.comm.Iallreduce(MPI.IN_PLACE, sum_.wide, MPI.SUM)
 
@@ -199,7 +199,7 @@ class Sums:
         assert self._started == len(self._sums), "a stage's buffers were never complete"
         for sum_ in self._sums:
             if sum_.request is not None:
-                sum_.request.Wait()
+                wait(sum_.request)
                 self._done(sum_)
 
     def _done(self, sum_: _Sum) -> None:
@@ -207,5 +207,6 @@ class Sums:
         assert sum_.wide is not None
         if sum_.wide is not sum_.view:
             sum_.view[...] = sum_.wide
-        sum_.request = sum_.wide = None
+        # A view that is kept would make the framework copy the buffer before it writes to it.
+        sum_.request = sum_.wide = sum_.view = None
         self.spans.append((sum_.began, time.perf_counter()))
