@@ -116,4 +116,5 @@ def _graph(document: dict[str, Any]) -> Graph:
 
 def _costs(document: dict[str, Any]) -> Costs:
     rows = np.array([document["kinds"][kind]["seconds"] for kind, *_ in document["nodes"]])
-    return Costs(*rows.T, action_seconds=document["action_seconds"], source=document["source"])
+    ahead, each_ahead, back, each_back = rows.T
+    return Costs(ahead, each_ahead, back, each_back, document["action_seconds"], document["source"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hyparflow.errors import PlanError
+from hyparflow.planning.plan import Plan
 from hyparflow.planning.planner import plan
 from hyparflow.simulate.library import load
 from hyparflow.simulate.network import NETWORKS, Network
@@ -69,7 +70,8 @@ def estimate(
     replicas = nodes * ranks_per_node // partitions if replicas is None else replicas
     if replicas < 1 or partitions * replicas > nodes * ranks_per_node:
         raise PlanError(
-            f"{partitions} partitions x {max(replicas, 1)} replicas do not fit on {nodes} nodes of {ranks_per_node} ranks"
+            f"{partitions} partitions x {max(replicas, 1)} replicas do not fit on {nodes} nodes of "
+            f"{ranks_per_node} ranks"
         )
     graph, costs = load(model) if isinstance(model, str | Path) else model
     if core_speed != 1.0:
@@ -82,12 +84,10 @@ def estimate(
     few = max(1, ranks_per_node // partitions)
     baseline = simulate(replace(one, replicas=min(few, replicas)), cluster, overlap=overlap)
     whole = simulate(replace(one, replicas=replicas), cluster, overlap=overlap)
-    return _compared(whole, baseline, one, replicas, nodes, cluster.nodes(partitions * min(few, replicas)))
+    return _compared(whole, baseline, replace(one, replicas=replicas), nodes, cluster.nodes(partitions * few))
 
 
-def _compared(
-    whole: Simulation, baseline: Simulation, one: Any, replicas: int, nodes: int, baseline_nodes: int
-) -> Estimate:
+def _compared(whole: Simulation, baseline: Simulation, one: Plan, nodes: int, baseline_nodes: int) -> Estimate:
     speedup = whole.samples_per_second / baseline.samples_per_second
     busy = sum(whole.busy_seconds) / len(whole.busy_seconds)
     return Estimate(
@@ -98,9 +98,9 @@ def _compared(
         nodes=nodes,
         baseline_nodes=baseline_nodes,
         partitions=one.partitions,
-        replicas=replicas,
+        replicas=one.replicas,
         micro_batches=one.micro_batches,
-        batch_size=replicas * one.batch_size,
+        batch_size=one.batch_size,
         bubble=1 - busy / whole.pipeline_seconds,
         tail_seconds=whole.tail_seconds,
         straggler_seconds=whole.straggler_seconds,

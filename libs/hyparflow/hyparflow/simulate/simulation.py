@@ -105,7 +105,7 @@ def _timeline(plan: Plan, cluster: Cluster) -> Timeline:
 
 
 def _tail(plan: Plan, cluster: Cluster, partition: int) -> float:
-    """The sum of a partition's gradients over the replicas, while the node's other ranks have theirs, and the update."""
+    """The update, and before it the sum of a partition's gradients, while the node's other ranks have theirs."""
     size = sum(
         stage.parameter_bytes for pipeline in range(plan.pipelines) for stage in plan.stages_on(partition, pipeline)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Stragglers:
         return float(low + step * (beyond.sum() - (beyond[0] + beyond[-1]) / 2))
 
 
-def _normal(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _normal(x: Any) -> Any:
     """The normal distribution function, by the complementary error function of Abramowitz and Stegun 7.1.26."""
     z = np.abs(x) / np.sqrt(2.0)
     t = 1 / (1 + 0.3275911 * z)
