@@ -19,6 +19,8 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
+from hyparflow.training.collectives import meet
+
 FAILED = 1
 """Exit status of every rank that is ended."""
 
@@ -60,7 +62,7 @@ class Guard:
         try:
             yield
             if self.size > 1:
-                comm.Barrier()
+                meet(comm)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             if self.size > 1 and getattr(error, "agreed_on", None) is None:
                 self._fail(error)
@@ -152,7 +154,7 @@ class Guard:
         speaker = getattr(error, "agreed_on", None)
         if speaker is None and self.size > 1:
             self._fail(error)
-        if speaker is None:
+        if speaker is None or self.size == 1:
             self._hook(kind, error, trace)
         elif speaker == self.rank:
             _say(f"hyparflow: {type(error).__name__}: {error}")

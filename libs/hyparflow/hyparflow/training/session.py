@@ -18,6 +18,7 @@ from hyparflow.checkpoints.saving import Key, shares
 from hyparflow.engine.engine import Engine, Options
 from hyparflow.errors import CheckpointError, RequestError
 from hyparflow.training.agreement import agreed, together
+from hyparflow.training.collectives import gather_all
 from hyparflow.training.feed import Share
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Session:
         slots = [value for name, value in every.items() if name not in of_model]
         self.variables: Mapping[str, Any] = own | of_optimizer(model.optimizer, slots)
         self._own_keys = self._keys(own)
+        self.meter: tuple[Any, Any] | None = None  # kinds of targets, and the Meter for them
 
     @property
     def keys(self) -> list[Key]:
@@ -76,7 +78,7 @@ class Session:
         """Raise RequestError on all ranks where two hold different values of one variable: models built differently."""
         found = {name: crc32(np.array(each).tobytes()) for name, each in self._built().items()}
         known: dict[str, tuple[int, int]] = {}
-        for rank, digests in enumerate(self.comm.allgather(found)):
+        for rank, digests in enumerate(gather_all(self.comm, found)):
             for name, digest in digests.items():
                 first, expected = known.setdefault(name, (rank, digest))
                 if digest != expected:
@@ -103,6 +105,10 @@ class Session:
 
         together(self.comm, write)
 
+    def finalize(self) -> None:
+        """What an optimizer does when a training ends: with ``use_ema`` the averages become the weights."""
+        self._inner.finalize_variable_values(self._inner._trainable_variables)
+
     def close(self) -> None:
         """Give back what the engine has taken."""
         self.engine.close()
@@ -121,4 +127,4 @@ class Session:
             name: (int(np.prod(each.shape)), private and name in of_model and not each.trainable)
             for name, each in self.variables.items()
         }
-        return shares(self.comm.allgather(owned), self.plan.partitions)[self.comm.rank]
+        return shares(gather_all(self.comm, owned), self.plan.partitions)[self.comm.rank]
