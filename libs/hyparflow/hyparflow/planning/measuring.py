@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hyparflow.graph.types import Graph, Node, Tensor
     from hyparflow.planning.plan import Plan
 
-LARGEST = 64  # samples: enough to see what grows with them
-ROUNDS, SECONDS = 3, 0.04  # each program runs at least this often and, if it is quick, for about this long
+LARGEST = 32  # samples: enough to see what grows with them
+ROUNDS, SECONDS = 3, 0.02  # each program runs at least this often and, if it is quick, for about this long
 
 
 def measured(model: Any, graph: Graph, samples: tuple[int, int]) -> Costs:
@@ -46,21 +46,29 @@ def measured_stages(model: Any, graph: Graph, plan: Plan) -> list[tuple[float, f
 
     What `hyparflow.refine` takes. Each stage is compiled in full, so a large model takes its time.
     """
-    return [_program(model, graph, plan.stages, stage.index, plan.micro_batch_size) for stage in plan.stages]
+    sizes = (plan.micro_batch_size,)
+    return [seconds for stage in plan.stages for seconds in _program(model, graph, plan.stages, stage.index, sizes)]
 
 
 def _node(model: Any, graph: Graph, node: Node, samples: tuple[int, int]) -> list[tuple[float, float]]:
     """Seconds of one node's passes: a stage of its own, from which all that it makes is sent on."""
-    stage = Stage(0, (node.index,), tuple(dict.fromkeys(node.inputs)), {tensor: (1,) for tensor in node.outputs}, ())
-    return [_program(model, graph, (stage,), 0, count) for count in samples]
+    stage = Stage(0, (node.index,), tuple(dict.fromkeys(node.inputs)), dict.fromkeys(node.outputs, (1,)), ())
+    return _program(model, graph, (stage,), 0, samples)
 
 
-def _program(model: Any, graph: Graph, stages: Sequence[Stage], index: int, samples: int) -> tuple[float, float]:
-    from hyparflow.backends import Place
+def _program(
+    model: Any, graph: Graph, stages: Sequence[Stage], index: int, sizes: Sequence[int]
+) -> list[tuple[float, float]]:
+    """Seconds of a stage's passes for each number of samples."""
     from hyparflow.backends.tensorflow import build
 
-    stage = stages[index]
     program = build(model, graph, stages, index)
+    return [_timed(model, graph, program, stages[index], samples) for samples in sizes]
+
+
+def _timed(model: Any, graph: Graph, program: Any, stage: Stage, samples: int) -> tuple[float, float]:
+    from hyparflow.backends import Place
+
     place = Place(step=0, replica=0, micro_batch=0, replicas=1, micro_batches=1)
     inputs = {tensor: _filled(graph.tensors[tensor], samples) for tensor in stage.receives}
     targets = _targets(model, graph, stage, samples)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from hyparflow.planning.costs import Costs
 
 
+UPDATE_BANDWIDTH = 1.0e9  # bytes of weights per second that an optimizer updates on one core
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What a step is expected to take; the tuples have one value per partition."""
@@ -100,12 +103,10 @@ def predict(
     replicas: int,
     memory: Memory,
     network: Network,
-    update_bandwidth: float = 1.0e9,
 ) -> Prediction:
     """What a step is expected to take.
 
     :param stages: with their costs (`with_costs`).
-    :param update_bandwidth: bytes of weights per second that the optimizer updates.
     """
     spans = run(schedule, stages, tensors, samples, network)
     tails, updates, ends = [], [], []
@@ -113,7 +114,7 @@ def predict(
         owned = {(action.stage, action.pipeline) for action in actions}
         size = sum(stages[stage].parameter_bytes for stage, _ in owned)
         copies = replicas * max(1, len({pipeline for _, pipeline in owned}))
-        updates.append(size / update_bandwidth)
+        updates.append(size / UPDATE_BANDWIDTH)
         tails.append(network.allreduce(size, 1, copies) + updates[-1])
         ends.append(done[-1].end + tails[-1])
     return Prediction(
