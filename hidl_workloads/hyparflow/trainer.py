@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
-os.environ["KERAS_BACKEND"] = "tensorflow"  # Keras reads it when it is imported
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +14,12 @@ from hyparflow.engine.engine import Batch, Engine, Options, StepResult
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hidl_workloads.hyparflow.building import built
 from hidl_workloads.hyparflow.models import CLASSES, SHAPE
 from hidl_workloads.hyparflow.parameters import Common
 from hidl_workloads.refusal import Refused
 from hidl_workloads.tensorflow_threads import set_threads
 
-_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float64": "float64"}
 _RECOMPUTE = {"auto": "auto", "always": True, "never": False}
 
 #: What a rank computes; what else a step takes is waiting.
@@ -45,21 +41,13 @@ class Trainer:
     def __init__(self, communicator: MPI.Comm, parameters: Common, make: Callable[[], Any]) -> None:
         """``make``: the model. Raises ``Refused`` on all ranks where these cannot train it as was asked."""
         set_threads()
-        keras.utils.set_random_seed(parameters.seed)
-        keras.config.set_floatx("float64" if parameters.precision == "float64" else "float32")
-        keras.config.set_dtype_policy(_POLICIES[parameters.precision])
         self.versions = {
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
             "hyparflow": hyparflow.__version__,
         }
-        with hyparflow.deferred():  # each rank's memory holds its own stages only
-            model = make()
+        model = built(parameters, make)
         self.parameter_count = model.count_params()
-        model.compile(
-            keras.optimizers.SGD(parameters.learning_rate, momentum=0.9),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
         self.plan = _plan(communicator, model, parameters)
         self._engine = Engine(model, self.plan, communicator, Options(parameters.batch_norm, trace=True))
         self.replica = communicator.rank // self.plan.partitions
