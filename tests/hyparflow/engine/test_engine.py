@@ -38,10 +38,11 @@ _EVERY = [
 ]
 
 
-def _case(model: str, partitions: int, replicas: int, schedule: str, chunks: int, recompute: bool) -> dict[str, Any]:
-    name = f"{model}-{partitions}x{replicas}-{schedule}{'-recompute' if recompute else ''}"
-    keys = ("name", "model", "partitions", "replicas", "schedule", "chunks", "recompute")
-    return dict(zip(keys, (name, model, partitions, replicas, schedule, chunks, recompute), strict=True))
+def _case(*values: Any) -> dict[str, Any]:
+    keys = ("model", "partitions", "replicas", "schedule", "chunks", "recompute")
+    case = dict(zip(keys, values, strict=True))
+    again = "-recompute" if case["recompute"] else ""
+    return {"name": f"{case['model']}-{case['partitions']}x{case['replicas']}-{case['schedule']}{again}", **case}
 
 
 CASES = [_case(*each) for each in _ALWAYS]

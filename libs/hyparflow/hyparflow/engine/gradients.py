@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hyparflow.backends import Buffer, Slot
+from hyparflow.engine.waiting import wait
 
 if TYPE_CHECKING:
     from hyparflow.engine.world import World
@@ -198,7 +199,7 @@ class Sums:
         assert self._started == len(self._sums), "a stage's buffers were never complete"
         for sum_ in self._sums:
             if sum_.request is not None:
-                sum_.request.Wait()
+                wait(sum_.request)
                 self._done(sum_)
 
     def _done(self, sum_: _Sum) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from hyparflow.backends import Array
 from hyparflow.engine.links import Link, most_in_flight
+from hyparflow.engine.waiting import wait
 from hyparflow.schedules import Action, owner
 
 
@@ -44,7 +45,7 @@ class Inbox:
         """Wait for the next micro-batch, which must be this one. Its buffer is the caller's until ``give_back``."""
         expected, buffer, request = self._posted.popleft()
         assert expected == micro_batch, (expected, micro_batch)
-        request.Wait()
+        wait(request)
         return buffer
 
     def give_back(self, buffer: np.ndarray) -> None:
@@ -83,7 +84,7 @@ class Outbox:
     def finish(self) -> None:
         """Wait until all is sent."""
         for request in self._requests:
-            request.Wait()
+            wait(request)
         self._requests, self._buffers = [], []
 
 

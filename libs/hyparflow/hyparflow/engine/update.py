@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from hyparflow.backends import Buffer, Slot
+from hyparflow.engine.waiting import wait
 from hyparflow.errors import UnsupportedModel
 
 
@@ -102,13 +103,16 @@ class Update:
 
     def _square(self, buffers: Sequence[Buffer], places: Mapping[str, tuple[int, Slot]]) -> float:
         """The sum of squares of all gradients of the replica, each variable counted once."""
-        total = 0.0
+        from mpi4py import MPI
+
+        total = np.zeros(1)
         for name in self._names:
             if name in self._counted:
                 index, slot = places[name]
                 gradient = buffers[index].array[slot.offset : slot.offset + slot.size].astype(np.float64)
-                total += float(np.dot(gradient, gradient))
-        return float(self._replica.allreduce(total))
+                total += np.dot(gradient, gradient)
+        wait(self._replica.Iallreduce(MPI.IN_PLACE, total, MPI.SUM))
+        return float(total[0])
 
     def _compile(self, places: Mapping[str, tuple[int, Slot]]) -> Any:
         """The update as one TensorFlow program."""

@@ -16,11 +16,10 @@ from typing import Any
 import keras
 import numpy as np
 import sequential
-from mpi4py import MPI
-from small_models import MODELS
-
 from hyparflow.engine.engine import Batch, Engine
 from hyparflow.planning.planner import plan
+from mpi4py import MPI
+from small_models import MODELS
 
 STEPS = 10
 MICRO_BATCHES = 12  # over all replicas
@@ -34,11 +33,12 @@ def main(file: Path, cases: list[dict[str, Any]]) -> None:
     expected = references(world, cases)
     found: dict[str, Any] = {}
     for ranks in (2, 3, 4):
-        mine = [case for case in cases if case["partitions"] * case["replicas"] == ranks]
-        group = min(world.rank // ranks, 4 // ranks)
+        fitting = [case for case in cases if case["partitions"] * case["replicas"] == ranks]
+        groups = world.size // ranks
+        group = world.rank // ranks
         comm = world.Split(group, world.rank)
-        if comm.size == ranks:
-            for case in mine[group :: 4 // ranks]:
+        if group < groups:
+            for case in fitting[group::groups]:
                 begin = time.perf_counter()
                 key = (case["model"], case["replicas"])
                 found[case["name"]] = difference(comm, case, *expected[key])
@@ -55,7 +55,9 @@ def references(world: Any, cases: list[dict[str, Any]]) -> dict[Any, Any]:
     own = {}
     for name, replicas in wanted[world.rank :: world.size]:
         make, data = MODELS[name]
-        own[name, replicas] = sequential.train(make(), data, STEPS, MICRO_BATCHES, SIZE, replicas)
+        own[name, replicas] = sequential.train(
+            make(), data, steps=STEPS, micro_batches=MICRO_BATCHES, size=SIZE, replicas=replicas
+        )
     return {key: value for one in world.allgather(own) for key, value in one.items()}
 
 

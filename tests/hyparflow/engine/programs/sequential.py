@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 def train(
-    model: keras.Model, data: Callable[..., Any], steps: int, micro_batches: int, size: int, replicas: int
+    model: keras.Model, data: Callable[..., Any], *, steps: int, micro_batches: int, size: int, replicas: int
 ) -> tuple[list[dict[str, np.ndarray]], list[float]]:
     """Train by accumulating gradients. Returns each replica's variables by path at the end, and each step's loss.
 

@@ -12,6 +12,7 @@ from keras import layers
 
 def residual() -> keras.Model:
     """ResNet-20 with BatchNorm for images of 8 x 8, few filters; compiled with momentum."""
+    keras.utils.clear_session()  # the names of layers count from the start
     keras.utils.set_random_seed(20)
 
     def convolution(x: Any, filters: int, strides: int, size: int = 3) -> Any:
@@ -38,6 +39,7 @@ def residual() -> keras.Model:
 
 def branched() -> keras.Model:
     """2 inputs (one of integers), 2 outputs, long skips, a layer used three times, operators, Dropout, L2."""
+    keras.utils.clear_session()  # the names of layers count from the start
     keras.utils.set_random_seed(21)
     numbers = keras.Input((6,), name="numbers")
     words = keras.Input((3,), dtype="int32", name="words")
