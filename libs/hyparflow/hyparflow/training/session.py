@@ -42,6 +42,7 @@ class Session:
         slots = [value for name, value in every.items() if name not in of_model]
         self.variables: Mapping[str, Any] = own | of_optimizer(model.optimizer, slots)
         self._own_keys = self._keys(own)
+        self.meter: tuple[Any, Any] | None = None  # kinds of targets, and the Meter for them
 
     @property
     def keys(self) -> list[Key]:

@@ -316,7 +316,9 @@ class Strategy:
         return Plan.from_json(self.comm.bcast(together(self.comm, make), root=0))
 
     def _meter(self, session: Session, given: Source) -> Meter:
+        """The session's meter, made anew for targets of other shapes."""
         example = given.example
+        kinds = [None if each is None else (each.dtype, each.shape[1:]) for each in example.targets]
         plan, seat = session.plan, session.seat
 
         def make() -> Meter:
@@ -330,7 +332,9 @@ class Strategy:
                 micro_batches=plan.micro_batches,
             )
 
-        return together(self.comm, make)
+        if session.meter is None or session.meter[0] != kinds:
+            session.meter = kinds, together(self.comm, make)
+        return session.meter[1]
 
     def _callback_list(self, session: Session, callbacks: list[Any], verbose: Any, **parameters: Any) -> Any:
         """Keras' container of the callbacks that run on this rank; the progress bar is rank 0's."""
