@@ -95,7 +95,7 @@ def test_a_model_comes_back_from_its_file(tmp_path: Path) -> None:
 
 
 def test_a_model_that_does_not_ship_is_refused() -> None:
-    with pytest.raises(PlanError, match="there is no model 'resnet7'; .*resnet1001v2"):
+    with pytest.raises(PlanError, match=r"there is no model 'resnet7'; .*resnet1001v2"):
         load("resnet7")
 
 
