@@ -28,7 +28,6 @@ def last_whole(root: Path, comm: Any = None) -> Checkpoint | None:
             problems = checkpoint.damage(rank, size)
         except CheckpointError as error:
             problems = [str(error)] if rank == 0 else []
-            checkpoint = None
         whole = checkpoint is not None and not problems
         if comm is not None:
             problems = [each for found in comm.allgather(problems) for each in found]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from hyparflow import errors
 from hyparflow.errors import HyparflowError, WorldError
+from hyparflow.training.collectives import gather_all
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ def together(comm: Any, action: Callable[[], T]) -> T:
     except Exception as caught:
         error = caught
     known = isinstance(error, HyparflowError)
-    every = comm.allgather(None if error is None else (type(error).__name__, str(error), known))
+    every = gather_all(comm, None if error is None else (type(error).__name__, str(error), known))
     first = next((rank for rank, found in enumerate(every) if found is not None), None)
     if first is None:
         return result

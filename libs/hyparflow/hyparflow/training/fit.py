@@ -11,6 +11,7 @@ from hyparflow.checkpoints.directory import Progress
 from hyparflow.checkpoints.saving import Saver
 from hyparflow.engine.engine import StepResult
 from hyparflow.training.callbacks import remembered, remind
+from hyparflow.training.collectives import any_of, gather_all
 from hyparflow.training.data import Source
 from hyparflow.training.feed import TrainingFeed, evaluation
 from hyparflow.training.metrics import Meter
@@ -118,12 +119,9 @@ class Training:
 
     def _stops(self) -> bool:
         """Whether the callbacks of any rank ask to stop."""
-        from mpi4py import MPI
-
-        asked = np.array([bool(self._session.model.stop_training)], dtype=np.uint8)
-        self._session.comm.Allreduce(MPI.IN_PLACE, asked, op=MPI.MAX)
-        self._session.model.stop_training = bool(asked[0])
-        return bool(asked[0])
+        stop = any_of(self._session.comm, bool(self._session.model.stop_training))
+        self._session.model.stop_training = stop
+        return stop
 
     def _save(self, epoch: int, done: int) -> None:
         assert self._saver is not None
@@ -189,7 +187,7 @@ def predict(session: Session, source: Source, callbacks: Any, steps: int | None)
             for output, values in session.engine.predict_step(part.batch).items()
             for micro_batch, value in values.items()
         }
-        every = {key: value for each in session.comm.allgather(outputs) for key, value in each.items()}
+        every = {key: value for each in gather_all(session.comm, outputs) for key, value in each.items()}
         for key in sorted(every):
             found[key[0]].append(every[key])
         callbacks.on_predict_batch_end(number, {"outputs": None})

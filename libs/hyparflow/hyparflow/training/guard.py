@@ -19,6 +19,8 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
+from hyparflow.training.collectives import meet
+
 FAILED = 1
 """Exit status of every rank that is ended."""
 
@@ -60,7 +62,7 @@ class Guard:
         try:
             yield
             if self.size > 1:
-                comm.Barrier()
+                meet(comm)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             if self.size > 1 and getattr(error, "agreed_on", None) is None:
                 self._fail(error)

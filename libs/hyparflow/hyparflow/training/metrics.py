@@ -16,6 +16,7 @@ import numpy as np
 
 from hyparflow.engine.engine import Batch, StepResult
 from hyparflow.errors import DataError, UnsupportedModel
+from hyparflow.training.collectives import sum_equal
 from hyparflow.training.layout import Array, Samples
 
 if TYPE_CHECKING:
@@ -147,11 +148,7 @@ class Meter:
         if self._shows_totals:
             states = [np.zeros_like(each) for each in states]
         own = np.concatenate([self._own, *states])
-        total = np.empty_like(own)
-        # Reduced on one rank and then told to all: an allreduce may round differently on different ranks.
-        self._comm.Reduce(own, total, root=0)
-        self._comm.Bcast(total, root=0)
-        self._sums += total
+        self._sums += sum_equal(self._comm, own)
         self._own[:] = 0.0
         if self._gathered_state:
             self._update_gathered()

@@ -18,6 +18,7 @@ from hyparflow.checkpoints.saving import Key, shares
 from hyparflow.engine.engine import Engine, Options
 from hyparflow.errors import CheckpointError, RequestError
 from hyparflow.training.agreement import agreed, together
+from hyparflow.training.collectives import gather_all
 from hyparflow.training.feed import Share
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Session:
         """Raise RequestError on all ranks where two hold different values of one variable: models built differently."""
         found = {name: crc32(np.array(each).tobytes()) for name, each in self._built().items()}
         known: dict[str, tuple[int, int]] = {}
-        for rank, digests in enumerate(self.comm.allgather(found)):
+        for rank, digests in enumerate(gather_all(self.comm, found)):
             for name, digest in digests.items():
                 first, expected = known.setdefault(name, (rank, digest))
                 if digest != expected:
@@ -122,4 +123,4 @@ class Session:
             name: (int(np.prod(each.shape)), private and name in of_model and not each.trainable)
             for name, each in self.variables.items()
         }
-        return shares(self.comm.allgather(owned), self.plan.partitions)[self.comm.rank]
+        return shares(gather_all(self.comm, owned), self.plan.partitions)[self.comm.rank]

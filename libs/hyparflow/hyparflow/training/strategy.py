@@ -310,7 +310,11 @@ class Strategy:
             if self._plan is not None:
                 requests.check_batch(self._plan, batch_size)
                 return self._plan.to_json()
-            asked: dict[str, Any] = {"partitions": self.partitions, "replicas": self.replicas, "micro_batches": micro_batches}
+            asked: dict[str, Any] = {
+                "partitions": self.partitions,
+                "replicas": self.replicas,
+                "micro_batches": micro_batches,
+            }
             return plan(model, batch_size=batch_size, **asked, **self._request).to_json()
 
         return Plan.from_json(self.comm.bcast(together(self.comm, make), root=0))
