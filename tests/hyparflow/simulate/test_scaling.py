@@ -50,8 +50,11 @@ def test_slow_nodes_cost_more_the_more_there_are() -> None:
 
 
 def test_overlap_hides_sums() -> None:
-    network = Network(bandwidth=1e8)
-    assert scaled(16, network=network).step_seconds < scaled(16, network=network, overlap=False).step_seconds
+    heavy = tuple(replace(node, parameters=10 * node.parameters) if node.index > 18 else node for node in MODEL.nodes)
+    planned = plan(replace(MODEL, nodes=heavy), partitions=4, batch_size=64, micro_batches=8, costs=estimated(MODEL))
+    cluster = Cluster(4, Network(bandwidth=1e8))
+    hidden, after = (simulate(replace(planned, replicas=16), cluster, overlap=overlap) for overlap in (True, False))
+    assert hidden.step_seconds < after.step_seconds
 
 
 def test_a_faster_core_takes_less_time() -> None:
