@@ -31,6 +31,11 @@ class Program(Strict):
         description="the words after it, in which {name} stands for a parameter's value and {name?word} for a word "
         "that is left out where the parameter is false, 0 or empty; null: --name=value for every parameter",
     )
+    threads: bool = Field(
+        True,
+        description="whether a Python module may call MPI from several threads (MPI_THREAD_MULTIPLE); false: MPI is "
+        "initialised with MPI_THREAD_SINGLE, and a small message costs less",
+    )
     parser: Parser | None = Field(
         None, description="who reads the metrics from what it prints; null: it writes them to $HIDL_METRICS"
     )

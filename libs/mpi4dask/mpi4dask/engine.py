@@ -14,7 +14,7 @@ import secrets
 import time
 from typing import Any
 
-from mpi4dask import framing, records
+from mpi4dask import direct, framing, records
 from mpi4dask.buffers import Pool
 from mpi4dask.channel import Channel
 from mpi4dask.configuration import Settings
@@ -30,6 +30,7 @@ logger = logging.getLogger("mpi4dask")
 
 YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
 PAUSE = 0.001
+DIRECT_FROM = 32 * 1024  # bytes of a message from which on its large frames are better read than sent
 SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find should have had its doorbell
 
 
@@ -56,7 +57,7 @@ class Engine:
         self._requests = [self.comm.Recv_init([slot, MPI.BYTE], source=MPI.ANY_SOURCE, tag=tag) for slot in self._slots]
         MPI.Prequest.Startall(self._requests)
         self._head = 0
-        self._large = LargeMessages(world, settings, self.pool, self._numbers, self._answer)
+        self._large = LargeMessages(world, settings, self.pool, self._numbers, self._answer, self._has_work)
         self._mail = Mail(self._large)
         self._unflushed: dict[Peer, None] = {}
         self._busy: dict[Peer, None] = {}
@@ -84,7 +85,9 @@ class Engine:
         peer = self.peers.get(uid)
         if peer is None:
             size = min(eager_size, self.settings.eager_size)
-            peer = self.peers[uid] = Peer(self.comm, self.uid, uid, rank, tag, size, spins)
+            place = self.world.places.get(rank) if self.settings.use_direct else None
+            neighbour = direct.Neighbour(place) if place is not None else None
+            peer = self.peers[uid] = Peer(self.comm, self.uid, uid, rank, tag, size, spins, neighbour)
         return peer
 
     def new_number(self) -> int:
@@ -124,7 +127,7 @@ class Engine:
         if not self._awake:
             self._poll()  # learn first who fell asleep while we did
         limit = peer.eager_size - records.ENVELOPE.size - records.CONTROL_SIZE
-        layout = framing.lay_out(frames, limit)
+        layout = framing.lay_out(frames, min(limit, DIRECT_FROM) if peer.neighbour else limit)
         if not layout.alone and layout.packed_size <= limit:
             peer.put(records.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
         else:
@@ -318,8 +321,15 @@ class Engine:
 
     def _answer(self, peer: Peer, kind: int, number: int, transfer: int) -> None:
         peer.put(kind, number, transfer, 0)
-        peer.flush()
-        self._sent_to[peer] = self._busy[peer] = None
+        if kind == records.RELEASED:  # nobody waits for it: it goes along with an answer, or with the next poll
+            self._unflushed[peer] = None
+        else:
+            peer.flush()
+        self._sent_to[peer] = None
+        self._has_work(peer)
+
+    def _has_work(self, peer: Peer) -> None:
+        self._busy[peer] = None
         self.wake()
 
     # The end
