@@ -23,11 +23,11 @@ def show_estimate(plan: Plan, *, json: bool) -> None:
     told = _forecasts(plan, site.interconnect)
     if json:
         fields: dict[str, Any] = {"site": plan.site, "partition": plan.partition, **asdict(found)}
-        emit_json("hidl.estimate/1", **fields, forecasts=[each.to_json(plan) for each in told])
+        emit_json("hidl.estimate/1", **fields, forecasts=[each.to_json() for each in told])
         return
     write("\n".join(in_words(found, plan)) + "\n")
     for each in told:
-        _show(each, plan)
+        _show(each)
 
 
 def _forecasts(plan: Plan, interconnect: str | None) -> list[Told]:
@@ -43,16 +43,15 @@ def _forecasts(plan: Plan, interconnect: str | None) -> list[Told]:
     return forecasts(plan, interconnect)
 
 
-def _show(told: Told, plan: Plan) -> None:
+def _show(told: Told) -> None:
     from hidl_cli.commands.render import write
     from hidl_cli.commands.tables import show_table
     from hidl_cli.runs.parameters import in_words
 
     write(f"\n{in_words(told.point) if told.point else 'expected'}:\n")
-    steps = zip(told.placements, told.forecast.expected, told.efficiencies(plan), strict=True)
     rows = [
-        {"nodes": placement.nodes, "ranks": placement.ranks, **dict(_columns(expected, efficiency))}
-        for placement, expected, efficiency in steps
+        {"nodes": placement.nodes, "ranks": placement.ranks, **dict(_columns(expected))}
+        for placement, expected in zip(told.placements, told.forecast.expected, strict=True)
         if expected.problem is None
     ]
     if rows:
@@ -65,8 +64,6 @@ def _show(told: Told, plan: Plan) -> None:
     write("\n".join(["assuming:", *lines, *(["how wrong it can be:", *errors] if errors else [])]) + "\n")
 
 
-def _columns(expected: Expected, efficiency: float | None) -> Iterator[tuple[str, str]]:
+def _columns(expected: Expected) -> Iterator[tuple[str, str]]:
     for figure in expected.figures:
         yield f"{figure.name} ({figure.unit})", f"{figure.value:.4g}"
-    if efficiency is not None:
-        yield "efficiency", f"{efficiency:.3f}"

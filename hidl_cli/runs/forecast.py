@@ -45,10 +45,6 @@ class Expected:
     figures: tuple[Figure, ...] = ()
     problem: str | None = None
 
-    def value(self, name: str) -> float | None:
-        """A figure's value."""
-        return next((figure.value for figure in self.figures if figure.name == name), None)
-
 
 @dataclass(frozen=True)
 class Forecast:
@@ -61,28 +57,15 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Told:
-    """A forecast for one point of the plan's matrix; ``efficiencies`` are against the smallest size, if it scales."""
+    """A forecast for one point of the plan's matrix."""
 
     point: Mapping[str, Value]
     placements: tuple[Placement, ...]
     forecast: Forecast
 
-    def efficiencies(self, plan: Plan) -> list[float | None]:
-        """That of each placement, by the workload's own measure; None where it cannot be said."""
-        scaling = plan.workload.scaling
-        if scaling is None or len(self.placements) < 2:
-            return [None] * len(self.placements)
-        values = [each.value(scaling.metric) for each in self.forecast.expected]
-        rates = [None if not value else value ** (1 if scaling.kind == "weak" else -1) for value in values]
-        first, ranks = rates[0], [placement.ranks for placement in self.placements]
-        return [
-            None if rate is None or first is None else rate * ranks[0] / (each * first)
-            for rate, each in zip(rates, ranks, strict=True)
-        ]
-
-    def to_json(self, plan: Plan) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The document."""
-        steps = zip(self.placements, self.forecast.expected, self.efficiencies(plan), strict=True)
+        steps = zip(self.placements, self.forecast.expected, strict=True)
         return {
             "point": dict(self.point),
             "steps": [
@@ -90,10 +73,9 @@ class Told:
                     "nodes": placement.nodes,
                     "ranks": placement.ranks,
                     "metrics": [asdict(figure) for figure in expected.figures],
-                    "efficiency": efficiency,
                     "problem": expected.problem,
                 }
-                for placement, expected, efficiency in steps
+                for placement, expected in steps
             ],
             "assumptions": dict(self.forecast.assumptions),
             "known_errors": list(self.forecast.known_errors),

@@ -53,3 +53,15 @@ def figures(measured: Measured, predicted: Predicted) -> list[Metric]:
         Metric("weight_checksum", measured.checksums[0], "sha256", measured.checksums),
         Metric("loss", measured.loss, "nats", [measured.loss]),
     ]
+
+
+def combined(hashes: Sequence[dict[str, str]], rank: int) -> list[tuple[str, str]]:
+    """The whole model as ``rank`` sees it: each variable's name and hash, its own before those of other holders.
+
+    ``hashes``: variable -> hash, for each rank of a replica. So ranks whose copies of a variable differ see different
+    models.
+    """
+    seen: dict[str, str] = {}
+    for each in (hashes[rank], *hashes):
+        seen = {**each, **seen}
+    return sorted(seen.items())

@@ -39,6 +39,6 @@ class Common:
         partitions = {"data": 1, "model": ranks, "hybrid": self.partitions}[self.mode]
         if ranks % partitions:
             raise ValueError(
-                f"replicas of {partitions} partitions each do not fit {ranks} ranks: take a multiple of it"
+                f"replicas of {partitions} partitions each do not fit {ranks} ranks: take a multiple of {partitions}"
             )
         return partitions, ranks // partitions

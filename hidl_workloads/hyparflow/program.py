@@ -7,7 +7,7 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from hidl_workloads import arguments, intervals, metrics
 from hidl_workloads.data_parallel.weights import checksum
-from hidl_workloads.hyparflow.figures import Measured, Predicted, figures
+from hidl_workloads.hyparflow.figures import Measured, Predicted, combined, figures
 from hidl_workloads.hyparflow.parameters import Common
 from hidl_workloads.refusal import Refused, told_once
 from hidl_workloads.world import failure_ends_all_ranks
@@ -92,18 +92,6 @@ def _checksum(world: MPI.Comm, trainer: Trainer) -> str:
     seen = combined(replica.allgather(own), replica.rank)
     replica.Free()
     return hashlib.sha256(repr(seen).encode()).hexdigest()
-
-
-def combined(hashes: Sequence[dict[str, str]], rank: int) -> list[tuple[str, str]]:
-    """The whole model as ``rank`` sees it: each variable's name and hash, its own before those of other holders.
-
-    ``hashes``: variable -> hash, for each rank of a replica. So ranks whose copies of a variable differ see different
-    models.
-    """
-    seen: dict[str, str] = {}
-    for each in (hashes[rank], *hashes):
-        seen = {**each, **seen}
-    return sorted(seen.items())
 
 
 def summary(measured: Measured) -> str:

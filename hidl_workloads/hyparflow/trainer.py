@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import os
-
-os.environ["KERAS_BACKEND"] = "tensorflow"  # Keras reads it when it is imported
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import hyparflow
 import keras
 import numpy as np
 import tensorflow as tf
-from hyparflow.engine.engine import Batch, Engine, Options, StepResult
+from hyparflow.engine.engine import Batch, Options
+from hyparflow.tracing.recorder import Recorder
+from hyparflow.training.session import Session
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hidl_workloads.hyparflow.building import built
 from hidl_workloads.hyparflow.models import CLASSES, SHAPE
 from hidl_workloads.hyparflow.parameters import Common
+from hidl_workloads.metrics import METRICS_FILE
 from hidl_workloads.refusal import Refused
 from hidl_workloads.tensorflow_threads import set_threads
 
-_POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float64": "float64"}
 _RECOMPUTE = {"auto": "auto", "always": True, "never": False}
 
 #: What a rank computes; what else a step takes is waiting.
 _BUSY = ("forward", "backward", "update")
+_RECORDED = 20  # steps at most: a timeline of more can hardly be looked at
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,6 @@ class Step:
 
     loss: float
     busy: float
-    result: StepResult
 
 
 class Trainer:
@@ -45,31 +46,26 @@ class Trainer:
     def __init__(self, communicator: MPI.Comm, parameters: Common, make: Callable[[], Any]) -> None:
         """``make``: the model. Raises ``Refused`` on all ranks where these cannot train it as was asked."""
         set_threads()
-        keras.utils.set_random_seed(parameters.seed)
-        keras.config.set_floatx("float64" if parameters.precision == "float64" else "float32")
-        keras.config.set_dtype_policy(_POLICIES[parameters.precision])
         self.versions = {
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
             "hyparflow": hyparflow.__version__,
         }
-        with hyparflow.deferred():  # each rank's memory holds its own stages only
-            model = make()
+        model = built(parameters, make)
         self.parameter_count = model.count_params()
-        model.compile(
-            keras.optimizers.SGD(parameters.learning_rate, momentum=0.9),
-            loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
         self.plan = _plan(communicator, model, parameters)
-        self._engine = Engine(model, self.plan, communicator, Options(parameters.batch_norm, trace=True))
-        self.replica = communicator.rank // self.plan.partitions
+        self._session = Session(model, self.plan, communicator, Options(parameters.batch_norm, trace=True))
+        self._engine = self._session.engine
+        self.replica = self._session.seat.replica
         self._batch = make_batch(parameters, self.replica)
+        self._recorder = self._recorded(parameters) if parameters.timeline else None
 
     def step(self) -> Step:
         """Train one step."""
         result = self._engine.train_step(self._batch)
-        busy = sum(span.end - span.begin for span in result.spans if span.kind in _BUSY)
-        return Step(result.loss, busy, result)
+        if self._recorder is not None:
+            self._recorder.step(self._engine.step, result)
+        return Step(result.loss, sum(span.end - span.begin for span in result.spans if span.kind in _BUSY))
 
     def weights(self) -> Iterator[tuple[str, NDArray[Any]]]:
         """Every trainable variable of this rank's stages, by name."""
@@ -79,8 +75,19 @@ class Trainer:
             yield name, keras.ops.convert_to_numpy(held[name])
 
     def close(self) -> None:
-        """Give back what was taken."""
-        self._engine.close()
+        """Give back what was taken, and write what is not written yet."""
+        if self._recorder is not None:
+            self._recorder.close()
+        self._session.close()
+
+    def _recorded(self, parameters: Common) -> Recorder:
+        """What writes the timeline of the timed steps, beside the metrics; the plan's picture lies there at once."""
+        beside = Path(os.environ.get(METRICS_FILE, "metrics.json"))
+        if self._session.comm.rank == 0:
+            self.plan.draw(beside.with_name("plan.svg"))
+        first = parameters.warmup + 1
+        last = parameters.warmup + min(parameters.steps, _RECORDED)
+        return Recorder(self._session, beside.with_name("timeline.json"), (first, last), None)
 
 
 def make_batch(parameters: Common, replica: int) -> Batch:
