@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import lzma
-import os
 import stat
 import struct
 from collections.abc import Sequence
@@ -49,7 +48,7 @@ def below(root: Path, prefix: str, paths: Sequence[str]) -> list[Member]:
     for path in sorted(found for name in paths for found in (root / name, *(root / name).rglob("*"))):
         name = f".{prefix}/{path.relative_to(root)}"
         if path.is_symlink():
-            members.append(link(name, os.readlink(path)))
+            members.append(link(name, str(path.readlink())))
         elif path.is_dir():
             members.append(directory(name))
         else:

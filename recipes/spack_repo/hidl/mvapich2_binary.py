@@ -102,7 +102,7 @@ class Mvapich2Binary(MpichEnvironmentModifications, Package):
     def download_instr(self):
         """What to download, where to put it, and its checksum; Spack says it where no download succeeds."""
         sha256 = self.versions[self.version]["sha256"]
-        kept = "_source-cache/archive/{}/{}{2}".format(sha256[:2], sha256, "" if self.is_rpm else ".tar.gz")
+        kept = f"_source-cache/archive/{sha256[:2]}/{sha256}" + ("" if self.is_rpm else ".tar.gz")
         where = self.rpm_folder if self.is_rpm else os.path.dirname(self.url)
         what = self.rpm_name if self.is_rpm else os.path.basename(self.url_for_version(self.version))
         return (
@@ -118,7 +118,7 @@ class Mvapich2Binary(MpichEnvironmentModifications, Package):
         """The compiler as OSU's RPMs name it, such as gnu8.5.0."""
         names = {"gcc": "gnu", "nvhpc": "pgi", "intel-oneapi-compilers": "intel"}
         compiler = self.spec["c"]
-        return "{}{1}".format(names.get(compiler.name, compiler.name), compiler.version)
+        return f"{names.get(compiler.name, compiler.name)}{compiler.version}"
 
     @property
     def enterprise_linux(self):

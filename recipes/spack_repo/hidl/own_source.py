@@ -25,8 +25,8 @@ class OwnPackage(PythonPackage):
         wanted, source = self.spec.variants["source"].value, self.own_source
         if source.digest != wanted:
             raise InstallError(
-                f"{self.name} was concretized with the source {wanted}, and {source.directory} is {source.digest}: use the hidl that made this spec, or "
-                "concretize again"
+                f"{self.name} was concretized with the source {wanted}, and {source.directory} is {source.digest}: "
+                "use the hidl that made this spec, or concretize again"
             )
         for name in os.listdir(source.directory):
             origin, target = join_path(source.directory, name), join_path(self.stage.source_path, name)

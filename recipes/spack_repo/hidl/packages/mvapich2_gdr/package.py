@@ -53,14 +53,11 @@ class Mvapich2Gdr(Mvapich2Binary):
 
     @property
     def rpm_name(self):
-        """mvapich2-gdr-cuda11.6.mofed5.5.gnu8.5.0-2.3.7-1.el8.x86_64.rpm and its like (HPC Container Maker has more)."""
+        """mvapich2-gdr-cuda11.6.mofed5.5.gnu8.5.0-2.3.7-1.el8.x86_64.rpm and its like; HPC Container Maker has more."""
         spec = self.spec
         manager = spec.variants["process_managers"].value
-        gpu = (
-            "cuda{}".format(spec["cuda"].version.up_to(2))
-            if spec.satisfies("+cuda")
-            else "rocm{}".format(spec["hip"].version)
-        )
+        toolkit = spec["cuda"] if spec.satisfies("+cuda") else spec["hip"]
+        gpu = "{}{}".format("cuda" if spec.satisfies("+cuda") else "rocm", toolkit.version.up_to(2))
         parts = [gpu, spec.variants["distribution"].value, self.compiler_label]
         parts = ["mcast"] * spec.satisfies("+mcast") + parts + [manager] * (manager != "mpirun")
         release = 2 if spec.satisfies("@2.3.3") else 1
