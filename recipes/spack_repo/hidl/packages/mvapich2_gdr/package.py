@@ -43,7 +43,8 @@ class Mvapich2Gdr(Mvapich2Binary):
         when="process_managers=jsrun",
         msg="jsrun takes pmix or pmi4pmix",
     )
-    conflicts("pmi_version=pmi4pmix", when="process_managers=none,slurm,mpiexec,mpirun,pbs", msg="pmi4pmix is jsrun's")
+    for _manager in ("none", "slurm", "mpiexec", "mpirun", "pbs"):
+        conflicts("pmi_version=pmi4pmix", when=f"process_managers={_manager}", msg="pmi4pmix is jsrun's")
 
     @property
     def rpm_folder(self):
