@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import stat
 import struct
 from pathlib import Path
@@ -33,7 +32,7 @@ def tree(directory: Path, below: str) -> list[Member]:
     for path in sorted(directory.rglob("*")):
         name = f"{below}/{path.relative_to(directory).as_posix()}"
         if path.is_symlink():
-            members.append(link(name, os.readlink(path)))
+            members.append(link(name, str(path.readlink())))
         elif path.is_file():
             members.append(file(name, path.read_bytes(), path.stat().st_mode & 0o777))
     return members

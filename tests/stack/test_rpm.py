@@ -27,7 +27,7 @@ def rpm(stack_prefix: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
             if path.is_file():
                 copy.write_bytes(path.read_bytes())
                 copy.chmod(path.stat().st_mode)
-    (tree / "bin" / "mpicc").write_text(f"#!/bin/sh\nprefix=/{TOP}\nexec gcc -I$prefix/include \"$@\"\n")
+    (tree / "bin" / "mpicc").write_text(f'#!/bin/sh\nprefix=/{TOP}\nexec gcc -I$prefix/include "$@"\n')
     (tree / "bin" / "mpicc").chmod(0o755)
     members = rpm_files.tree(tree, TOP)
     return rpm_files.make(tree.parent / "mvapich2-gdr-cuda11.6-gnu-2.3.7-1.el7.x86_64.rpm", members)

@@ -46,7 +46,7 @@ class RpmPart:
 def part(order: Order) -> RpmPart:
     """The RPM that the user names (--source NAME=FILE), else the one of the site's default MPI library.
 
-    Raises ``MissingPrecondition`` where it is not here, ``BuildFailed`` where it has another SHA-256 than the site says.
+    Raises ``MissingPrecondition`` where it is not here, ``BuildFailed`` where the site names another SHA-256.
     """
     names = [name for name in order.sources if name in (*order.site.rpms, *order.site.mpi, *get_args(Family))]
     name = names[0] if names else order.site.default_mpi or next(iter(order.site.rpms), None)
@@ -75,7 +75,9 @@ def part(order: Order) -> RpmPart:
         )
     found = _FILE.fullmatch(file.name)
     mine = order.site.mpi.get(name)
-    return RpmPart(name, mine.family if mine else _family(name, file), found["version"] if found else None, file, digest)
+    return RpmPart(
+        name, mine.family if mine else _family(name, file), found["version"] if found else None, file, digest
+    )
 
 
 def _family(name: str, file: Path) -> Family:

@@ -47,7 +47,7 @@ class FromRpm(venv.FromWheels):
         venv.begin(plan)
         with progress.step(f"unpack {plan.rpm.file.name}"):
             unpacking.install(plan.rpm.file, plan.prefix / PLACE)
-        venv.install_wheels(plan, self.uv, log, progress, meanwhile)
+        venv.install_wheels(plan, self.uv, log, progress, meanwhile=meanwhile)
         foreign_mpi.show(plan.prefix / PLACE, plan.prefix)
         foreign_mpi.link_libraries(plan.prefix / PLACE, plan.prefix)
 
@@ -63,6 +63,6 @@ def without_builds(order: Order) -> Order:
         names = ", ".join(build.name for build in order.stack.builds)
         raise UsageError(
             f"stack {order.stack.name} compiles {names}, which the provider rpm does not",
-            hint="take --provider spack or wheels, or a stack that compiles nothing: mpi, mpi4dask, pytorch, tensorflow",
+            hint="take --provider spack or wheels, or a stack that compiles nothing, such as mpi or mpi4dask",
         )
     return order
