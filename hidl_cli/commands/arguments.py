@@ -10,7 +10,6 @@ from hidl_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
-
     from pathlib import Path
 
     from hidl_cli.inputs.overlay import KindName
@@ -74,7 +73,8 @@ ProviderOption = Annotated[
     str | None, typer.Option("--provider", metavar="wheels|spack|rpm", help="Who installs (default: the site's).")
 ]
 SpackOption = Annotated[
-    str | None, typer.Option("--spack", metavar="ROOT", help="Spack's directory (default: $HIDL_SPACK, the site's, PATH).")
+    str | None,
+    typer.Option("--spack", metavar="ROOT", help="Spack's directory (default: $HIDL_SPACK, the site's, PATH)."),
 ]
 MirrorOption = Annotated[
     str | None, typer.Option("--mirror", metavar="DIR", help="What `hidl stack fetch` brought to this machine.")
