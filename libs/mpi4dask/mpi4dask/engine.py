@@ -31,6 +31,7 @@ logger = logging.getLogger("mpi4dask")
 YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
 PAUSE = 0.001
 DIRECT_FROM = 32 * 1024  # bytes of a message from which on its large frames are better read than sent
+FRESH = 0.001  # seconds for which what is known of who sleeps holds; twice that after falling asleep, it is looked again
 SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find should have had its doorbell
 
 
@@ -65,12 +66,14 @@ class Engine:
         self._awake_for: dict[Peer, None] = {}
         self._awake = False
         self._idle_polls = 0
+        self._polled_at = 0.0
         self._active_until = 0.0
         self._tick_handle: asyncio.Handle | None = None
         self._closed = False
         self._ready: Any = getattr(loop, "_ready", None)
         self._lost: set[int] = set()
         self._unannounced: list[tuple[Peer, int]] = []  # envelopes that the last look found: received by then
+        self._second_look: asyncio.TimerHandle | None = None
         self._safety = loop.call_later(SAFETY, self._look)
 
     # Connections
@@ -85,10 +88,14 @@ class Engine:
         peer = self.peers.get(uid)
         if peer is None:
             size = min(eager_size, self.settings.eager_size)
-            place = self.world.places.get(rank) if self.settings.use_direct else None
-            neighbour = direct.Neighbour(place) if place is not None else None
+            neighbour = self.neighbour(rank)
             peer = self.peers[uid] = Peer(self.comm, self.uid, uid, rank, tag, size, spins, neighbour)
         return peer
+
+    def neighbour(self, rank: int) -> direct.Neighbour | None:
+        """How to read that rank's memory; None where that cannot or shall not be done."""
+        place = self.world.places.get(rank) if self.settings.use_direct else None
+        return direct.Neighbour(place) if place is not None else None
 
     def new_number(self) -> int:
         """A name for a connection, which is never used again."""
@@ -124,8 +131,7 @@ class Engine:
 
     def send(self, peer: Peer, channel: Channel, remote: int, frames: list[Any]) -> int:
         """Send a message; never waits. Return its size in bytes."""
-        if not self._awake:
-            self._poll()  # learn first who fell asleep while we did
+        self._learn_who_sleeps()
         limit = peer.eager_size - records.ENVELOPE.size - records.CONTROL_SIZE
         layout = framing.lay_out(frames, min(limit, DIRECT_FROM) if peer.neighbour else limit)
         if not layout.alone and layout.packed_size <= limit:
@@ -140,13 +146,17 @@ class Engine:
 
     def send_close(self, peer: Peer, remote: int) -> None:
         """Tell the peer that nothing more comes on this channel, behind all that was sent before."""
-        if not self._awake:
-            self._poll()
+        self._learn_who_sleeps()
         if not peer.dead:
             peer.put(records.CLOSED, 0, remote, 0)
             peer.flush()
             self._keep(peer)
             self.wake()
+
+    def _learn_who_sleeps(self) -> None:
+        """Poll before something is sent, where the last poll was before a sleep, or the loop was held up since."""
+        if not self._awake or time.perf_counter() - self._polled_at > FRESH:
+            self._poll()
 
     def _flush_soon(self, peer: Peer) -> None:
         """The first message since the last poll goes out at once; those right behind it share envelopes."""
@@ -239,11 +249,19 @@ class Engine:
                 peer.put(records.ASLEEP, 0, peer.received, 0)
                 peer.flush(quiet=True)
                 self._keep(peer)
+            if self._awake_for and self._second_look is None:
+                self._second_look = self.loop.call_later(2 * FRESH, self._look_again)
             self._awake_for.clear()
         if self._busy:
             self._schedule(0.0)
         else:
             self._awake = False
+
+    def _look_again(self) -> None:
+        """Look for what was sent while our word that we sleep was on its way, by one whose loop was held up then."""
+        self._second_look = None
+        if not self._awake and not self._closed and self._poll():
+            self.wake()
 
     def _look(self) -> None:
         """Look after the mail although nobody rang.
@@ -269,6 +287,7 @@ class Engine:
     def _poll(self) -> bool:
         """Move everything as far as it goes now; return whether something moved."""
         moved = False
+        self._polled_at = time.perf_counter()
         if self._unflushed:
             for peer in self._unflushed:
                 if peer.parts:
