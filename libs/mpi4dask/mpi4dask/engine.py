@@ -21,6 +21,7 @@ from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
 from mpi4dask.errors import HandshakeError, ProtocolError
 from mpi4dask.large import LargeMessages
+from mpi4dask.lookout import FRESH, Lookout
 from mpi4dask.mail import Mail
 from mpi4dask.peer import Peer
 from mpi4dask.spinning import Spinner
@@ -31,8 +32,6 @@ logger = logging.getLogger("mpi4dask")
 YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
 PAUSE = 0.001
 DIRECT_FROM = 32 * 1024  # bytes of a message from which on its large frames are better read than sent
-FRESH = 0.001  # seconds for which what is known of who sleeps holds; twice that after falling asleep, it is looked again
-SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find should have had its doorbell
 
 
 class Engine:
@@ -72,9 +71,7 @@ class Engine:
         self._closed = False
         self._ready: Any = getattr(loop, "_ready", None)
         self._lost: set[int] = set()
-        self._unannounced: list[tuple[Peer, int]] = []  # envelopes that the last look found: received by then
-        self._second_look: asyncio.TimerHandle | None = None
-        self._safety = loop.call_later(SAFETY, self._look)
+        self._lookout = Lookout(self, loop)
 
     # Connections
 
@@ -249,38 +246,17 @@ class Engine:
                 peer.put(records.ASLEEP, 0, peer.received, 0)
                 peer.flush(quiet=True)
                 self._keep(peer)
-            if self._awake_for and self._second_look is None:
-                self._second_look = self.loop.call_later(2 * FRESH, self._look_again)
+            if self._awake_for:
+                self._lookout.fell_asleep()
             self._awake_for.clear()
         if self._busy:
             self._schedule(0.0)
         else:
             self._awake = False
 
-    def _look_again(self) -> None:
-        """Look for what was sent while our word that we sleep was on its way, by one whose loop was held up then."""
-        self._second_look = None
-        if not self._awake and not self._closed and self._poll():
-            self.wake()
-
-    def _look(self) -> None:
-        """Look after the mail although nobody rang.
-
-        What is found may just have overtaken its doorbell: it counts as rescued where none was heard by the next look.
-        """
-        if self._closed:
-            return
-        for peer, received in self._unannounced:
-            if peer.announced < received and peer.links:
-                counters.rescues += 1
-        self._unannounced.clear()
-        if not self._awake:
-            known = [(peer, peer.received) for peer in self.peers.values()]
-            if self._poll():
-                self._unannounced = [(peer, peer.received) for peer, before in known if peer.received > before]
-            if self._unannounced:
-                self.wake()
-        self._safety = self.loop.call_later(SAFETY, self._look)
+    def look(self) -> bool:
+        """Poll although nobody has rung; return whether that found something."""
+        return not self._awake and not self._closed and self._poll()
 
     # Progress
 
@@ -358,7 +334,7 @@ class Engine:
         if self._closed:
             return
         self._closed = True
-        self._safety.cancel()
+        self._lookout.close()
         for request in self._requests:
             request.Cancel()
             request.Wait()

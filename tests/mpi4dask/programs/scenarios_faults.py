@@ -251,14 +251,15 @@ async def a_message_is_read_while_the_loop_of_its_sender_is_held_up(pair: Pair) 
         await comm.write("now")
         WORLD.Barrier()  # the reader has read it
     else:
-        engine._safety.cancel()  # nor does the reader look by itself
+        lookout = engine._lookout
+        lookout._later.cancel()  # nor does the reader look by itself
         reading = asyncio.ensure_future(comm.read())
-        while engine._awake or engine._second_look is not None:
+        while engine._awake or lookout._soon is not None:
             await asyncio.sleep(0.001)
         await asyncio.to_thread(WORLD.Barrier)
         assert await reading == "now"
         await asyncio.to_thread(WORLD.Barrier)
-        engine._look()
+        lookout._look()
 
 
 async def frames_that_cannot_be_read_from_memory_go_by_mpi(pair: Pair) -> None:
