@@ -65,8 +65,8 @@ class Neighbour:
     def __init__(self, where: Place) -> None:
         self._pid, mark_address, self._expected = where
         self._seen = ctypes.create_string_buffer(_MARK_SIZE)
-        self._local = (_Span * 2)((ctypes.addressof(self._seen), _MARK_SIZE), (None, 0))
-        self._remote = (_Span * 2)((mark_address, _MARK_SIZE), (None, 0))
+        self._local = (_Span * 2)(_Span(ctypes.addressof(self._seen), _MARK_SIZE), _Span(None, 0))
+        self._remote = (_Span * 2)(_Span(mark_address, _MARK_SIZE), _Span(None, 0))
 
     def read(self, source: int, target: Any, start: int = 0, size: int = 0) -> bool:
         """Copy `size` bytes from an address there into `target` from `start` on; return False where that fails.

@@ -335,6 +335,8 @@ class Engine:
             return
         self._closed = True
         self._lookout.close()
+        for peer in self.peers.values():
+            self._large.keep_memory(peer)
         for request in self._requests:
             request.Cancel()
             request.Wait()
