@@ -130,8 +130,9 @@ async def an_abort_in_the_middle_of_frames_leaves_others_whole(pair: Pair) -> No
     comms = await pair.comms(2)
     if pair.serves:
         names = {await comm.read(): comm for comm in comms}
-        for _ in range(20):
-            await names["victim"].write(to_serialize(np.zeros(3_000_000, dtype="u1")))
+        with contextlib.suppress(CommClosedError):  # the other end may have been quicker
+            for _ in range(20):
+                await names["victim"].write(to_serialize(np.zeros(3_000_000, dtype="u1")))
         await is_closed(names["victim"])
         await works(names["other"])
     else:
