@@ -174,11 +174,16 @@ class Engine:
 
     def wake(self) -> None:
         """Poll from the loop's next turn on."""
+        if self._rise():
+            self._schedule(0.0)
+
+    def _rise(self) -> bool:
+        """Be awake from now on; return whether that is new."""
         self._idle_polls = 0
         self._active_until = self._spinner.until()
-        if not self._awake:
-            self._awake = True
-            self._schedule(0.0)
+        rises = not self._awake
+        self._awake = True
+        return rises
 
     def rung(self, peer: Peer, sent: int) -> None:
         """The peer's doorbell: it has sent `sent` envelopes by now and believes us to be awake."""
@@ -187,7 +192,8 @@ class Engine:
             peer.announced = max(peer.announced, sent)
             self._awake_for[peer] = None
             self._keep(peer)
-        self.wake()
+        if self._rise():
+            self._tick()  # a turn of the loop sooner than `wake`
 
     def spin_for(self, channel: Channel) -> None:
         """Poll without giving way to the loop until the channel is ready, the loop has work, or time is up."""

@@ -247,6 +247,7 @@ async def a_message_is_read_while_the_loop_of_its_sender_is_held_up(pair: Pair) 
     assert engine is not None
     comm = await pair.comm()
     await works(comm)  # both believe each other to be awake
+    await pair.meet()
     if pair.serves:
         WORLD.Barrier()  # the reader has fallen asleep, and this loop has not heard of it
         await comm.write("now")
