@@ -37,8 +37,8 @@ class Costs:
         """Seconds of each node's backward pass over a micro-batch."""
         return self.backward_fixed + samples * self.backward_each
 
-    def scaled(self, forward: Seconds, backward: Seconds, source: str) -> Costs:
-        """The costs with each node's forward and backward multiplied by a factor of its own."""
+    def scaled(self, forward: Seconds | float, backward: Seconds | float, source: str) -> Costs:
+        """The costs with the nodes' forward and backward passes multiplied by a factor, or each by its own."""
         return Costs(
             self.forward_fixed * forward,
             self.forward_each * forward,

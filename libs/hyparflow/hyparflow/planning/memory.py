@@ -41,26 +41,26 @@ def activation_bytes(graph: Graph, stage: Stage, samples: int) -> int:
 
 
 def working_bytes(graph: Graph, stage: Stage, samples: int) -> int:
-    """What a stage needs for a moment besides: under recomputation all activations of the one micro-batch."""
-    return samples * sum(held_bytes(graph, node) for node in stage.nodes) if stage.recompute else 0
+    """What a stage needs for the moment of a pass: all activations of the one micro-batch, where it keeps them not."""
+    if stage.sends and not stage.recompute:
+        return 0
+    return samples * sum(held_bytes(graph, node) for node in stage.nodes)
 
 
-def peak_bytes(actions: Sequence[Action], stages: Sequence[Stage], memory: Memory, working: Sequence[int]) -> int:
+def peak_bytes(actions: Sequence[Action], stages: Sequence[Stage], memory: Memory) -> int:
     """The most that one partition holds in a step.
 
     :param actions: what it computes.
     :param stages: all stages of the model.
-    :param working: `working_bytes` of each stage.
     """
-    copies = {(action.stage, action.pipeline) for action in actions}  # under GEMS two stages live here
-    weights = memory.copies * sum(stages[stage].parameter_bytes for stage, _ in copies)
+    owned = {(action.stage, action.pipeline) for action in actions}  # under GEMS two stages live here
+    weights = memory.copies * sum(stages[stage].parameter_bytes for stage, _ in owned)
     held = most = 0
     for action in actions:
-        size = stages[action.stage].activation_bytes
+        stage = stages[action.stage]
         if action.kind == "forward":
-            held += size
-            most = max(most, held)
-        else:
-            most = max(most, held + working[action.stage])
-            held -= size
+            held += stage.activation_bytes
+        most = max(most, held + stage.working_bytes)
+        if action.kind == "backward":
+            held -= stage.activation_bytes
     return int(weights) + most

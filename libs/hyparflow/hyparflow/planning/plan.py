@@ -6,27 +6,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hyparflow.errors import PlanError
+from hyparflow.planning.memory import Memory
+from hyparflow.planning.prediction import Prediction, run
 from hyparflow.planning.stages import Stage, crossings
+from hyparflow.planning.timing import Timeline
 from hyparflow.schedules.actions import Schedule, owner, pipelines, schedule
+from hyparflow.simulate.network import Network
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 SCHEMA = "hyparflow.plan/1"
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a step is expected to take; the tuples have one value per partition."""
-
-    step_seconds: float
-    busy_seconds: tuple[float, ...]
-    peak_bytes: tuple[int, ...]
-
-    @property
-    def bubble(self) -> tuple[float, ...]:
-        """The share of the step in which a partition waits."""
-        return tuple(1 - busy / self.step_seconds if self.step_seconds else 0.0 for busy in self.busy_seconds)
 
 
 @dataclass(frozen=True)
@@ -44,11 +37,19 @@ class Plan:
     stages: tuple[Stage, ...]
     prediction: Prediction
     tensors: Mapping[int, tuple[str, int]] = field(default_factory=dict)  # those that cross: name, bytes per sample
+    network: Network = field(default_factory=Network)
+    memory: Memory = field(default_factory=Memory)
+    costs: str = "given"  # where the costs come from: measured, estimated, refined, given
 
     @property
     def actions(self) -> Schedule:
         """The compute actions of each partition."""
         return schedule(self.schedule, self.partitions, self.micro_batches, self.chunks)
+
+    @property
+    def timeline(self) -> Timeline:
+        """When each action is expected to run."""
+        return run(self.actions, self.stages, self.tensors, self.micro_batch_size, self.network)
 
     @property
     def pipelines(self) -> int:
@@ -78,6 +79,23 @@ class Plan:
         """The stages of a partition, in order."""
         return tuple(stage for stage in self.stages if self.owner(stage.index, pipeline) == partition)
 
+    def table(self) -> RenderableType:
+        """Stages and partitions as tables for a terminal."""
+        from hyparflow.planning.tables import tables
+
+        return tables(self)
+
+    def draw(self, path: str | Path) -> None:
+        """Write the timeline of a step as an SVG picture."""
+        from hyparflow.planning.drawing import drawing
+
+        Path(path).write_text(drawing(self), encoding="utf-8")
+
+    def __str__(self) -> str:
+        from hyparflow.planning.tables import text
+
+        return text(self)
+
     def to_json(self) -> str:
         """One JSON document, from which `from_json` makes an equal plan."""
         return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1)
@@ -95,7 +113,10 @@ class Plan:
             stages = tuple(Stage(**_stage(stage)) for stage in document.pop("stages"))
             prediction = Prediction(**{name: _tuple(value) for name, value in document.pop("prediction").items()})
             tensors = {int(index): (name, size) for index, (name, size) in document.pop("tensors").items()}
-            return cls(**document, stages=stages, prediction=prediction, tensors=tensors)
+            network, memory = Network(**document.pop("network")), Memory(**document.pop("memory"))
+            return cls(
+                **document, stages=stages, prediction=prediction, tensors=tensors, network=network, memory=memory
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise PlanError(f"the document is not a plan: {error}") from error
 

@@ -27,6 +27,7 @@ class Stage:
     backward_seconds: float = 0.0  # with the forward pass again, where the stage recomputes
     parameter_bytes: int = 0
     activation_bytes: int = 0  # held from the forward pass to the backward pass
+    working_bytes: int = 0  # needed for the moment of a pass besides
     first: str = ""  # the names of the first and the last node
     last: str = ""
 

@@ -1,0 +1,156 @@
+"""The exact minimax cut: stages that are runs of nodes in topological order, the dearest of them as cheap as can be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hyparflow.errors import PlanError
+from hyparflow.planning.memory import Memory, held_bytes
+from hyparflow.simulate.network import Network
+
+if TYPE_CHECKING:
+    from hyparflow.graph.types import Graph
+
+    Vector = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What each stage may hold, and how.
+
+    `in_flight`: micro-batches that a stage holds at once. `recompute`: True or False per stage, None where memory is
+    to decide. `limit`: bytes per stage, None for no limit. `copies`: of the weights, see `Memory`.
+    """
+
+    in_flight: tuple[int, ...]
+    recompute: tuple[bool | None, ...]
+    limit: float | None = None
+    copies: float = Memory().copies
+
+
+def cut(
+    graph: Graph, forward: Vector, backward: Vector, *, samples: int, bounds: Bounds, network: Network
+) -> tuple[int, ...]:
+    """The stage of each node.
+
+    A stage costs its nodes' passes, the recomputation where memory asks for it, and its messages: each tensor that
+    comes in or goes out costs both ends its copy, once forwards and once as a gradient. A tensor that goes out is
+    counted once, to however many stages it goes. Dynamic programming over (stage, end), one sweep over the ends. Runs
+    that compute for longer than the best cut could are left out, and the sweep is repeated if that bound was too low:
+    the result is exact all the same.
+
+    :param forward: seconds of each node's pass over a micro-batch; `backward` likewise.
+    :param samples: in a micro-batch.
+    :raises PlanError: if no cut keeps within the memory limit.
+    """
+    stages = len(bounds.in_flight)
+    both = forward + backward
+    most = 1.2 * both.sum() / stages + both.max(initial=0.0)
+    while True:
+        best, assignment = _below(most, _Sweep(graph, forward, backward, samples, network), bounds)
+        if best <= most:
+            return assignment
+        if most > both.sum() and not np.isfinite(best):
+            raise PlanError(
+                f"no cut of {graph.name} into {stages} stages fits into {bounds.limit or 0:,.0f} bytes per stage: take "
+                f"more partitions, smaller micro-batches, or let it recompute"
+            )
+        most = best if np.isfinite(best) else 2 * most
+
+
+def _below(most: float, sweep: _Sweep, bounds: Bounds) -> tuple[float, tuple[int, ...]]:
+    """The best cut of which no stage computes for longer than `most`, and what its dearest stage costs."""
+    stages, count = len(bounds.in_flight), len(sweep.graph.nodes)
+    best = np.full((stages + 1, count + 1), np.inf)
+    best[0, 0] = 0.0
+    origin = np.zeros((stages + 1, count + 1), dtype=np.int32)
+    in_flight = np.array(bounds.in_flight, dtype=float)[:, None]
+    rows = np.arange(stages)
+    for end in range(1, count + 1):
+        sweep.advance()
+        low = int(np.searchsorted(sweep.both[:end], sweep.both[end] - most))
+        if low >= end:  # this one node takes longer
+            continue
+        seconds = np.maximum(best[:-1, low:end], sweep.costs(bounds, in_flight, low))
+        begin = seconds.argmin(axis=1)
+        best[1:, end] = seconds[rows, begin]
+        origin[1:, end] = low + begin
+    if not np.isfinite(best[stages, count]):
+        return float("inf"), ()
+    assignment = [0] * count
+    end = count
+    for stage in range(stages, 0, -1):
+        begin_here = int(origin[stage, end])
+        assignment[begin_here:end] = [stage - 1] * (end - begin_here)
+        end = begin_here
+    return float(best[stages, count]), tuple(assignment)
+
+
+class _Sweep:
+    """For one end after another: the costs of all runs of nodes [begin, end), as vectors over begin."""
+
+    def __init__(self, graph: Graph, forward: Vector, backward: Vector, samples: int, network: Network) -> None:
+        self.graph, self.samples, self.network = graph, samples, network
+        count = len(graph.nodes)
+        self.end = 0
+        self.forward = np.concatenate(([0.0], np.cumsum(forward)))
+        self.both = np.concatenate(([0.0], np.cumsum(forward + backward)))
+        held = [held_bytes(graph, node) for node in range(count)]
+        self.held = np.concatenate(([0.0], np.cumsum(held, dtype=float)))
+        self.crossing = np.zeros(count)  # bytes of a sample that come in from other nodes or go out
+        self.messages = np.zeros(count)
+        self.received = np.zeros(count)  # bytes of a sample that come in, the model's inputs with them
+        self.weights = np.zeros(count)
+        self._before: dict[int, int] = {}  # tensor -> its consumer before
+        self._called: dict[str, int] = {}  # layer -> its node before
+        self._leaving: dict[int, list[tuple[int, int]]] = defaultdict(list)  # last consumer -> (producer, bytes)
+
+    def advance(self) -> None:
+        """Take one more node in."""
+        index = self.end
+        self.end += 1
+        node = self.graph.nodes[index]
+        for number in dict.fromkeys(node.inputs):
+            tensor = self.graph.tensors[number]
+            made = -1 if tensor.producer is None else tensor.producer
+            # Runs that begin after the producer and after the consumer before receive it for this node.
+            fresh = slice(max(made, self._before.get(number, -1)) + 1, index + 1)
+            self.received[fresh] += tensor.bytes_per_sample
+            if made >= 0:
+                self.crossing[fresh] += tensor.bytes_per_sample
+                self.messages[fresh] += 1
+            self._before[number] = index
+        for producer, size in self._leaving.pop(index, ()):
+            self.crossing[: producer + 1] -= size
+            self.messages[: producer + 1] -= 1
+        for number in node.outputs:
+            tensor = self.graph.tensors[number]
+            if tensor.consumers:
+                self.crossing[: index + 1] += tensor.bytes_per_sample
+                self.messages[: index + 1] += 1
+                self._leaving[max(tensor.consumers)].append((index, tensor.bytes_per_sample))
+        # A layer's weights count once in a run that holds several of its nodes.
+        self.weights[self._called.get(node.layer, -1) + 1 : index + 1] += 4 * node.parameters
+        self._called[node.layer] = index
+
+    def costs(self, bounds: Bounds, in_flight: Vector, low: int) -> Vector:
+        """Seconds per stage (rows) and begin from `low` (columns), infinite where the memory does not suffice."""
+        run = slice(low, self.end)
+        size = self.samples * self.crossing[run] / self.network.local_bandwidth
+        seconds = self.both[self.end] - self.both[run] + 2 * (size + self.messages[run] * self.network.message_seconds)
+        again = self.forward[self.end] - self.forward[run]
+        decided = np.array([bool(choice) for choice in bounds.recompute])[:, None]
+        if bounds.limit is None:
+            return np.where(decided, seconds + again, seconds)
+        held = self.samples * (self.held[self.end] - self.held[run])
+        received = self.samples * self.received[run]
+        weights = bounds.copies * self.weights[run]
+        plain = weights + in_flight * (held + received) <= bounds.limit
+        lean = weights + in_flight * received + held <= bounds.limit
+        undecided = np.array([choice is None for choice in bounds.recompute])[:, None]
+        without = np.where(plain & (undecided | ~decided), seconds, np.inf)
+        return np.minimum(without, np.where(lean & (undecided | decided), seconds + again, np.inf))

@@ -1,0 +1,120 @@
+"""Models as files: the graph without names and weights, and what each different node costs. No framework is needed.
+
+`hyparflow costs` writes them; those of the ResNets ship with the library.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hyparflow.errors import PlanError
+from hyparflow.graph.types import Graph, Node, Tensor
+from hyparflow.planning.costs import Costs
+
+SCHEMA = "hyparflow.model/1"
+
+
+def shipped() -> tuple[str, ...]:
+    """The names of the models that ship with the library."""
+    folder = resources.files("hyparflow.simulate") / "models"
+    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
+
+
+def load(name: str | Path) -> tuple[Graph, Costs]:
+    """A shipped model by its name, or one in a file.
+
+    :raises PlanError: if there is none, or the file holds something else.
+    """
+    if isinstance(name, str) and name in shipped():
+        text = (resources.files("hyparflow.simulate") / "models" / f"{name}.json").read_text(encoding="utf-8")
+    elif Path(name).is_file():
+        text = Path(name).read_text(encoding="utf-8")
+    else:
+        raise PlanError(f"there is no model {str(name)!r}; {', '.join(shipped())} ship with hyparflow, or give a file")
+    try:
+        document = json.loads(text)
+        if document["schema"] != SCHEMA:
+            raise PlanError(f"{name} is not a document of the schema {SCHEMA}")
+        return _graph(document), _costs(document)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise PlanError(f"{name} is not a model of hyparflow: {error}") from error
+
+
+def dump(graph: Graph, costs: Costs, origin: str) -> str:
+    """The document of a model: nodes of equal signature share one kind.
+
+    :param origin: where and how the costs were got.
+    """
+    kinds: dict[str, int] = {}
+    described: list[dict[str, Any]] = []
+    for node in graph.nodes:
+        if node.signature in kinds:
+            continue
+        kinds[node.signature] = len(described)
+        costs_of = (costs.forward_fixed, costs.forward_each, costs.backward_fixed, costs.backward_each)
+        described.append(
+            {
+                "kind": node.kind,
+                "parameters": node.parameters,
+                "outputs": [
+                    [list(graph.tensors[tensor].shape), graph.tensors[tensor].dtype] for tensor in node.outputs
+                ],
+                "seconds": [float(f"{values[node.index]:.4g}") for values in costs_of],
+            }
+        )
+    layers: dict[str, int] = {}
+    document = {
+        "schema": SCHEMA,
+        "name": graph.name,
+        "fingerprint": graph.fingerprint,
+        "origin": origin,
+        "source": costs.source,
+        "action_seconds": float(f"{costs.action_seconds:.4g}"),
+        "inputs": [[index, list(graph.tensors[index].shape), graph.tensors[index].dtype] for index in graph.inputs],
+        "outputs": list(graph.outputs),
+        "kinds": described,
+    }
+    # kind, layer, the tensors that come in, those that go out
+    nodes = [
+        [kinds[node.signature], layers.setdefault(node.layer, len(layers)), list(node.inputs), list(node.outputs)]
+        for node in graph.nodes
+    ]
+    head = json.dumps(document, indent=1).removesuffix("\n}")
+    rows = ",\n  ".join(json.dumps(row, separators=(",", ":")) for row in nodes)
+    return f'{head},\n "nodes": [\n  {rows}\n ]\n}}\n'
+
+
+def _graph(document: dict[str, Any]) -> Graph:
+    shapes = {index: (tuple(shape), dtype) for index, shape, dtype in document["inputs"]}
+    producers: dict[int, int] = {}
+    consumers: dict[int, list[int]] = {}
+    nodes = []
+    for index, (kind, layer, inputs, outputs) in enumerate(document["nodes"]):
+        described = document["kinds"][kind]
+        for tensor, (shape, dtype) in zip(outputs, described["outputs"], strict=True):
+            shapes[tensor] = (tuple(shape), dtype)
+            producers[tensor] = index
+        for tensor in dict.fromkeys(inputs):
+            consumers.setdefault(tensor, []).append(index)
+        name = f"{described['kind'].lower()}_{index}"
+        nodes.append(
+            Node(index, name, described["kind"], f"layer_{layer}", tuple(inputs), tuple(outputs), (),
+                 described["parameters"], str(kind))
+        )  # fmt: skip
+    tensors = tuple(
+        Tensor(index, f"tensor_{index}", *shapes[index], producers.get(index), tuple(consumers.get(index, ())))
+        for index in range(len(shapes))
+    )
+    inputs = tuple(index for index, _, _ in document["inputs"])
+    return Graph(document["name"], tuple(nodes), tensors, inputs, tuple(document["outputs"]), document["fingerprint"])
+
+
+def _costs(document: dict[str, Any]) -> Costs:
+    rows = np.array([document["kinds"][kind]["seconds"] for kind, *_ in document["nodes"]])
+    ahead, each_ahead, back, each_back = rows.T
+    return Costs(ahead, each_ahead, back, each_back, document["action_seconds"], document["source"])

@@ -1,0 +1,107 @@
+"""Estimates at any scale: a model, partitions x replicas, a cluster; step time, rate and efficiency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from hyparflow.errors import PlanError
+from hyparflow.planning.plan import Plan
+from hyparflow.planning.planner import plan
+from hyparflow.simulate.library import load
+from hyparflow.simulate.network import NETWORKS, Network
+from hyparflow.simulate.simulation import Cluster, Simulation, simulate
+from hyparflow.simulate.stragglers import Stragglers
+
+#: How the nodes of large clusters vary; fitted, see `docs/explanation/hyparflow-simulator.md`.
+STRAGGLERS = Stragglers(jitter=0.0, probability=1e-3, delay=0.1)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A training at scale, against the same on one node (or as many as one replica needs)."""
+
+    step_seconds: float
+    samples_per_second: float
+    efficiency: float  # rate / (nodes / baseline nodes * the baseline's rate)
+    speedup: float  # rate / the baseline's rate
+    nodes: int
+    baseline_nodes: int
+    partitions: int
+    replicas: int
+    micro_batches: int
+    batch_size: int
+    bubble: float  # share of the step in which the ranks wait within the pipeline
+    tail_seconds: float
+    straggler_seconds: float
+
+
+def estimate(
+    model: str | Path | tuple[Any, Any],
+    *,
+    partitions: int,
+    nodes: int,
+    ranks_per_node: int,
+    replica_batch: int,
+    replicas: int | None = None,
+    micro_batches: int | Literal["auto"] = "auto",
+    schedule: str = "1f1b",
+    chunks: int = 1,
+    network: str | Network = "infiniband-hdr100",
+    stragglers: Stragglers = STRAGGLERS,
+    core_speed: float = 1.0,
+    overlap: bool = True,
+) -> Estimate:
+    """What a training takes on so many nodes (weak scaling: the batch grows with the replicas).
+
+    :param model: a shipped model's name, a file of `hyparflow costs`, or (graph, costs).
+    :param replica_batch: samples of one replica's step.
+    :param replicas: as many as fit on the nodes, unless given.
+    :param network: a `Network`, or the name of one of `NETWORKS`.
+    :param core_speed: how much faster a core of the cluster is than the one on which the costs were measured.
+    :raises PlanError: if the request is wrong, or the ranks do not fit on the nodes.
+    """
+    if isinstance(network, str):
+        if network not in NETWORKS:
+            raise PlanError(f"there is no network {network!r}; there are {', '.join(NETWORKS)}")
+        network = NETWORKS[network]
+    cluster = Cluster(ranks_per_node, network, stragglers)
+    replicas = nodes * ranks_per_node // partitions if replicas is None else replicas
+    if replicas < 1 or partitions * replicas > nodes * ranks_per_node:
+        raise PlanError(
+            f"{partitions} partitions x {max(replicas, 1)} replicas do not fit on {nodes} nodes of "
+            f"{ranks_per_node} ranks"
+        )
+    graph, costs = load(model) if isinstance(model, str | Path) else model
+    if core_speed != 1.0:
+        slower = 1 / core_speed
+        costs = replace(costs.scaled(slower, slower, costs.source), action_seconds=costs.action_seconds * slower)
+    one = plan(
+        graph, partitions=partitions, batch_size=replica_batch, micro_batches=micro_batches, schedule=schedule,
+        chunks=chunks, recompute=False, costs=costs, network=network,
+    )  # fmt: skip
+    few = max(1, ranks_per_node // partitions)
+    baseline = simulate(replace(one, replicas=min(few, replicas)), cluster, overlap=overlap)
+    whole = simulate(replace(one, replicas=replicas), cluster, overlap=overlap)
+    return _compared(whole, baseline, replace(one, replicas=replicas), nodes, cluster.nodes(partitions * few))
+
+
+def _compared(whole: Simulation, baseline: Simulation, one: Plan, nodes: int, baseline_nodes: int) -> Estimate:
+    speedup = whole.samples_per_second / baseline.samples_per_second
+    busy = sum(whole.busy_seconds) / len(whole.busy_seconds)
+    return Estimate(
+        step_seconds=whole.step_seconds,
+        samples_per_second=whole.samples_per_second,
+        efficiency=speedup * baseline_nodes / nodes,
+        speedup=speedup,
+        nodes=nodes,
+        baseline_nodes=baseline_nodes,
+        partitions=one.partitions,
+        replicas=one.replicas,
+        micro_batches=one.micro_batches,
+        batch_size=one.batch_size,
+        bubble=1 - busy / whole.pipeline_seconds,
+        tail_seconds=whole.tail_seconds,
+        straggler_seconds=whole.straggler_seconds,
+    )
