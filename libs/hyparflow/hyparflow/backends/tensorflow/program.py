@@ -143,7 +143,7 @@ class TensorFlowStage:
         order = place.replica * place.micro_batches + place.micro_batch
         fed.append(tf.constant(parts.seeds.at(order if training else 0), layout.seeds))
         fed += [moving.value for moving in parts.moving]
-        fed += [tf.identity(parts.states[name].value) for name in layout.states]
+        fed += [parts.states[name].value.read_value() for name in layout.states]
         fed.append(tf.constant(self._loss_scale / place.total, "float64"))
         return fed
 
