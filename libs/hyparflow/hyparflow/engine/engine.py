@@ -2,94 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hyparflow.backends import Buffer, Place, ProgramOptions, Slot, Target
+from hyparflow.engine.batches import Batch, Options, Reads, StepResult
+from hyparflow.engine.gradients import Ownership, Sums
+from hyparflow.engine.links import links_of
+from hyparflow.engine.messages import Exchange
+from hyparflow.engine.runner import Feed, Findings, Runner, Span
+from hyparflow.engine.update import Update
+from hyparflow.engine.world import World
+from hyparflow.errors import PlanError
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
     from mpi4py import MPI
 
     from hyparflow.planning.plan import Plan
 
-
-@dataclass(frozen=True)
-class Options:
-    """How steps are computed, where the plan leaves a choice.
-
-    ``batch_norm``   "replica": each replica's moving statistics are its own (and alike only by chance; a checkpoint
-                     holds replica 0's); "synchronised": averaged over the replicas after every step;
-                     "deferred": averaged when asked (``Engine.synchronise``: before validation, checkpoints, the end)
-    ``bucket_bytes`` gradients are summed over the replicas in buckets of about this size
-    ``seed``         of the calls of seeded layers (Dropout, ...): see hyparflow.backends
-    ``trace``        record when each action, message and allreduce began and ended (``StepResult.spans``)
-    """
-
-    batch_norm: Literal["replica", "synchronised", "deferred"] = "replica"
-    bucket_bytes: int = 16 * 2**20
-    seed: int = 0
-    trace: bool = False
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One step's data of this replica: every array's leading axis is micro_batches * micro_batch_size long.
-
-    ``inputs``: the model's inputs in flattened order; ``targets`` and ``sample_weights``: per output in flattened
-    order, an entry None where there is none. A rank that does not read an array may leave None in its place
-    (``Engine.reads`` says which it does read).
-    """
-
-    inputs: tuple[np.ndarray[Any, Any] | None, ...]
-    targets: tuple[np.ndarray[Any, Any] | None, ...] = ()
-    sample_weights: tuple[np.ndarray[Any, Any] | None, ...] = ()
-
-
-@dataclass(frozen=True)
-class Reads:
-    """What this rank needs of a batch: indices of inputs, and of outputs whose targets and weights it uses."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Span:
-    """What a rank did from ``begin`` to ``end`` (``time.perf_counter`` seconds).
-
-    ``kind``: forward, backward, receive (waiting for a tensor), allreduce (started to completed), wait (for allreduces),
-    update. ``stage``, ``micro_batch`` and ``pipeline`` are -1 where they do not apply.
-    """
-
-    kind: str
-    begin: float
-    end: float
-    stage: int = -1
-    micro_batch: int = -1
-    pipeline: int = -1
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What arose on this rank in one step.
-
-    ``outputs``         output of the model -> micro-batch -> its predictions, where that output is made on this rank
-                        (under GEMS each of two ranks has half of the micro-batches)
-    ``losses``          output of the model -> micro-batch -> its loss, a Python float: as Keras' compiled loss gives
-                        it for that micro-batch, before loss_weights
-    ``regularization``  sum of the losses that this rank's layers add (regularizers, add_loss), mean over the
-                        micro-batches; each layer is counted on one rank of the replica only
-    ``updated``         False where mixed precision's loss scale found no finite gradients, and the update was left out
-    ``gradient_norm``   global norm of the gradients before clipping, where the optimizer clips by it, else None
-    """
-
-    outputs: Mapping[int, Mapping[int, Any]] = field(default_factory=dict)
-    losses: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
-    regularization: float = 0.0
-    updated: bool = False
-    gradient_norm: float | None = None
-    spans: Sequence[Span] = ()
+__all__ = ["Batch", "Engine", "Options", "Reads", "Span", "StepResult"]
 
 
 class Engine:
@@ -104,43 +39,161 @@ class Engine:
         Raises PlanError where the plan is not this model's, WorldError where the ranks are too few or too many,
         UnsupportedModel where the optimizer asks for what cannot be kept (``gradient_accumulation_steps``).
         """
-        raise NotImplementedError
+        from hyparflow.backends.tensorflow import build
+        from hyparflow.graph.from_keras import graph_of
+
+        self.plan = plan
+        self.options = options or Options()
+        self.graph = graph_of(model)
+        if self.graph.fingerprint != plan.fingerprint:
+            raise PlanError(f"the plan was made for another model than {model.name}: make it anew")
+        self.world = World(world, plan.partitions, plan.replicas, plan.pipelines)
+        partition = self.world.seat.partition
+        actions = plan.actions
+        how = ProgramOptions(self.options.batch_norm, self.options.bucket_bytes)
+        self.programs = {
+            index: build(model, self.graph, plan.stages, index, how)
+            for index in sorted({action.stage for action in actions[partition]})
+        }
+        links = links_of(plan, self.graph)
+        exchange = Exchange(
+            links,
+            actions[partition],
+            partition=partition,
+            partitions=plan.partitions,
+            forward=self.world.forward,
+            backward=self.world.backward,
+        )
+        self._runner = Runner(self.programs, exchange, actions[partition])
+        self._exchange = exchange
+        ownership = Ownership.of(self.graph, plan)
+        alike = self.options.batch_norm != "replica"
+        self._sums = Sums(self.world, self.programs, lambda p: p.gradients(), ownership, all_replicas=True)
+        self._statistics = Sums(self.world, self.programs, lambda p: p.statistics(), ownership, all_replicas=alike)
+        # A variable that several of this rank's stages use has its sum on the first of them.
+        self._home = {name: stage for stage in sorted(self.programs, reverse=True) for name in self._names(stage)}
+        trainable = {name: self.programs[stage].variables[name] for name, stage in sorted(self._home.items())}
+        counted = [name for name in trainable if ownership.first(name) == partition]
+        self._update = Update(model.optimizer, trainable, counted, self.world.replica)
+        self.step = 0
+
+    def _names(self, stage: int) -> tuple[str, ...]:
+        trainable: tuple[str, ...] = self.programs[stage].trainable
+        return trainable
 
     @property
     def reads(self) -> Reads:
         """What this rank needs of every batch."""
-        raise NotImplementedError
-
-    @property
-    def step(self) -> int:
-        """The number of training steps taken; it selects the seeds of the next one. Set it after a restart."""
-        raise NotImplementedError
+        received = {tensor for program in self.programs.values() for tensor in program.stage.receives}
+        made = {tensor for program in self.programs.values() for tensor in program.stage.outputs}
+        return Reads(
+            tuple(index for index, tensor in enumerate(self.graph.inputs) if tensor in received),
+            tuple(index for index, tensor in enumerate(self.graph.outputs) if tensor in made),
+        )
 
     @property
     def variables(self) -> Mapping[str, keras.Variable]:
-        """Path -> variable, of those that this rank owns: trainable, non-trainable, the optimizer's, its iterations.
+        """Name -> variable, of those that this rank owns: the model's (``variables_of``), then the optimizer's (path).
 
-        A variable that several ranks own (replicas, GEMS, shared layers) is equal on all of them; seed generators'
-        states are not among them: they follow from ``Options.seed`` and ``step``.
+        A variable that several ranks of a replica own (GEMS, shared layers) is equal on all of them, and on all
+        replicas, except for moving statistics with ``batch_norm="replica"``.
         """
-        raise NotImplementedError
+        own = {name: value for program in self.programs.values() for name, value in program.variables.items()}
+        return own | dict(self._update.variables)
 
     def train_step(self, batch: Batch) -> StepResult:
         """Forward and backward of all micro-batches, sum of the gradients, one update of the optimizer."""
-        raise NotImplementedError
+        for program in self.programs.values():
+            program.start_step(self._update.loss_scale)
+        self._sums.begin()
+        self._statistics.begin()
+        found = self._runner.train(self._feed(batch), self._sums, self._complete)
+        begin = time.perf_counter()
+        self._exchange.finish()
+        self._sums.finish()
+        self._statistics.finish()
+        summed = time.perf_counter()
+        updated, norm = self._update(*self._gradients())
+        for program in self.programs.values():
+            program.finish_step(self._place(0))
+        self.step += 1
+        found.spans += [Span("finish", begin, summed), Span("update", summed, time.perf_counter())]
+        found.spans += [Span("allreduce", *times) for times in self._sums.spans]
+        return self._result(found, updated=updated, norm=norm)
 
     def test_step(self, batch: Batch) -> StepResult:
         """Forward in inference mode; losses and outputs where they arise."""
-        raise NotImplementedError
+        found = self._runner.test(self._feed(batch))
+        self._exchange.finish()
+        return self._result(found)
 
-    def predict_step(self, batch: Batch) -> Mapping[int, np.ndarray[Any, Any]]:
-        """Forward in inference mode: the outputs made on this rank's pipeline 0, all micro-batches in order."""
-        raise NotImplementedError
-
-    def synchronise(self) -> None:
-        """Average BatchNorm's moving statistics over the replicas (no-op with one); asked by ``deferred``."""
-        raise NotImplementedError
+    def predict_step(self, batch: Batch) -> Mapping[int, Mapping[int, np.ndarray[Any, Any]]]:
+        """Forward in inference mode: output of the model -> micro-batch -> predictions, where they are made."""
+        return self.test_step(Batch(batch.inputs)).outputs
 
     def close(self) -> None:
         """Give the communicators back; collective."""
-        raise NotImplementedError
+        self.world.close()
+
+    def _complete(self, stage: int) -> None:
+        self._sums.ready(stage)
+        self._statistics.ready(stage)
+
+    def _gradients(self) -> tuple[list[Buffer], dict[str, tuple[int, Slot]]]:
+        """All buffers of this rank, and where each variable's sum lies."""
+        buffers: list[Buffer] = []
+        places: dict[str, tuple[int, Slot]] = {}
+        for stage, program in self.programs.items():
+            for buffer in program.gradients():
+                for slot in buffer.slots:
+                    if self._home[slot.variable] == stage:
+                        places[slot.variable] = (len(buffers), slot)
+                buffers.append(buffer)
+        return buffers, places
+
+    def _place(self, micro_batch: int) -> Place:
+        seat, plan = self.world.seat, self.plan
+        return Place(self.step, seat.replica, micro_batch, plan.replicas, plan.micro_batches)
+
+    def _feed(self, batch: Batch) -> Feed:
+        """The micro-batches of a batch; raises DataError where it does not fit."""
+        size = self.plan.micro_batch_size
+        batch.check(self.reads, size * self.plan.micro_batches)
+
+        def inputs(stage: int, micro_batch: int) -> dict[int, Any]:
+            received = self.programs[stage].stage.receives
+            return {
+                tensor: _rows(batch.inputs[index], micro_batch, size)
+                for index, tensor in enumerate(self.graph.inputs)
+                if tensor in received
+            }
+
+        def targets(stage: int, micro_batch: int) -> dict[int, Target] | None:
+            made = self.programs[stage].stage.outputs
+            found = {
+                index: Target(_rows(value, micro_batch, size), _rows(weight, micro_batch, size))
+                for index, (tensor, value, weight) in enumerate(self._compared(batch))
+                if tensor in made and value is not None
+            }
+            return found if batch.targets else None
+
+        return Feed(self._place, inputs, targets)
+
+    def _compared(self, batch: Batch) -> list[tuple[int, Any, Any]]:
+        """Each output's tensor, target and sample weight; None where there is none."""
+        count = len(self.graph.outputs)
+        targets = (*batch.targets, *[None] * count)
+        weights = (*batch.sample_weights, *[None] * count)
+        return list(zip(self.graph.outputs, targets[:count], weights[:count], strict=True))
+
+    def _result(self, found: Findings, *, updated: bool = False, norm: float | None = None) -> StepResult:
+        outputs = {
+            index: found.outputs[tensor] for index, tensor in enumerate(self.graph.outputs) if tensor in found.outputs
+        }
+        loss = sum(found.totals.values()) / self.plan.micro_batches
+        spans = found.spans if self.options.trace else ()
+        return StepResult(outputs, found.losses, loss, updated, norm, spans)
+
+
+def _rows(array: Any, micro_batch: int, size: int) -> Any:
+    return None if array is None else array[micro_batch * size : (micro_batch + 1) * size]

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hyparflow.backends import Buffer, Slot
+from hyparflow.engine.waiting import wait
 
 if TYPE_CHECKING:
     from hyparflow.engine.world import World
+    from hyparflow.graph.types import Graph
+    from hyparflow.planning.plan import Plan
     from hyparflow.schedules import Schedule
 
 
@@ -44,6 +47,32 @@ class Run:
     def end(self) -> int:
         """The element after its last one."""
         return self.slots[-1].offset + self.slots[-1].size
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """Who has what: variable -> the stages that use it, ascending; stage -> the partitions that compute it."""
+
+    users: Mapping[str, tuple[int, ...]]
+    owners: Mapping[int, tuple[int, ...]]
+    schedule: Schedule
+
+    @classmethod
+    def of(cls, graph: Graph, plan: Plan) -> Ownership:
+        """That of a plan."""
+        users: dict[str, tuple[int, ...]] = {}
+        for stage in plan.stages:
+            for name in {name for node in stage.nodes for name in graph.nodes[node].variables}:
+                users[name] = (*users.get(name, ()), stage.index)
+        owners = {
+            stage.index: tuple({plan.owner(stage.index, pipeline) for pipeline in range(plan.pipelines)})
+            for stage in plan.stages
+        }
+        return cls(users, owners, plan.actions)
+
+    def first(self, variable: str) -> int:
+        """The partition that counts a variable where it must be counted once."""
+        return min(owner for stage in self.users[variable] for owner in self.owners[stage])
 
 
 def runs_of(stage: int, buffers: Sequence[Buffer], stages: Mapping[str, tuple[int, ...]]) -> Iterator[Run]:
@@ -78,7 +107,6 @@ class _Sum:
     view: np.ndarray | None = None
     wide: np.ndarray | None = None  # where 16-bit floats are summed in 32 bits
     began: float = 0.0
-    others: list[np.ndarray] = field(default_factory=list)
 
 
 class Sums:
@@ -89,30 +117,27 @@ class Sums:
         world: World,
         programs: Mapping[int, Any],
         buffers: Callable[[Any], Sequence[Buffer]],
-        users: Mapping[str, tuple[int, ...]],
-        owners: Mapping[int, tuple[int, ...]],
-        schedule: Schedule,
+        ownership: Ownership,
         *,
         all_replicas: bool,
     ) -> None:
         """``programs``: stage -> program, of this rank. ``buffers``: program -> its buffers, equally cut on all owners.
 
-        ``users``: variable -> the stages that use it. ``owners``: stage -> the partitions that compute it. Collective:
-        makes the owners' communicators.
+        Collective: makes the owners' communicators.
         """
         self._programs = programs
         self._buffers = buffers
         replicas = world.seat.replicas if all_replicas else 1
         found = []
         for stage, program in programs.items():
-            for run in runs_of(stage, buffers(program), users):
+            for run in runs_of(stage, buffers(program), ownership.users):
                 own = tuple(each for each in run.stages if each in programs)
                 if own[0] == stage:
-                    partitions = tuple(sorted({owner for each in run.stages for owner in owners[each]}))
+                    partitions = tuple(sorted({owner for each in run.stages for owner in ownership.owners[each]}))
                     found.append((run, own, partitions))
         shared = sorted({partitions for _, _, partitions in found if len(partitions) * replicas > 1})
         comms = {partitions: world.owners(partitions, all_replicas=all_replicas) for partitions in shared}
-        last = last_backward(schedule)
+        last = last_backward(ownership.schedule)
 
         def turn(sum_: _Sum) -> tuple[Any, ...]:
             run = sum_.run
@@ -146,13 +171,13 @@ class Sums:
         from mpi4py import MPI
 
         run = sum_.run
-        sum_.view = self._buffers(self._programs[run.stage])[run.buffer].array[run.begin : run.end]
+        view = self._buffers(self._programs[run.stage])[run.buffer].array[run.begin : run.end]
         for stage in sum_.own_stages[1:]:  # a shared layer has calls on several stages of this rank
-            sum_.view += self._slot(stage, run.slots[0].variable)
+            view += self._slot(stage, run.slots[0].variable)
         if sum_.comm is None:
             return
-        narrow = sum_.view.dtype.name not in ("float32", "float64")
-        sum_.wide = sum_.view.astype(np.float32) if narrow else sum_.view
+        narrow = view.dtype.name not in ("float32", "float64")
+        sum_.view, sum_.wide = view, view.astype(np.float32) if narrow else view
         sum_.began = time.perf_counter()
         sum_.request = sum_.comm.Iallreduce(MPI.IN_PLACE, sum_.wide, MPI.SUM)
 
@@ -174,7 +199,7 @@ class Sums:
         assert self._started == len(self._sums), "a stage's buffers were never complete"
         for sum_ in self._sums:
             if sum_.request is not None:
-                sum_.request.Wait()
+                wait(sum_.request)
                 self._done(sum_)
 
     def _done(self, sum_: _Sum) -> None:
@@ -182,5 +207,6 @@ class Sums:
         assert sum_.wide is not None
         if sum_.wide is not sum_.view:
             sum_.view[...] = sum_.wide
-        sum_.request = sum_.wide = None
+        # A view that is kept would make the framework copy the buffer before it writes to it.
+        sum_.request = sum_.wide = sum_.view = None
         self.spans.append((sum_.began, time.perf_counter()))

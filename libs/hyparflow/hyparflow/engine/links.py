@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ class Link:
     """One tensor's way from its producer to one consumer, straight; its gradient comes back the same way.
 
     ``number`` is the same on every rank. ``shape`` is that of one micro-batch. A tensor that is not of floating point
-    has no gradient.
+    has no gradient that would come back.
     """
 
     number: int
@@ -29,16 +28,7 @@ class Link:
     consumer: int
     shape: tuple[int, ...]
     dtype: np.dtype
-
-    @property
-    def differentiable(self) -> bool:
-        """Does a gradient come back?"""
-        return self.dtype.name.startswith(("float", "bfloat"))
-
-    @property
-    def bytes(self) -> int:
-        """Of one message."""
-        return math.prod(self.shape) * self.dtype.itemsize
+    differentiable: bool
 
 
 def links_of(plan: Plan, graph: Graph) -> tuple[Link, ...]:
@@ -57,6 +47,7 @@ def links_of(plan: Plan, graph: Graph) -> tuple[Link, ...]:
             consumer,
             (plan.micro_batch_size, *graph.tensors[tensor].shape),
             host_dtype(graph.tensors[tensor].dtype),
+            graph.tensors[tensor].differentiable,
         )
         for number, (tensor, producer, consumer) in enumerate(crossing)
     )

@@ -9,7 +9,6 @@ sum does not depend on which arrives first. Between two stages of one rank nothi
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from hyparflow.backends import Array
 from hyparflow.engine.links import Link, most_in_flight
+from hyparflow.engine.waiting import wait
 from hyparflow.schedules import Action, owner
 
 
@@ -45,7 +45,7 @@ class Inbox:
         """Wait for the next micro-batch, which must be this one. Its buffer is the caller's until ``give_back``."""
         expected, buffer, request = self._posted.popleft()
         assert expected == micro_batch, (expected, micro_batch)
-        request.Wait()
+        wait(request)
         return buffer
 
     def give_back(self, buffer: np.ndarray) -> None:
@@ -84,7 +84,7 @@ class Outbox:
     def finish(self) -> None:
         """Wait until all is sent."""
         for request in self._requests:
-            request.Wait()
+            wait(request)
         self._requests, self._buffers = [], []
 
 
@@ -108,6 +108,7 @@ class Exchange:
         self,
         links: Sequence[Link],
         actions: tuple[Action, ...],
+        *,
         partition: int,
         partitions: int,
         forward: Sequence[Any],
@@ -130,7 +131,6 @@ class Exchange:
         self._outbox = Outbox()
         self._local: dict[tuple[str, int, int], Array] = {}  # between stages of this rank: direction, link, micro-batch
         self._held: dict[tuple[int, int, int], list[tuple[Inbox, np.ndarray]]] = {}  # stage, pipeline, micro-batch
-        self.waited: list[tuple[float, float, Action]] = []  # when an action waited for its tensors
         for (stage, pipeline), most in most_in_flight(actions).items():
             window = min(most + 1, len(self._orders["forward", stage, pipeline]))
             self._make_inboxes(stage, pipeline, window)
@@ -150,7 +150,6 @@ class Exchange:
 
     def begin(self, *, training: bool) -> None:
         """Post the first receives of a step."""
-        self.waited.clear()
         for (kind, stage, pipeline), order in self._orders.items():
             if kind == "forward" or training:
                 for link in (self._incoming if kind == "forward" else self._outgoing).get(stage, ()):
@@ -162,7 +161,6 @@ class Exchange:
 
         The arrays are the caller's until ``release(action)``.
         """
-        begin = time.perf_counter()
         found = {}
         for link in self._incoming.get(action.stage, ()):
             inbox = self._inboxes.get(("forward", link.number, action.pipeline))
@@ -171,7 +169,6 @@ class Exchange:
             else:
                 found[link.tensor] = inbox.take(action.micro_batch)
                 self._held.setdefault(_key(action), []).append((inbox, found[link.tensor]))
-        self.waited.append((begin, time.perf_counter(), action))
         return found
 
     def release(self, action: Action) -> None:
@@ -188,7 +185,6 @@ class Exchange:
 
         The arrays are the caller's until ``release(action)``.
         """
-        begin = time.perf_counter()
         found: dict[int, list[Array]] = {}
         for link in self._outgoing.get(action.stage, ()):  # in order of tensor, then consumer
             if not link.differentiable:
@@ -200,7 +196,6 @@ class Exchange:
                 array = inbox.take(action.micro_batch)
                 self._held.setdefault(_key(action), []).append((inbox, array))
             found.setdefault(link.tensor, []).append(array)
-        self.waited.append((begin, time.perf_counter(), action))
         return found
 
     def send_gradients(self, action: Action, gradients: Mapping[int, Array]) -> None:

@@ -1,0 +1,171 @@
+"""What one rank of ``benchmarks.pipeline`` does: train a ResNet on images of 32 x 32, in blocks of steps, when told to.
+
+::
+
+    mpiexec -n RANKS python -m benchmarks.pipeline_ranks CONTENDER DEPTH SETTINGS
+
+Rank 0 reads from its standard input how many steps the next block has, a line each, and answers with one line of JSON;
+its first line says that it is ready. The end of the input is the end. While other contenders are measured, nothing here
+computes or spins.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+BATCH = 256
+MICRO_BATCHES = 8
+_POLL = 0.01  # seconds between looks whether rank 0 has heard of a block
+
+Step = Callable[[], Any]
+
+
+def model(depth: int) -> keras.Model:
+    """ResNet of version 1, compiled."""
+    from hidl_workloads.hyparflow.models.resnet import resnet
+
+    keras.utils.set_random_seed(1)
+    made: keras.Model = resnet(1, depth)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, jit_compile=False)
+    return made
+
+
+def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels."""
+    random = np.random.default_rng(1)
+    return random.normal(size=(rows, 32, 32, 3)).astype(np.float32), random.integers(0, 10, rows)
+
+
+def sequential(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+    """One process: gradients accumulated over the micro-batches, in one program; then one update."""
+    made = model(depth)
+    images, labels = (tf.constant(each) for each in data(BATCH))
+    weights = made.trainable_variables
+    sums = [tf.Variable(tf.zeros_like(weight.value)) for weight in weights]
+    size = BATCH // MICRO_BATCHES
+
+    @tf.function
+    def accumulate(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = made.compute_loss(x, y, made(x, training=True)) / MICRO_BATCHES
+        for total, gradient in zip(sums, tape.gradient(loss, [weight.value for weight in weights]), strict=True):
+            total.assign_add(gradient)
+
+    @tf.function
+    def update() -> None:
+        made.optimizer.apply([total.read_value() for total in sums], weights)
+        for total in sums:
+            total.assign(tf.zeros_like(total))
+
+    def step() -> None:
+        for first in range(0, BATCH, size):
+            accumulate(images[first : first + size], labels[first : first + size])
+        update()
+
+    return step, {}
+
+
+def keras_itself(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+    """One process: Keras' own training on the whole batch."""
+    made = model(depth)
+    images, labels = (tf.constant(each) for each in data(BATCH))
+    return lambda: made.train_on_batch(images, labels), {}
+
+
+def hyparflow(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+    """This library; ``settings``: partitions, replicas, micro_batches (of a replica), schedule."""
+    from hyparflow.engine.engine import Batch, Engine
+    from hyparflow.planning.planner import plan
+    from mpi4py import MPI
+
+    made = model(depth)
+    world = MPI.COMM_WORLD
+    # One rank plans: measured costs differ from rank to rank.
+    parallel = plan(made, batch_size=BATCH, costs="measured", recompute=False, **settings) if world.rank == 0 else None
+    parallel = world.bcast(parallel)
+    engine = Engine(made, parallel, world)
+    rows = BATCH // parallel.replicas
+    images, labels = data(BATCH)
+    own = slice(engine.world.seat.replica * rows, (engine.world.seat.replica + 1) * rows)
+    batch = Batch((images[own],), (labels[own],))
+    return lambda: engine.train_step(batch), {"predicted": parallel.prediction.step_seconds}
+
+
+def horovod(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+    """Two replicas whose gradients Horovod averages."""
+    import horovod.tensorflow as hvd
+    from mpi4py import MPI
+
+    from hidl_workloads import horovod_world
+
+    made = model(depth)
+    horovod_world.init(hvd, MPI.COMM_WORLD, "mpi")
+    images, labels = (tf.constant(each) for each in data(BATCH // MPI.COMM_WORLD.size))
+    weights = made.trainable_variables
+
+    @tf.function
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = made.compute_loss(images, labels, made(images, training=True))
+        gradients = hvd.DistributedGradientTape(tape).gradient(loss, [weight.value for weight in weights])
+        made.optimizer.apply(gradients, weights)
+
+    return step, {}
+
+
+CONTENDERS = {"sequential": sequential, "keras": keras_itself, "hyparflow": hyparflow, "horovod": horovod}
+
+
+def main(contender: str, depth: int, settings: dict[str, Any]) -> None:
+    """Warm up, then run the blocks that rank 0 is told of."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    step, known = CONTENDERS[contender](depth, settings)
+    for _ in range(2):
+        step()
+    _answer(world, {"ready": True, **known})
+    while steps := _told(world):
+        world.Barrier()
+        before = time.perf_counter()
+        for _ in range(steps):
+            step()
+        world.Barrier()
+        _answer(world, {"seconds": (time.perf_counter() - before) / steps})
+
+
+def _told(world: Any) -> int:
+    """Rank 0's next line, on every rank; 0 at the end. The others sleep until then: MPI would spin."""
+    from mpi4py import MPI
+
+    if world.rank == 0:
+        line = sys.stdin.readline()
+        steps = int(line) if line.strip() else 0
+        for other in range(1, world.size):
+            world.send(steps, other, 77)
+        return steps
+    while not world.Iprobe(0, 77, MPI.Status()):
+        time.sleep(_POLL)
+    told: int = world.recv(source=0, tag=77)
+    return told
+
+
+def _answer(world: Any, found: dict[str, Any]) -> None:
+    """Print what rank 0 found, with every rank's peak memory in bytes."""
+    peaks = world.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    if world.rank == 0:
+        print(json.dumps({**found, "peaks": peaks}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))

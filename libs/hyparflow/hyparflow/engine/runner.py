@@ -1,0 +1,126 @@
+"""Running one partition's actions: receive, compute, send, and go on with messages and sums in passing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hyparflow.backends import Array, Place, Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hyparflow.engine.gradients import Sums
+    from hyparflow.engine.messages import Exchange
+    from hyparflow.schedules import Action
+
+
+@dataclass(frozen=True)
+class Span:
+    """What a rank did from ``begin`` to ``end`` (``time.perf_counter`` seconds).
+
+    ``kind``: forward, backward, wait (for what an action needs), allreduce (started to completed), finish (the rest of
+    messages and allreduces), update. ``stage``, ``micro_batch`` and ``pipeline`` are -1 where they do not apply.
+    """
+
+    kind: str
+    begin: float
+    end: float
+    stage: int = -1
+    micro_batch: int = -1
+    pipeline: int = -1
+
+
+@dataclass
+class Findings:
+    """What arose while the actions ran: per output of the model and micro-batch, and per micro-batch."""
+
+    outputs: dict[int, dict[int, Array]] = field(default_factory=dict)  # tensor -> micro-batch -> predictions
+    losses: dict[int, dict[int, float]] = field(default_factory=dict)  # position of the output -> micro-batch -> loss
+    totals: dict[int, float] = field(default_factory=dict)  # micro-batch -> sum of what this rank's stages add
+    spans: list[Span] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Where a micro-batch's data come from."""
+
+    place: Callable[[int], Place]
+    inputs: Callable[[int, int], Mapping[int, Array]]  # stage, micro-batch -> the model's inputs that the stage reads
+    targets: Callable[[int, int], Mapping[int, Target] | None]  # stage, micro-batch -> of the outputs made there
+
+
+class Runner:
+    """One partition's actions, step after step."""
+
+    def __init__(self, programs: Mapping[int, Any], exchange: Exchange, actions: tuple[Action, ...]) -> None:
+        """``programs``: stage -> program. ``actions``: this partition's, of a training step."""
+        self._programs = programs
+        self._exchange = exchange
+        self._actions = actions
+        last = {action.stage: action for action in actions if action.kind == "backward"}
+        self._last = set(last.values())
+        self._fused = {stage for stage, program in programs.items() if not program.stage.sends}
+
+    def train(self, feed: Feed, sums: Sums, complete: Callable[[int], None]) -> Findings:
+        """All forward and backward passes of a step; ``complete(stage)`` is called after a stage's last backward.
+
+        A stage that sends nothing has its gradients with its forward pass: they go back at once.
+        """
+        found = Findings()
+        self._exchange.begin(training=True)
+        for action in self._actions:
+            if action.kind == "forward":
+                self._forward(action, feed, found, training=True)
+                if action.stage in self._fused:
+                    self._backward(action, feed, found)
+            elif action.stage not in self._fused:
+                self._backward(action, feed, found)
+            if action in self._last:
+                complete(action.stage)
+            self._exchange.progress()
+            sums.progress()
+        return found
+
+    def test(self, feed: Feed) -> Findings:
+        """All forward passes, in inference mode."""
+        found = Findings()
+        self._exchange.begin(training=False)
+        for action in self._actions:
+            if action.kind == "forward":
+                self._forward(action, feed, found, training=False)
+                self._exchange.release(action)
+                self._exchange.progress()
+        return found
+
+    def _forward(self, action: Action, feed: Feed, found: Findings, *, training: bool) -> None:
+        stage, micro_batch = action.stage, action.micro_batch
+        asked = time.perf_counter()
+        tensors = {**feed.inputs(stage, micro_batch), **self._exchange.tensors(action)}
+        begin = time.perf_counter()
+        targets = feed.targets(stage, micro_batch)
+        outcome = self._programs[stage].forward(feed.place(micro_batch), tensors, targets, training)
+        self._exchange.send_tensors(action, outcome.sends)
+        for tensor, value in outcome.outputs.items():
+            found.outputs.setdefault(tensor, {})[micro_batch] = value
+        for position, loss in outcome.losses.items():
+            found.losses.setdefault(position, {})[micro_batch] = loss
+        found.totals[micro_batch] = found.totals.get(micro_batch, 0.0) + outcome.loss
+        self._note(found, action, "forward", asked, begin)
+
+    def _backward(self, action: Action, feed: Feed, found: Findings) -> None:
+        asked = time.perf_counter()
+        incoming = self._exchange.gradients(action)
+        begin = time.perf_counter()
+        gradients = self._programs[action.stage].backward(feed.place(action.micro_batch), incoming)
+        self._exchange.send_gradients(action, gradients)
+        self._exchange.release(action)
+        self._note(found, action, "backward", asked, begin)
+
+    @staticmethod
+    def _note(found: Findings, action: Action, kind: str, asked: float, begin: float) -> None:
+        where = (action.stage, action.micro_batch, action.pipeline)
+        found.spans.append(Span("wait", asked, begin, *where))
+        found.spans.append(Span(kind, begin, time.perf_counter(), *where))

@@ -1,0 +1,133 @@
+"""One update of a rank's own variables by Keras' optimizer, with what all partitions must agree on.
+
+The optimizer is Keras' own (``optimizer.apply``): weight decay, EMA, schedules, ``clipnorm`` and ``clipvalue`` need a
+rank's own variables only. Two things need all of them: the global norm, and whether every gradient is finite (mixed
+precision's loss scale). Both follow from one sum of squares over the replica's partitions: it is not finite where a
+gradient is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hyparflow.backends import Buffer, Slot
+from hyparflow.engine.waiting import wait
+from hyparflow.errors import UnsupportedModel
+
+
+class Update:
+    """The optimizer on one rank."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        variables: Mapping[str, Any],
+        counted: Sequence[str],
+        replica: Any,
+    ) -> None:
+        """Build the optimizer for this rank's variables.
+
+        Args:
+            optimizer: the compiled model's; its ``global_clipnorm`` is taken over.
+            variables: name -> trainable Keras variable of this rank.
+            counted: the names that this rank counts in global norms; over the replica each variable is counted once.
+            replica: the communicator of the replica's ranks.
+
+        Raises UnsupportedModel for ``gradient_accumulation_steps``, and where the optimizer was built for others.
+        """
+        import keras
+
+        self.optimizer = optimizer
+        self._inner = getattr(optimizer, "inner_optimizer", optimizer)
+        self._scaled = self._inner is not optimizer
+        self._replica = replica
+        self._counted = frozenset(counted)
+        self._names = tuple(variables)
+        self._variables = list(variables.values())
+        if getattr(self._inner, "gradient_accumulation_steps", None):
+            raise UnsupportedModel(
+                f"{self._inner.name} accumulates gradients over steps (gradient_accumulation_steps): "
+                "leave it out, and ask for more micro-batches instead"
+            )
+        self._clip = self._inner.global_clipnorm
+        self._inner.global_clipnorm = None
+        if not self._variables:
+            # Something to update keeps the counters of all ranks alike: Keras skips a step without gradients.
+            self._variables = [keras.Variable(np.zeros((), np.float32), name="hyparflow_nothing")]
+        if not optimizer.built:
+            optimizer.build(self._variables)
+        elif [v.path for v in self._inner._trainable_variables] != [v.path for v in self._variables]:
+            raise UnsupportedModel(
+                f"{optimizer.name} was built for other variables than those of this plan: compile the model again"
+            )
+        self._apply: Any = None
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """Path -> the optimizer's variables: iterations, learning rate, slots of this rank's variables, loss scale."""
+        return {v.path: v for v in self.optimizer.variables if "hyparflow_nothing" not in v.path}
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses are to be multiplied by; ``apply`` divides the gradients by it."""
+        return float(self.optimizer.scale_loss(1.0))
+
+    def __call__(self, buffers: Sequence[Buffer], places: Mapping[str, tuple[int, Slot]]) -> tuple[bool, float | None]:
+        """Update the variables; collective over the replica's partitions.
+
+        Args:
+            buffers: the summed gradients, the same shapes in every call.
+            places: name -> buffer and slot, for every variable.
+
+        Returns whether the update was done (False: the gradients were not finite, and the loss scale was halved), and
+        the global norm, where it is clipped by.
+        """
+        updated, norm, factor = True, None, 1.0
+        if self._clip is not None or self._scaled:
+            scale = self.loss_scale
+            norm = math.sqrt(self._square(buffers, places)) / scale
+            updated = math.isfinite(norm) or not self._scaled
+            # As in Keras, a norm that is not finite makes every gradient NaN; with a loss scale nothing is updated.
+            factor = math.nan if not math.isfinite(norm) else self._shrink(norm)
+        if self._apply is None:
+            self._apply = self._compile(places)
+        self._apply([buffer.array for buffer in buffers], np.float64(factor))
+        return updated, norm if self._clip is not None else None
+
+    def _shrink(self, norm: float) -> float:
+        return 1.0 if self._clip is None or norm <= self._clip else self._clip / norm
+
+    def _square(self, buffers: Sequence[Buffer], places: Mapping[str, tuple[int, Slot]]) -> float:
+        """The sum of squares of all gradients of the replica, each variable counted once."""
+        from mpi4py import MPI
+
+        total = np.zeros(1)
+        for name in self._names:
+            if name in self._counted:
+                index, slot = places[name]
+                gradient = buffers[index].array[slot.offset : slot.offset + slot.size].astype(np.float64)
+                total += np.dot(gradient, gradient)
+        wait(self._replica.Iallreduce(MPI.IN_PLACE, total, MPI.SUM))
+        return float(total[0])
+
+    def _compile(self, places: Mapping[str, tuple[int, Slot]]) -> Any:
+        """The update as one TensorFlow program."""
+        import tensorflow as tf
+
+        def apply(flat: Sequence[tf.Tensor], factor: tf.Tensor) -> None:
+            gradients = []
+            for name in self._names:
+                index, slot = places[name]
+                part = flat[index][slot.offset : slot.offset + slot.size]
+                gradients.append(tf.reshape(part, slot.shape))
+            if not gradients:
+                gradients = [tf.zeros((), tf.float32)]
+            if self._clip is not None or self._scaled:
+                gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+            self.optimizer.apply(gradients, self._variables)
+
+        return tf.function(apply, reduce_retracing=False)

@@ -1,0 +1,81 @@
+"""Training over real MPI gives the numbers of sequential training that accumulates over the same micro-batches."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads import ranks
+
+PROGRAMS = Path(__file__).parent / "programs"
+LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
+ALL = "HYPARFLOW_ALL_PLANS"
+
+#: model, partitions, replicas, schedule, chunks, recompute
+_ALWAYS = [
+    ("residual", 2, 1, "1f1b", 1, False),
+    ("residual", 3, 1, "gems", 1, False),
+    ("residual", 4, 1, "gpipe", 1, True),
+    ("residual", 2, 2, "1f1b", 1, True),
+    ("branched", 2, 1, "interleaved", 2, False),
+    ("branched", 2, 1, "gems", 1, True),
+    ("branched", 3, 1, "gpipe", 1, False),
+    ("branched", 4, 1, "1f1b", 1, True),
+    ("branched", 2, 2, "interleaved", 2, True),
+]
+_SCHEDULES = [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("gems", 1)]
+_EVERY = [
+    (model, *world, *schedule, recompute)
+    for model, world, schedule, recompute in product(
+        ("residual", "branched"), ((2, 1), (3, 1), (4, 1), (2, 2)), _SCHEDULES, (False, True)
+    )
+]
+
+
+def _case(*values: Any) -> dict[str, Any]:
+    keys = ("model", "partitions", "replicas", "schedule", "chunks", "recompute")
+    case = dict(zip(keys, values, strict=True))
+    again = "-recompute" if case["recompute"] else ""
+    return {"name": f"{case['model']}-{case['partitions']}x{case['replicas']}-{case['schedule']}{again}", **case}
+
+
+CASES = [_case(*each) for each in _ALWAYS]
+REST = [case for case in (_case(*each) for each in _EVERY) if case not in CASES]
+
+
+@pytest.fixture(scope="module")
+def found(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Case -> how far it ended from sequential training; all cases in one launch."""
+    directory = tmp_path_factory.mktemp("equality")
+    (directory / "cases.json").write_text(json.dumps(CASES + (REST if os.environ.get(ALL) else [])))
+    words = (PROGRAMS / "equality.py", directory / "found.json", directory / "cases.json")
+    path = f"{LIBRARY}:{PROGRAMS}"
+    done = ranks.run(stack_prefix("tensorflow"), 4, *words, timeout=3000, PYTHONPATH=path, TF_NUM_INTRAOP_THREADS="1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((directory / "found.json").read_text())
+
+
+def _cases(cases: list[dict[str, Any]]) -> Any:
+    return pytest.mark.parametrize("name", [case["name"] for case in cases])
+
+
+@_cases(CASES)
+def test_ten_steps_end_where_sequential_training_ends(found: Any, name: str) -> None:
+    assert found[name]["variables"] <= 1e-12
+
+
+@_cases(CASES)
+def test_the_losses_of_the_ranks_add_up_to_the_loss_of_sequential_training(found: Any, name: str) -> None:
+    assert found[name]["loss"] <= 1e-12
+
+
+@pytest.mark.skipif(ALL not in os.environ, reason=f"takes minutes; set {ALL}=1 to run every schedule on every world")
+@_cases(REST)
+def test_every_other_plan_ends_there_too(found: Any, name: str) -> None:
+    assert max(found[name].values()) <= 1e-12
