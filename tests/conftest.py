@@ -13,6 +13,16 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
+
+#: No test fails because the machine is slow. Where ``CI`` is set the examples are the same each time.
+settings.register_profile(
+    "hidl", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
+)
+settings.load_profile("hidl")
+
+# NumPy's threads would wait for each other in loops, which takes minutes where other programs run beside.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 pytest_plugins = ["tests.cluster.cluster"]
 
@@ -78,7 +88,9 @@ class Hidl:
 
 
 def _environment(root: Path, data: Path) -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HIDL_", "PYTHONPATH"))}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HIDL_", "PYTHONPATH", "OPENBLAS_"))
+    }
     return clean | {
         "PYTHONPATH": str(REPOSITORY),
         "XDG_CONFIG_HOME": str(root / "config"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -10,8 +10,10 @@ from hidl_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from hidl_cli.inputs.overlay import KindName
+    from hidl_cli.site.schema import ProviderName
 
 
 def complete_sites(incomplete: str) -> list[str]:
@@ -36,6 +38,24 @@ def complete_runs(incomplete: str) -> list[str]:
     return [run.id for run in all_runs() if run.id.startswith(incomplete)]
 
 
+def provider_name(word: str | None) -> ProviderName | None:
+    """The provider of that name; ``UsageError`` where there is none."""
+    from typing import get_args
+
+    from hidl_cli.site.schema import ProviderName as Known
+
+    if word is not None and word not in get_args(Known):
+        raise UsageError(f"there is no provider {word!r}", hint=f"it is one of: {', '.join(get_args(Known))}")
+    return cast("ProviderName | None", word)
+
+
+def directory(word: str | None) -> Path | None:
+    """An absolute path."""
+    from pathlib import Path
+
+    return Path(word).expanduser().absolute() if word else None
+
+
 def _names(kind: KindName, incomplete: str) -> list[str]:
     from hidl_cli.inputs.overlay import list_all
 
@@ -48,6 +68,16 @@ SiteOption = Annotated[
 ]
 PrefixOption = Annotated[
     str | None, typer.Option("--prefix", metavar="DIR", help="Root of the installations (default: the site's).")
+]
+ProviderOption = Annotated[
+    str | None, typer.Option("--provider", metavar="wheels|spack|rpm", help="Who installs (default: the site's).")
+]
+SpackOption = Annotated[
+    str | None,
+    typer.Option("--spack", metavar="ROOT", help="Spack's directory (default: $HIDL_SPACK, the site's, PATH)."),
+]
+MirrorOption = Annotated[
+    str | None, typer.Option("--mirror", metavar="DIR", help="What `hidl stack fetch` brought to this machine.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 RunArgument = Annotated[

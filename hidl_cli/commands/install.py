@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks
+from hidl_cli.commands.arguments import (
+    JsonOption,
+    MirrorOption,
+    PrefixOption,
+    ProviderOption,
+    SiteOption,
+    SpackOption,
+    complete_stacks,
+    directory,
+    provider_name,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,12 +39,19 @@ def install(
         list[str] | None,
         typer.Option(metavar="NAME=FILE", help="The archive of what is built from source; repeatable."),
     ] = None,
+    provider: ProviderOption = None,
+    spack: SpackOption = None,
+    mirror: MirrorOption = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="How many compilers may run at once (Spack).")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and touch nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Install stacks: each is locked, installed into a prefix of its own, verified on 2 MPI ranks and published."""
     from hidl_cli.commands.progress import progress
     from hidl_cli.commands.render import emit_json, printable, write
+    from hidl_cli.mpi import FAMILIES
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.install import Order
@@ -44,8 +61,25 @@ def install(
     where = load_site(site)
     root = installation.root(where, prefix)
     wanted = [load_stack(name) for name in dict.fromkeys(stacks)]
-    sources = _sources(source or [], [build.name for stack in wanted for build in stack.builds])
-    orders = [Order(where, stack, root, locked=locked, offline=offline, sources=sources) for stack in wanted]
+    named = [build.name for stack in wanted for build in stack.builds]
+    if (provider or where.install.provider) == "rpm":
+        named += [*where.rpms, *where.mpi, *FAMILIES]
+    sources = _sources(source or [], named)
+    orders = [
+        Order(
+            where,
+            stack,
+            root,
+            locked=locked,
+            offline=offline,
+            sources=sources,
+            provider=provider_name(provider),
+            spack=directory(spack),
+            mirror=directory(mirror),
+            jobs=jobs,
+        )
+        for stack in wanted
+    ]
     if dry_run:
         _dry_run(orders, json=json)
         return
@@ -88,11 +122,13 @@ def _line(stack: str, outcome: Outcome) -> str:
 
 def _dry_run(orders: list[Order], *, json: bool) -> None:
     """Print the plans that the same command without ``--dry-run`` would carry out."""
+    from hidl_cli.commands.progress import progress
     from hidl_cli.commands.render import emit_json, printable, write
     from hidl_cli.quoting import sh_line
     from hidl_cli.stack.install import preview
 
-    documents = [preview(order) for order in orders]
+    follower = progress()
+    documents = [preview(order, follower) for order in orders]
     if json:
         emit_json("hidl.install-plan/1", plans=documents)
         return
@@ -103,7 +139,12 @@ def _dry_run(orders: list[Order], *, json: bool) -> None:
             plan = document["plan"]
             lines += [f"  lock    {plan['lock']['file']}", f"  prefix  {plan['prefix']}"]
             lines += [f"  python  {plan['interpreter']} ({plan['python']}, {plan['platform']}, {plan['accelerator']})"]
-            lines += [f"  package {name} {version}" for name, version in plan["packages"].items()]
+            hashes, externals = plan.get("spack", {}).get("hashes", {}), plan.get("spack", {}).get("externals", {})
+            for name, version in plan["packages"].items():
+                whence = (
+                    f" in {externals[name]}" if name in externals else f" /{hashes[name]}" if name in hashes else ""
+                )
+                lines.append(f"  package {name} {version}{whence}")
             lines += [f"  package {name} {own['version']} (hidl's own)" for name, own in plan["own"].items()]
             lines += [f"  note    {advisory['id']}: {advisory['text']}" for advisory in plan["advisories"]]
         lines += [f"  build   {build['name']} {build['version']}: {build['action']}" for build in document["builds"]]
@@ -113,3 +154,5 @@ def _dry_run(orders: list[Order], *, json: bool) -> None:
                 lines.append("  # first with --offline: what uv's cache holds needs no network")
             lines.append("  $ " + sh_line([*(["env", *variables] if variables else []), *step["argv"]]))
         write(printable("\n".join(lines)) + "\n")
+        if document["environment"]:
+            write(document["environment"])

@@ -118,7 +118,12 @@ def run(
     ] = None,
     wait: Annotated[bool, typer.Option(help="Follow the run to its end and judge it.")] = True,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Tell what it costs at most, and whether limits admit it; run nothing.")
+        bool,
+        typer.Option(
+            "--estimate",
+            help="Tell what it costs at most, whether limits admit it and, for some workloads, how fast it will be; "
+            "run nothing.",
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
     json: JsonOption = False,
@@ -169,7 +174,9 @@ def run(
         )
     )
     if estimate:
-        _show_estimate(plan, json=json)
+        from hidl_cli.commands.estimating import show_estimate
+
+        show_estimate(plan, json=json)
         _warn(plan)
         return
     script = job_script(plan)
@@ -194,20 +201,6 @@ def run(
     from hidl_cli.commands.following import follow_and_judge
 
     follow_and_judge(record, plan, json=json)
-
-
-def _show_estimate(plan: Plan, *, json: bool) -> None:
-    from dataclasses import asdict
-
-    from hidl_cli.commands.render import emit_json, write
-    from hidl_cli.launch.estimate import estimate, in_words
-    from hidl_cli.site.load import load_site
-
-    found = estimate(plan, load_site(plan.site).partition(plan.partition))
-    if json:
-        emit_json("hidl.estimate/1", site=plan.site, partition=plan.partition, **asdict(found))
-    else:
-        write("\n".join(in_words(found, plan)) + "\n")
 
 
 def _warn(plan: Plan) -> None:

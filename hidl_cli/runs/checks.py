@@ -26,6 +26,13 @@ def one_program(data: Mapping[str, Any]) -> Iterator[Fault]:
             yield Fault(path, message, "exactly one of `module` and `command`", on_key=True)
 
 
+def estimated_program(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """What ``estimate`` is told about is a module: it imports it."""
+    for _, program in _programs(data):
+        if data.get("estimate") is not None and program.get("command") is not None:
+            yield Fault(("estimate",), "a program that is a `command` cannot be estimated", "a program with `module`")
+
+
 def placeholders(data: Mapping[str, Any]) -> Iterator[Fault]:
     """What ``arguments`` names in braces, and ``command`` beside them, are parameters."""
     known = mapping(data, "parameters")
@@ -151,4 +158,8 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 #: What a workload's file must satisfy.
-RULES = Rules("workload", Workload, (one_program, placeholders, parameters, conditions, scaling_metric, tuning))
+RULES = Rules(
+    "workload",
+    Workload,
+    (one_program, estimated_program, placeholders, parameters, conditions, scaling_metric, tuning),
+)

@@ -206,8 +206,8 @@ def _words(program: Program, installation: Installation, parameters: Mapping[str
     A command that the stack has is the stack's, whatever else is on PATH.
     """
     if program.module:
-        python = (str(installation.python), "-m", "hidl_workloads.world", program.module)
-        return (*python, *arguments(program, parameters))
+        starter = "hidl_workloads.world" if program.threads else "hidl_workloads.single_threaded"
+        return (str(installation.python), "-m", starter, program.module, *arguments(program, parameters))
     first, *rest = command(program, parameters)
     of_the_stack = installation.prefix / "bin" / first
     return (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *arguments(program, parameters))

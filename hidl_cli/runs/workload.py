@@ -31,6 +31,11 @@ class Program(Strict):
         description="the words after it, in which {name} stands for a parameter's value and {name?word} for a word "
         "that is left out where the parameter is false, 0 or empty; null: --name=value for every parameter",
     )
+    threads: bool = Field(
+        True,
+        description="whether a Python module may call MPI from several threads (MPI_THREAD_MULTIPLE); false: MPI is "
+        "initialised with MPI_THREAD_SINGLE, and a small message costs less",
+    )
     parser: Parser | None = Field(
         None, description="who reads the metrics from what it prints; null: it writes them to $HIDL_METRICS"
     )
@@ -106,6 +111,11 @@ class Workload(Strict):
         default_factory=dict, description="run-time variables that suit it, for each MPI family that reads them"
     )
     scaling: Scaling | None = Field(None, description="how it scales; null: it is not meant to")
+    estimate: Module | None = Field(
+        None,
+        description="a Python module of the stack that tells what the metrics will be, and runs nothing: `hidl run "
+        "--estimate` starts it once with the program's module and arguments; null: nobody can tell",
+    )
 
     def program_for(self, parameters: Mapping[str, Value]) -> Program:
         """The program that is started for these values of all parameters."""

@@ -20,7 +20,11 @@ def references(data: Mapping[str, Any]) -> Iterator[Fault]:
         node_type = mapping(partitions, name).get("node_type")
         if isinstance(node_type, str) and node_type not in node_types:
             yield _dangling(("partitions", name, "node_type"), "node type", node_type, node_types)
-    defaults = (("default_partition", "partition", partitions), ("default_mpi", "MPI library", mapping(data, "mpi")))
+    defaults = (
+        ("default_partition", "partition", partitions),
+        ("default_mpi", "MPI library", mapping(data, "mpi")),
+        ("default_compiler", "compiler", mapping(data, "compilers")),
+    )
     for key, what, known in defaults:
         default: Any = data.get(key)
         if isinstance(default, str) and default not in known:

@@ -21,10 +21,12 @@ from hidl_cli.inputs.fields import (
     WallTime,
 )
 from hidl_cli.mpi import Family
+from hidl_cli.site.software import Compiler, External, Rpm, Spack
 
 SchedulerName = Literal["local", "slurm", "lsf"]
 LauncherName = Literal["mpiexec", "mpirun", "mpirun_rsh", "srun", "ibrun", "jsrun"]
 Use = Literal["required", "optional", "never"]
+ProviderName = Literal["wheels", "spack", "rpm"]
 
 
 class NodeType(Strict):
@@ -156,7 +158,7 @@ class Match(Strict):
 class Install(Strict):
     """Where and how stacks are installed."""
 
-    provider: Literal["wheels"] = Field("wheels", description="how stacks are installed here")
+    provider: ProviderName = Field("wheels", description="how stacks are installed here, where nothing else is asked")
     root: str | None = Field(
         None, description="directory for installations (~ and $VARIABLES are expanded); null: the user's data directory"
     )
@@ -202,6 +204,15 @@ class Site(Strict):
     policies: Policies = Field(default_factory=Policies, description="what job scripts must and must not say")
     install: Install = Field(default_factory=Install, description="where and how stacks are installed")
     wheels: Wheels = Field(default_factory=Wheels, description="where wheels come from")
+    compilers: dict[Name, Compiler] = Field(default_factory=dict, description="compilers that the site offers")
+    default_compiler: str | None = Field(None, description="a key of compilers: what Spack builds with")
+    externals: dict[Name, External] = Field(
+        default_factory=dict, description="software of the site that Spack is to use, by the name of Spack's package"
+    )
+    spack: Spack = Field(default_factory=Spack, description="how Spack is used here")
+    rpms: dict[Name, Rpm] = Field(
+        default_factory=dict, description="binary packages of MPI libraries, by the library's key in `mpi`"
+    )
 
     def partition(self, name: str | None = None) -> Partition | None:
         """The named partition, or the default one; None where there is none of that name, or no default."""

@@ -91,5 +91,15 @@ RULES = Rules(
     "stack",
     Stack,
     (names_and_specifiers, mpi_is_installed, libraries_exist, builds, tuning),
-    appended=frozenset({("verify", "imports"), ("verify", "modules"), ("libraries",), ("builds",), ("advisories",)}),
+    appended=frozenset(
+        {
+            ("verify", "imports"),
+            ("verify", "modules"),
+            ("libraries",),
+            ("builds",),
+            ("advisories",),
+            ("spack", "specs"),
+            ("spack", "wheels"),
+        }
+    ),
 )

@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from hidl_cli import __version__, documents
 from hidl_cli.errors import BuildFailed, MissingPrecondition
-from hidl_cli.stack import installation, lock, own_wheel
-from hidl_cli.stack.builds import planned
+from hidl_cli.stack import installation, own_wheel
 from hidl_cli.stack.installation import CURRENT, MANIFEST, Installation
-from hidl_cli.stack.lock import Choice, Lock
+from hidl_cli.stack.lock import Choice, Locked
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.target import Target, detect
 
 if TYPE_CHECKING:
-    from hidl_cli.site.schema import Site
+    from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.activation import Activation
-    from hidl_cli.stack.providers import Provider, Step
     from hidl_cli.stack.schema import Stack
 
 Action = Literal["installed", "switched", "nothing to do"]
@@ -46,7 +44,9 @@ class Progress(Protocol):
 class Order:
     """What is to be installed: a stack, for a site, below a root; ``locked`` forbids to make a new lock.
 
-    ``sources``: archives that the user names, by the build that they are for.
+    ``sources``: archives that the user names, by the build that they are for. ``provider``: who installs it, None: as
+    the site says. ``spack``: where Spack is, ``mirror``: what ``hidl stack fetch`` brought, ``jobs``: how many
+    compilers may run at once; None: as the site says, or nowhere.
     """
 
     site: Site
@@ -55,6 +55,10 @@ class Order:
     locked: bool = False
     offline: bool = False
     sources: Mapping[str, Path] = field(default_factory=dict)
+    provider: ProviderName | None = None
+    spack: Path | None = None
+    mirror: Path | None = None
+    jobs: int | None = None
 
     @property
     def stack_directory(self) -> Path:
@@ -81,25 +85,34 @@ class Draft:
 
 def draft(order: Order) -> Draft:
     """Plan the order; ``MissingPrecondition`` where it insists on a lock and none fits."""
+    from hidl_cli.stack.providers import provider_for
+
     target = detect(order.site)
-    choice = lock.choose(order.stack, target, lock.directories(order.root))
+    provider = provider_for(order.site, order.provider, order.mirror)
+    choice = provider.choose(order, target)
     if choice.lock is None or choice.file is None:
         if order.locked:
             raise _unlocked(order, choice)
         return Draft(target, choice, None)
-    return Draft(target, choice, _plan(order, target, choice.lock, choice.file))
+    return Draft(target, choice, provider.plan(order, target, choice.lock, choice.file))
 
 
-def preview(order: Order) -> dict[str, Any]:
-    """What ``install`` would do with the order, as part of a JSON document; nothing is touched, no secret is shown."""
+def preview(order: Order, progress: Progress) -> dict[str, Any]:
+    """What ``install`` would do with the order, as part of a JSON document; nothing is touched, no secret is shown.
+
+    Where Spack has no lock yet, it resolves the stack for this answer alone.
+    """
     from hidl_cli.stack import verify
-    from hidl_cli.stack.builds import building
     from hidl_cli.stack.pip_settings import redact
-    from hidl_cli.stack.providers import provider_for
+    from hidl_cli.stack.providers import Preview, provider_for
 
     planned = draft(order)
     plan = planned.plan
-    commands: tuple[Step, ...] = ()
+    shown = Preview(())
+    provider = provider_for(order.site, order.provider, order.mirror)
+    if plan is None and provider.resolves_in_previews:
+        file = order.root / "locks" / "not written yet"
+        plan = provider.plan(order, planned.target, provider.resolve(order, planned.target, progress), file)
     if plan is None:
         action = "make a lock, install what it holds, verify, publish"
     elif _published(plan):
@@ -108,14 +121,15 @@ def preview(order: Order) -> dict[str, Any]:
         action = "switch to what is installed"
     else:
         action = "install, verify, publish"
-        commands = (*provider_for(order.site).steps(plan), verify.step(plan))
+        shown = provider.preview(plan)
     return {
         "site": order.site.name,
         "stack": order.stack.name,
         "action": action,
-        "builds": building.preview(plan) if plan and commands else [],
+        "builds": list(shown.builds),
         "passed_over": [{"file": str(lock.file), "reason": lock.reason} for lock in planned.choice.passed_over],
         "plan": plan.to_json() if plan else None,
+        "environment": plan.spack.environment.text if plan and plan.spack else None,
         "steps": [
             {
                 "title": step.title,
@@ -123,7 +137,7 @@ def preview(order: Order) -> dict[str, Any]:
                 "without_network": list(step.without_network) if step.without_network else None,
                 "variables": {name: redact(value) for name, value in step.variables.items()},
             }
-            for step in commands
+            for step in ((*shown.steps, verify.step(plan)) if plan and shown.steps else ())
         ],
     }
 
@@ -150,48 +164,24 @@ def install(order: Order, progress: Progress) -> Outcome:
         return Outcome("switched" if already else "installed", made)
 
 
-def make_lock(order: Order, progress: Progress) -> tuple[Lock, Path]:
+def make_lock(order: Order, progress: Progress) -> tuple[Locked, Path]:
     """Resolve the stack anew, and write its lock to the root's ``locks``, where the next installation finds it."""
     with _writing(order), _alone(order, progress):
         plan = _plan_with_new_lock(order, detect(order.site), progress)
         return plan.lock, plan.lock_origin
 
 
-def _plan(order: Order, target: Target, chosen: Lock, file: Path) -> InstallPlan:
-    return InstallPlan(
-        site=order.site.name,
-        stack=order.stack.name,
-        title=order.stack.title,
-        root=order.root,
-        target=target,
-        lock=chosen,
-        lock_origin=file,
-        own=(own_wheel.workloads(), *map(own_wheel.library, order.stack.libraries)),
-        imports=tuple(order.stack.verify.imports),
-        verify_modules=tuple(order.stack.verify.modules),
-        builds=planned.plan(order.stack.builds, chosen, order.root, order.sources),
-        advisories=tuple(advisory.model_dump() for advisory in order.stack.advisories),
-        offline=order.offline,
-    )
-
-
 def _plan_with_new_lock(order: Order, target: Target, progress: Progress) -> InstallPlan:
     from hidl_cli.stack.providers import provider_for
 
-    provider = provider_for(order.site)
+    provider = provider_for(order.site, order.provider, order.mirror)
     for note in provider.notes:
         progress.say(note)
-    with progress.step(f"lock stack {order.stack.name}"):
-        new = provider.resolve(order.stack, target, offline=order.offline)
-    if target.accelerator == "cuda" and (new.version("torch") or "").endswith("+cpu"):
-        progress.say(
-            "the site's nodes have GPUs, but no driver was found here and torch is its CPU build; "
-            "lock on a node with a GPU, or set UV_TORCH_BACKEND (cu128, ...)"
-        )
+    new = provider.resolve(order, target, progress)
     file = order.root / "locks" / new.filename
     documents.write_text(file, new.text())
     progress.say(f"wrote the lock {file}")
-    return _plan(order, target, new, file)
+    return provider.plan(order, target, new, file)
 
 
 def _published(plan: InstallPlan | None) -> Installation | None:
@@ -205,10 +195,9 @@ def _published(plan: InstallPlan | None) -> Installation | None:
 def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
     """Fill the prefix, verify it, and make it count by its manifest."""
     from hidl_cli.stack import verify
-    from hidl_cli.stack.builds import building
     from hidl_cli.stack.providers import provider_for
 
-    provider = provider_for(order.site)
+    provider = provider_for(order.site, order.provider, order.mirror)
     for note in provider.notes:
         progress.say(note)
     for advisory in plan.advisories:
@@ -217,14 +206,7 @@ def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
         if not wheel.file.is_file():
             with progress.step(f"build {wheel.name} {wheel.version}"):
                 own_wheel.build(wheel)
-    if order.offline:
-        _refuse_what_is_missing(plan, provider, progress)
-    log = _new_log(plan)
-    builder = building.Builder(plan, provider, log, progress)
-    prepared = builder.prepare()
-    discard(plan.prefix)
-    plan.prefix.mkdir(parents=True)
-    documents.write_text(plan.lock_file, plan.lock.text())
+    log = new_log(plan)
     rendered: list[Activation] = []
 
     def render() -> None:
@@ -233,31 +215,13 @@ def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
         rendered.append(activation.render(plan))
 
     try:
-        *first, last = provider.steps(plan)
-        for step in first:
-            with progress.step(step.title, log):
-                provider.run(step, log)
-        with progress.step(last.title, log):
-            provider.run(last, log, meanwhile=render)
-        for build in prepared:
-            builder.install(build)
+        provider.fill(plan, log, progress, render)
         with progress.step(verify.step(plan).title):
             checks = verify.run(plan, log)
         return _complete(plan, rendered[0], checks)
     except Exception:
         discard(plan.prefix)
         raise
-
-
-def _refuse_what_is_missing(plan: InstallPlan, provider: Provider, progress: Progress) -> None:
-    with progress.step("look for the wheels offline"):
-        missing = provider.missing(plan)
-    if missing:
-        raise MissingPrecondition(
-            f"stack {plan.stack} cannot be installed offline; neither uv's cache nor a wheelhouse holds: "
-            + ", ".join(missing),
-            hint="install it once with a network, or name a directory of wheels with PIP_FIND_LINKS",
-        )
 
 
 def _complete(plan: InstallPlan, activation: Activation, checks: list[dict[str, Any]]) -> Installation:
@@ -327,7 +291,7 @@ def _writing(order: Order) -> Iterator[None]:
         ) from error
 
 
-def _new_log(plan: InstallPlan) -> Path:
+def new_log(plan: InstallPlan) -> Path:
     """A file for what is said while installing; it outlives the prefix."""
     now = datetime.now(timezone.utc)
     log = plan.root / "logs" / f"{plan.site}-{plan.stack}-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"

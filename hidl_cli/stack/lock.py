@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hidl_cli import paths
 from hidl_cli.errors import InvalidInput
@@ -64,6 +64,15 @@ class Lock:
         """The SHA-256 of its body: what is installed."""
         return _sha256(self.body())
 
+    @property
+    def wheels(self) -> Lock:
+        """What comes as wheels: all of it."""
+        return self
+
+    def without(self, names: Collection[str]) -> Lock:
+        """The same lock less these packages, which come from elsewhere."""
+        return replace(self, packages=tuple(package for package in self.packages if package.name not in names))
+
     def version(self, package: str) -> str | None:
         """The locked version of a package, None where the lock does not hold it."""
         return next((locked.version for locked in self.packages if locked.name == package), None)
@@ -97,6 +106,43 @@ class Lock:
         return "\n".join(lines) + "\n" + self.body()
 
 
+class Locked(Protocol):
+    """A resolved stack, whoever resolved it."""
+
+    @property
+    def stack(self) -> str:
+        """The stack's name."""
+        ...
+
+    @property
+    def filename(self) -> str:
+        """The name of its file."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of what is installed."""
+        ...
+
+    @property
+    def packages(self) -> tuple[Package, ...]:
+        """Every package."""
+        ...
+
+    @property
+    def wheels(self) -> Lock:
+        """The part of it that comes as wheels."""
+        ...
+
+    def version(self, package: str) -> str | None:
+        """The locked version of a package, None where the lock does not hold it."""
+        ...
+
+    def text(self) -> str:
+        """The whole file."""
+        ...
+
+
 @dataclass(frozen=True)
 class PassedOver:
     """A lock of the stack that does not serve, and why."""
@@ -109,7 +155,7 @@ class PassedOver:
 class Choice:
     """The lock that serves, with its file, or None; and the locks before it that do not."""
 
-    lock: Lock | None
+    lock: Locked | None
     file: Path | None
     passed_over: tuple[PassedOver, ...]
 
@@ -161,9 +207,13 @@ def why_unfit(lock: Lock, stack: Stack, target: Target) -> str | None:
 def read(file: Path) -> Lock:
     """Read a lock; ``InvalidInput`` with the line where the file is none."""
     try:
-        text = file.read_text(encoding="utf-8")
+        return parse(file.read_text(encoding="utf-8"), file)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"the lock {file} cannot be read: {error}") from error
+
+
+def parse(text: str, file: Path) -> Lock:
+    """The lock that ``file`` holds; ``InvalidInput`` with the line where it is none."""
     header: dict[str, str] = {}
     requires: list[str] = []
     packages: list[Package] = []

@@ -6,13 +6,19 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.stack.builds.planned import PlannedBuild
-from hidl_cli.stack.lock import Lock
+from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.own_wheel import OwnWheel
 from hidl_cli.stack.target import Target
+
+if TYPE_CHECKING:
+    from hidl_cli.mpi import Family
+    from hidl_cli.site.schema import ProviderName
+    from hidl_cli.stack.providers.rpm.part import RpmPart
+    from hidl_cli.stack.providers.spack.part import SpackPart
 
 #: PATH separates by colons, shells and modulefiles by line ends, and mpi4py expands variables in its library's path.
 _UNUSABLE = (":", "$", "\n", "\r", "\0")
@@ -23,8 +29,9 @@ class InstallPlan:
     """One stack on one site, as it is to be installed below ``root``.
 
     ``lock_origin`` is the file of the lock, ``own`` hidl's own wheels, ``builds`` what is compiled, ``imports`` the
-    modules that the verification imports, ``verify_modules`` those whose checks it makes. Another lock, another build
-    or another hidl gives another ``id``, so what is in a prefix never changes.
+    modules that the verification imports, ``verify_modules`` those whose checks it makes; ``mpi`` is the family of its
+    MPI library. ``spack`` and ``rpm`` are what those providers need besides. Another lock, another build or another
+    hidl gives another ``id``, so what is in a prefix never changes.
     """
 
     site: str
@@ -32,7 +39,7 @@ class InstallPlan:
     title: str
     root: Path
     target: Target
-    lock: Lock
+    lock: Locked
     lock_origin: Path
     own: tuple[OwnWheel, ...]
     imports: tuple[str, ...]
@@ -40,6 +47,11 @@ class InstallPlan:
     builds: tuple[PlannedBuild, ...] = ()
     advisories: tuple[Mapping[str, Any], ...] = ()
     offline: bool = False
+    provider: ProviderName = "wheels"
+    mpi: Family = "mpich"
+    mpi_version: str | None = None
+    spack: SpackPart | None = None
+    rpm: RpmPart | None = None
 
     def __post_init__(self) -> None:
         unusable = [character for character in _UNUSABLE if character in str(self.root)]
@@ -54,6 +66,7 @@ class InstallPlan:
         """A short hash of the lock's body, of hidl's own wheels and of what is built."""
         parts = [self.lock.digest, *(f"{wheel.name} {wheel.digest}" for wheel in self.own)]
         parts += [f"build {build.name} {build.digest}" for build in self.builds]
+        parts += [f"rpm {self.rpm.sha256}"] if self.rpm else []
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
 
     @property
@@ -68,7 +81,7 @@ class InstallPlan:
 
     @property
     def lock_file(self) -> Path:
-        """The copy of the lock in the prefix, from which it is filled."""
+        """The lock of the wheels in the prefix, from which it is filled."""
         return self.prefix / "lock.txt"
 
     def to_json(self) -> dict[str, Any]:
@@ -76,6 +89,8 @@ class InstallPlan:
         return {
             "site": self.site,
             "stack": self.stack,
+            "provider": self.provider,
+            "mpi": {"family": self.mpi, "version": self.mpi_version},
             "prefix": str(self.prefix),
             "id": self.id,
             "python": self.target.python,
@@ -90,4 +105,6 @@ class InstallPlan:
             "verify_modules": list(self.verify_modules),
             "advisories": [dict(advisory) for advisory in self.advisories],
             "offline": self.offline,
+            **({"spack": self.spack.to_json()} if self.spack else {}),
+            **({"rpm": self.rpm.to_json()} if self.rpm else {}),
         }

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from hidl_cli.inputs.fields import EnvironmentVariable, FileName, Module, Name, Scalar, Sha256, Strict
 from hidl_cli.mpi import Family
+from hidl_cli.site.software import Spec
 
 
 class Verify(Strict):
@@ -77,6 +78,24 @@ class Build(Strict):
     )
 
 
+class SpackSpecs(Strict):
+    """The stack as Spack builds it."""
+
+    specs: list[Spec] = Field(default_factory=list, description="what is installed: the roots of the environment")
+    require: dict[Name, list[Spec]] = Field(
+        default_factory=dict, description="package -> constraints that must hold wherever it appears"
+    )
+    wheels: list[Name] = Field(
+        default_factory=list,
+        description="packages among `specs` that come as wheels where the site says so (`spack.wheels`), with what "
+        "they depend on: the versions are those of the stack's lock",
+    )
+    deprecated: str | None = Field(
+        None,
+        description="why versions that Spack calls deprecated are admitted; shown as a warning. null: they are not",
+    )
+
+
 class Stack(Strict):
     """Packages with version constraints, one MPI library, and what proves that they work together."""
 
@@ -95,4 +114,5 @@ class Stack(Strict):
     tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
         default_factory=dict, description="run-time variables that suit the stack, for each MPI family that reads them"
     )
+    spack: SpackSpecs | None = Field(None, description="the stack as Spack builds it; null: Spack cannot")
     verify: Verify = Field(default_factory=Verify, description="what must hold before it is published")

@@ -9,6 +9,7 @@ from hidl_workloads.arguments import number
 from hidl_workloads.dask_apps.devices import arrays, frames
 from hidl_workloads.dask_apps.job import Job, agree
 from hidl_workloads.dask_apps.parameters import Common
+from hidl_workloads.dask_apps.placing import persist
 
 _ROW_BYTES = 16
 _MODULI = {"a": 1021, "b": 997}
@@ -37,13 +38,12 @@ def partition(number_: int, parameters: Parameters) -> Any:
 def make(client: Any, parameters: Parameters, workers: int) -> Job:
     """The frame on the workers; the work is the sum of each column."""
     import dask.dataframe as dd
-    from distributed import wait
 
     partitions = parameters.partitions * workers
     frame = dd.from_map(
         partition, list(range(partitions)), parameters=parameters, meta=partition(0, parameters).head(0)
-    ).persist()
-    wait(frame)
+    )
+    (frame,) = persist(client, frame)
     rows = partitions * parameters.rows
 
     def check(sums: Any) -> None:

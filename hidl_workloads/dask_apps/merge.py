@@ -11,6 +11,7 @@ from hidl_workloads.arguments import number
 from hidl_workloads.dask_apps.devices import frames
 from hidl_workloads.dask_apps.job import Job, agree
 from hidl_workloads.dask_apps.parameters import Common, Device
+from hidl_workloads.dask_apps.placing import persist
 
 _ROW_BYTES = 16  # a key and a payload, 64-bit integers
 _WRAP = 2**64  # sums of such numbers are known modulo this
@@ -73,7 +74,6 @@ def _frame(keys: Any, name: str, payload: Any, seed: int, device: Device) -> Any
 
 def make(client: Any, parameters: Parameters, workers: int) -> Job:
     """Both frames on the workers; the work is their inner merge, left in the workers' memory."""
-    import dask
     import dask.dataframe as dd
     from distributed import wait
 
@@ -83,8 +83,7 @@ def make(client: Any, parameters: Parameters, workers: int) -> Job:
     other = dd.from_map(
         right, numbers, partitions=partitions, parameters=parameters, meta=right(0, partitions, parameters).head(0)
     )
-    one, other = dask.persist(one, other)
-    wait([one, other])
+    one, other = persist(client, one, other)
     # Partitions of equal size on both sides: the library would else be free to send all of one frame to everyone.
     merged = one.merge(other, on="key", how="inner", shuffle_method=parameters.shuffle, broadcast=False)
 

@@ -9,6 +9,7 @@ from hidl_workloads.arguments import number
 from hidl_workloads.dask_apps.devices import arrays
 from hidl_workloads.dask_apps.job import Job, agree
 from hidl_workloads.dask_apps.parameters import Common, Device
+from hidl_workloads.dask_apps.placing import persist
 
 _TOLERANCE = 1e-9  # of the largest singular value
 
@@ -58,8 +59,8 @@ def make(client: Any, parameters: Parameters, workers: int) -> Job:
         return block(low, high, rows, columns, device)
 
     meta = xp.empty((0, 0), dtype=xp.float64)
-    x = da.map_blocks(of, chunks=(chunks, (columns,)), dtype=xp.float64, meta=meta).persist()
-    wait(x)
+    x = da.map_blocks(of, chunks=(chunks, (columns,)), dtype=xp.float64, meta=meta)
+    (x,) = persist(client, x)
     parts = da.linalg.svd(x)
 
     def work() -> Any:

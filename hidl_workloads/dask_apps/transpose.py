@@ -10,6 +10,7 @@ from hidl_workloads.arguments import number
 from hidl_workloads.dask_apps.devices import arrays
 from hidl_workloads.dask_apps.job import Job, agree
 from hidl_workloads.dask_apps.parameters import Common, Device
+from hidl_workloads.dask_apps.placing import persist
 
 _MODULUS = 1021  # a prime: the matrix is far from symmetric, and its sum is exact in float64 below 2**53
 
@@ -39,7 +40,6 @@ def known_sum(size: int) -> int:
 def make(client: Any, parameters: Parameters, workers: int) -> Job:
     """The matrix on the workers; the work is ``(x + x.T).sum()``."""
     import dask.array as da
-    from distributed import wait
 
     size, chunk, device = parameters.size, parameters.chunk_size, parameters.device
     xp = arrays(device)
@@ -51,8 +51,8 @@ def make(client: Any, parameters: Parameters, workers: int) -> Job:
         return block(slice(low, high), slice(left, right), size, device)
 
     meta = xp.empty((0, 0), dtype=xp.float64)
-    x = da.map_blocks(of, chunks=(chunks, chunks), dtype=xp.float64, meta=meta).persist()
-    wait(x)
+    x = da.map_blocks(of, chunks=(chunks, chunks), dtype=xp.float64, meta=meta)
+    (x,) = persist(client, x)
     y = x + x.T
     corner = slice(0, min(chunk, 8)), slice(max(0, size - 8), size)
 

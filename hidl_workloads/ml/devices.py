@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from mpi4py import MPI
 
-from hidl_workloads.ml.refusal import agree
 from hidl_workloads.ml.streams import Array
+from hidl_workloads.refusal import agree
 
 Kind = Literal["cpu", "gpu"]
 Buffers = Literal["staged", "direct"]

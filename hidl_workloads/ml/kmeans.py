@@ -18,8 +18,8 @@ from hidl_workloads.ml import lloyd, program, seeding
 from hidl_workloads.ml.devices import Device
 from hidl_workloads.ml.points import Points, load, read_matrix
 from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
-from hidl_workloads.ml.refusal import Refused, agree
 from hidl_workloads.ml.streams import Array
+from hidl_workloads.refusal import Refused, agree
 
 
 @dataclass(frozen=True)

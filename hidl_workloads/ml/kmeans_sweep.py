@@ -20,8 +20,8 @@ from hidl_workloads.ml import criteria, kmeans, lloyd, program, schedule, seedin
 from hidl_workloads.ml.devices import Device
 from hidl_workloads.ml.points import Points
 from hidl_workloads.ml.program import Outcome, main, one, timed, verify
-from hidl_workloads.ml.refusal import Refused
 from hidl_workloads.ml.streams import Array
+from hidl_workloads.refusal import Refused
 
 
 @dataclass(frozen=True)

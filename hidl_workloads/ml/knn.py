@@ -16,8 +16,8 @@ from hidl_workloads.ml import exact, neighbours, program, streams
 from hidl_workloads.ml.blocks import aligned_share, grid, share, split
 from hidl_workloads.ml.devices import Device
 from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
-from hidl_workloads.ml.refusal import Refused
 from hidl_workloads.ml.streams import Array, Stream
+from hidl_workloads.refusal import Refused
 
 _CHECKED = 16  # queries whose neighbours are counted again
 

@@ -12,8 +12,8 @@ from mpi4py import MPI
 from hidl_workloads.ml import exact, streams
 from hidl_workloads.ml.blocks import aligned_share, split
 from hidl_workloads.ml.devices import Device
-from hidl_workloads.ml.refusal import agree
 from hidl_workloads.ml.streams import Array, Stream
+from hidl_workloads.refusal import agree
 
 
 @dataclass(frozen=True)

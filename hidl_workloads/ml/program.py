@@ -17,8 +17,8 @@ from hidl_workloads import arguments, metrics
 from hidl_workloads.arguments import number
 from hidl_workloads.metrics import Metric
 from hidl_workloads.ml.devices import Buffers, Device, Kind, choose
-from hidl_workloads.ml.refusal import Refused, agree
 from hidl_workloads.ml.streams import Array
+from hidl_workloads.refusal import Refused, agree, told_once
 from hidl_workloads.world import failure_ends_all_ranks
 
 
@@ -61,16 +61,8 @@ def main(name: str, kind: type[AnyParameters], program: Program[AnyParameters]) 
     Where it is refused, rank 0 says why, and all ranks end.
     """
     world = MPI.COMM_WORLD
-    with failure_ends_all_ranks():
-        try:
-            _run(world, name, kind, program)
-        except Refused as error:
-            if world.rank == 0:
-                sys.stderr.write(f"{name}: {error}\n")
-                sys.stderr.flush()
-            # One rank fails for all, once what it says is out: else their ends would drown it.
-            world.Barrier()
-            sys.exit(0 if world.rank else 1)
+    with failure_ends_all_ranks(), told_once(world, name):
+        _run(world, name, kind, program)
 
 
 def _run(world: MPI.Comm, name: str, kind: type[AnyParameters], program: Program[AnyParameters]) -> None:

@@ -19,8 +19,8 @@ from hidl_workloads.ml import program, streams, tsqr
 from hidl_workloads.ml.blocks import share, split
 from hidl_workloads.ml.devices import Device
 from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
-from hidl_workloads.ml.refusal import Refused, agree
 from hidl_workloads.ml.streams import Array, Stream
+from hidl_workloads.refusal import Refused, agree
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def fits(options: Options, ranks: int) -> None:
 
     exactly_two(options, ranks)
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise UsageError("latency_mt needs MPI_THREAD_MULTIPLE, which this MPI library does not give")
+        raise UsageError("latency_mt needs MPI_THREAD_MULTIPLE, which MPI was not initialised with")
 
 
 def opening(benchmark: Benchmark, options: Options, ranks: int) -> str:

@@ -18,13 +18,14 @@ from hidl_workloads.data_parallel.tensorflow_gradients import named_weights
 from hidl_workloads.resnet50 import tensorflow_backends
 from hidl_workloads.resnet50.parameters import Parameters
 from hidl_workloads.resnet50.trainer import CLASSES, Batch, rank_seed
+from hidl_workloads.tensorflow_threads import set_threads
 
 
 class TensorFlowTrainer:
     """Keras's ResNet-50; the backend averages the gradients and updates the weights."""
 
     def __init__(self, communicator: MPI.Comm, parameters: Parameters, batch: Batch) -> None:
-        _set_threads()
+        set_threads()
         keras.utils.set_random_seed(rank_seed(parameters.seed, communicator.rank))
         keras.config.set_dtype_policy("mixed_bfloat16" if parameters.precision == "bfloat16" else "float32")
         self.versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
@@ -56,10 +57,3 @@ class TensorFlowTrainer:
     def _loss(self) -> tf.Tensor:
         logits = tf.cast(self._model(self._images, training=True), tf.float32)
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(self._labels, logits))
-
-
-def _set_threads() -> None:
-    """Take the numbers of threads from TensorFlow's own variables, else from ``OMP_NUM_THREADS``, else leave them."""
-    everywhere = os.environ.get("OMP_NUM_THREADS", "0")  # 0: TensorFlow chooses
-    tf.config.threading.set_intra_op_parallelism_threads(int(os.environ.get("TF_NUM_INTRAOP_THREADS", everywhere)))
-    tf.config.threading.set_inter_op_parallelism_threads(int(os.environ.get("TF_NUM_INTEROP_THREADS", everywhere)))

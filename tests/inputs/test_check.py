@@ -198,6 +198,7 @@ def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int
         (("{module: some.module}", "{module: a, command: [b]}"), 3, "both `module` and `command`", None),
         (("{module: some.module}", "{module: 'a b'}"), 3, "not well-formed", None),
         (("{module: some.module}", "{command: []}"), 3, "`program.command` is empty", None),
+        (("{module: some.module}", "{command: [b]}\nestimate: a"), 4, "a `command` cannot be estimated", None),
         (("stack: mpi", "stack: mpi, when: {knid: small}"), 4, "no parameter called `knid`", "kind"),
         (("stack: mpi", "stack: mpi, when: {kind: lrge}"), 4, "`lrge` is none of the choices", "large"),
         (("stack: mpi", "stack: mpi, when: {size: 9}"), 4, "9 is more than max", None),

@@ -342,6 +342,14 @@ def test_an_alternative_is_started_where_its_condition_holds(hidl: Hidl) -> None
     assert "echo 'a b' --quiet\n" in script
 
 
+@pytest.mark.parametrize(
+    ("workload", "starter"), [("omb-latency", "single_threaded"), ("omb-latency-mt", "world"), ("mpi-sanity", "world")]
+)
+def test_only_a_program_that_says_so_is_started_without_mpi_s_locks(hidl: Hidl, workload: str, starter: str) -> None:
+    script = hidl("run", workload, "--ranks-per-node", "2", "--dry-run").stdout
+    assert f"-m hidl_workloads.{starter} hidl_workloads." in script
+
+
 def test_a_study_is_told_beside_the_earlier_ones_of_its_kind(hidl: Hidl) -> None:
     for _ in range(3):
         hidl("run", "toy", "--scale", "1,2", "--repeat", "1")

@@ -91,7 +91,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     from hidl_cli.stack.builds import planned, sources
     from hidl_cli.stack.install import Order, draft
     from hidl_cli.stack.load import load_stack
-    from hidl_cli.stack.providers import provider_for
+    from hidl_cli.stack.providers.wheels import Wheels
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     site, root, log = load_site("local"), tmp_path / "root", tmp_path / "log"
@@ -101,6 +101,6 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (build,) = plan.builds
     assert isinstance(build, planned.PlannedBuild)
     try:
-        return sources.present(build, root) or sources.fetch(build, plan, provider_for(site), log)
+        return sources.present(build, root) or sources.fetch(build, plan, Wheels.for_site(site), log)
     except HidlError as error:
         pytest.skip(f"NOT TESTED: do the patches fit? Horovod's source cannot be fetched: {error.message}")

@@ -34,6 +34,12 @@ def test_the_module_runs_in_the_same_process_with_its_arguments(mpi: Path, tmp_p
     assert json.loads(document.read_text())["parameters"] == {"arguments": arguments, "same_main": True}
 
 
+@pytest.mark.parametrize(("starter", "level"), [("world", "multiple"), ("single_threaded", "single")])
+def test_mpi_takes_locks_only_for_a_module_that_may_have_threads(mpi: Path, starter: str, level: str) -> None:
+    completed = ranks.run(mpi, 1, "-m", f"hidl_workloads.{starter}", "thread_level")
+    assert (completed.status, completed.stdout) == (0, f"{level}\n"), completed.stderr
+
+
 def test_singletons_end_with_86_and_the_cause_and_write_no_metrics(mpi: Path, tmp_path: Path) -> None:
     document = tmp_path / "metrics.json"
     environment = {"HIDL_WORLD_SIZE": "2", "HIDL_METRICS": str(document), "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}

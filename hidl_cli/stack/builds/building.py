@@ -20,11 +20,11 @@ from hidl_cli.stack.providers import Step, log_command
 if TYPE_CHECKING:
     from hidl_cli.stack.install import Progress
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.providers import Provider
+    from hidl_cli.stack.providers import Packager
 
 # uv ends without ending what it started. This shell leads the process group that hidl starts, and takes all of it with
 # it: no compiler goes on when hidl is killed.
-_GUARD = ("sh", "-c", 'trap "kill -KILL 0" TERM; "$@" & wait "$!"', "hidl-build")
+GUARD = ("sh", "-c", 'trap "kill -KILL 0" TERM; "$@" & wait "$!"', "hidl-build")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Builder:
     """Makes and installs the builds of one plan; what is said goes to ``log``, a build's own output beside it."""
 
     plan: InstallPlan
-    provider: Provider
+    provider: Packager
     log: Path
     progress: Progress
 
@@ -144,7 +144,7 @@ def _slots(plan: InstallPlan) -> list[tuple[PlannedBuild, Slot]]:
 def _run(step: Step, build: PlannedBuild, tree: Path, environment: Mapping[str, str], log: Path) -> None:
     log_command(log, step.argv)
     try:
-        process.run((*_GUARD, *step.argv), cwd=tree, env={**environment, **step.variables}, log=log)
+        process.run((*GUARD, *step.argv), cwd=tree, env={**environment, **step.variables}, log=log)
     except ProcessFailed as failure:
         with log.open(encoding="utf-8", errors="replace") as lines:
             error = diagnosis.first_error(lines)

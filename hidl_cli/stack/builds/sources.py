@@ -21,7 +21,7 @@ from hidl_cli.errors import BuildFailed, MissingPrecondition
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.planned import PlannedBuild
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.providers import Provider
+    from hidl_cli.stack.providers import Packager
     from hidl_cli.stack.schema import Build
 
 PLACES = "HIDL_SOURCES"
@@ -122,7 +122,7 @@ def present(build: PlannedBuild, root: Path) -> Path | None:
     return file
 
 
-def fetch(build: PlannedBuild, plan: InstallPlan, provider: Provider, log: Path) -> Path:
+def fetch(build: PlannedBuild, plan: InstallPlan, provider: Packager, log: Path) -> Path:
     """The archive, fetched into the cache; ``MissingPrecondition`` where hidl cannot, ``BuildFailed`` for a wrong one.
 
     pip fetches it, with the user's settings; the SHA-256 is checked before anything of it is run.

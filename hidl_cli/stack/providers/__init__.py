@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from hidl_cli.site.schema import Site
-    from hidl_cli.stack.lock import Lock
+    from hidl_cli.site.schema import ProviderName, Site
+    from hidl_cli.stack.install import Order, Progress
+    from hidl_cli.stack.lock import Choice, Locked
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.schema import Build, Stack
+    from hidl_cli.stack.schema import Build
     from hidl_cli.stack.target import Target
 
 
@@ -29,6 +30,14 @@ class Step:
     without_network: tuple[str, ...] | None = None
 
 
+@dataclass(frozen=True)
+class Preview:
+    """What a provider would do: its commands, what it would compile (documents), and more lines for people."""
+
+    steps: tuple[Step, ...]
+    builds: tuple[Mapping[str, Any], ...] = ()
+
+
 def log_command(log: Path, argv: Sequence[str]) -> None:
     """Note in the log which command the output that follows is of."""
     from hidl_cli.quoting import sh_line
@@ -38,24 +47,45 @@ def log_command(log: Path, argv: Sequence[str]) -> None:
 
 
 class Provider(Protocol):
-    """Resolves a stack to exact packages, and installs them into a prefix. Errors are those of ``hidl_cli.errors``."""
+    """How a stack comes into a prefix. Errors are those of ``hidl_cli.errors``.
+
+    ``resolves_in_previews``: does a dry run without a lock show what would be resolved?
+    """
+
+    resolves_in_previews: bool
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know about the settings, a line each."""
         ...
 
-    def resolve(self, stack: Stack, target: Target, *, offline: bool) -> Lock:
-        """The lock of the stack for the target: every package that it needs, in exact versions with hashes."""
+    def choose(self, order: Order, target: Target) -> Choice:
+        """The lock that serves the order, with those that do not; nothing is touched."""
         ...
 
-    def missing(self, plan: InstallPlan) -> tuple[str, ...]:
-        """The packages of the plan's lock that could not be had without a network; the cache may be filled."""
+    def resolve(self, order: Order, target: Target, progress: Progress) -> Locked:
+        """A new lock of the order's stack: every package that it needs, in exact versions with hashes."""
         ...
 
-    def steps(self, plan: InstallPlan) -> tuple[Step, ...]:
-        """The commands that fill the plan's prefix; it does not exist yet. Nothing is touched."""
+    def plan(self, order: Order, target: Target, lock: Locked, file: Path) -> InstallPlan:
+        """The order as it is carried out from ``lock``, which lies in ``file``; nothing is touched."""
         ...
+
+    def preview(self, plan: InstallPlan) -> Preview:
+        """What ``fill`` would run."""
+        ...
+
+    def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
+        """Fill the plan's prefix, which holds nothing of an earlier attempt that counts.
+
+        ``meanwhile`` is called once, when a program runs that takes time. The prefix then has ``bin/python`` and
+        ``bin/mpiexec``; it is verified by the caller, and removed where this or that fails.
+        """
+        ...
+
+
+class Packager(Protocol):
+    """Who installs wheels, and serves those that build more of them."""
 
     def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> Step:
         """The command that puts a build's source archive into ``directory``; ``wanted`` holds it, with its hash."""
@@ -74,9 +104,17 @@ class Provider(Protocol):
         ...
 
 
-def provider_for(site: Site) -> Provider:
-    """The provider that the site names."""
-    from hidl_cli.stack.providers.wheels import Wheels
+def provider_for(site: Site, name: ProviderName | None = None, mirror: Path | None = None) -> Provider:
+    """The provider of that name; None: the one that the site names. ``mirror``: what was brought along."""
+    wanted = name or site.install.provider
+    if wanted == "spack":
+        from hidl_cli.stack.providers.spack.provider import FromSpack
 
-    providers = {"wheels": Wheels.for_site}
-    return providers[site.install.provider](site)
+        return FromSpack(site, mirror)
+    if wanted == "rpm":
+        from hidl_cli.stack.providers.rpm.provider import FromRpm
+
+        return FromRpm(site, mirror)
+    from hidl_cli.stack.providers.venv import FromWheels
+
+    return FromWheels(site, mirror)

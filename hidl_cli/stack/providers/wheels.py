@@ -55,18 +55,21 @@ class Wheels:
     environ: Mapping[str, str]
 
     @classmethod
-    def for_site(cls, site: Site) -> Wheels:
-        """uv as it is to be used on ``site``."""
+    def for_site(cls, site: Site, mirror: Path | None = None) -> Wheels:
+        """uv as it is to be used on ``site``, with the wheels that were brought along in ``mirror``."""
         environ = dict(os.environ)
-        return cls(pip_settings.read(site.wheels, environ), environ)
+        wheels = site.wheels
+        if mirror is not None and (mirror / "wheels").is_dir():
+            wheels = wheels.model_copy(update={"find_links": [str(mirror / "wheels"), *wheels.find_links]})
+        return cls(pip_settings.read(wheels, environ), environ)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """See ``Provider``."""
+        """What the user should know about the settings, a line each."""
         return tuple(f"find-links {place} does not exist and is passed over" for place in self.sources.absent)
 
     def resolve(self, stack: Stack, target: Target, *, offline: bool) -> Lock:
-        """See ``Provider``. On a target without a GPU, torch is its CPU build, or this fails."""
+        """The lock of the stack for the target. Where it has no GPU, torch is its CPU build, or this fails."""
         glibc = _locked_glibc(target)
         with tempfile.TemporaryDirectory(prefix="hidl-lock-") as directory:
             asked = Path(directory, f"{stack.name}.in")
@@ -100,41 +103,68 @@ class Wheels:
         )
 
     def missing(self, plan: InstallPlan) -> tuple[str, ...]:
-        """See ``Provider``: each package is tried in turn, for uv stops at the first that it cannot have."""
+        """The packages of the plan's wheels that could not be had without a network; the cache may be filled.
+
+        Each is tried in turn, for uv stops at the first that it cannot have.
+        """
         with tempfile.TemporaryDirectory(dir=plan.stack_directory, prefix=".offline-") as directory:
             file = Path(directory, "lock.txt")
-            file.write_text(plan.lock.body(), encoding="utf-8")
+            file.write_text(plan.lock.wheels.body(), encoding="utf-8")
             argv = self._install(plan, "--target", f"{directory}/tree", "--python", str(plan.target.interpreter))
             whole = self._uv([*argv, "--dry-run", "-r", str(file)], check=False)
             if whole.status == 0 and "Would download" not in whole.stderr:
                 return ()
             lacking = []
-            for requirement, package in zip(plan.lock.lines(), plan.lock.packages, strict=True):
+            for requirement, package in zip(plan.lock.wheels.lines(), plan.lock.wheels.packages, strict=True):
                 file.write_text(requirement, encoding="utf-8")
                 if self._uv([*argv, "-r", str(file)], check=False).status != 0:
                     lacking.append(f"{package.name}=={package.version}")
             return tuple(lacking)
 
-    def steps(self, plan: InstallPlan) -> tuple[Step, ...]:
-        """See ``Provider``. Hashes are checked for every package but hidl's own wheels, which are built here."""
+    def steps(self, plan: InstallPlan, interpreter: Path | None = None) -> tuple[Step, ...]:
+        """The commands that fill the plan's prefix: a virtual environment of ``interpreter``, and the wheels.
+
+        Hashes are checked for every package but hidl's own wheels, which are built here.
+        """
         python = str(plan.prefix / "bin" / "python")
         options = ["--no-project", "--allow-existing", "--prompt", f"{plan.stack}-{plan.id}"]
-        venv = ["venv", *options, "--python", str(plan.target.interpreter), str(plan.prefix)]
+        venv = ["venv", *options, "--python", str(interpreter or plan.target.interpreter), str(plan.prefix)]
         own = [str(wheel.file) for wheel in plan.own]
         install = self._install(plan, "--python", python, "-r", str(plan.lock_file), *own)
         variables = pip_settings.uv_variables(self.sources, self.environ)
         return (
             Step("make the virtual environment", (find_uv_bin(), *venv)),
             Step(
-                title=f"install {len(plan.lock.packages)} packages",
+                title=f"install {len(plan.lock.wheels.packages)} packages",
                 argv=(find_uv_bin(), *install),
                 variables=variables,
                 without_network=None if plan.offline else (find_uv_bin(), *install, "--offline"),
             ),
         )
 
+    def add(self, title: str, python: Path, *words: str) -> Step:
+        """The command that installs requirements, from wheels alone, for an interpreter; ``words``: options too."""
+        flags = pip_settings.uv_flags(self.sources, self.environ)
+        options = ("--python", str(python), "--only-binary", ":all:")
+        argv = (find_uv_bin(), "pip", "install", *flags, *options, *words)
+        return Step(title, argv, pip_settings.uv_variables(self.sources, self.environ))
+
+    def download(self, title: str, requirements: Path, directory: Path, target: Target) -> Step:
+        """The command that puts the wheels of a requirements file, for ``target``, into ``directory``; by pip."""
+        options = ("--no-deps", "--only-binary", ":all:", "--dest", str(directory), "-r", str(requirements))
+        flags = pip_settings.uv_flags(self.sources, self.environ)
+        python = ("--no-project", "--isolated", *flags, "--python", str(target.interpreter), "--with", "pip")
+        return Step(
+            title=title,
+            argv=(find_uv_bin(), "run", *python, "--", "python", "-m", "pip", "download", *options),
+            variables={
+                **pip_settings.uv_variables(self.sources, self.environ),
+                **pip_settings.pip_variables(self.sources, self.environ),
+            },
+        )
+
     def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> Step:
-        """See ``Provider``. uv fetches no source without building it, pip does."""
+        """See ``Packager``. uv fetches no source without building it, pip does."""
         tools = [word for tool in ("pip", *_requirements(build.requires)) for word in ("--with", tool)]
         python = ("--python", str(plan.target.interpreter))
         options = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes")
@@ -150,7 +180,7 @@ class Wheels:
         )
 
     def build_tools(self, plan: InstallPlan, build: Build, directory: Path) -> Step:
-        """See ``Provider``."""
+        """See ``Packager``."""
         into = ("--target", str(directory), "--python", str(plan.prefix / "bin" / "python"), "--only-binary", ":all:")
         flags = (*pip_settings.uv_flags(self.sources, self.environ), *(("--offline",) if plan.offline else ()))
         return Step(
@@ -160,13 +190,13 @@ class Wheels:
         )
 
     def install_wheel(self, plan: InstallPlan, wheel: Path) -> Step:
-        """See ``Provider``."""
+        """See ``Packager``."""
         into = ("--python", str(plan.prefix / "bin" / "python"))
         argv = (find_uv_bin(), "pip", "install", "--no-deps", "--offline", *into, str(wheel))
         return Step(f"install {wheel.name}", argv)
 
     def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
-        """See ``Provider``."""
+        """See ``Packager``."""
         env = pip_settings.environment(step.variables, self.environ)
         try:
             if step.without_network:
@@ -186,7 +216,7 @@ class Wheels:
         """``uv pip install`` of exactly what is listed, from the right index for the locked build of torch."""
         argv = ["pip", "install", "--no-deps", *pip_settings.uv_flags(self.sources, self.environ), *options]
         argv += ["--offline"] if plan.offline else []
-        torch = plan.lock.version("torch")
+        torch = plan.lock.wheels.version("torch")
         if torch is None or "+" not in torch or "UV_TORCH_BACKEND" in self.environ:
             return argv
         with tempfile.TemporaryDirectory(prefix="hidl-torch-") as directory:

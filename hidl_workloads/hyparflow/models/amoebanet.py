@@ -33,6 +33,13 @@ _REDUCTION = (
 _FIRST_SUM = 2
 
 
+def cells_of_a_stack(cells: int) -> int:
+    """The normal cells of each of the three stacks; raises ``ValueError`` where they are not as many in each."""
+    if cells < _STACKS or cells % _STACKS:
+        raise ValueError(f"the number of cells must be a multiple of {_STACKS}, not {cells}")
+    return cells // _STACKS
+
+
 def amoebanet(cells: int, filters: int) -> Any:
     """The Keras model, ``amoebanet{cells}x{filters}``.
 
@@ -42,12 +49,11 @@ def amoebanet(cells: int, filters: int) -> Any:
     import keras
     from keras import layers
 
-    if cells < _STACKS or cells % _STACKS:
-        raise ValueError(f"cells must be a multiple of {_STACKS}, not {cells}: there are as many in each stack")
+    in_each = cells_of_a_stack(cells)
     images = keras.Input(SHAPE, name="images")
     before = last = _convolved(images, filters, 3)
     for stack in range(_STACKS):
-        for _ in range(cells // _STACKS):
+        for _ in range(in_each):
             before, last = last, _cell(_NORMAL, last, before, filters * 2**stack)
         if stack < _STACKS - 1:
             before, last = last, _cell(_REDUCTION, last, before, filters * 2 ** (stack + 1), strides=2)

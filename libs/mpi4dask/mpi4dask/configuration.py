@@ -26,6 +26,7 @@ class Settings:
     chunk_size: int
     backlog: int
     buffer_pool: int
+    use_direct: bool
     handshake_timeout: float
     token_file: str | None
     use_mpi: bool
@@ -49,6 +50,7 @@ def load() -> Settings:
         chunk_size=_size("chunk-size", least=4096, most=2**31 - 1),
         backlog=_size("backlog", least=0),
         buffer_pool=_size("buffer-pool", least=0),
+        use_direct=_choice("direct", ("auto", "off")) == "auto",
         handshake_timeout=_time("handshake-timeout"),
         token_file=_get("token-file"),
         use_mpi=_choice("data", ("auto", "socket")) == "auto",

@@ -24,6 +24,7 @@ class Counters:
     envelopes_received: int = 0
     large_transfers_sent: int = 0
     large_transfers_received: int = 0
+    direct_bytes_received: int = 0  # of mpi_bytes_received, those read straight from the memory of another rank
     wakeups_sent: int = 0  # doorbells rung
     wakeups_received: int = 0
     spins: int = 0  # polls that found nothing

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from mpi4dask import framing, records
+from mpi4dask import direct, framing, records
 from mpi4dask.buffers import Pool
 from mpi4dask.channel import Channel
 from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
 from mpi4dask.peer import Peer
-from mpi4dask.transfers import Incoming, Outgoing
+from mpi4dask.transfers import Incoming, Outgoing, UnreadableError
 from mpi4dask.world import World
+
+logger = logging.getLogger("mpi4dask")
 
 Answer = Callable[[Peer, int, int, int], None]
 
-_abandoned: list[Peer] = []  # the dead whose buffers MPI may still look at
+_abandoned: list[Peer] = []  # whose buffers MPI or the peer may still look at
 
 
 class LargeMessages:
-    """Those of one engine. `answer(peer, kind, tag, transfer)` sends the receiver's word to the sender."""
+    """Those of one engine.
 
-    def __init__(self, world: World, settings: Settings, pool: Pool, numbers: Iterator[int], answer: Answer) -> None:
+    `answer(peer, kind, tag, transfer)` sends the receiver's word to the sender, `has_work(peer)` lets the engine call
+    `progress`.
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        world: World,
+        settings: Settings,
+        pool: Pool,
+        numbers: Iterator[int],
+        answer: Answer,
+        has_work: Callable[[Peer], None],
+    ) -> None:
         self._world = world
         self._comm = world.comm
         self._settings = settings
         self._pool = pool
         self._numbers = numbers
         self._answer = answer
+        self._has_work = has_work
         self._deferred: list[Incoming] = []
 
     # Sending
@@ -35,13 +53,18 @@ class LargeMessages:
     def announce(self, peer: Peer, channel: Channel, remote: int, layout: framing.Layout, limit: int) -> None:
         """Tell the peer of a large message; its small frames go along where they fit `limit` bytes."""
         number = next(self._numbers)
-        head = records.TRANSFER.pack(number, sum(map(framing.length, layout.alone)))
         buffers = layout.alone
-        if layout.packed_size <= limit:
-            peer.put(records.LARGE, layout.nframes, remote, layout.packed_size, head, *layout.packed)
-        else:
+        room = limit - 8 * (len(buffers) + 1)  # beside the addresses
+        apart = layout.packed_size > room
+        if apart:
             buffers = [b"".join(layout.packed), *buffers]
+        addresses = _addresses(buffers) if peer.neighbour is not None and room >= 0 else []
+        head = records.TRANSFER.pack(number, sum(map(framing.length, layout.alone)), len(addresses))
+        head += struct.pack(f"<{len(addresses)}Q", *addresses)
+        if apart:
             peer.put(records.LARGE_APART, layout.nframes, remote, layout.packed_size, head)
+        else:
+            peer.put(records.LARGE, layout.nframes, remote, layout.packed_size, head, *layout.packed)
         channel.outgoing += 1
         peer.outgoing[number] = Outgoing(buffers, self._settings.chunk_size, peer.rank, channel)
         counters.large_transfers_sent += 1
@@ -61,19 +84,24 @@ class LargeMessages:
             self._deferred = [incoming for incoming in self._deferred if not self._start(incoming)]
 
     def _start(self, incoming: Incoming) -> bool:
-        """Ask for its bytes, or decline it where nobody reads; return False where it has to wait."""
+        """Read it or ask for its bytes, or release it where nobody reads; return False where it has to wait."""
         peer, channel = incoming.peer, incoming.channel
         if channel is None or channel.closed:
-            self._answer(peer, records.DECLINED, 0, incoming.number)
+            self._answer(peer, records.RELEASED, 0, incoming.number)
             return True
-        tag = self._world.take_transfer_tag() if incoming.has_room(self._settings.backlog) else None
-        if tag is None:
+        if not incoming.has_room(self._settings.backlog):
             return False
-        incoming.tag = tag
+        if incoming.addresses and peer.neighbour is not None:
+            self._has_work(peer)
+        else:
+            tag = self._world.take_transfer_tag()
+            if tag is None:
+                return False
+            incoming.tag = tag
+            incoming.post(self._comm, self._settings.chunk_size, self._pool)
+            self._answer(peer, records.READY, tag, incoming.number)
         channel.unread += incoming.message.size
-        incoming.post(self._comm, self._settings.chunk_size, self._pool)
         peer.incoming.append(incoming)
-        self._answer(peer, records.READY, tag, incoming.number)
         return True
 
     # Progress
@@ -94,17 +122,49 @@ class LargeMessages:
 
     def _progress_incoming(self, peer: Peer) -> bool:
         under_way = []
+        moved = False
         for incoming in peer.incoming:
-            if incoming.progress(self._comm, self._settings.chunk_size, self._pool):
+            if incoming.tag >= 0:
+                done = incoming.progress(self._comm, self._settings.chunk_size, self._pool)
+            elif moved:
+                done = False  # one piece is read in each turn, and what came first is complete first
+            else:
+                moved = True
+                done = self._read_on(peer, incoming)
+            if done:
+                moved = True
                 self._end(incoming)
             else:
                 under_way.append(incoming)
-        ended = len(under_way) < len(peer.incoming)
         peer.incoming = under_way
-        return ended
+        if peer.neighbour is None:
+            self._leave_to_mpi(peer)
+        return moved
+
+    def _read_on(self, peer: Peer, incoming: Incoming) -> bool:
+        assert peer.neighbour is not None
+        try:
+            return incoming.read_on(peer.neighbour, self._pool)
+        except UnreadableError:
+            logger.info("The memory of rank %d cannot be read: large frames go through MPI", peer.rank)
+            peer.neighbour = None
+            return False
+
+    def _leave_to_mpi(self, peer: Peer) -> None:
+        """Let what was to be read from the peer's memory begin again, by MPI."""
+        for incoming in peer.incoming:
+            if incoming.tag < 0 and incoming.channel is not None:
+                incoming.rewind()
+                incoming.channel.unread -= incoming.message.size
+                self._deferred.append(incoming)
+        peer.incoming = [incoming for incoming in peer.incoming if incoming.tag >= 0]
 
     def _end(self, incoming: Incoming) -> None:
-        self._world.give_transfer_tag(incoming.tag)
+        if incoming.tag >= 0:
+            self._world.give_transfer_tag(incoming.tag)
+        else:
+            counters.direct_bytes_received += incoming.message.size
+            self._answer(incoming.peer, records.RELEASED, 0, incoming.number)
         counters.messages_received += 1
         counters.large_transfers_received += 1
         counters.bytes_received += incoming.message.size
@@ -120,5 +180,14 @@ class LargeMessages:
         for incoming in peer.incoming:
             for request, _ in incoming.pending:
                 request.Cancel()
+        self.keep_memory(peer)
+
+    def keep_memory(self, peer: Peer) -> None:
+        """Nobody will look after this peer any more, but MPI or the peer itself may still read what is on its way."""
         if peer.outgoing or peer.incoming or peer.in_flight:
             _abandoned.append(peer)
+
+
+def _addresses(buffers: Sequence[Any]) -> list[int]:
+    """Where the parts of a message lie; none where one of them is on a GPU."""
+    return [] if any(map(framing.is_cuda, buffers)) else [direct.address(buffer) for buffer in buffers]

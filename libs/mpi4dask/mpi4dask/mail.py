@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from distributed.comm import CommClosedError
 
 from mpi4dask import framing, records
@@ -50,14 +52,17 @@ class Mail:
                     _take(channel, number, block)
                 at += second
             elif kind in (records.LARGE, records.LARGE_APART):
-                transfer, alone = records.TRANSFER.unpack_from(view, at)
+                transfer, alone, count = records.TRANSFER.unpack_from(view, at)
                 at += records.TRANSFER.size
+                addresses = struct.unpack_from(f"<{count}Q", view, at)
+                at += 8 * count
                 block = None
                 if kind == records.LARGE:
                     block = memoryview(bytearray(view[at : at + second]))
                     at += second
                 message = Message(second + alone)
-                incoming = Incoming(peer, transfer, self.channels.get(first), message, number, second, block)
+                channel = self.channels.get(first)
+                incoming = Incoming(peer, transfer, channel, message, number, second, block, addresses)
                 self._large.take(incoming)
             elif kind == records.READY:
                 peer.outgoing[first].tag = number
@@ -67,7 +72,7 @@ class Mail:
         return wanted
 
     def _control(self, peer: Peer, kind: int, word: int) -> None:
-        if kind == records.DECLINED:
+        if kind == records.RELEASED:
             peer.outgoing.pop(word).channel.gone()
         elif kind == records.CLOSED:
             channel = self.channels.get(word)

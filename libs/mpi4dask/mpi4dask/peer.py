@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4dask import records
 from mpi4dask.counters import counters
+from mpi4dask.direct import Neighbour
 
 if TYPE_CHECKING:
     from mpi4dask.link import Link
@@ -26,11 +27,21 @@ class Peer:
       that had no doorbell; one that wakes to send something looks for it first. Until then it polls, and reads it.
     - A doorbell that was rung over a connection which then ended is rung again over another, or over the next one.
 
-    The one delay that is left: an engine believed to be awake waits for its doorbell while the sender's event loop is
-    held up by something else between two polls.
+    Where the sender's event loop is held up, it neither reads that word nor rings. So it polls before it sends, if its
+    last poll was longer ago than `lookout.FRESH`, and an engine that fell asleep looks once more after twice that time.
     """
 
-    def __init__(self, comm: Any, here: int, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> None:  # noqa: PLR0917
+    def __init__(  # noqa: PLR0917
+        self,
+        comm: Any,
+        here: int,
+        uid: int,
+        rank: int,
+        tag: int,
+        eager_size: int,
+        spins: bool,
+        neighbour: Neighbour | None,
+    ) -> None:
         self.comm = comm
         self.here = here
         self.uid = uid
@@ -38,6 +49,7 @@ class Peer:
         self.tag = tag
         self.eager_size = eager_size
         self.spins = spins
+        self.neighbour = neighbour  # where large frames are read straight from the other process's memory
         self.links: dict[Link, None] = {}
         self.rung_over: Link | None = None
         self.owes_ring = False

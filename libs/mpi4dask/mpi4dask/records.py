@@ -6,13 +6,13 @@ import struct
 
 ENVELOPE = struct.Struct("<QQQ")  # the engine it is for, the engine it is from, bytes in all
 RECORD = struct.Struct("<IIQQ")  # kind, number, two words whose meaning depends on the kind
-TRANSFER = struct.Struct("<QQ")  # transfer's id at the sender, bytes that follow beside the packed block
+TRANSFER = struct.Struct("<QQQ")  # transfer's id at the sender, bytes beside the packed block, addresses that follow
 
 MESSAGE = 1  # number: frames in the table; words: channel, size of the packed block that follows
-LARGE = 2  # as MESSAGE, then TRANSFER, then the packed block
+LARGE = 2  # as MESSAGE, then TRANSFER, where each part lies at the sender (or none), and the packed block
 LARGE_APART = 3  # as LARGE, but the packed block travels as the transfer's first part
 READY = 4  # number: tag; word: transfer. The receiver has posted its receives
-DECLINED = 5  # word: transfer. Nobody will receive it
+RELEASED = 5  # word: transfer. It has been read, or nobody will receive it
 CLOSED = 6  # word: channel. The last record of this channel
 ASLEEP = 7  # word: envelopes received from the engine that this is sent to
 

@@ -1,4 +1,5 @@
-"""Large frames: the receiver allocates the final buffers, posts its receives, and only then asks the sender to send.
+"""Large frames: the receiver allocates the final buffers. Then it reads the frames from the sender's memory, where both
+are on one node (see `direct`), or posts its receives, and only then asks the sender to send.
 
 What was announced is always answered (ready or declined), and what was asked for is always sent and received to the
 last byte, even when its connection has closed meanwhile. So no receive is ever cancelled and no tag carries a stray
@@ -14,11 +15,16 @@ from typing import TYPE_CHECKING, Any
 from mpi4dask import framing, gpu
 from mpi4dask.buffers import Pool, host_block
 from mpi4dask.channel import Channel, Message
+from mpi4dask.direct import PIECE, Neighbour
 
 if TYPE_CHECKING:
     from mpi4dask.peer import Peer
 
 WINDOW = 2  # pieces of one transfer in flight: the next is ready when one ends
+
+
+class UnreadableError(Exception):
+    """The memory of another process cannot be read, or not any more."""
 
 
 def pieces(buffers: Sequence[Any], chunk: int) -> Iterator[Any]:
@@ -64,7 +70,9 @@ class Incoming:
     """A message that is being received into its final buffers."""
 
     __slots__ = (
+        "addresses",
         "alone",
+        "apart",
         "block",
         "channel",
         "entries",
@@ -74,7 +82,10 @@ class Incoming:
         "packed_size",
         "peer",
         "pending",
+        "places",
+        "read",
         "tag",
+        "targets",
     )
 
     def __init__(  # noqa: PLR0917
@@ -86,6 +97,7 @@ class Incoming:
         nframes: int,
         packed_size: int,
         block: memoryview | None,
+        addresses: Sequence[int],
     ) -> None:
         self.peer = peer
         self.number = number  # the sender's name for it
@@ -93,11 +105,16 @@ class Incoming:
         self.message = message
         self.nframes = nframes
         self.packed_size = packed_size
-        self.block = block  # None: the packed block comes as the first part
-        self.tag = -1
+        self.apart = block is None  # the packed block comes as the first part
+        self.block = block
+        self.addresses = addresses  # where the parts lie at the sender; none where only MPI can carry them
+        self.tag = -1  # MPI's, where that carries it
         self.entries: list[framing.Entry] | None = None
         self.alone: list[Any] = []
         self.pending: deque[tuple[Any, Any]] = deque()
+        self.places = iter(addresses)
+        self.targets: deque[tuple[int, Any]] = deque()  # the parts to be read next: from where, into what
+        self.read = 0  # bytes of the first of them
 
     def has_room(self, backlog: int) -> bool:
         """Whether its connection's reader is near enough that memory may be taken for it."""
@@ -107,19 +124,8 @@ class Incoming:
         return channel.unread <= backlog or (bool(channel.inbox) and channel.inbox[0] is self.message)
 
     def post(self, comm: Any, chunk: int, pool: Pool) -> None:
-        """Post the receives: those of the packed block where it has not come yet, else those of the frames."""
-        if self.block is None:
-            self.block = host_block(self.packed_size, pool)
-            wanted: Sequence[Any] = [self.block]
-        else:
-            self.entries = framing.read_table(self.block, self.nframes)
-            self.alone = [
-                gpu.block(entry.size) if entry.is_cuda else host_block(entry.size, pool)
-                for entry in self.entries
-                if entry.is_alone
-            ]
-            wanted = self.alone
-        for piece in pieces(wanted, chunk):
+        """Post the receives of what comes next."""
+        for piece in pieces(self._next_parts(pool), chunk):
             part = gpu.incoming(piece)
             self.pending.append((comm.Irecv(gpu.for_mpi(part), self.peer.rank, self.tag), part))
 
@@ -134,8 +140,56 @@ class Incoming:
             if self.entries is not None:
                 break
             self.post(comm, chunk, pool)
-        block = self.block
-        assert block is not None
-        assert self.entries is not None
-        self.message.frames = framing.unpack(block, self.entries, self.alone)
+        self._complete()
         return True
+
+    def read_on(self, neighbour: Neighbour, pool: Pool) -> bool:
+        """Read up to `PIECE` bytes; return whether the message is complete, with its frames in place.
+
+        Raise UnreadableError where the sender's memory cannot be read.
+        """
+        left = PIECE
+        while self.targets or self.entries is None:
+            if not self.targets:
+                parts = self._next_parts(pool)
+                self.targets.extend((next(self.places), part) for part in parts)
+                continue
+            if not left:
+                return False
+            source, target = self.targets[0]
+            size = min(left, len(target) - self.read)
+            if not neighbour.read(source + self.read, target, self.read, size):
+                raise UnreadableError
+            left -= size
+            self.read += size
+            if self.read == len(target):
+                self.targets.popleft()
+                self.read = 0
+        self._complete()
+        return True
+
+    def rewind(self) -> None:
+        """Begin again, by MPI."""
+        self.addresses = ()
+        self.targets.clear()
+        self.entries = None
+        if self.apart:
+            self.block = None
+
+    def _next_parts(self, pool: Pool) -> Sequence[Any]:
+        """Memory for the packed block where it has not come yet, else for the frames that come alone."""
+        if self.block is None:
+            self.block = host_block(self.packed_size, pool)
+            return [self.block]
+        self.entries = framing.read_table(self.block, self.nframes)
+        self.alone = [
+            gpu.block(entry.size) if entry.is_cuda else host_block(entry.size, pool)
+            for entry in self.entries
+            if entry.is_alone
+        ]
+        return self.alone
+
+    def _complete(self) -> None:
+        assert self.block is not None
+        assert self.entries is not None
+        self.message.frames = framing.unpack(self.block, self.entries, self.alone)

@@ -8,22 +8,26 @@ import secrets
 import socket
 import threading
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpi4dask import authentication
+from mpi4dask import authentication, direct
 
 logger = logging.getLogger("mpi4dask")
 
 ENGINE_TAGS = 1024  # tags below this one are engines' envelopes, those from it on are large transfers
 _GUARANTEED_TAG = 32767  # the least upper bound that the MPI standard grants
 
+Cores = tuple[str, tuple[int, ...]]  # a node, and the cores that a rank may use there
+
 
 class World:
     """One per process, made by `join()`. Tags are handed out and taken back; none is used twice at a time."""
 
-    def __init__(self, comm: Any, job: bytes, polling_pays: bool) -> None:
+    def __init__(self, comm: Any, job: bytes, polling_pays: bool, places: dict[int, direct.Place]) -> None:
         self.comm = comm
+        self.places = places  # of the ranks whose memory this one can read
         self.rank: int = comm.Get_rank()
         self.job = job
         self.polling_pays = polling_pays
@@ -69,15 +73,19 @@ def join(comm: Any, token_file: str | None) -> World:
     if token_file and comm.Get_rank() == 0:
         write_token(Path(token_file), token)
     here = (_node(), tuple(sorted(os.sched_getaffinity(0))))
-    everyone = duplicate.allgather(here)
-    return World(duplicate, job, polling_pays(here, everyone))
+    direct.allow()
+    places, everyone = zip(*duplicate.allgather((direct.place(), here)), strict=True)
+    same_node = {rank: places[rank] for rank, (node, _) in enumerate(everyone) if node == here[0]}
+    readable = {rank: place for rank, place in same_node.items() if direct.neighbour(place) is not None}
+    if len(readable) < len(same_node):
+        logger.info("The memory of other ranks on this node cannot be read: large frames go through MPI alone")
+    return World(duplicate, job, polling_pays(here, everyone), readable)
 
 
-def polling_pays(here: tuple[str, tuple[int, ...]], everyone: list[tuple[str, tuple[int, ...]]]) -> bool:
+def polling_pays(here: Cores, everyone: Sequence[Cores]) -> bool:
     """Whether each rank that may run on this rank's cores has a core to itself.
 
-    `here` and each item of `everyone` are (node, cores that the rank may use). A rank counts on each core of its
-    own with one over their number.
+    A rank counts on each core of its own with one over their number.
     """
     node, cores = here
     mine = set(cores)

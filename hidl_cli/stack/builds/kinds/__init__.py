@@ -11,7 +11,7 @@ from hidl_cli.stack.builds.kinds import autotools, wheel
 
 if TYPE_CHECKING:
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.providers import Provider, Step
+    from hidl_cli.stack.providers import Packager, Step
     from hidl_cli.stack.schema import Build
 
 
@@ -39,7 +39,7 @@ class Kind(Protocol):
         """What turns the source into a product; run in order, in ``place.source``."""
         ...
 
-    def installation(self, plan: InstallPlan, provider: Provider, product: Path) -> tuple[Step, ...]:
+    def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[Step, ...]:
         """What puts a product, which may come from the cache, into the plan's prefix; run by the provider."""
         ...
 

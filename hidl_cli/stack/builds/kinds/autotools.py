@@ -11,7 +11,7 @@ from hidl_cli.stack.providers import Step
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.kinds import Workplace
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.providers import Provider
+    from hidl_cli.stack.providers import Packager
 
 
 class _Autotools:
@@ -38,7 +38,7 @@ class _Autotools:
             steps += [Step("make bin", ("mkdir", "-p", str(bin_))), Step("link the programs", (*find, *link))]
         return tuple(steps)
 
-    def installation(self, plan: InstallPlan, provider: Provider, product: Path) -> tuple[Step, ...]:
+    def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[Step, ...]:
         """See ``Kind``."""
         staged = _staged(product, plan.prefix)
         if not staged.is_dir():

@@ -13,7 +13,7 @@ from hidl_cli.stack.providers import Step
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.kinds import Workplace
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.providers import Provider
+    from hidl_cli.stack.providers import Packager
 
 
 class _Wheel:
@@ -37,7 +37,7 @@ class _Wheel:
         )
         return (Step("build the wheel", argv),)
 
-    def installation(self, plan: InstallPlan, provider: Provider, product: Path) -> tuple[Step, ...]:
+    def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[Step, ...]:
         """See ``Kind``."""
         wheels = sorted(product.glob("*.whl"))
         if len(wheels) != 1:

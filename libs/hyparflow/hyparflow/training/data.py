@@ -45,6 +45,10 @@ class Source(Protocol):
         """Samples of a batch; the last one of a pass may have fewer."""
 
     @property
+    def example(self) -> Samples:
+        """Some samples, for the shapes of targets."""
+
+    @property
     def batches(self) -> int | None:
         """Batches of a pass, the last smaller one included; None where it is not known before, or there is no end."""
 
@@ -60,6 +64,11 @@ class Arrays:
         self.batch_size = batch_size
         self._shuffle = shuffle
         self._seed = seed
+
+    @property
+    def example(self) -> Samples:
+        """The first sample."""
+        return self.samples.rows(slice(0, 1))
 
     @property
     def batches(self) -> int | None:
@@ -91,10 +100,10 @@ class Batched:
         # would give another order to a second "first" pass.
         self._first = iterate()
         try:
-            self._peeked = read(next(self._first))
+            self.example = read(next(self._first))
         except StopIteration:
             raise DataError("the data hold no batch") from None
-        self.batch_size = len(self._peeked)
+        self.batch_size = len(self.example)
 
     def begin(self, number: int, first: int) -> Iterator[GlobalBatch]:
         """Earlier batches are read and passed over; earlier passes are begun, which is what moves their seeds on."""
@@ -107,7 +116,7 @@ class Batched:
     def _next_pass(self) -> Iterator[Samples]:
         self._begun += 1
         if self._begun == 1:
-            return itertools.chain((self._peeked,), map(self._read, self._first))
+            return itertools.chain((self.example,), map(self._read, self._first))
         elements = self._iterate()
         peeked = list(itertools.islice(elements, 1))  # an iterator of tf.data draws its seeds with the first element
         return map(self._read, itertools.chain(peeked, elements))
@@ -127,7 +136,8 @@ class Indexed:
         self._seed = seed
         if self.batches == 0:
             raise DataError("the data hold no batch")
-        self.batch_size = len(read(dataset[0]))
+        self.example = read(dataset[0])
+        self.batch_size = len(self.example)
 
     @property
     def batches(self) -> int | None:
@@ -188,11 +198,10 @@ def source(
     def read(element: Any) -> Samples:
         return weighted(layout.samples(*unpacked(element)))
 
-    batched = isinstance(x, PyDataset) or _is_dataset(x) or isinstance(x, Iterator)
-    if batched:
+    if is_batched(x):
         for name, value in (("y", y), ("sample_weight", sample_weight), ("batch_size", batch_size)):
             if value is not None:
-                raise DataError(f"{name} comes with the data where x is a {type(x).__name__}, and was given besides")
+                raise DataError(f"{name} comes with the data where x is a {type(x).__name__}: leave it out")
     if isinstance(x, PyDataset):
         return Indexed(x, read, shuffle, seed)
     if _is_dataset(x):
@@ -220,18 +229,40 @@ def unpacked(element: Any) -> tuple[Any, ...]:
     return element
 
 
-def split(layout: Layout, x: Any, y: Any, sample_weight: Any, fraction: float) -> tuple[Samples, Samples]:
-    """The samples to train with, and the last ``fraction`` of them to validate with, before any shuffling.
+def split(data: tuple[Any, Any, Any], fraction: float) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """x, y and sample_weight to train with, and the last ``fraction`` of them to validate with, before any shuffling.
 
-    :raises DataError: if one of the two would be empty.
+    :raises DataError: if they are no arrays, or one of the two would be empty.
     """
-    samples = layout.samples(x, y, sample_weight)
-    at = int(len(samples) * (1.0 - fraction))
-    if not 0 < at < len(samples):
-        raise DataError(
-            f"validation_split={fraction} of {len(samples)} samples leaves none to train or to validate with"
-        )
-    return samples.rows(slice(0, at)), samples.rows(slice(at, None))
+    from keras import tree
+
+    if is_batched(data[0]):
+        raise DataError("validation_split is for arrays; of batches that come one by one, give validation_data")
+    arrays = tree.map_structure(lambda each: None if each is None else np.asarray(each), data, none_is_leaf=True)
+    count = len(tree.flatten(arrays[0])[0])
+    at = int(count * (1.0 - fraction))
+    if not 0 < at < count:
+        what = f"validation_split={fraction} of {count} samples"
+        raise DataError(f"{what} leaves none to train with, or none to validate with")
+
+    def part(rows: slice) -> Any:
+        return tree.map_structure(lambda each: None if each is None else each[rows], arrays, none_is_leaf=True)
+
+    return part(slice(0, at)), part(slice(at, None))
+
+
+def widened(given: Source, size: int, steps: int | None) -> Source:
+    """Arrays in batches of ``size``, which suits the ranks, where the numbers do not depend on it (no ``steps``)."""
+    if steps is None and isinstance(given, Arrays):
+        return Arrays(given.samples, size, shuffle=False, seed=0)
+    return given
+
+
+def is_batched(x: Any) -> bool:
+    """Whether x gives batches, rather than being arrays."""
+    from keras.utils import PyDataset
+
+    return isinstance(x, PyDataset | Iterator) or _is_dataset(x)
 
 
 def _is_dataset(x: Any) -> bool:

@@ -8,6 +8,7 @@ repeated up to the size that the ranks work on, and what comes of the repeated o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 
 from hyparflow.engine.engine import Batch, Reads
 from hyparflow.errors import DataError
+from hyparflow.training.agreement import agreed
+from hyparflow.training.collectives import gather_all
 from hyparflow.training.data import GlobalBatch, Source
 from hyparflow.training.layout import Array
 
@@ -66,7 +69,7 @@ class TrainingFeed:
         self, source: Source, share: Share, steps_per_epoch: int | None, position: Position, comm: Any
     ) -> None:
         self.position = position
-        self.skipped = 0  # samples of smaller batches, so far
+        self._skipped = False  # whether samples were left out
         self._source = source
         self._share = share
         self._steps = steps_per_epoch
@@ -112,7 +115,7 @@ class TrainingFeed:
                 return batch
             self._skip(batch)
         if begun and self.position.batch == 0:
-            raise DataError(f"the data ran out: pass {self.position.number + 1} gave no whole batch")
+            raise agreed(DataError(f"the data ran out: pass {self.position.number + 1} gave no whole batch"))
         self._batches = None
         self.position.number += 1
         self.position.batch = 0
@@ -122,8 +125,13 @@ class TrainingFeed:
         assert self._batches is not None
         if len(batch) > self._source.batch_size or next(self._batches, None) is not None:
             sizes = f"{self._source.batch_size} samples, then {len(batch)}"
-            raise DataError(f"only the last batch of a pass may be smaller than the others, and these had {sizes}")
-        self.skipped += len(batch)
+            raise agreed(DataError(f"only the last batch of a pass may be smaller than the others: {sizes}"))
+        if not self._skipped and self._comm.rank == 0:
+            sys.stderr.write(
+                f"hyparflow: {len(batch)} samples at the end of each pass through the data are left out of training: "
+                f"they do not fill a batch of {self._source.batch_size}\n"
+            )
+        self._skipped = True
 
 
 @dataclass(frozen=True)
@@ -156,15 +164,17 @@ def evaluation(source: Source, share: Share, size: int, steps: int | None, comm:
         if steps is not None and number + 1 == steps:
             return
     if steps is not None:
-        raise DataError(f"the data ran out after {number + 1} batches, and {steps} were asked for")
+        raise agreed(DataError(f"the data ran out after {number + 1} batches, and {steps} were asked for"))
 
 
 def compare(comm: Any, batch: GlobalBatch) -> None:
     """Raise DataError on every rank where the ranks do not hold the same batch."""
-    digests = comm.allgather(batch.digest())
+    digests = gather_all(comm, batch.digest())
     others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if others:
-        raise DataError(
-            f"rank 0 and rank {others[0]} do not read the same data: every rank must read the same global batches in "
-            "the same order; seed what is random (keras.utils.set_random_seed, Dataset.shuffle(seed=...))"
+        raise agreed(
+            DataError(
+                f"rank 0 and rank {others[0]} do not read the same data: every rank must read the same global batches "
+                "in the same order; seed what is random (keras.utils.set_random_seed, Dataset.shuffle(seed=...))"
+            )
         )

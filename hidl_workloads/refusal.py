@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from mpi4py import MPI
 
 
@@ -20,3 +24,17 @@ def agree(communicator: MPI.Comm, fault: str | None) -> None:
         raise Refused(first)
     others = f", and {len(failed) - 1} other rank(s) failed too" if len(failed) > 1 else ""
     raise Refused(f"{first} (rank {failed[0]}{others})")
+
+
+@contextmanager
+def told_once(communicator: MPI.Comm, program: str) -> Iterator[None]:
+    """Where the program is refused, rank 0 says why, and all ranks end; every rank enters this."""
+    try:
+        yield
+    except Refused as error:
+        if communicator.rank == 0:
+            sys.stderr.write(f"{program}: {error}\n")
+            sys.stderr.flush()
+        # One rank fails for all, once what it says is out: else their ends would drown it.
+        communicator.Barrier()
+        sys.exit(0 if communicator.rank else 1)

@@ -1,0 +1,133 @@
+"""What a run's metrics will be, as the workload's own module for this tells: nothing of the run itself is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from hidl_cli import process
+from hidl_cli.documents import read_json
+from hidl_cli.errors import HidlError, ProcessFailed
+from hidl_cli.launch.placement import Placement
+from hidl_cli.runs.parameters import in_words
+from hidl_cli.runs.plan import Plan
+from hidl_cli.runs.words import arguments
+from hidl_cli.runs.workload import Value
+
+SCHEMA = "hidl.forecast/1"
+
+#: What the module gets: the placements to tell about, and the file that it writes its document to.
+PLACEMENTS, DOCUMENT = "HIDL_PLACEMENTS", "HIDL_FORECAST"
+
+_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One metric as it is expected to be."""
+
+    name: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is expected of one placement. ``problem``: why the program would refuse it; it has no figures then."""
+
+    figures: tuple[Figure, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is expected of each placement in turn, what that takes for granted, and how wrong it is known to be."""
+
+    expected: tuple[Expected, ...]
+    assumptions: Mapping[str, str]
+    known_errors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """A forecast for one point of the plan's matrix."""
+
+    point: Mapping[str, Value]
+    placements: tuple[Placement, ...]
+    forecast: Forecast
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        steps = zip(self.placements, self.forecast.expected, strict=True)
+        return {
+            "point": dict(self.point),
+            "steps": [
+                {
+                    "nodes": placement.nodes,
+                    "ranks": placement.ranks,
+                    "metrics": [asdict(figure) for figure in expected.figures],
+                    "problem": expected.problem,
+                }
+                for placement, expected in steps
+            ],
+            "assumptions": dict(self.forecast.assumptions),
+            "known_errors": list(self.forecast.known_errors),
+        }
+
+
+def forecasts(plan: Plan, interconnect: str | None) -> list[Told]:
+    """What is expected of each point and size of a plan, whose stack is installed.
+
+    ``interconnect``: the network between the site's nodes, in the words of its file. Raises ``HidlError`` where the
+    workload's module cannot tell.
+    """
+    return [_told(plan, point, interconnect) for point in plan.points]
+
+
+def _told(plan: Plan, point: Mapping[str, Value], interconnect: str | None) -> Told:
+    placements = tuple({step.size: step.placement for step in plan.steps if step.point == point}.values())
+    program = plan.workload.program_for({**plan.parameters, **point})
+    words = [str(plan.workload.estimate), str(program.module), *arguments(program, {**plan.parameters, **point})]
+    asked = {"interconnect": interconnect, "placements": [asdict(placement) for placement in placements]}
+    where = f" with {in_words(point)}" if point else ""
+    with tempfile.TemporaryDirectory(prefix="hidl-") as directory:
+        document = Path(directory, "forecast.json")
+        variables = {
+            **os.environ,
+            **placements[0].environment(),
+            PLACEMENTS: json.dumps(asked),
+            DOCUMENT: str(document),
+        }
+        try:
+            process.run([Path(plan.prefix, "bin", "python"), "-m", *words], env=variables, timeout=_SECONDS)
+            forecast = read(read_json(document), placements)
+        except ProcessFailed as error:
+            raise HidlError(f"{plan.workload.name}{where} cannot be estimated: {_last_line(error.output)}") from error
+        except (OSError, ValueError) as error:
+            raise HidlError(f"what {words[0]} tells of {plan.workload.name} cannot be read: {error}") from error
+    return Told(point, placements, forecast)
+
+
+def read(document: Any, placements: Sequence[Placement]) -> Forecast:
+    """The forecast in a module's document; ``ValueError`` where it is none, or not one for these placements."""
+    if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
+        raise ValueError(f"not a document of schema {SCHEMA}")
+    try:
+        forecast = TypeAdapter(Forecast).validate_python(document)
+    except ValidationError as error:
+        raise ValueError(f"{error.error_count()} of its values are not what schema {SCHEMA} says") from error
+    if len(forecast.expected) != len(placements):
+        raise ValueError(f"it tells of {len(forecast.expected)} placements, and {len(placements)} were asked about")
+    return forecast
+
+
+def _last_line(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"

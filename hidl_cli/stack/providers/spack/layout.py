@@ -1,0 +1,67 @@
+"""A prefix that Spack fills: its view, and a virtual environment laid over it.
+
+::
+
+    <prefix>/environment/   spack.yaml and spack.lock
+    <prefix>/view/          what Spack shows of its store
+    <prefix>/bin/           the virtual environment's Python; the view's programs; MPI's, from where they lie
+    <prefix>/lib/           hidl's own wheels, those of the lock, and a .pth file that leads to the view's packages
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hidl_cli import documents
+from hidl_cli.errors import BuildFailed
+from hidl_cli.stack.plan import InstallPlan
+from hidl_cli.stack.providers import foreign_mpi
+from hidl_cli.stack.providers.spack.packages import PACKAGES
+
+ENVIRONMENT = "environment"
+VIEW = "view"
+
+# Where the OSU Micro-Benchmarks put their programs.
+_FURTHER = ("libexec/osu-micro-benchmarks",)
+
+
+def interpreter(plan: InstallPlan) -> Path:
+    """The Python that Spack's packages are built for: the external one, or Spack's own in the view."""
+    part = plan.spack
+    node = part.lock.node("python") if part else None
+    inside = plan.prefix / VIEW / "bin" / "python3"
+    place = Path(node.external, "bin", "python3") if node and node.external else inside
+    if node is None:
+        return plan.target.interpreter
+    if not place.exists():
+        raise BuildFailed(
+            f"there is no Python at {place}", hint="`prefix` of python in the site's `externals` is what is above bin"
+        )
+    return place.resolve()
+
+
+def lay_over(plan: InstallPlan) -> None:
+    """Show in the prefix, whose virtual environment is made, what Spack has built and where MPI lies."""
+    part = plan.spack
+    assert part is not None
+    view, bin_ = plan.prefix / VIEW, plan.prefix / "bin"
+    for packages in sorted(view.glob("lib*/python3*/site-packages")):
+        for mine in plan.prefix.glob("lib/python3*/site-packages"):
+            documents.write_text(mine / "spack_view.pth", f"{packages}\n")
+    _link(sorted((view / "bin").glob("*")), bin_)
+    for further in _FURTHER:
+        _link(sorted(file for file in (view / further).rglob("*") if os.access(file, os.X_OK)), bin_)
+    mpi = part.lock.node(PACKAGES[plan.mpi])
+    if mpi is None:
+        raise BuildFailed(f"Spack's environment holds no {PACKAGES[plan.mpi]}, the MPI library of stack {plan.stack}")
+    if mpi.external:
+        foreign_mpi.show(Path(mpi.external), plan.prefix)
+
+
+def _link(programs: list[Path], directory: Path) -> None:
+    """Link programs, but for Python and what is there already."""
+    for program in programs:
+        link = directory / program.name
+        if program.is_file() and not program.name.startswith(("python", "activate")) and not os.path.lexists(link):
+            link.symlink_to(os.path.relpath(program, directory))

@@ -1,0 +1,159 @@
+"""hidl's lock of a stack that Spack builds: Spack's own lock, with the state of the repositories it was made from.
+
+One file holds all: what Spack resolved (``spack.lock`` as Spack wrote it), the commit of each package repository, the
+hash of the environment that was resolved, and the wheels that are laid over what Spack builds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hidl_cli.documents import read_json
+from hidl_cli.errors import BuildFailed, InvalidInput
+from hidl_cli.stack.lock import Lock, Package, parse
+
+SCHEMA = "hidl.spack-lock/1"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One package of Spack's lock. ``external``: where the site has it already; None: Spack installs it."""
+
+    name: str
+    version: str
+    hash: str
+    external: str | None
+
+
+@dataclass(frozen=True)
+class SpackLock:
+    """A stack that Spack has resolved for a site.
+
+    ``inputs`` is the hash of the environment, ``repositories`` the state of each; ``content`` is ``spack.lock``, and
+    ``wheels`` what comes as wheels.
+    """
+
+    stack: str
+    site: str
+    spack: str
+    inputs: str
+    repositories: Mapping[str, str]
+    content: Mapping[str, Any]
+    wheels: Lock
+
+    @property
+    def filename(self) -> str:
+        """The name of its file."""
+        return filename(self.stack, self.site)
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All packages, by name."""
+        found = [
+            Node(
+                name=spec["name"],
+                version=str(spec["version"]),
+                hash=key,
+                external=(spec.get("external") or {}).get("path") if spec.get("external") else None,
+            )
+            for key, spec in self.content["concrete_specs"].items()
+        ]
+        return tuple(sorted(found, key=lambda node: (node.name, node.hash)))
+
+    @property
+    def packages(self) -> tuple[Package, ...]:
+        """All packages, Spack's by its hashes."""
+        return (*(Package(node.name, node.version, (node.hash,)) for node in self.nodes), *self.wheels.packages)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of what is installed: of Spack's hashes and of the wheels."""
+        hashes = sorted(self.content["concrete_specs"])
+        return hashlib.sha256("\n".join([*hashes, self.wheels.digest]).encode()).hexdigest()
+
+    def version(self, package: str) -> str | None:
+        """The locked version of a package, None where the lock does not hold it."""
+        return next((locked.version for locked in self.packages if locked.name == package), None)
+
+    def node(self, package: str) -> Node | None:
+        """The first package of that name."""
+        return next((node for node in self.nodes if node.name == package), None)
+
+    @property
+    def spack_lock(self) -> str:
+        """``spack.lock`` itself."""
+        return json.dumps(self.content, indent=1) + "\n"
+
+    def text(self) -> str:
+        """The whole file."""
+        document = {
+            "schema": SCHEMA,
+            "stack": self.stack,
+            "site": self.site,
+            "spack": self.spack,
+            "inputs": self.inputs,
+            "repositories": dict(self.repositories),
+            "packages": {node.name: f"{node.version} /{node.hash}" for node in self.nodes},
+            "wheels": self.wheels.text(),
+            "spack_lock": self.content,
+        }
+        return json.dumps(document, indent=1) + "\n"
+
+
+def filename(stack: str, site: str) -> str:
+    """The name of a lock's file."""
+    return f"{stack}-{site}-spack.json"
+
+
+def read(file: Path) -> SpackLock:
+    """Read a lock; ``InvalidInput`` where the file is none."""
+    try:
+        document = read_json(file)
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"schema {document['schema']!r} is not known")
+        lock = SpackLock(
+            stack=document["stack"],
+            site=document["site"],
+            spack=document["spack"],
+            inputs=document["inputs"],
+            repositories=dict(document["repositories"]),
+            content=document["spack_lock"],
+            wheels=parse(document["wheels"], file),
+        )
+        return lock if lock.nodes else _empty(file)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(
+            f"the lock {file} is damaged: {error}", hint="remove the file, or make it anew with `hidl stack lock`"
+        ) from error
+
+
+def content_of(file: Path) -> Mapping[str, Any]:
+    """Spack's own lock in ``file``; ``BuildFailed`` where it holds nothing that hidl understands."""
+    try:
+        document = read_json(file)
+        if document["concrete_specs"] and document["roots"]:
+            return dict(document)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BuildFailed(f"Spack left no lock that can be read in {file}: {error}") from error
+    raise BuildFailed(f"Spack resolved nothing: {file} holds no package")
+
+
+def _empty(file: Path) -> SpackLock:
+    raise ValueError(f"{file.name} holds no package")
+
+
+def why_unfit(lock: SpackLock, inputs: str, repositories: Mapping[str, str]) -> str | None:
+    """What stands against this lock for an environment; None: it serves."""
+    if lock.inputs != inputs:
+        return "the recipe, the site's file or the machine's software has changed since"
+    moved = [
+        f"repository {name} is at {state}, and the lock was made from {lock.repositories.get(name, 'none')}"
+        for name, state in repositories.items()
+        if lock.repositories.get(name) != state
+    ]
+    return "; ".join(moved) or None

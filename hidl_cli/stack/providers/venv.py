@@ -1,0 +1,143 @@
+"""The provider ``wheels``: a virtual environment filled from a lock, and what is compiled against it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hidl_cli import documents
+from hidl_cli.errors import MissingPrecondition
+from hidl_cli.stack import lock, own_wheel
+from hidl_cli.stack.builds import planned
+from hidl_cli.stack.lock import Choice, Lock, Locked
+from hidl_cli.stack.plan import InstallPlan
+from hidl_cli.stack.providers import Preview
+
+if TYPE_CHECKING:
+    from hidl_cli.site.schema import Site
+    from hidl_cli.stack.install import Order, Progress
+    from hidl_cli.stack.providers.wheels import Wheels
+    from hidl_cli.stack.target import Target
+
+
+class FromWheels:
+    """See ``Provider``. ``uv`` is asked for only where something is installed."""
+
+    resolves_in_previews = False
+
+    def __init__(self, site: Site, mirror: Path | None = None) -> None:
+        self.site = site
+        self.mirror = mirror
+
+    @cached_property
+    def uv(self) -> Wheels:
+        """Who installs wheels: from what was brought along first."""
+        from hidl_cli.stack.providers.wheels import Wheels
+
+        return Wheels.for_site(self.site, self.mirror)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """See ``Provider``."""
+        return self.uv.notes
+
+    def choose(self, order: Order, target: Target) -> Choice:
+        """See ``Provider``."""
+        return lock.choose(order.stack, target, places(order))
+
+    def resolve(self, order: Order, target: Target, progress: Progress) -> Lock:
+        """See ``Provider``."""
+        with progress.step(f"lock stack {order.stack.name}"):
+            new = self.uv.resolve(order.stack, target, offline=order.offline)
+        if target.accelerator == "cuda" and (new.version("torch") or "").endswith("+cpu"):
+            progress.say(
+                "the site's nodes have GPUs, but no driver was found here and torch is its CPU build; "
+                "lock on a node with a GPU, or set UV_TORCH_BACKEND (cu128, ...)"
+            )
+        return new
+
+    def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
+        """See ``Provider``."""
+        return InstallPlan(
+            site=order.site.name,
+            stack=order.stack.name,
+            title=order.stack.title,
+            root=order.root,
+            target=target,
+            lock=chosen,
+            lock_origin=file,
+            own=(own_wheel.workloads(), *map(own_wheel.library, order.stack.libraries)),
+            imports=tuple(order.stack.verify.imports),
+            verify_modules=tuple(order.stack.verify.modules),
+            builds=planned.plan(order.stack.builds, chosen.wheels, order.root, order.sources),
+            advisories=tuple(advisory.model_dump() for advisory in order.stack.advisories),
+            offline=order.offline,
+            mpi=order.stack.mpi,
+            mpi_version=chosen.version(order.stack.mpi),
+        )
+
+    def preview(self, plan: InstallPlan) -> Preview:
+        """See ``Provider``."""
+        from hidl_cli.stack.builds import building
+
+        return Preview(self.uv.steps(plan), tuple(building.preview(plan)))
+
+    def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
+        """See ``Provider``."""
+        from hidl_cli.stack.builds import building
+
+        if plan.offline:
+            refuse_what_is_missing(plan, self.uv, progress)
+        builder = building.Builder(plan, self.uv, log, progress)
+        prepared = builder.prepare()
+        begin(plan)
+        install_wheels(plan, self.uv, log, progress, meanwhile=meanwhile)
+        for build in prepared:
+            builder.install(build)
+
+
+def places(order: Order) -> tuple[Path, ...]:
+    """Where locks lie for an order: what was brought along comes first."""
+    brought = (order.mirror / "locks",) if order.mirror else ()
+    return (*brought, *lock.directories(order.root))
+
+
+def begin(plan: InstallPlan) -> None:
+    """An empty prefix with the lock of its wheels, by which it is known as hidl's."""
+    from hidl_cli.stack.install import discard
+
+    discard(plan.prefix)
+    plan.prefix.mkdir(parents=True)
+    documents.write_text(plan.lock_file, plan.lock.wheels.text())
+
+
+def install_wheels(
+    plan: InstallPlan,
+    uv: Wheels,
+    log: Path,
+    progress: Progress,
+    *,
+    meanwhile: Callable[[], object] | None = None,
+    interpreter: Path | None = None,
+) -> None:
+    """Make the virtual environment, and install the wheels of the lock and hidl's own into it."""
+    *first, last = uv.steps(plan, interpreter)
+    for step in first:
+        with progress.step(step.title, log):
+            uv.run(step, log)
+    with progress.step(last.title, log):
+        uv.run(last, log, meanwhile=meanwhile)
+
+
+def refuse_what_is_missing(plan: InstallPlan, uv: Wheels, progress: Progress) -> None:
+    """Raise ``MissingPrecondition`` with the name of each wheel that cannot be had offline."""
+    with progress.step("look for the wheels offline"):
+        missing = uv.missing(plan)
+    if missing:
+        raise MissingPrecondition(
+            f"stack {plan.stack} cannot be installed offline; neither uv's cache nor a wheelhouse holds: "
+            + ", ".join(missing),
+            hint="install it once with a network, or name a directory of wheels with PIP_FIND_LINKS",
+        )

@@ -1,0 +1,33 @@
+"""AmoebaNet-like networks of CIFAR's shape; see ``models.amoebanet``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hidl_workloads.arguments import number
+from hidl_workloads.hyparflow.models.amoebanet import amoebanet, cells_of_a_stack
+from hidl_workloads.hyparflow.parameters import Common
+
+
+@dataclass(frozen=True)
+class Parameters(Common):
+    """``depth``: normal cells, a multiple of 3; ``filters``: those of a cell's sums in the first stack."""
+
+    depth: int = number(6, least=3)
+    filters: int = number(32, least=1)
+
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for a depth that there is not."""
+        cells_of_a_stack(self.depth)
+
+
+def make(parameters: Parameters) -> Any:
+    """The Keras model."""
+    return amoebanet(parameters.depth, parameters.filters)
+
+
+if __name__ == "__main__":
+    from hidl_workloads.hyparflow.program import main
+
+    main("hyparflow-amoebanet", Parameters, make)

@@ -1,0 +1,35 @@
+"""A site's network in numbers, from the words in which its file describes it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hyparflow.simulate.network import Network
+
+#: Signalling rates by name, Gb/s for one port of four lanes; the longer name of two comes first.
+_RATES = {
+    "xdr400": 400, "xdr": 800, "ndr200": 200, "ndr": 400, "hdr100": 100, "hdr": 200, "edr": 100, "fdr": 56,
+    "omni-path": 100, "slingshot": 200,
+}  # fmt: skip
+_SHARE = 0.97  # of the signalling rate, as large messages see it on such networks
+
+
+def network_of(words: str | None) -> tuple[Network, str]:
+    """The network, and in words what was taken for it. One rail is counted, the first rate that the words name.
+
+    Where they name none, it is InfiniBand HDR100.
+    """
+    from hyparflow.simulate.network import NETWORKS
+
+    text = (words or "").lower()
+    named = re.search(r"(\d+) gb/s", text)
+    rate = int(named[1]) if named else next((rate for name, rate in _RATES.items() if name in text), None)
+    if rate is None or "virtual" in text:
+        said = f"the site's file says {words!r}" if words else "the site's file names none"
+        return NETWORKS["infiniband-hdr100"], f"InfiniBand HDR100, for {said}, which tells no rate"
+    kind = "omni-path" if "omni-path" in text else "infiniband-hdr100"
+    found = replace(NETWORKS[kind], bandwidth=rate * 1e9 / 8 * _SHARE)
+    return found, f"{words}: {found.bandwidth / 1e9:.1f} GB/s and {found.latency * 1e6:.1f} us on one rail"

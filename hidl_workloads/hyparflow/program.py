@@ -1,0 +1,103 @@
+"""How a program of this package runs: plan, warm up, train and time, and report."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from mpi4py import MPI
+
+from hidl_workloads import arguments, intervals, metrics
+from hidl_workloads.data_parallel.weights import checksum
+from hidl_workloads.hyparflow.figures import Measured, Predicted, combined, figures
+from hidl_workloads.hyparflow.parameters import Common
+from hidl_workloads.refusal import Refused, told_once
+from hidl_workloads.world import failure_ends_all_ranks
+
+if TYPE_CHECKING:
+    from hidl_workloads.hyparflow.trainer import Trainer
+
+AnyParameters = TypeVar("AnyParameters", bound=Common)
+
+
+def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], Any]) -> None:
+    """Train the model that ``make`` gives for the parameters in ``sys.argv``; every rank calls this.
+
+    A failure ends all ranks; where the request cannot be fulfilled, rank 0 says why.
+    """
+    world = MPI.COMM_WORLD
+    with failure_ends_all_ranks(), told_once(world, name):
+        try:
+            parameters = arguments.parse(kind, sys.argv[1:])
+            parameters.layout(world.size)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        from hidl_workloads.hyparflow.trainer import Trainer  # Keras and TensorFlow come only now
+
+        trainer = Trainer(world, parameters, lambda: make(parameters))
+        if world.rank == 0:
+            print(f"{name}, {trainer.parameter_count:,} parameters, {parameters.precision}, on CPU", flush=True)
+            print(trainer.plan, flush=True)
+        measured = _train(world, trainer, parameters)
+        prediction = trainer.plan.prediction
+        predicted = Predicted(prediction.step_seconds, prediction.bubble, trainer.plan.micro_batches)
+        metrics.report(
+            world,
+            program=name,
+            parameters=asdict(parameters),
+            versions=trainer.versions,
+            metrics=figures(measured, predicted),
+        )
+        trainer.close()
+        if world.rank == 0:
+            print(summary(measured), flush=True)
+
+
+def _train(world: MPI.Comm, trainer: Trainer, parameters: Common) -> Measured:
+    """Train the warm-up steps and the timed ones; the ranks keep step by their messages alone, not by barriers."""
+    replicas = trainer.plan.replicas
+    seconds, busy, loss = [], 0.0, math.nan
+    for number in range(parameters.warmup + parameters.steps):
+        start = time.perf_counter()
+        step = trainer.step()
+        seconds.append(time.perf_counter() - start)
+        loss = step.loss
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss} in step {number + 1}: choose a smaller learning_rate")
+        if number >= parameters.warmup:
+            busy += step.busy
+    slowest = [max(each) for each in zip(*world.allgather(seconds), strict=True)]
+    bubble = 1 - busy / sum(seconds[parameters.warmup :])
+    return Measured(
+        images=parameters.batch * replicas,
+        seconds=slowest[parameters.warmup :],
+        first_step=slowest[0],
+        bubbles=world.allgather(bubble),
+        peaks=world.allgather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),  # KiB on Linux
+        checksums=world.allgather(_checksum(world, trainer)),
+        loss=world.allreduce(loss) / replicas,
+    )
+
+
+def _checksum(world: MPI.Comm, trainer: Trainer) -> str:
+    """The SHA-256 of all weights of this rank's replica, from a checksum of each variable; collective."""
+    replica = world.Split(trainer.replica, world.rank)
+    own = {name: checksum([(name, array)]) for name, array in trainer.weights()}
+    seen = combined(replica.allgather(own), replica.rank)
+    replica.Free()
+    return hashlib.sha256(repr(seen).encode()).hexdigest()
+
+
+def summary(measured: Measured) -> str:
+    """The result in a line: the mean over the steps, +- its 95 % interval."""
+    rates = [measured.images / each for each in measured.seconds]
+    return (
+        f"{intervals.mean(rates):.1f} +-{intervals.half_width(rates):.1f} images/s on {len(measured.peaks)} rank(s), "
+        f"first step {measured.first_step:.1f} s, at most {max(measured.peaks):.0f} MiB per rank"
+    )

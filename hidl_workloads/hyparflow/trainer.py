@@ -1,0 +1,125 @@
+"""One rank's model, plan, engine and data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import hyparflow
+import keras
+import numpy as np
+import tensorflow as tf
+from hyparflow.engine.engine import Batch, Options
+from hyparflow.tracing.recorder import Recorder
+from hyparflow.training.session import Session
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from hidl_workloads.hyparflow.building import built
+from hidl_workloads.hyparflow.models import CLASSES, SHAPE
+from hidl_workloads.hyparflow.parameters import Common
+from hidl_workloads.metrics import METRICS_FILE
+from hidl_workloads.refusal import Refused
+from hidl_workloads.tensorflow_threads import set_threads
+
+_RECOMPUTE = {"auto": "auto", "always": True, "never": False}
+
+#: What a rank computes; what else a step takes is waiting.
+_BUSY = ("forward", "backward", "update")
+_RECORDED = 20  # steps at most: a timeline of more can hardly be looked at
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one rank saw of a step: its part of the loss of its replica, in nats, and the seconds that it computed."""
+
+    loss: float
+    busy: float
+
+
+class Trainer:
+    """A model that is trained in partitions and replicas; every rank makes one, and every rank calls its methods."""
+
+    def __init__(self, communicator: MPI.Comm, parameters: Common, make: Callable[[], Any]) -> None:
+        """``make``: the model. Raises ``Refused`` on all ranks where these cannot train it as was asked."""
+        set_threads()
+        self.versions = {
+            "tensorflow": tf.__version__,
+            "keras": keras.__version__,
+            "hyparflow": hyparflow.__version__,
+        }
+        model = built(parameters, make)
+        self.parameter_count = model.count_params()
+        self.plan = _plan(communicator, model, parameters)
+        self._session = Session(model, self.plan, communicator, Options(parameters.batch_norm, trace=True))
+        self._engine = self._session.engine
+        self.replica = self._session.seat.replica
+        self._batch = make_batch(parameters, self.replica)
+        self._recorder = self._recorded(parameters) if parameters.timeline else None
+
+    def step(self) -> Step:
+        """Train one step."""
+        result = self._engine.train_step(self._batch)
+        if self._recorder is not None:
+            self._recorder.step(self._engine.step, result)
+        return Step(result.loss, sum(span.end - span.begin for span in result.spans if span.kind in _BUSY))
+
+    def weights(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Every trainable variable of this rank's stages, by name."""
+        held = self._engine.variables
+        names = {name for program in self._engine.programs.values() for name in program.trainable}
+        for name in sorted(names):
+            yield name, keras.ops.convert_to_numpy(held[name])
+
+    def close(self) -> None:
+        """Give back what was taken, and write what is not written yet."""
+        if self._recorder is not None:
+            self._recorder.close()
+        self._session.close()
+
+    def _recorded(self, parameters: Common) -> Recorder:
+        """What writes the timeline of the timed steps, beside the metrics; the plan's picture lies there at once."""
+        beside = Path(os.environ.get(METRICS_FILE, "metrics.json"))
+        if self._session.comm.rank == 0:
+            self.plan.draw(beside.with_name("plan.svg"))
+        first = parameters.warmup + 1
+        last = parameters.warmup + min(parameters.steps, _RECORDED)
+        return Recorder(self._session, beside.with_name("timeline.json"), (first, last), None)
+
+
+def make_batch(parameters: Common, replica: int) -> Batch:
+    """A replica's synthetic images, (N, 32, 32, 3) of a normal distribution, and labels: others in each replica."""
+    random = np.random.default_rng((parameters.seed, replica))
+    images = random.standard_normal((parameters.batch, *SHAPE), np.float32)
+    labels = random.integers(CLASSES, size=parameters.batch)
+    kind = "float64" if parameters.precision == "float64" else "float32"
+    return Batch((images.astype(kind, copy=False),), (labels,))
+
+
+def _plan(communicator: MPI.Comm, model: Any, parameters: Common) -> Any:
+    """The plan, made by rank 0 for all."""
+    partitions, replicas = parameters.layout(communicator.size)
+    text, fault = "", None
+    if communicator.rank == 0:
+        try:
+            text = hyparflow.plan(
+                model,
+                partitions=partitions,
+                replicas=replicas,
+                batch_size=parameters.batch * replicas,
+                micro_batches=parameters.micro_batches or "auto",
+                schedule=parameters.schedule,
+                chunks=parameters.chunks,
+                recompute=_RECOMPUTE[parameters.recompute],
+                costs=parameters.costs,
+                memory_limit=parameters.memory_limit * 2**20 or None,
+            ).to_json()
+        except hyparflow.HyparflowError as error:
+            fault = str(error)
+    text, fault = communicator.bcast((text, fault))
+    if fault is not None:
+        raise Refused(fault)
+    return hyparflow.Plan.from_json(text)

@@ -1,0 +1,98 @@
+"""From checkpoints, and from models that lie in pieces on many ranks, to ordinary Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hyparflow.checkpoints import directory
+from hyparflow.checkpoints.directory import Checkpoint, Progress
+from hyparflow.checkpoints.naming import of_optimizer
+from hyparflow.checkpoints.restoring import last_whole, restore
+from hyparflow.checkpoints.shards import Array
+from hyparflow.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import keras
+
+
+def load_into(model: keras.Model, path: str | Path) -> Progress:
+    """Give a Keras model, in one process, the weights of a checkpoint; a compiled one its optimizer's state too.
+
+    ``path``: a checkpoint (``DIR/step-0000000012``), or the directory of them: then its last whole one is taken.
+    Where each replica has moving statistics of its own (BatchNorm), they are replica 0's.
+
+    :returns: how far the training had come: ``progress.step``, ``progress.epoch``.
+    :raises CheckpointError: if there is no whole one, or it is another model's.
+    """
+    from hyparflow.graph.from_keras import graph_of, variables_of
+    from hyparflow.graph.initialise import initialise
+
+    checkpoint = open_whole(Path(path))
+    check_model(checkpoint, graph_of(model).fingerprint)
+    variables = variables_of(model)
+    initialise(variables.values())
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is not None:
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        variables |= of_optimizer(optimizer)
+    restore(checkpoint, variables, replica=0)
+    return checkpoint.progress
+
+
+def open_whole(path: Path) -> Checkpoint:
+    """The checkpoint at ``path``, or the last whole one below it."""
+    if (path / directory.MANIFEST).exists():
+        checkpoint = directory.load(path)
+        if problems := checkpoint.damage():
+            raise CheckpointError(problems[0])
+        return checkpoint
+    found = last_whole(path)
+    if found is None:
+        raise CheckpointError(f"there is no whole checkpoint in {path}")
+    return found
+
+
+def check_model(checkpoint: Checkpoint, fingerprint: str) -> None:
+    """Raise CheckpointError where the checkpoint is another model's."""
+    if checkpoint.fingerprint != fingerprint:
+        raise CheckpointError(f"{checkpoint.directory} is of another model: build the one that was trained")
+
+
+def save_whole(
+    model: keras.Model, values: Mapping[str, Array], path: str | Path, weights_only: bool, **options: Any
+) -> None:
+    """Write ``.keras`` (or ``.weights.h5``) from the values of all variables: on one rank, which then has them all."""
+    from hyparflow.graph.from_keras import variables_of
+    from hyparflow.graph.initialise import initialise
+
+    variables = variables_of(model)
+    initialise(variables.values())
+    _assign(variables, values)
+    with _whole_optimizer(model, values):
+        if weights_only:
+            model.save_weights(path, **options)
+        else:
+            model.save(path, **options)
+
+
+@contextmanager
+def _whole_optimizer(model: keras.Model, values: Mapping[str, Array]) -> Iterator[None]:
+    """Put an optimizer with the slots of all variables in the place of the one that has a rank's own only."""
+    optimizer = model.optimizer
+    whole = type(optimizer).from_config(optimizer.get_config())
+    whole.build(model.trainable_variables)
+    _assign(of_optimizer(whole), values)
+    model.optimizer = whole
+    try:
+        yield
+    finally:
+        model.optimizer = optimizer
+
+
+def _assign(variables: Mapping[str, Any], values: Mapping[str, Array]) -> None:
+    for name, variable in variables.items():
+        variable.assign(values[name])

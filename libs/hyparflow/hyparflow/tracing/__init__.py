@@ -1,0 +1,1 @@
+"""What steps took: timelines in Chrome's trace format, and TensorBoard scalars."""

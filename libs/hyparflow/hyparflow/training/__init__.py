@@ -1,0 +1,1 @@
+"""Training, evaluation and prediction in Keras' words: data, metrics, callbacks, and ranks that fail."""

@@ -1,0 +1,125 @@
+"""Keras' callbacks, where many ranks train one model.
+
+A callback runs on every rank, each with an object of its own: what it decides follows from logs that are equal on all
+ranks, so all decide alike (and ``stop_training`` is agreed on besides). What writes a log of the run (CSVLogger,
+RemoteMonitor, TensorBoard, the progress bar) runs on rank 0 only. ModelCheckpoint runs on all ranks and makes ordinary
+Keras files: the ranks send their variables to rank 0, which writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hyparflow.errors import RequestError
+
+if TYPE_CHECKING:
+    import keras
+
+_ON_RANK_0 = ("CSVLogger", "ProgbarLogger", "RemoteMonitor", "TensorBoard")
+_REFUSED = {
+    "BackupAndRestore": "it saves whole models only; use fit(..., checkpoint=DIR, restart=True)",
+    "OrbaxCheckpoint": "it saves whole models only; use fit(..., checkpoint=DIR)",
+    "SwapEMAWeights": "it swaps the weights of whole models only",
+}
+#: What Keras' callbacks remember from epoch to epoch, besides weights.
+_REMEMBERED = ("best", "best_epoch", "cooldown_counter", "stopped_epoch", "wait")
+
+
+class View:
+    """The model as a callback sees it on one rank: what needs all ranks goes to the ``whole`` model.
+
+    ``get_weights`` gives the values of this rank's own variables, and None for the others; ``set_weights`` takes that
+    list back. Everything else is the Keras model's.
+    """
+
+    def __init__(self, model: keras.Model, own: Mapping[str, Any], save: Callable[..., None]) -> None:
+        """``own``: the variables of this rank; ``save(path, weights_only, **options)``: collective."""
+        vars(self).update(_model=model, _own={id(each) for each in own.values()}, _save=save)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._model, name, value)
+
+    def save(self, filepath: Any, **options: Any) -> None:
+        """As keras.Model.save. All ranks call it together."""
+        self._save(filepath, weights_only=False, **options)
+
+    def save_weights(self, filepath: Any, **options: Any) -> None:
+        """As keras.Model.save_weights. All ranks call it together."""
+        self._save(filepath, weights_only=True, **options)
+
+    def get_weights(self) -> list[Any]:
+        """In the order of the model's weights; None where another rank has the variable."""
+        import numpy as np
+
+        return [np.array(each) if id(each) in self._own else None for each in self._model.weights]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """What ``get_weights`` gave."""
+        for variable, value in zip(self._model.weights, weights, strict=True):
+            if value is not None:
+                variable.assign(value)
+
+
+def check(callbacks: Sequence[Any]) -> None:
+    """Raise RequestError for a callback that cannot work where no rank has the whole model."""
+    for callback in callbacks:
+        name = _keras_name(callback)
+        if name in _REFUSED:
+            raise RequestError(f"{name} cannot be used here: {_REFUSED[name]}")
+        if name == "TensorBoard" and (callback.histogram_freq or callback.embeddings_freq):
+            raise RequestError(
+                "TensorBoard's histogram_freq and embeddings_freq need all weights on one rank: leave out"
+            )
+        if name == "ModelCheckpoint" and "{" in str(Path(callback.filepath).parent):
+            raise RequestError(f"ModelCheckpoint: no {{...}} in the directory, only in the name: {callback.filepath}")
+
+
+def of_rank(callbacks: Sequence[Any], rank: int) -> list[Any]:
+    """Those that run on a rank; only rank 0's print."""
+    if rank == 0:
+        for callback in callbacks:
+            if _keras_name(callback) == "ModelCheckpoint":
+                Path(callback.filepath).parent.mkdir(parents=True, exist_ok=True)
+        return list(callbacks)
+    kept = [each for each in callbacks if _keras_name(each) not in _ON_RANK_0]
+    for callback in kept:
+        if _keras_name(callback) is not None and hasattr(callback, "verbose"):
+            callback.verbose = 0
+    return kept
+
+
+def remembered(callbacks: Sequence[Any]) -> tuple[dict[str, Any], ...]:
+    """What callbacks need to go on after a restart: their counters and best values, as JSON takes them."""
+    return tuple(
+        {
+            "kind": type(callback).__name__,
+            **{name: _plain(vars(callback)[name]) for name in _REMEMBERED if name in vars(callback)},
+        }
+        for callback in callbacks
+        if _keras_name(callback) not in _ON_RANK_0
+    )
+
+
+def remind(callbacks: Sequence[Any], memories: Sequence[Mapping[str, Any]]) -> None:
+    """Give callbacks back what they remembered, where they are the same ones in the same order."""
+    kept = [callback for callback in callbacks if _keras_name(callback) not in _ON_RANK_0]
+    for callback, memory in zip(kept, memories, strict=False):
+        if type(callback).__name__ == memory["kind"]:
+            vars(callback).update({name: value for name, value in memory.items() if name != "kind"})
+
+
+def _keras_name(callback: Any) -> str | None:
+    """The name of Keras' class that a callback is of, or derives from; None for what is not one of Keras' own."""
+    for kind in type(callback).__mro__:
+        if kind.__module__.startswith("keras.") and kind.__name__ not in ("Callback", "KerasCallback"):
+            return kind.__name__
+    return None
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int) else float(value)

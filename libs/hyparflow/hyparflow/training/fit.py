@@ -1,0 +1,194 @@
+"""The loops of training, evaluation and prediction, as Keras has them, over many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hyparflow.checkpoints.directory import Progress
+from hyparflow.checkpoints.saving import Saver
+from hyparflow.engine.engine import StepResult
+from hyparflow.training.callbacks import remembered, remind
+from hyparflow.training.collectives import any_of, gather_all
+from hyparflow.training.data import Source
+from hyparflow.training.feed import TrainingFeed, evaluation
+from hyparflow.training.metrics import Meter
+from hyparflow.training.session import Session
+
+
+class Training:
+    """The epochs of one ``fit``."""
+
+    def __init__(
+        self,
+        session: Session,
+        feed: TrainingFeed,
+        meter: Meter,
+        callbacks: Any,
+        *,
+        seed: int,
+        saver: Saver | None = None,
+        every: int | None = None,
+        validate: Callable[[int], dict[str, Any]] | None = None,
+        watch: Callable[[int, StepResult], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            session: the model.
+            feed: the batches, from where the training goes on.
+            meter: losses and metrics.
+            callbacks: Keras' CallbackList.
+            seed: of the data, for checkpoints.
+            saver: makes the checkpoints, if there shall be any.
+            every: steps between two of them; None: at the end of each epoch.
+            validate: gives an epoch's validation logs, empty where it has none.
+            watch: is shown every step's number and result: timelines.
+        """
+        self._session, self._feed, self._meter, self._callbacks = session, feed, meter, callbacks
+        self._seed, self._saver, self._every = seed, saver, every
+        self._validate, self._watch = validate, watch
+        self._history: dict[str, list[float]] = {}
+        self._epochs: list[int] = []
+
+    def run(self, first: int, epochs: int, begun: Progress | None = None) -> Any:
+        """Train from epoch ``first`` (or from what a checkpoint had) up to ``epochs``; returns Keras' History."""
+        model, callbacks = self._session.model, self._callbacks
+        model.stop_training = False
+        callbacks.on_train_begin()
+        done = 0
+        if begun is not None:
+            first, done = begun.epoch, begun.done
+            self._recall(begun)
+        logs: dict[str, Any] | None = None
+        for epoch in range(first, epochs):
+            logs = self._epoch(epoch, done, begun.totals if begun is not None and done else ())
+            done = 0
+            if self._stops():
+                break
+        self._session.finalize()
+        if self._saver is not None:
+            if self._saver.last != self._session.engine.step and self._epochs:
+                self._save(self._epochs[-1] + 1, 0)
+            self._saver.close()
+        callbacks.on_train_end(logs)
+        return model.history
+
+    def _epoch(self, epoch: int, done: int, totals: Sequence[float]) -> dict[str, Any]:
+        self._meter.reset()
+        if totals:
+            self._meter.totals = totals
+        self._callbacks.on_epoch_begin(epoch)
+        self._steps(epoch, done)
+        logs = self._meter.agree()
+        if self._validate is not None:
+            logs |= self._validate(epoch)
+        self._callbacks.on_epoch_end(epoch, logs)
+        self._epochs.append(epoch)
+        for name, value in logs.items():
+            self._history.setdefault(name, []).append(value)
+        if self._saver is not None and self._every is None:
+            self._save(epoch + 1, 0)
+        return logs
+
+    def _steps(self, epoch: int, done: int) -> None:
+        """Steps, with the callbacks and the agreement of all ranks after every ``steps_per_execution`` of them."""
+        engine, callbacks = self._session.engine, self._callbacks
+        together = max(1, self._session.model.steps_per_execution)
+        for number, batch in enumerate(self._feed.epoch(done), done):
+            if (number - done) % together == 0:
+                callbacks.on_train_batch_begin(number)
+            result = engine.train_step(batch)
+            self._meter.observe(result, batch)
+            if self._watch is not None:
+                self._watch(engine.step, result)
+            stop = False
+            if (number - done) % together == together - 1:
+                callbacks.on_train_batch_end(number, self._meter.agree())
+                stop = self._stops()
+            if self._saver is not None:
+                self._saver.poll()
+                if self._every is not None and engine.step % self._every == 0:
+                    self._meter.agree()
+                    self._save(epoch, number + 1)
+            if stop:
+                return
+
+    def _stops(self) -> bool:
+        """Whether the callbacks of any rank ask to stop."""
+        stop = any_of(self._session.comm, bool(self._session.model.stop_training))
+        self._session.model.stop_training = stop
+        return stop
+
+    def _save(self, epoch: int, done: int) -> None:
+        assert self._saver is not None
+        position = self._feed.position
+        at_end = done == 0
+        progress = Progress(
+            step=self._session.engine.step,
+            epoch=epoch,
+            done=done,
+            number=position.number,
+            batch=position.batch,
+            batch_size=self._session.plan.batch_size,
+            micro_batches=self._session.plan.replicas * self._session.plan.micro_batches,
+            seed=self._seed,
+            totals=() if at_end else self._meter.totals,
+            history=self._history,
+            epochs=tuple(self._epochs),
+            callbacks=remembered(self._callbacks.callbacks),
+        )
+        self._saver.save(self._session.variables, progress)
+
+    def _recall(self, begun: Progress) -> None:
+        """Give History and the callbacks what they had."""
+        self._history = {name: list(values) for name, values in begun.history.items()}
+        self._epochs = list(begun.epochs)
+        remind(self._callbacks.callbacks, begun.callbacks)
+        history = self._session.model.history
+        history.epoch = list(begun.epochs)
+        history.history = {name: list(values) for name, values in begun.history.items()}
+
+
+def evaluate(session: Session, source: Source, meter: Meter, callbacks: Any, steps: int | None) -> dict[str, Any]:
+    """The losses and metrics of one pass over the data, every sample counted once."""
+    callbacks.on_test_begin()
+    meter.reset()
+    logs: dict[str, Any] = {}
+    last = -1
+    for number, part in evaluation(source, session.share, session.plan.batch_size, steps, session.comm):
+        if number != last:
+            if last >= 0:
+                logs = meter.agree()
+                callbacks.on_test_batch_end(last, logs)
+            callbacks.on_test_batch_begin(number)
+            last = number
+        meter.observe(session.engine.test_step(part.batch), part.batch, part.valid)
+    logs = meter.agree()
+    callbacks.on_test_batch_end(last, logs)
+    callbacks.on_test_end(logs)
+    return logs
+
+
+def predict(session: Session, source: Source, callbacks: Any, steps: int | None) -> Any:
+    """The model's outputs for one pass over the data, in its own structure, whole on every rank."""
+    from keras import tree
+
+    callbacks.on_predict_begin()
+    found: list[list[Any]] = [[] for _ in session.model.outputs]
+    rows = session.plan.micro_batch_size
+    for number, part in evaluation(source, session.share, session.plan.batch_size, steps, session.comm):
+        callbacks.on_predict_batch_begin(number)
+        outputs = {
+            (output, session.seat.replica, micro_batch): np.array(value)[: max(0, part.valid - micro_batch * rows)]
+            for output, values in session.engine.predict_step(part.batch).items()
+            for micro_batch, value in values.items()
+        }
+        every = {key: value for each in gather_all(session.comm, outputs) for key, value in each.items()}
+        for key in sorted(every):
+            found[key[0]].append(every[key])
+        callbacks.on_predict_batch_end(number, {"outputs": None})
+    callbacks.on_predict_end()
+    whole = [np.concatenate(parts) for parts in found]
+    return tree.pack_sequence_as(getattr(session.model, "_functional", session.model)._outputs_struct, whole)

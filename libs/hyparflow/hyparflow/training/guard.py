@@ -1,0 +1,200 @@
+"""A rank that fails ends all ranks, within seconds and with one message.
+
+Every rank holds a connection to rank 0 (TCP; rank 0 is connected to all). A process that ends without a farewell, by a
+signal for one, closes its connection: whoever sees that says it and ends; rank 0 tells the others. A node that falls
+silent is noticed by TCP's keepalive, in about 15 seconds. This needs nothing of the MPI library, whose calls wait
+for ever for a rank that is gone; a launcher that ends all ranks by itself may be faster, and does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import socket
+import struct
+import sys
+import threading
+import traceback
+from typing import Any, NoReturn
+
+from hyparflow.training.collectives import meet
+
+FAILED = 1
+"""Exit status of every rank that is ended."""
+
+_BYE = b"b"
+_END = b"e"
+_CONNECT_SECONDS = 20.0
+_FAREWELL_SECONDS = 10.0
+_SECOND_VOICE_SECONDS = 1.0
+_TOKEN_BYTES = 16
+_HELLO = struct.Struct(f"!{_TOKEN_BYTES}sI")
+
+
+class Guard:
+    """The connections of one process. There is one per process: ``guard()``."""
+
+    def __init__(self, comm: Any) -> None:
+        """Collective over ``comm``: all ranks of the world."""
+        self.rank, self.size = comm.rank, comm.size
+        self._idle = threading.Event()
+        self._idle.set()
+        self._peers: dict[socket.socket, int] = {}
+        self._names = comm.allgather(f"process {os.getpid()} on {socket.gethostname()}")
+        if self.size > 1:
+            self._connect(comm)
+            threading.Thread(target=self._watch, name="hyparflow-guard", daemon=True).start()
+            import atexit
+
+            atexit.register(self._farewell)
+        self._hook = sys.excepthook
+        sys.excepthook = self._uncaught
+
+    @contextlib.contextmanager
+    def working(self, comm: Any) -> Any:
+        """While ranks work together: an error of this one ends all, and so does one that leaves.
+
+        An error that all ranks raise together (``agreed``) is not such: it goes on to the caller.
+        """
+        self._idle.clear()
+        try:
+            yield
+            if self.size > 1:
+                meet(comm)
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            if self.size > 1 and getattr(error, "agreed_on", None) is None:
+                self._fail(error)
+            raise
+        finally:
+            self._idle.set()
+
+    def _connect(self, comm: Any) -> None:
+        listener = socket.create_server(("", 0), backlog=self.size) if self.rank == 0 else None
+        known = None
+        if listener is not None:
+            known = (socket.gethostname(), listener.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES))
+        host, port, token = comm.bcast(known, root=0)
+        connection = None
+        if self.rank:
+            connection = _reach("localhost" if host == socket.gethostname() else host, port)
+            if connection is not None:
+                connection.sendall(_HELLO.pack(token, self.rank))
+                self._peers[connection] = 0
+        connected = comm.gather(connection is not None, root=0)
+        if listener is not None:
+            self._accept(listener, token, sum(connected))
+            listener.close()
+
+    def _accept(self, listener: socket.socket, token: bytes, count: int) -> None:
+        listener.settimeout(_CONNECT_SECONDS)
+        while len(self._peers) < count:
+            connection, _ = listener.accept()
+            connection.settimeout(_CONNECT_SECONDS)
+            given, rank = _HELLO.unpack(connection.recv(_HELLO.size, socket.MSG_WAITALL).ljust(_HELLO.size))
+            if secrets.compare_digest(given, token):
+                self._peers[_kept(connection)] = rank
+            else:
+                connection.close()
+
+    def _watch(self) -> None:
+        selector = selectors.DefaultSelector()
+        for peer in self._peers:
+            selector.register(peer, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                connection: Any = key.fileobj
+                try:
+                    word = connection.recv(1)
+                except OSError:
+                    word = b""
+                if word == _END:
+                    self._end_all()
+                selector.unregister(connection)
+                if word != _BYE:
+                    self._gone(self._peers[connection], "died: it was killed, or crashed")
+                # Ranks leave a common work at nearly the same time; one that leaves in the midst of it is missed.
+                elif not self._idle.wait(_FAREWELL_SECONDS):
+                    self._gone(self._peers[connection], "left while the others were at work")
+
+    def _gone(self, rank: int, how: str) -> NoReturn:
+        if self.rank > 1:  # rank 0 is gone: rank 1 says it, if it can
+            threading.Event().wait(_SECOND_VOICE_SECONDS)
+        if self.rank <= 1:
+            _say(f"hyparflow: rank {rank} of {self.size} ({self._names[rank]}) {how}; all ranks are ended.")
+        self._end_all()
+
+    def _end_all(self) -> NoReturn:
+        sys.stdout.flush()
+        for connection in self._peers if self.rank == 0 else ():
+            with contextlib.suppress(OSError):
+                connection.sendall(_END)
+        os._exit(FAILED)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """Say what this rank failed with, and end all ranks."""
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        where = f"rank {self.rank} of {self.size} ({self._names[self.rank]})"
+        _say(f"{text}hyparflow: {where} failed with {type(error).__name__}: {error} (above); all ranks are ended.")
+        sys.stdout.flush()
+        from mpi4py import MPI
+
+        if self.rank:
+            for connection in self._peers:  # rank 0 ends the others, and says nothing more
+                with contextlib.suppress(OSError):
+                    connection.sendall(_END)
+        else:
+            self._end_all()
+        MPI.COMM_WORLD.Abort(FAILED)
+        os._exit(FAILED)
+
+    def _uncaught(self, kind: Any, error: BaseException, trace: Any) -> None:
+        """In place of Python's own last word: one voice for what all ranks raise, the end of all for what one does."""
+        speaker = getattr(error, "agreed_on", None)
+        if speaker is None and self.size > 1:
+            self._fail(error)
+        if speaker is None or self.size == 1:
+            self._hook(kind, error, trace)
+        elif speaker == self.rank:
+            _say(f"hyparflow: {type(error).__name__}: {error}")
+
+    def _farewell(self) -> None:
+        for connection in self._peers:
+            with contextlib.suppress(OSError):
+                connection.sendall(_BYE)
+
+
+_the_guard: Guard | None = None
+
+
+def guard(comm: Any) -> Guard:
+    """The guard of this process; the first call is collective over ``comm``."""
+    global _the_guard  # noqa: PLW0603
+    if _the_guard is None:
+        _the_guard = Guard(comm)
+    return _the_guard
+
+
+def _reach(host: str, port: int) -> socket.socket | None:
+    """A connection, or None where there is no way: the launcher then has to notice a dead rank."""
+    try:
+        return _kept(socket.create_connection((host, port), timeout=_CONNECT_SECONDS))
+    except OSError:
+        return None
+
+
+def _kept(connection: socket.socket) -> socket.socket:
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def _say(text: str) -> None:
+    """In one piece, so that other ranks' lines do not come between."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,290 @@
+"""Losses and metrics over all ranks: updated where outputs arise, added up over micro-batches, replicas and steps.
+
+Keras' own metrics are sums (totals, counts, confusion matrices), so the state over all samples is the sum of the
+states over shares of them; their results are those of Keras on the whole. A metric with an ``update_state`` or a
+``reset_state`` that is not Keras' own may be anything: for those, rank 0 gets targets and predictions of all replicas,
+in the order of the samples, and updates them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hyparflow.engine.engine import Batch, StepResult
+from hyparflow.errors import DataError, UnsupportedModel
+from hyparflow.training.collectives import sum_equal
+from hyparflow.training.layout import Array, Samples
+
+if TYPE_CHECKING:
+    import keras
+
+#: Targets, predictions and sample weights of one micro-batch, and the order in which it comes.
+_Pending = tuple[tuple[int, int, int], int, Array, Array, Array | None]
+
+
+@dataclass(frozen=True)
+class _OfOutput:
+    """The metrics of one output: those that take no sample weights, and those that do."""
+
+    plain: tuple[Any, ...]
+    weighted: tuple[Any, ...]
+
+    @property
+    def all(self) -> tuple[Any, ...]:
+        return (*self.plain, *self.weighted)
+
+    def update(self, target: Any, prediction: Any, weight: Any) -> None:
+        for metric in self.plain:
+            metric.update_state(target, prediction)
+        for metric in self.weighted:
+            metric.update_state(target, prediction, weight)
+
+    def kept(self, additive: bool) -> _OfOutput:
+        def chosen(metrics: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(each for each in metrics if is_additive(each) == additive)
+
+        return _OfOutput(chosen(self.plain), chosen(self.weighted))
+
+
+class Meter:
+    """What ``fit`` and ``evaluate`` report. All ranks call the same methods in the same order.
+
+    Whenever ``agree`` has returned, the model's own metric objects hold the states over all ranks, on every rank.
+    """
+
+    def __init__(
+        self,
+        model: keras.Model,
+        example: Samples,
+        comm: Any,
+        *,
+        replica: int,
+        counts: bool,
+        rows: int,
+        micro_batches: int,
+    ) -> None:
+        """
+        Args:
+            model: compiled.
+            example: a batch, for the shapes of targets.
+            comm: all ranks of the training.
+            replica: this rank's.
+            counts: whether this rank counts its replica's samples: one of the replica's ranks does.
+            rows: samples of a micro-batch.
+            micro_batches: of a replica's step.
+
+        Raises UnsupportedModel if layers have metrics of their own, which no rank could add up; DataError if an output
+        has a loss and no targets.
+        """
+        from hyparflow.backends.tensorflow.losses import compiled_losses
+
+        self._model, self._comm = model, comm
+        self._replica, self._counts, self._rows, self._micro_batches = replica, counts, rows, micro_batches
+        self._losses = compiled_losses(model)
+        for loss in self._losses:
+            if example.targets[loss.output] is None:
+                raise DataError(f"output {model.output_names[loss.output]!r} has a loss, and the data have no targets")
+        metrics = _built(model, example)
+        self._summed = {output: found for output, each in metrics.items() if (found := each.kept(True)).all}
+        self._gathered = {output: found for output, each in metrics.items() if (found := each.kept(False)).all}
+        self._summed_state = [v for each in self._summed.values() for metric in each.all for v in metric.variables]
+        self._gathered_state = [v for each in self._gathered.values() for metric in each.all for v in metric.variables]
+        self._trackers = [] if model._compile_loss is None else list(model._compile_loss.metrics)
+        self._programs: dict[int, Any] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew: an epoch, an evaluation."""
+        self._model.reset_metrics()
+        self._shows_totals = False
+        self._steps = 0
+        self._pending: list[_Pending] = []
+        # Samples, sum of losses, sum of each output's loss: of this rank since the last agreement; then over all ranks.
+        self._own = np.zeros(2 + len(self._losses))
+        self._sums = np.zeros(len(self._own) + sum(int(np.prod(v.shape)) for v in self._summed_state))
+        self._held = [np.array(each) for each in self._gathered_state]
+
+    @property
+    def totals(self) -> tuple[float, ...]:
+        """The states over all ranks as they were agreed on, for a checkpoint."""
+        return tuple(float(value) for each in (self._sums, *self._held) for value in each.reshape(-1))
+
+    @totals.setter
+    def totals(self, values: Sequence[float]) -> None:
+        self._sums[:] = values[: len(self._sums)]
+        self._held = _unpacked(np.array(values[len(self._sums) :]), self._gathered_state)
+        for variable, value in zip(self._gathered_state, self._held, strict=True):
+            variable.assign(value)
+
+    def observe(self, result: StepResult, batch: Batch, valid: int | None = None) -> None:
+        """Take in what arose on this rank in one step; of the replica's samples the first ``valid`` are real ones."""
+        if self._shows_totals:
+            self._shows_totals = False
+            for variable in self._summed_state:
+                variable.assign(np.zeros(variable.shape))
+        valid = self._rows * self._micro_batches if valid is None else valid
+        self._own[0] += valid if self._counts else 0
+        added = result.loss  # what is left of it when the compiled losses are taken away: regularizers, add_loss
+        for index, loss in enumerate(self._losses):
+            weight = 1.0 if loss.weight is None else float(loss.weight)
+            for micro_batch, value in result.losses.get(loss.output, {}).items():
+                added -= weight * value / self._micro_batches
+                prediction = result.outputs[loss.output][micro_batch]
+                summed = self._sum(loss, value, prediction, batch, (micro_batch, valid))
+                self._own[2 + index] += summed
+                self._own[1] += weight * summed
+        self._own[1] += added * valid
+        for output, micro_batches in result.outputs.items():
+            self._update(output, micro_batches, batch, valid)
+        self._steps += 1
+
+    def agree(self) -> dict[str, Any]:
+        """The results over all ranks and samples so far, equal on all."""
+        states = [np.array(each, dtype=np.float64).reshape(-1) for each in self._summed_state]
+        if self._shows_totals:
+            states = [np.zeros_like(each) for each in states]
+        own = np.concatenate([self._own, *states])
+        self._sums += sum_equal(self._comm, own)
+        self._own[:] = 0.0
+        if self._gathered_state:
+            self._update_gathered()
+        self._show()
+        return {name: _plain(value) for name, value in self._model.get_metrics_result().items()}
+
+    def _sum(self, loss: Any, value: float, prediction: Any, batch: Batch, where: tuple[int, int]) -> float:
+        """The sum over the real samples of a micro-batch, whose mean is ``value`` where all are real.
+
+        ``where``: the micro-batch, and how many of the replica's samples are real.
+        """
+        micro_batch, valid = where
+        begin = micro_batch * self._rows
+        real = min(max(valid - begin, 0), self._rows)
+        if real in (0, self._rows):
+            return value * real
+        target, weight = batch.targets[loss.output], batch.sample_weights[loss.output]
+        assert target is not None
+        rows = slice(begin, begin + real)
+        weight = None if weight is None else weight[rows]
+        return real * float(loss.function(target[rows], prediction[:real], weight))
+
+    def _update(self, output: int, micro_batches: Mapping[int, Any], batch: Batch, valid: int) -> None:
+        """The metrics of an output, with the real samples of the micro-batches of it that this rank has."""
+        if output not in self._summed and output not in self._gathered:
+            return
+        target = batch.targets[output]
+        if target is None:
+            raise DataError(f"output {self._model.output_names[output]!r} has metrics, and the data have no targets")
+        weights = batch.sample_weights[output]
+        parts = []
+        for micro_batch in sorted(micro_batches):
+            rows = slice(micro_batch * self._rows, min((micro_batch + 1) * self._rows, valid))
+            count = rows.stop - rows.start
+            if count > 0:
+                weight = None if weights is None else weights[rows]
+                part = (target[rows], np.asarray(micro_batches[micro_batch])[:count], weight)
+                parts.append(part)
+                if output in self._gathered:
+                    # A copy: the prediction may lie in memory that the next step writes to.
+                    self._pending.append(((self._steps, self._replica, micro_batch), output, *map(_copy, part)))
+        if output in self._summed and parts:
+            self._program(output)(*(_joined(each) for each in zip(*parts, strict=True)))
+
+    def _program(self, output: int) -> Any:
+        if output not in self._programs:
+            import tensorflow as tf
+
+            self._programs[output] = tf.function(self._summed[output].update, reduce_retracing=True)
+        return self._programs[output]
+
+    def _update_gathered(self) -> None:
+        everything = self._comm.gather(self._pending, root=0)
+        self._pending = []
+        if everything is not None:
+            for _, output, *arrays in sorted((each for part in everything for each in part), key=lambda each: each[:2]):
+                self._gathered[output].update(*arrays)
+            self._held = [np.array(each) for each in self._gathered_state]
+        self._held = self._comm.bcast(self._held, root=0)
+
+    def _show(self) -> None:
+        """Give the model's metric objects the states over all ranks."""
+        self._shows_totals = True
+        rows, loss, *of_losses = self._sums[: len(self._own)]
+        for tracker, value in zip((self._model._loss_tracker, *self._trackers), (loss, *of_losses), strict=False):
+            tracker.total.assign(value)
+            tracker.count.assign(rows)
+        states = _unpacked(self._sums[len(self._own) :], self._summed_state)
+        for variable, value in zip(self._summed_state + self._gathered_state, states + self._held, strict=True):
+            variable.assign(value)
+
+
+def is_additive(metric: Any) -> bool:
+    """Whether the states of shares of the samples add up to the state of all: Keras' own ways of updating do."""
+    return all(_defined_by(type(metric), name).startswith("keras.") for name in ("update_state", "reset_state"))
+
+
+def _defined_by(kind: type, name: str) -> str:
+    return next(each.__module__ for each in kind.__mro__ if name in vars(each))
+
+
+def _built(model: Any, example: Samples) -> dict[int, _OfOutput]:
+    """Output -> its metrics, made and built by Keras itself, with targets and predictions of zeros."""
+    import keras
+    from keras import tree
+
+    if own := [metric.name for layer in model._flatten_layers(include_self=False) for metric in layer._metrics]:
+        raise UnsupportedModel(f"metric {own[0]!r} is a layer's own: give metrics to compile() instead")
+    structure = getattr(model, "_functional", model)._outputs_struct
+    if isinstance(structure, list | tuple) and len(structure) == 1:
+        structure = structure[0]
+    if model._compile_loss is not None and not model._compile_loss.built:
+        model._compile_loss.build(structure, structure)
+    if model._compile_metrics is None:
+        return {}
+    predictions = [np.zeros([2, *(size or 1 for size in each.shape[1:])], each.dtype) for each in model.outputs]
+    targets = [
+        prediction if target is None else np.zeros((2, *target.shape[1:]), target.dtype)
+        for target, prediction in zip(example.targets, predictions, strict=True)
+    ]
+    compiled = model._compile_metrics
+    tensors = [keras.ops.convert_to_tensor(each) for each in predictions]
+    compiled.update_state(tree.pack_sequence_as(structure, targets), tree.pack_sequence_as(structure, tensors))
+    compiled.reset_state()
+    order: Sequence[int] = range(len(predictions))
+    if isinstance(structure, Mapping) and compiled._resolved_output_names is not None:
+        order = [sorted(structure).index(name) for name in compiled._resolved_output_names]
+    listed = zip(order, compiled._flat_metrics, compiled._flat_weighted_metrics, strict=True)
+    return {output: _OfOutput(_metrics(plain), _metrics(weighted)) for output, plain, weighted in listed}
+
+
+def _metrics(found: Any) -> tuple[Any, ...]:
+    return () if found is None else tuple(found.metrics)
+
+
+def _unpacked(flat: Array, variables: Sequence[Any]) -> list[Array]:
+    """The values of variables that lie one after the other."""
+    found, at = [], 0
+    for variable in variables:
+        count = int(np.prod(variable.shape))
+        found.append(flat[at : at + count].reshape(variable.shape))
+        at += count
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A float, or an array where a metric has several results (one per class)."""
+    array = np.asarray(value)
+    return array if array.ndim else float(array)
+
+
+def _joined(arrays: Sequence[Any]) -> Any:
+    if arrays[0] is None:
+        return None
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _copy(array: Any) -> Any:
+    return None if array is None else np.array(array)

@@ -1,0 +1,76 @@
+"""What can be wrong with a request, found before any rank begins to train."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hyparflow.checkpoints import directory
+from hyparflow.errors import CheckpointError, DataError, RequestError
+
+if TYPE_CHECKING:
+    import keras
+
+    from hyparflow.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where checkpoints lie, how often one is made (steps; None: at the end of each epoch), how many stay."""
+
+    root: Path
+    every: int | None
+    keep: int | None
+    restart: bool
+
+    def make_ready(self, last: int) -> None:
+        """Make the directory, and room in it for checkpoints after step ``last`` (-1: from the beginning).
+
+        :raises CheckpointError: if a training would begin anew over the checkpoints of another.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        if not self.restart and directory.whole(self.root):
+            raise CheckpointError(
+                f"{self.root} holds checkpoints of a training: go on from them with restart=True, or take another one"
+            )
+        directory.clear(self.root, last)
+
+
+def checkpoints(root: str | Path | None, every: Any, keep: int | None, restart: bool) -> Checkpoints | None:
+    """What ``fit`` was asked to save; None: nothing.
+
+    :raises RequestError: for numbers that make no sense.
+    """
+    if root is None:
+        if restart:
+            raise RequestError("restart=True needs checkpoint=DIRECTORY, where the checkpoints lie")
+        return None
+    if every != "epoch" and not (isinstance(every, int) and every >= 1):
+        raise RequestError(f"checkpoint_every is a number of steps, or 'epoch', not {every!r}")
+    if keep is not None and keep < 1:
+        raise RequestError(f"keep is the number of checkpoints that stay, at least 1, not {keep}")
+    return Checkpoints(Path(root), None if every == "epoch" else every, keep, restart)
+
+
+def check_model(model: keras.Model) -> None:
+    """Raise UnsupportedModel for a model that has no graph, RequestError for one that is not compiled."""
+    from hyparflow.graph.from_keras import graph_of
+
+    graph_of(model)
+    if not model.compiled or model.optimizer is None:
+        raise RequestError(f"model {model.name!r} is not compiled: model.compile(optimizer, loss) first")
+
+
+def check_batch(plan: Plan, batch_size: int) -> None:
+    """Raise DataError where the data's batches are not the plan's."""
+    if plan.batch_size != batch_size:
+        raise DataError(f"the plan is for batches of {plan.batch_size} samples, and the data come in {batch_size}")
+
+
+def validates(epoch: int, frequency: int | Container[int]) -> bool:
+    """Whether an epoch (from 0) ends with a validation: every ``frequency``-th, or those listed, counted from 1."""
+    if isinstance(frequency, int):
+        return (epoch + 1) % frequency == 0
+    return epoch + 1 in frequency

@@ -1,0 +1,344 @@
+"""``hyparflow.Strategy`` and ``hyparflow.fit``: training, evaluation and prediction over MPI in Keras' own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from hyparflow.checkpoints.directory import Checkpoint, Progress
+from hyparflow.checkpoints.restoring import last_whole
+from hyparflow.checkpoints.saving import Saver
+from hyparflow.engine.engine import Options
+from hyparflow.errors import RequestError
+from hyparflow.tracing.recorder import Recorder
+from hyparflow.training import callbacks as own_callbacks
+from hyparflow.training import fit as loops
+from hyparflow.training import requests
+from hyparflow.training.agreement import agreed, check_world, together
+from hyparflow.training.data import Source, is_batched, source, split, unpacked, widened
+from hyparflow.training.feed import Position, TrainingFeed
+from hyparflow.training.guard import guard
+from hyparflow.training.layout import Layout
+from hyparflow.training.session import Session
+from hyparflow.training.sessions import Sessions
+
+if TYPE_CHECKING:
+    import keras
+
+    from hyparflow.planning.plan import Plan
+
+
+class Strategy:
+    """How models are trained: on ``partitions`` x ``replicas`` ranks.
+
+    ::
+
+        strategy = hyparflow.Strategy(partitions=4, replicas=2)
+        with strategy.scope():
+            model = build()
+        model.compile("adam", "mse", metrics=["mae"])
+        history = strategy.fit(model, x, y, batch_size=256, epochs=10, validation_split=0.1)
+        strategy.evaluate(model, x_test, y_test)
+
+    Every rank runs the same program, and calls the same methods with the same data.
+    """
+
+    def __init__(
+        self,
+        partitions: int | None = None,
+        replicas: int = 1,
+        micro_batches: int | Literal["auto"] = "auto",
+        *,
+        schedule: str = "1f1b",
+        chunks: int = 1,
+        recompute: Any = "auto",
+        assignment: Any = "auto",
+        costs: Any = "measured",
+        memory_limit: int | None = None,
+        network: Any = None,
+        plan: Plan | None = None,
+        batch_norm: Literal["replica", "synchronised", "deferred"] = "replica",
+        bucket_bytes: int = Options.bucket_bytes,
+        seed: int = 0,
+        comm: Any = None,
+    ) -> None:
+        """
+        Args:
+            partitions: of the model; None: all ranks, shared by the replicas.
+            replicas: of the model.
+            micro_batches: of a replica's step; "auto": chosen from the cost model.
+            schedule, chunks, recompute, assignment, costs, memory_limit, network: see ``hyparflow.plan``.
+            plan: one that was made before, in place of all these.
+            batch_norm, bucket_bytes: see ``hyparflow.engine``.
+            seed: of the initial weights of models built in ``scope``, and of the order of the data.
+            comm: mpi4py's communicator; all ranks (``MPI.COMM_WORLD``) if None.
+
+        Raises WorldError on all ranks where they are too few or too many.
+        """
+        from mpi4py import MPI
+
+        self.comm = MPI.COMM_WORLD if comm is None else comm
+        self.guard = guard(self.comm)
+        if plan is not None:
+            partitions, replicas = plan.partitions, plan.replicas
+        if partitions is None:
+            partitions = self.comm.size // max(replicas, 1)
+        check_world(self.comm.size, partitions, replicas)
+        self.seed = seed
+        request = {
+            "schedule": schedule, "chunks": chunks, "recompute": recompute, "assignment": assignment, "costs": costs,
+            "memory_limit": memory_limit, "network": network,
+        }  # fmt: skip
+        self._sessions = Sessions(
+            self.comm,
+            partitions=partitions,
+            replicas=replicas,
+            micro_batches=micro_batches,
+            plan=plan,
+            request=request,
+            options=Options(batch_norm=batch_norm, bucket_bytes=bucket_bytes),
+        )
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Build models in here: from the same seed on all ranks, and without memory for other ranks' variables."""
+        import keras
+
+        from hyparflow.graph.initialise import deferred
+
+        keras.utils.set_random_seed(self.seed)
+        with deferred() if self._sessions.partitions > 1 else nullcontext():
+            yield
+
+    def fit(
+        self,
+        model: keras.Model,
+        x: Any = None,
+        y: Any = None,
+        *,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: Any = "auto",
+        callbacks: Sequence[Any] | None = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Mapping[int, float] | None = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: int | Sequence[int] = 1,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int | Literal["epoch"] = "epoch",
+        keep: int | None = 2,
+        restart: bool = False,
+        trace: str | Path | None = None,
+        trace_steps: tuple[int, int] = (1, 20),
+        tensorboard: str | Path | None = None,
+    ) -> keras.callbacks.History:
+        """Train a compiled model; arguments are those of ``keras.Model.fit`` unless they are named here.
+
+        ``batch_size`` counts the samples of one update over all replicas. A last batch that is smaller is left out of
+        training (validation uses every sample).
+
+        Args:
+            checkpoint: a directory of checkpoints; None: none are made.
+            checkpoint_every: steps between two, or "epoch".
+            keep: how many stay; None: all.
+            restart: go on from the last whole checkpoint in the directory, if there is one; its data position, seeds
+                and history are taken over. Without it the directory must hold no checkpoint.
+            trace: a file for the timeline of the steps ``trace_steps`` (first and last, from 1), in Chrome's format.
+            tensorboard: a directory for TensorBoard scalars about the pipeline.
+
+        Returns Keras' History, equal on all ranks. Wrong requests raise the same HyparflowError on all ranks, before
+        any training; see ``hyparflow.training.guard`` for ranks that fail later.
+        """
+        with self.guard.working(self.comm):
+            together(self.comm, lambda: requests.check_model(model))
+            layout = Layout.of(model)
+            saving = together(self.comm, lambda: requests.checkpoints(checkpoint, checkpoint_every, keep, restart))
+
+            def sources() -> tuple[Source, Source | None]:
+                train: Any = (x, y, sample_weight)
+                held_out: Any = None if validation_data is None else unpacked(validation_data)
+                if validation_split and validation_data is None:
+                    train, held_out = split(train, validation_split)
+                training = source(
+                    layout, *train, batch_size=batch_size, shuffle=shuffle, class_weight=class_weight, seed=self.seed
+                )
+                if held_out is None:
+                    return training, None
+                return training, source(
+                    layout, *held_out, batch_size=validation_batch_size or _size(training, held_out)
+                )
+
+            training, validation = together(self.comm, sources)
+            last = self._last(saving)
+            begun = None if last is None else last.progress
+            session = self._sessions.opened(model, training.batch_size, begun)
+            if last is None:
+                session.check_equal()
+            else:
+                together(self.comm, lambda: session.restore(last, training.batch_size, self.seed))
+            recorder = Recorder(session, trace, trace_steps, tensorboard)
+            feed = TrainingFeed(
+                training,
+                session.share,
+                steps_per_epoch,
+                Position() if begun is None else Position(begun.number, begun.batch),
+                self.comm,
+            )
+            meter = self._sessions.meter(session, training)
+            listed = self._callback_list(session, list(callbacks or ()), verbose, epochs=epochs, steps=feed.steps)
+
+            def validate(epoch: int) -> dict[str, Any]:
+                if validation is None or not requests.validates(epoch, validation_freq):
+                    return {}
+                held_out = widened(validation, session.plan.batch_size, validation_steps)
+                logs = loops.evaluate(session, held_out, meter, listed, validation_steps)
+                return {f"val_{name}": value for name, value in logs.items()}
+
+            run = loops.Training(
+                session,
+                feed,
+                meter,
+                listed,
+                seed=self.seed,
+                saver=self._saver(saving, session, begun),
+                every=None if saving is None else saving.every,
+                validate=validate,
+                watch=recorder.step if recorder.wanted else None,
+            )
+            history = run.run(initial_epoch, epochs, begun)
+            recorder.close()
+            return history
+
+    def evaluate(
+        self,
+        model: keras.Model,
+        x: Any = None,
+        y: Any = None,
+        *,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Sequence[Any] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """As ``keras.Model.evaluate``, with the same numbers on all ranks; every sample counts once."""
+        with self.guard.working(self.comm):
+            session, given = self._opened_for(model, (x, y, sample_weight), batch_size, steps)
+            listed = self._callback_list(session, list(callbacks or ()), verbose, steps=steps or given.batches)
+            logs = loops.evaluate(session, given, self._sessions.meter(session, given), listed, steps)
+            return logs if return_dict else model._flatten_metrics_in_order(logs)
+
+    def predict(
+        self,
+        model: keras.Model,
+        x: Any,
+        *,
+        batch_size: int | None = None,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Sequence[Any] | None = None,
+    ) -> Any:
+        """As ``keras.Model.predict``; every rank gets all predictions."""
+        with self.guard.working(self.comm):
+            session, given = self._opened_for(model, (x, None, None), batch_size, steps)
+            listed = self._callback_list(session, list(callbacks or ()), verbose, steps=steps or given.batches)
+            return loops.predict(session, given, listed, steps)
+
+    def save(self, model: keras.Model, path: str | Path, **options: Any) -> None:
+        """Write the whole model with its optimizer as ``.keras``, or its weights as ``.weights.h5``, from rank 0."""
+        with self.guard.working(self.comm):
+            session = self._sessions.current
+            if session is None or session.model is not model:
+                raise agreed(
+                    RequestError("this strategy has not trained or evaluated the model: model.save() has it all")
+                )
+            session.save(path, weights_only=str(path).endswith(".weights.h5"), **options)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that is being used, once a model was trained or evaluated; before, the one that was given."""
+        return self._sessions.plan
+
+    def _opened_for(
+        self, model: keras.Model, data: tuple[Any, Any, Any], batch_size: int | None, steps: int | None
+    ) -> tuple[Session, Source]:
+        """The session and the data of an evaluation or a prediction."""
+        together(self.comm, lambda: requests.check_model(model))
+        given = together(self.comm, lambda: source(Layout.of(model), *data, batch_size=batch_size))
+        session = self._sessions.current
+        if session is None or session.model is not model:
+            session = self._sessions.opened(model, self._sessions.least(given.batch_size), None)
+        return session, widened(given, session.plan.batch_size, steps)
+
+    def _callback_list(self, session: Session, callbacks: list[Any], verbose: Any, **parameters: Any) -> Any:
+        """Keras' container of the callbacks that run on this rank; the progress bar is rank 0's."""
+        from keras.callbacks import CallbackList
+
+        rank = self.comm.rank
+        together(self.comm, lambda: own_callbacks.check(callbacks))
+        return CallbackList(
+            own_callbacks.of_rank(callbacks, rank),
+            add_history=True,
+            add_progbar=rank == 0 and verbose != 0,
+            model=own_callbacks.View(session.model, session.variables, session.save),
+            verbose=verbose if rank == 0 else 0,
+            **{"epochs": 1, **parameters},
+        )
+
+    def _last(self, saving: requests.Checkpoints | None) -> Checkpoint | None:
+        """The checkpoint to go on from; the directory is made ready for new ones."""
+        if saving is None:
+            return None
+        last = last_whole(saving.root, self.comm) if saving.restart else None
+
+        def make_ready() -> None:
+            if self.comm.rank == 0:
+                saving.make_ready(-1 if last is None else last.progress.step)
+
+        together(self.comm, make_ready)
+        return last
+
+    def _saver(self, saving: requests.Checkpoints | None, session: Session, begun: Progress | None) -> Saver | None:
+        if saving is None:
+            return None
+        plan = session.plan
+        about = {"fingerprint": plan.fingerprint, "partitions": plan.partitions, "replicas": plan.replicas}
+        saver = Saver(saving.root, self.comm, session.keys, about, saving.keep)
+        saver.last = None if begun is None else begun.step
+        return saver
+
+
+def fit(
+    model: keras.Model,
+    x: Any = None,
+    y: Any = None,
+    *,
+    partitions: int | None = None,
+    replicas: int = 1,
+    micro_batches: int | Literal["auto"] = "auto",
+    **options: Any,
+) -> keras.callbacks.History:
+    """``Strategy(partitions, replicas, micro_batches, ...).fit(model, x, y, ...)`` in one call.
+
+    The options of ``Strategy`` (schedule, recompute, batch_norm, seed, ...) and of ``Strategy.fit`` (batch_size,
+    epochs, callbacks, checkpoint, ...) may be mixed.
+    """
+    import inspect
+
+    of_strategy = set(inspect.signature(Strategy).parameters) & set(options)
+    how = {name: options.pop(name) for name in of_strategy}
+    return Strategy(partitions, replicas, micro_batches, **how).fit(model, x, y, **options)
+
+
+def _size(training: Source, data: Any) -> int | None:
+    """The batch size of validation data that come as arrays: Keras takes that of training."""
+    return None if is_batched(data[0]) else training.batch_size

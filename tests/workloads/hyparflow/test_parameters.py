@@ -1,0 +1,61 @@
+"""What the training programs take, and how the ranks of a world are laid out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hidl_cli.runs.load import load_workload
+from hidl_cli.runs.parameters import resolve
+from hidl_cli.runs.words import arguments as words_of
+from hidl_workloads import arguments
+from hidl_workloads.hyparflow import amoebanet, resnet, vgg
+from hidl_workloads.hyparflow.parameters import Common
+
+PROGRAMS = {"hyparflow-resnet": resnet, "hyparflow-vgg": vgg, "hyparflow-amoebanet": amoebanet}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_recipes_defaults_are_the_programs_own(name: str) -> None:
+    workload = load_workload(name)
+    words = words_of(workload.program, resolve(workload, []))
+    assert arguments.parse(PROGRAMS[name].Parameters, words) == PROGRAMS[name].Parameters()
+
+
+@pytest.mark.parametrize(
+    ("mode", "ranks", "partitions", "replicas"), [("data", 6, 1, 6), ("model", 6, 6, 1), ("hybrid", 6, 2, 3)]
+)
+def test_the_mode_shares_the_ranks_out(mode: Any, ranks: int, partitions: int, replicas: int) -> None:
+    assert Common(mode=mode).layout(ranks) == (partitions, replicas)
+
+
+def test_replicas_that_do_not_fit_the_ranks_are_refused() -> None:
+    with pytest.raises(ValueError, match="replicas of 4 partitions each do not fit 6 ranks: take a multiple of 4"):
+        Common(mode="hybrid", partitions=4).layout(6)
+
+
+@given(st.sampled_from([1, 2]), st.integers(8, 2000))
+def test_a_resnet_has_6n_or_9n_layers_and_two_more(version: Any, depth: int) -> None:
+    each = {1: 6, 2: 9}[version]
+    try:
+        resnet.Parameters(depth=depth, version=str(version))  # type: ignore[arg-type]
+        taken = True
+    except ValueError:
+        taken = False
+    assert taken == (depth > each and depth % each == 2)
+
+
+@pytest.mark.parametrize(
+    ("program", "word", "says"),
+    [
+        (resnet, "--depth=51", "6n\\+2 layers .* depth 51 is no such number"),
+        (vgg, "--depth=12", "depth must be one of 11, 13, 16, 19"),
+        (amoebanet, "--depth=7", "a multiple of 3, not 7"),
+    ],
+)
+def test_a_depth_that_there_is_not_is_refused(program: Any, word: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        arguments.parse(program.Parameters, [word])
