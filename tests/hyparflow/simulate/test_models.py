@@ -11,7 +11,7 @@ from hyparflow.simulate.models import model
     ("name", "nodes", "parameters"),
     [
         # Nodes and trainable parameters of the Keras models.
-        ("resnet20v1", 71, 272_970 + 0),
+        ("resnet20v1", 71, 273_066),
         ("resnet1001v2", 3339, 30_347_658),
         ("vgg16", 24, 15_245_130),
     ],

@@ -19,11 +19,11 @@ ROW, BAR = 40, 28
 _STYLE = """
 svg { --paper: #ffffff; --ink: #1f2933; --faint: #6b7785; --line: #d9dee4; --idle: #f0f2f5;
       --forward: #4c86c6; --backward: #e0993a; --fused: #8a6bb8; --update: #6aa56e; --label: #ffffff;
-      --label-backward: #1f1300; }
+      --label-backward: #1f1300; --label-other: #1f1300; }
 @media (prefers-color-scheme: dark) {
 svg { --paper: #14181d; --ink: #e6eaef; --faint: #98a3b0; --line: #333b45; --idle: #20262d;
       --forward: #5b97d8; --backward: #d98f2f; --fused: #9d80cc; --update: #63a068; --label: #08131f;
-      --label-backward: #1f1300; } }
+      --label-backward: #1f1300; --label-other: #f2f5f8; } }
 text { font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 13px; fill: var(--ink); }
 .faint { fill: var(--faint); font-size: 12px; } .title { font-size: 15px; font-weight: 600; }
 .paper { fill: var(--paper); } .idle { fill: var(--idle); } .grid { stroke: var(--line); }
@@ -31,6 +31,7 @@ text { font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 13px; fill:
 .update { fill: var(--update); }
 .other { opacity: 0.62; } rect.bar { stroke: var(--paper); stroke-width: 0.8; }
 .number { font-size: 11px; text-anchor: middle; fill: var(--label); } .on-backward { fill: var(--label-backward); }
+.on-other { fill: var(--label-other); }
 """
 
 
@@ -72,7 +73,7 @@ def _bar(plan: Plan, span: Span, y: float, scale: float) -> str:
     kind = action.kind if plan.stages[action.stage].sends else "fused"
     label = ""
     if width >= 7 * len(str(action.micro_batch)) + 3:
-        over = " on-backward" if action.kind == "backward" else ""
+        over = " on-other" if pale else " on-backward" if action.kind == "backward" else ""
         label = f'<text class="number{over}" x="{x + width / 2:.2f}" y="{y + BAR / 2 + 4}">{action.micro_batch}</text>'
     title = f"{action}: {duration(span.begin)} to {duration(span.end)}"
     return (

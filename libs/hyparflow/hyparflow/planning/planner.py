@@ -124,7 +124,8 @@ def refine(
 def _best(graph: Graph, request: Request, costs: Costs, given: tuple[int, ...] | None) -> Plan:
     """The plan with the number of micro-batches whose step is the shortest.
 
-    The numbers are compared over one cut, that of the middle one, and the model is cut once more for the winner.
+    The numbers are compared over one cut, that of the first that fits into the memory, beginning with the middle one;
+    the model is cut once more for the winner.
     """
     counts = counts_of(request)
     if len(counts) == 1:
@@ -132,18 +133,13 @@ def _best(graph: Graph, request: Request, costs: Costs, given: tuple[int, ...] |
     shared = given
     plans: list[Plan] = []
     refused: list[PlanError] = []
-    for count in [counts[len(counts) // 2], *counts]:
+    middle = counts[len(counts) // 2]
+    for count in [middle, *(count for count in counts if count != middle)]:
         try:
             plans.append(_planned(graph, request, count, costs, shared))
             shared = shared or _assignment(plans[-1])
         except PlanError as error:
             refused.append(error)
-    if not plans and given is None:  # the memory may suffice where each number has a cut of its own
-        for count in counts:
-            try:
-                plans.append(_planned(graph, request, count, costs, None))
-            except PlanError as error:
-                refused.append(error)
     if not plans:
         raise refused[-1]
     best = min(plans, key=lambda one: one.prediction.step_seconds)
