@@ -1,8 +1,9 @@
 """Trains small models on 4 ranks under many plans; writes how far each ends from sequential training.
 
 ``equality.py FILE CASES``: CASES is a JSON list of {"name", "model", "partitions", "replicas", "schedule", "chunks",
-"recompute"}; FILE gets case -> {"variables", "loss", "predictions"}: the greatest differences, and under "overflow" what
-two partitions do about gradients that are not finite. Cases that need 2 ranks run on the two halves of the world at once.
+"recompute"}; FILE gets case -> {"variables", "loss", "predictions"}: the greatest differences, and under "overflow"
+what two partitions do about gradients that are not finite. Cases that need 2 ranks run on both halves of the world at
+once.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def difference(
 
 
 def overflow(comm: Any) -> dict[str, Any]:
-    """Mixed precision on two partitions with a loss scale that float16 cannot hold: what each rank does in two steps."""
+    """Two steps of two partitions in mixed precision, the first with a loss scale that float16 cannot hold."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(3)
     keras.config.set_dtype_policy("mixed_float16")
@@ -136,10 +137,11 @@ def overflow(comm: Any) -> dict[str, Any]:
     engine = Engine(model, parallel, comm)
     random = np.random.default_rng(0)
     batch = Batch((random.normal(size=(4, 4)).astype(np.float32),), (np.ones((4, 1), np.float32),))
-    before = [v.numpy() for v in engine.programs[comm.rank].variables.values()]
+    own = engine.programs[comm.rank].variables.values()
+    before = [v.numpy() for v in own]
     updated = engine.train_step(batch).updated
-    same = all(np.array_equal(a, v.numpy()) for a, v in zip(before, engine.programs[comm.rank].variables.values()))
-    scale = float(scaled.dynamic_scale)
+    same = all(np.array_equal(a, v.numpy()) for a, v in zip(before, own, strict=True))
+    scale = float(scaled.dynamic_scale.numpy())
     scaled.dynamic_scale.assign(2.0)
     told = comm.allgather((updated, same, scale, engine.train_step(batch).updated))
     engine.close()
