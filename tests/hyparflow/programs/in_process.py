@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-
 from hyparflow.backends import Outcome, Place, ProgramOptions, StageProgram, Target
 from hyparflow.backends.tensorflow import build
 from hyparflow.graph.types import Graph

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -63,9 +64,12 @@ def resnet20() -> Any:
             if strides == 2:
                 x = layers.Conv2D(filters, 1, strides=2)(x)
             x = layers.ReLU()(layers.Add()([x, y]))
-    model = keras.Model(image, layers.Dense(10, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
+    return keras.Model(image, layers.Dense(10, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
+
+
+def compile_resnet20(model: Any) -> None:
+    """One loss."""
     model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "sparse_categorical_crossentropy")
-    return model
 
 
 def resnet20_data(rows: int) -> tuple[list[Any], list[Any]]:
@@ -78,3 +82,70 @@ def _unit(x: Any, filters: int, strides: int, activate: bool = True) -> Any:
     x = layers.Conv2D(filters, 3, strides=strides, padding="same", kernel_regularizer="l2")(x)
     x = layers.BatchNormalization(momentum=0.9)(x)
     return layers.ReLU()(x) if activate else x
+
+
+def random(plan: Sequence[tuple[str, int, int]]) -> Any:
+    """A graph of vectors of 3: each entry is what is called, and on which of the tensors so far (modulo their number).
+
+    Every tensor that nothing consumes is an output.
+    """
+    shared = layers.Dense(3, kernel_regularizer="l2", name="shared")
+    calls: dict[str, Callable[[Any, Any], Any]] = {
+        "dense": lambda a, _: layers.Dense(3, activation="tanh")(a),
+        "shared": lambda a, _: shared(a),
+        "dropout": lambda a, _: layers.Dropout(0.4)(a),
+        "norm": lambda a, _: layers.BatchNormalization()(a),
+        "half": lambda a, _: 0.5 * a,
+        "add": lambda a, b: layers.Add()([a, b]),
+        "times": lambda a, b: a * b,
+    }
+    tensors = [keras.Input((3,))]
+    leaves: list[int] = []
+    for kind, first, second in plan:
+        one, other = first % len(tensors), second % len(tensors)
+        used = {one, other} if kind in ("add", "times") else {one}
+        leaves = [*(leaf for leaf in leaves if leaf not in used), len(tensors)]
+        tensors.append(calls[kind](tensors[one], tensors[other]))
+    return keras.Model(tensors[0], [tensors[leaf] for leaf in leaves])
+
+
+def nested() -> Any:
+    """A nested model and a Sequential, one called twice, and a mask."""
+    words = keras.Input((5,), dtype="int32", name="words")
+    x = layers.LSTM(3)(layers.Embedding(10, 4, mask_zero=True)(words))
+    inside = keras.Input((3,))
+    encoder = keras.Model(inside, layers.Dense(3, name="inner")(inside), name="encoder")
+    head = keras.Sequential([keras.Input((3,)), layers.Dense(3, name="inner"), layers.ReLU()], name="head")
+    return keras.Model(words, head(encoder(encoder(x))) * 2.0)
+
+
+def nested_data(rows: int) -> tuple[list[Any], list[Any]]:
+    """Words of which some are padding, and vectors."""
+    random = np.random.default_rng(9)
+    return [random.integers(0, 10, size=(rows, 5)).astype("int32")], [random.normal(size=(rows, 3))]
+
+
+def compile_nested(model: Any) -> None:
+    """Plain."""
+    model.compile(keras.optimizers.SGD(0.5), "mse")
+
+
+def subclassed() -> Any:
+    """A model whose graph nobody can see."""
+
+    class Opaque(keras.Model):  # type: ignore[misc]
+        def call(self, x: Any) -> Any:
+            return x
+
+    return Opaque(name="opaque")
+
+
+def unbuilt() -> Any:
+    """A Sequential that does not know its input."""
+    return keras.Sequential([layers.Dense(3)], name="unbuilt")
+
+
+def open_shape() -> Any:
+    """Sequences of any length."""
+    sequence = keras.Input((None, 4), name="sequence")
+    return keras.Model(sequence, layers.Dense(2)(sequence))

@@ -10,6 +10,46 @@ from hyparflow.backends.tensorflow.stage_graph import StageGraph
 
 
 @dataclass(frozen=True)
+class Layout:
+    """What is fed and what comes out, in order, without the graph itself, which may then be forgotten.
+
+    ``targets`` and ``sample_weights``: (output, dtype). ``moves``: BatchNorm adds to moving statistics. Everything else
+    is named as in ``StageGraph``.
+    """
+
+    inputs: tuple[int, ...]
+    targets: tuple[tuple[int, str], ...]
+    sample_weights: tuple[tuple[int, str], ...]
+    seeds: str
+    states: tuple[str, ...]
+    returned: tuple[int, ...]
+    sends: tuple[int, ...]
+    outputs: tuple[int, ...]
+    loss_outputs: tuple[int, ...]
+    new_states: tuple[str, ...]
+    input_gradients: tuple[int, ...]
+    moves: bool
+
+
+def layout_of(graph: StageGraph) -> Layout:
+    """The layout of a graph that is built."""
+    return Layout(
+        tuple(graph.inputs),
+        tuple((output, value.dtype.name) for output, value in graph.targets.items()),
+        tuple((output, value.dtype.name) for output, value in graph.sample_weights.items()),
+        graph.seeds.dtype.name,
+        tuple(graph.states),
+        tuple(graph.returned),
+        tuple(graph.sends),
+        tuple(graph.outputs),
+        tuple(graph.loss_outputs),
+        tuple(graph.new_states),
+        tuple(graph.input_gradients),
+        bool(graph.moving_added),
+    )
+
+
+@dataclass(frozen=True)
 class Programs:
     """``forward``: data -> (made, residuals). ``backward``: (data, residuals, gradients) -> gradients of inputs.
 
