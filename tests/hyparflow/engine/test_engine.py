@@ -75,6 +75,24 @@ def test_the_losses_of_the_ranks_add_up_to_the_loss_of_sequential_training(found
     assert found[name]["loss"] <= 1e-12
 
 
+@_cases(CASES)
+def test_what_is_predicted_then_is_what_the_sequentially_trained_model_predicts(found: Any, name: str) -> None:
+    assert found[name]["predictions"] <= 1e-12
+
+
+def test_no_rank_updates_when_one_partitions_gradients_are_not_finite(found: Any) -> None:
+    assert found["overflow"]["updated"] == [False, False]
+    assert found["overflow"]["unchanged"] == [True, True]
+
+
+def test_every_rank_halves_its_loss_scale_then(found: Any) -> None:
+    assert found["overflow"]["scale"] == [2.0**119, 2.0**119]
+
+
+def test_all_ranks_update_once_the_loss_scale_fits(found: Any) -> None:
+    assert found["overflow"]["updated_then"] == [True, True]
+
+
 @pytest.mark.skipif(ALL not in os.environ, reason=f"takes minutes; set {ALL}=1 to run every schedule on every world")
 @_cases(REST)
 def test_every_other_plan_ends_there_too(found: Any, name: str) -> None:
