@@ -113,7 +113,7 @@ def _plan(options: argparse.Namespace) -> None:
         micro_batches=options.micro_batches,
         schedule=options.schedule,
         chunks=options.chunks,
-        recompute={"auto": "auto", "always": True, "never": False}[options.recompute],
+        recompute="auto" if options.recompute == "auto" else options.recompute == "always",
         assignment=options.begin.split(",") if options.begin else "auto",
         costs=options.costs,
         memory_limit=options.memory_limit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,15 @@ ROW, BAR = 40, 28
 #: Colours are classes, so that the picture follows the reader's light or dark scheme.
 _STYLE = """
 svg { --paper: #ffffff; --ink: #1f2933; --faint: #6b7785; --line: #d9dee4; --idle: #f0f2f5;
-      --forward: #4c86c6; --backward: #e0993a; --update: #6aa56e; --label: #ffffff; --label-backward: #1f1300; }
+      --forward: #4c86c6; --backward: #e0993a; --fused: #8a6bb8; --update: #6aa56e; --label: #ffffff; --label-backward: #1f1300; }
 @media (prefers-color-scheme: dark) {
 svg { --paper: #14181d; --ink: #e6eaef; --faint: #98a3b0; --line: #333b45; --idle: #20262d;
-      --forward: #5b97d8; --backward: #d98f2f; --update: #63a068; --label: #08131f; --label-backward: #1f1300; } }
+      --forward: #5b97d8; --backward: #d98f2f; --fused: #9d80cc; --update: #63a068; --label: #08131f; --label-backward: #1f1300; } }
 text { font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 13px; fill: var(--ink); }
 .faint { fill: var(--faint); font-size: 12px; } .title { font-size: 15px; font-weight: 600; }
 .paper { fill: var(--paper); } .idle { fill: var(--idle); } .grid { stroke: var(--line); }
-.forward { fill: var(--forward); } .backward { fill: var(--backward); } .update { fill: var(--update); }
+.forward { fill: var(--forward); } .backward { fill: var(--backward); } .fused { fill: var(--fused); }
+.update { fill: var(--update); }
 .other { opacity: 0.62; } rect.bar { stroke: var(--paper); stroke-width: 0.8; }
 .number { font-size: 11px; text-anchor: middle; fill: var(--label); } .on-backward { fill: var(--label-backward); }
 """
@@ -51,7 +53,7 @@ def drawing(plan: Plan) -> str:
         y = TOP + ROW * partition
         parts.append(f'<text x="16" y="{y + BAR / 2 + 5}">partition {partition}</text>')
         parts.append(f'<rect class="idle" x="{LEFT}" y="{y}" width="{end * scale:.2f}" height="{BAR}"/>')
-        parts += [_bar(span, y, scale, plan.partitions) for span in spans]
+        parts += [_bar(plan, span, y, scale) for span in spans if span.end > span.begin]
         parts.append(_tail(plan, partition, spans[-1].end, y, scale))
         bubble = plan.prediction.bubble[partition]
         parts.append(
@@ -61,17 +63,18 @@ def drawing(plan: Plan) -> str:
     return "\n".join([*(part for part in parts if part), "</svg>"]) + "\n"
 
 
-def _bar(span: Span, y: float, scale: float, partitions: int) -> str:
+def _bar(plan: Plan, span: Span, y: float, scale: float) -> str:
     action = span.action
     x, width = LEFT + span.begin * scale, (span.end - span.begin) * scale
-    pale = " other" if action.pipeline or (action.stage // partitions) % 2 else ""
+    pale = " other" if action.pipeline or (action.stage // plan.partitions) % 2 else ""
+    kind = action.kind if plan.stages[action.stage].sends else "fused"
     label = ""
     if width >= 7 * len(str(action.micro_batch)) + 3:
         over = " on-backward" if action.kind == "backward" else ""
         label = f'<text class="number{over}" x="{x + width / 2:.2f}" y="{y + BAR / 2 + 4}">{action.micro_batch}</text>'
     title = f"{action}: {duration(span.begin)} to {duration(span.end)}"
     return (
-        f'<g><title>{escape(title)}</title><rect class="bar {action.kind}{pale}" x="{x:.2f}" y="{y}" '
+        f'<g><title>{escape(title)}</title><rect class="bar {kind}{pale}" x="{x:.2f}" y="{y}" '
         f'width="{max(width, 0.3):.2f}" height="{BAR}"/>{label}</g>'
     )
 
@@ -91,6 +94,7 @@ def _legend(plan: Plan) -> list[str]:
     entries = [
         ("forward", "forward"),
         ("backward", "backward"),
+        ("fused", "both in one"),
         ("update", "sum of gradients, update"),
         ("idle", "idle"),
     ]
@@ -100,20 +104,19 @@ def _legend(plan: Plan) -> list[str]:
     for kind, words in entries:
         parts.append(f'<rect class="{kind}" x="{x}" y="62" width="14" height="14" rx="2"/>')
         parts.append(f'<text class="faint" x="{x + 20}" y="74">{words}</text>')
-        x += 44 + 7 * len(words)
+        x += 48 + int(6.2 * len(words))
     return parts
 
 
 def _axis(end: float, scale: float, y: float) -> list[str]:
     """Ticks at round times."""
-    step = 10.0 ** len(str(int(end * 1e6)))  # microseconds, far too large at first
-    while end * 1e6 / step < 5:
-        step /= 2 if str(step)[0] in "24" or str(step)[0] == "1" else 2.5
+    power = 10.0 ** math.floor(math.log10(end / 5))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= end / 10)
     parts = [f'<line class="grid" x1="{LEFT}" x2="{LEFT + end * scale:.2f}" y1="{y}" y2="{y}"/>']
-    for tick in range(int(end * 1e6 / step) + 1):
-        x = LEFT + tick * step / 1e6 * scale
+    for tick in range(int(end / step) + 1):
+        x = LEFT + tick * step * scale
         parts.append(f'<line class="grid" x1="{x:.2f}" x2="{x:.2f}" y1="{y}" y2="{y + 5}"/>')
         parts.append(
-            f'<text class="faint" x="{x:.2f}" y="{y + 20}" text-anchor="middle">{duration(tick * step / 1e6)}</text>'
+            f'<text class="faint" x="{x:.2f}" y="{y + 20}" text-anchor="middle">{duration(tick * step)}</text>'
         )
     return parts

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import sequential
 from hyparflow.engine.engine import Batch, Engine
+from hyparflow.engine.waiting import wait
 from hyparflow.planning.planner import plan
 from mpi4py import MPI
 from small_models import MODELS
@@ -32,6 +33,7 @@ def main(file: Path, cases: list[dict[str, Any]]) -> None:
     world = MPI.COMM_WORLD
     expected = references(world, cases)
     found: dict[str, Any] = {}
+    print(f"rank {world.rank} has references after {time.process_time():.1f} s", flush=True)
     for ranks in (2, 3, 4):
         fitting = [case for case in cases if case["partitions"] * case["replicas"] == ranks]
         groups = world.size // ranks
@@ -44,6 +46,7 @@ def main(file: Path, cases: list[dict[str, Any]]) -> None:
                 found[case["name"]] = difference(comm, case, *expected[key])
                 if comm.rank == 0:
                     print(f"{case['name']}: {found[case['name']]} {time.perf_counter() - begin:.1f} s", flush=True)
+    wait(world.Ibarrier())
     everybody = world.gather(found)
     if everybody is not None:
         file.write_text(json.dumps({name: each for one in everybody for name, each in one.items()}))
@@ -58,6 +61,7 @@ def references(world: Any, cases: list[dict[str, Any]]) -> dict[Any, Any]:
         own[name, replicas] = sequential.train(
             make(), data, steps=STEPS, micro_batches=MICRO_BATCHES, size=SIZE, replicas=replicas
         )
+    wait(world.Ibarrier())  # who has none to compute does not spin meanwhile
     return {key: value for one in world.allgather(own) for key, value in one.items()}
 
 
@@ -85,6 +89,7 @@ def difference(comm: Any, case: dict[str, Any], expected: list[dict[str, np.ndar
         result = engine.train_step(Batch(*own))
         loss = comm.allreduce(result.loss) / case["replicas"]
         worst_loss = max(worst_loss, abs(loss - losses[step]))
+    wait(comm.Ibarrier())
     values = {name: v.numpy() for program in engine.programs.values() for name, v in program.variables.items()}
     assert set(comm.allreduce(list(values))) == set(expected[replica])
     own_worst = max(float(np.max(np.abs(value - expected[replica][name]))) for name, value in values.items())

@@ -1,0 +1,153 @@
+"""What tests ask of hyparflow where TensorFlow is; every function answers with something that JSON knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import hyparflow
+import keras
+import models
+import numpy as np
+import tensorflow as tf
+from hyparflow.backends import Place, ProgramOptions
+from hyparflow.backends.tensorflow import build
+from hyparflow.graph.from_keras import graph_of, variables_of
+from hyparflow.planning.stages import stages_of
+from in_process import InProcess
+from sequential import Sequential
+
+
+def graph(model: str) -> dict[str, Any]:
+    """The graph of a named model."""
+    keras.utils.set_random_seed(1)
+    return asdict(graph_of(getattr(models, model)()))
+
+
+def refused(model: str) -> None:
+    """The graph of a model that has none."""
+    graph_of(getattr(models, model)())
+
+
+def fingerprints(model: str, seeds: Sequence[int]) -> list[str]:
+    """The fingerprints of a model that is made from several seeds."""
+    found = []
+    for seed in seeds:
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(seed)
+        found.append(graph_of(getattr(models, model)()).fingerprint)
+    return found
+
+
+def equality(model: str, stages: int, micro_batches: int, steps: int, **options: Any) -> dict[str, float]:
+    """The largest differences to sequential training after some steps: of variables, and of losses."""
+    replicas = options.get("replicas", 1)
+    data = getattr(models, f"{model}_data")(2 * micro_batches * replicas)
+    whole = _fresh(model)
+    sequential = Sequential(whole, micro_batches * replicas)
+    cut = _fresh(model)
+    nodes = len(graph_of(cut).nodes)
+    assignment = [node * stages // nodes for node in range(nodes)]
+    pipeline = InProcess(cut, graph_of(cut), assignment, micro_batches, **options)
+    for _ in range(steps):
+        sequential.step(*data)
+        pipeline.step(*data)
+    return {
+        "variables": _largest_difference(whole, cut),
+        "losses": float(np.max(np.abs(np.array(sequential.losses) - pipeline.losses))),
+    }
+
+
+def random_graph(layers: Sequence[tuple[str, int, int]], assignment: Sequence[int], recompute: bool) -> float:
+    """The largest difference of a variable after one step of a random graph on stages."""
+    random = np.random.default_rng(7)
+    inputs = [random.normal(size=(4, 3))]
+
+    def make() -> Any:
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(3)
+        model = models.random(layers)
+        model.compile(keras.optimizers.SGD(0.5), ["mse"] * len(model.outputs))
+        return model
+
+    whole, cut = make(), make()
+    targets = [random.normal(size=(4, 3)) for _ in whole.outputs]
+    Sequential(whole, 2).step(inputs, targets)
+    InProcess(cut, graph_of(cut), assignment, 2, recompute=recompute).step(inputs, targets)
+    return _largest_difference(whole, cut)
+
+
+def deferred(model: str, stage: int, stages: int) -> dict[str, Any]:
+    """A model that was built without memory, one stage of which was then built."""
+    eager = _fresh(model)
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    with hyparflow.deferred():
+        lazy = getattr(models, model)()
+    before = sum(variable._value is not None for variable in lazy.variables)
+    known = graph_of(lazy)
+    nodes = len(known.nodes)
+    cut = stages_of(known, [node * stages // nodes for node in range(nodes)])
+    program = build(lazy, known, cut, stage)
+    initialised = {name for name, variable in variables_of(lazy).items() if variable._value is not None}
+    values = variables_of(eager)
+    return {
+        "before": before,
+        "only its own": initialised == set(program.variables) != set(values),
+        "difference": max(_difference(values[name], variable) for name, variable in program.variables.items()),
+    }
+
+
+def moving_statistics(mode: str, micro_batches: int, replicas: int) -> dict[str, Any]:
+    """Moving mean and variance of one BatchNorm after a step on one stage, and the rows that it saw."""
+    keras.utils.set_random_seed(1)
+    rows = np.random.default_rng(8).normal(2.0, 3.0, size=(4 * micro_batches * replicas, 2))
+    image = keras.Input((2,))
+    model = keras.Model(image, keras.layers.BatchNormalization(momentum=0.75)(image))
+    model.compile("sgd", "mse")
+    program = build(model, graph_of(model), stages_of(graph_of(model), [0]), 0, ProgramOptions(batch_norm=mode))
+    pipeline = InProcess(model, graph_of(model), [0], micro_batches, replicas=replicas)
+    pipeline.programs = [program]
+    pipeline.step([rows], [rows])
+    return {
+        "rows": rows.tolist(),
+        "mean": model.layers[1].moving_mean.numpy().tolist(),
+        "variance": model.layers[1].moving_variance.numpy().tolist(),
+    }
+
+
+def evaluated(model: str, stages: int) -> float:
+    """The largest difference of outputs to ``model(x, training=False)``."""
+    cut = _fresh(model)
+    known = graph_of(cut)
+    nodes = len(known.nodes)
+    shares = stages_of(known, [node * stages // nodes for node in range(nodes)])
+    inputs, *_ = getattr(models, f"{model}_data")(3)
+    values = dict(zip(known.inputs, inputs, strict=True))
+    for share in shares:
+        outcome = build(cut, known, shares, share.index).forward(
+            Place(0, 0, 0, 1, 1), {tensor: values[tensor] for tensor in share.receives}, training=False
+        )
+        values.update({tensor: np.array(value) for tensor, value in (*outcome.sends.items(), *outcome.outputs.items())})
+    expected = keras.tree.flatten(cut(keras.tree.pack_sequence_as(cut.input, inputs), training=False))
+    return max(
+        float(np.max(np.abs(values[t] - tf.convert_to_tensor(e)))) for t, e in zip(known.outputs, expected, strict=True)
+    )
+
+
+def _fresh(model: str) -> Any:
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(1)
+    made = getattr(models, model)()
+    getattr(models, f"compile_{model}")(made)
+    return made
+
+
+def _difference(one: Any, other: Any) -> float:
+    return float(np.max(np.abs(one.numpy().astype("float64") - other.numpy().astype("float64")), initial=0.0))
+
+
+def _largest_difference(one: Any, other: Any) -> float:
+    theirs = variables_of(other)
+    return max(_difference(variable, theirs[name]) for name, variable in variables_of(one).items())
