@@ -21,7 +21,7 @@ def graph(
         for index in range(count + 1)
     )
     nodes = tuple(
-        Node(index, f"n{index}", kind, f"n{index}", tuple(taken), (index + 1,), (), parameters, kind)
+        Node(index, f"n{index}", kind, f"n{index}", tuple(taken), (index + 1,), (), parameters, f"{kind} of {len(taken)}")
         for index, taken in enumerate(inputs)
     )
     outputs = tuple(index for index in range(1, count + 1) if not consumers[index])

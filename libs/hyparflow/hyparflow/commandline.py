@@ -63,6 +63,7 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
         "--begin", metavar="LAYER,...", help="the layers at which a stage begins, instead of the best cut"
     )
     parser.add_argument("--costs", choices=("measured", "estimated"), default="measured", help="(measured)")
+    parser.add_argument("--refine", type=int, default=0, metavar="N", help="time the stages and cut again, N times (0)")
     parser.add_argument("--memory-limit", type=_bytes, metavar="SIZE", help="of a rank: 900M, 2G")
     parser.add_argument("--draw", metavar="FILE", help="write the timeline as an SVG picture")
     parser.add_argument("--save", metavar="FILE", help="write the plan, as JSON")
@@ -88,7 +89,7 @@ def _costs_options(parser: argparse.ArgumentParser) -> None:
 
 def _simulate_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(function=_simulate)
-    parser.add_argument("model", metavar="MODEL", help="one that ships (resnet1001v2), or a file of `hyparflow costs`")
+    parser.add_argument("model", metavar="MODEL", help="resnet<depth>v1 or v2, vgg<depth>, or a file of costs")
     _pipeline_options(parser)
     parser.add_argument("--nodes", type=_counts, required=True, metavar="N,...", help="nodes of the cluster")
     parser.add_argument("--ranks-per-node", type=int, metavar="K", help="(as many as partitions)")
@@ -117,6 +118,7 @@ def _plan(options: argparse.Namespace) -> None:
         assignment=options.begin.split(",") if options.begin else "auto",
         costs=options.costs,
         memory_limit=options.memory_limit,
+        refinements=options.refine,
     )
     if options.save:
         planned.save(options.save)

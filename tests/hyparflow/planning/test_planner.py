@@ -32,7 +32,7 @@ def planned(model: Any = None, **changes: Any) -> Any:
         ({"schedule": "gems", "micro_batches": 1}, "1 is odd"),
         (
             {"schedule": "gems", "micro_batches": "auto", "batch_size": 9},
-            "no number of micro-batches that gems can take",
+            "no number of micro-batches that gems",
         ),
         ({"schedule": "interleaved", "chunks": 2, "micro_batches": 2}, "2 is not one of 4"),
         ({"recompute": [True]}, "recompute names 1 stages; there are 4"),
@@ -115,7 +115,7 @@ def test_gems_holds_the_activations_of_one_micro_batch_and_two_copies_of_the_wei
 
 def test_stages_recompute_where_memory_asks_for_it() -> None:
     free = planned(schedule="gpipe")
-    limit = int(max(free.prediction.peak_bytes) * 0.6)
+    limit = int(max(free.prediction.peak_bytes) * 0.75)
     tight = planned(schedule="gpipe", memory_limit=limit)
     assert any(stage.recompute for stage in tight.stages)
     assert max(tight.prediction.peak_bytes) <= limit
@@ -143,6 +143,5 @@ def test_what_was_measured_is_predicted_where_the_stages_stay() -> None:
     first = planned()
     measured = [(2 * stage.forward_seconds, 2 * stage.backward_seconds) for stage in first.stages]
     second = refine(first, chain(12), measured, costs=EVEN, keep=True)
-    assert second.prediction.busy_seconds == pytest.approx(
-        [2 * busy for busy in first.prediction.busy_seconds], rel=0.01
-    )
+    twice = [2 * busy for busy in first.prediction.busy_seconds]
+    assert second.prediction.busy_seconds == pytest.approx(twice, rel=0.01)

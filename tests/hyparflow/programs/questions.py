@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -28,6 +29,12 @@ def graph(model: str) -> dict[str, Any]:
 def refused(model: str) -> None:
     """The graph of a model that has none."""
     graph_of(getattr(models, model)())
+
+
+def planned(model: str, **request: Any) -> dict[str, Any]:
+    """The plan of a named model, from costs measured here."""
+    made = _fresh(model)
+    return json.loads(hyparflow.plan(made, costs="measured", **request).to_json())
 
 
 def fingerprints(model: str, seeds: Sequence[int]) -> list[str]:

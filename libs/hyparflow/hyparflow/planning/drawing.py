@@ -18,10 +18,12 @@ ROW, BAR = 40, 28
 #: Colours are classes, so that the picture follows the reader's light or dark scheme.
 _STYLE = """
 svg { --paper: #ffffff; --ink: #1f2933; --faint: #6b7785; --line: #d9dee4; --idle: #f0f2f5;
-      --forward: #4c86c6; --backward: #e0993a; --fused: #8a6bb8; --update: #6aa56e; --label: #ffffff; --label-backward: #1f1300; }
+      --forward: #4c86c6; --backward: #e0993a; --fused: #8a6bb8; --update: #6aa56e; --label: #ffffff;
+      --label-backward: #1f1300; }
 @media (prefers-color-scheme: dark) {
 svg { --paper: #14181d; --ink: #e6eaef; --faint: #98a3b0; --line: #333b45; --idle: #20262d;
-      --forward: #5b97d8; --backward: #d98f2f; --fused: #9d80cc; --update: #63a068; --label: #08131f; --label-backward: #1f1300; } }
+      --forward: #5b97d8; --backward: #d98f2f; --fused: #9d80cc; --update: #63a068; --label: #08131f;
+      --label-backward: #1f1300; } }
 text { font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 13px; fill: var(--ink); }
 .faint { fill: var(--faint); font-size: 12px; } .title { font-size: 15px; font-weight: 600; }
 .paper { fill: var(--paper); } .idle { fill: var(--idle); } .grid { stroke: var(--line); }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,38 +15,14 @@ from hyparflow.planning.memory import Memory
 from hyparflow.planning.partition import Bounds, cut
 from hyparflow.planning.plan import Plan
 from hyparflow.planning.prediction import predict, with_costs
+from hyparflow.planning.request import Assignment, Recompute, Request, counts_of, wrong_for, wrong_numbers
 from hyparflow.planning.stages import Stage, crossings, stages_of
 from hyparflow.schedules import check
-from hyparflow.schedules.actions import Schedule, in_flight, pipelines, problems, schedule
+from hyparflow.schedules.actions import Schedule, in_flight, pipelines, schedule
 from hyparflow.simulate.network import Network
 
 if TYPE_CHECKING:
     from hyparflow.graph.types import Graph
-
-Assignment = Literal["auto"] | Sequence[str] | Mapping[str | int, int]
-Recompute = Literal["auto"] | bool | Sequence[bool]
-CANDIDATES = 12  # numbers of micro-batches that "auto" tries
-
-
-@dataclass(frozen=True)
-class Request:
-    """What was asked of `plan`, apart from the model and its costs."""
-
-    partitions: int
-    replicas: int
-    batch_size: int
-    micro_batches: int | Literal["auto"]
-    schedule: str
-    chunks: int
-    recompute: Recompute
-    assignment: Assignment
-    memory: Memory
-    network: Network
-
-    @property
-    def stages(self) -> int:
-        """Stages of the model."""
-        return self.partitions * self.chunks
 
 
 def plan(
@@ -63,6 +39,7 @@ def plan(
     costs: Literal["measured", "estimated"] | Costs = "measured",
     memory_limit: int | None = None,
     network: Network | None = None,
+    refinements: int = 0,
 ) -> Plan:
     """The plan of a training: who computes what, when, and what that is expected to take.
 
@@ -75,6 +52,9 @@ def plan(
         or index) or layer -> stage.
     :param costs: ``measured`` runs each different node once through TensorFlow; ``estimated`` counts their work.
     :param memory_limit: bytes of a rank, for weights, gradients, optimizer and activations.
+    :param refinements: so many times the plan's stages are compiled and timed in this process and the model is cut
+        again (`refine`); the prediction then rests on the times of the last stages. It takes as long as compiling the
+        model does.
     :raises PlanError: with everything that is wrong with the request.
     :raises UnsupportedModel: if the model cannot be cut.
     """
@@ -83,15 +63,24 @@ def plan(
         partitions, replicas, batch_size, micro_batches, schedule, chunks, recompute, assignment, memory,
         network or Network(),
     )  # fmt: skip
-    if found := _wrong_numbers(request):
+    found = wrong_numbers(request)
+    if refinements and hasattr(model_or_graph, "fingerprint"):
+        found.append("stages can be timed with a model only, not with its graph: leave refinements out")
+    if found:
         raise PlanError(*found)
     graph = _graph(model_or_graph)
-    if found := _wrong_for(graph, request):
+    if found := wrong_for(graph, request):
         raise PlanError(*found)
     given = _given(graph, request)
     if isinstance(costs, str):
         costs = _costs(costs, model_or_graph, graph, request)
-    return _best(graph, request, costs, given)
+    planned = _best(graph, request, costs, given)
+    for remaining in range(refinements, -1, -1) if refinements else ():
+        from hyparflow.planning.measuring import measured_stages
+
+        stages = measured_stages(model_or_graph, graph, planned)
+        planned = refine(planned, graph, stages, costs=costs, keep=given is not None or remaining == 0)
+    return planned
 
 
 def refine(
@@ -132,70 +121,12 @@ def refine(
     return _planned(graph, request, planned.micro_batches, scaled, _assignment(planned) if keep else None)
 
 
-def _wrong_numbers(request: Request) -> list[str]:
-    """What is wrong with a request whatever the model."""
-    count = request.micro_batches
-    wanted = 1 if count == "auto" else count
-    found = [
-        f"{what} must be at least 1, not {value}"
-        for what, value in (("replicas", request.replicas), ("the batch size", request.batch_size))
-        if value < 1
-    ]
-    numbers = problems(request.schedule, request.partitions, wanted, request.chunks)
-    if count == "auto":  # whichever number is taken in the end will fit
-        numbers = [problem for problem in numbers if "micro-batches" not in problem]
-    found += numbers
-    if found:
-        return found
-    if request.batch_size % request.replicas:
-        found.append(f"a batch of {request.batch_size} samples does not divide by {request.replicas} replicas")
-    elif count != "auto" and request.batch_size // request.replicas % count:
-        share = request.batch_size // request.replicas
-        found.append(f"a replica's {share} samples do not divide by {count} micro-batches")
-    elif not _counts(request):
-        share = request.batch_size // request.replicas
-        found.append(f"no number of micro-batches that {request.schedule} can take divides a replica's {share} samples")
-    if isinstance(request.recompute, Sequence) and request.recompute != "auto":
-        if len(request.recompute) != request.stages:
-            found.append(f"recompute names {len(request.recompute)} stages; there are {request.stages}")
-    elif request.recompute not in ("auto", True, False):
-        found.append(f"recompute is auto, True, False or one of these per stage, not {request.recompute!r}")
-    return found
-
-
-def _wrong_for(graph: Graph, request: Request) -> list[str]:
-    """What is wrong with a request for this model."""
-    if request.stages <= len(graph.nodes):
-        return []
-    shares = f" of {request.chunks} chunks" if request.chunks > 1 else ""
-    return [
-        f"{graph.name} has {len(graph.nodes)} nodes: too few for {request.partitions} partitions{shares}; "
-        f"take at most {len(graph.nodes) // request.chunks}"
-    ]
-
-
-def _counts(request: Request) -> list[int]:
-    """The numbers of micro-batches to try: what was asked for, or those that divide the batch and suit the schedule."""
-    if request.micro_batches != "auto":
-        return [request.micro_batches]
-    share = request.batch_size // request.replicas
-    fit = [
-        count
-        for count in range(1, share + 1)
-        if share % count == 0 and not problems(request.schedule, request.partitions, count, request.chunks)
-    ]
-    if request.partitions == 1:
-        return fit[:CANDIDATES]
-    # More than 8 per partition shortens the bubble by nothing any more, unless the memory asks for small ones.
-    return [count for count in fit if count <= 8 * request.partitions][-CANDIDATES:] or fit[:1]
-
-
 def _best(graph: Graph, request: Request, costs: Costs, given: tuple[int, ...] | None) -> Plan:
     """The plan with the number of micro-batches whose step is the shortest.
 
     The numbers are compared over one cut, that of the middle one, and the model is cut once more for the winner.
     """
-    counts = _counts(request)
+    counts = counts_of(request)
     if len(counts) == 1:
         return _planned(graph, request, counts[0], costs, given)
     shared = given
@@ -349,5 +280,5 @@ def _costs(name: str, model_or_graph: Any, graph: Graph, request: Request) -> Co
     from hyparflow.planning.measuring import measured
 
     share = request.batch_size // request.replicas
-    counts = _counts(request)
+    counts = counts_of(request)
     return measured(model_or_graph, graph, (share // counts[-1], share // counts[0]))

@@ -1,0 +1,97 @@
+"""What is asked of a plan, and everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from hyparflow.planning.memory import Memory
+from hyparflow.schedules.actions import problems
+from hyparflow.simulate.network import Network
+
+if TYPE_CHECKING:
+    from hyparflow.graph.types import Graph
+
+Assignment = Literal["auto"] | Sequence[str] | Mapping[str | int, int]
+Recompute = Literal["auto"] | bool | Sequence[bool]
+CANDIDATES = 12  # numbers of micro-batches that "auto" tries
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked of `plan`, apart from the model and its costs."""
+
+    partitions: int
+    replicas: int
+    batch_size: int
+    micro_batches: int | Literal["auto"]
+    schedule: str
+    chunks: int
+    recompute: Recompute
+    assignment: Assignment
+    memory: Memory
+    network: Network
+
+    @property
+    def stages(self) -> int:
+        """Stages of the model."""
+        return self.partitions * self.chunks
+
+
+def wrong_numbers(request: Request) -> list[str]:
+    """What is wrong with a request whatever the model."""
+    count = request.micro_batches
+    wanted = 1 if count == "auto" else count
+    found = [
+        f"{what} must be at least 1, not {value}"
+        for what, value in (("replicas", request.replicas), ("the batch size", request.batch_size))
+        if value < 1
+    ]
+    numbers = problems(request.schedule, request.partitions, wanted, request.chunks)
+    if count == "auto":  # whichever number is taken in the end will fit
+        numbers = [problem for problem in numbers if "micro-batches" not in problem]
+    found += numbers
+    if found:
+        return found
+    if request.batch_size % request.replicas:
+        found.append(f"a batch of {request.batch_size} samples does not divide by {request.replicas} replicas")
+    elif count != "auto" and request.batch_size // request.replicas % count:
+        share = request.batch_size // request.replicas
+        found.append(f"a replica's {share} samples do not divide by {count} micro-batches")
+    elif not counts_of(request):
+        share = request.batch_size // request.replicas
+        found.append(f"no number of micro-batches that {request.schedule} can take divides a replica's {share} samples")
+    if isinstance(request.recompute, Sequence) and not isinstance(request.recompute, str):
+        if len(request.recompute) != request.stages:
+            found.append(f"recompute names {len(request.recompute)} stages; there are {request.stages}")
+    elif request.recompute not in ("auto", True, False):
+        found.append(f"recompute is auto, True, False or one of these per stage, not {request.recompute!r}")
+    return found
+
+
+def wrong_for(graph: Graph, request: Request) -> list[str]:
+    """What is wrong with a request for this model."""
+    if request.stages <= len(graph.nodes):
+        return []
+    shares = f" of {request.chunks} chunks" if request.chunks > 1 else ""
+    return [
+        f"{graph.name} has {len(graph.nodes)} nodes: too few for {request.partitions} partitions{shares}; "
+        f"take at most {len(graph.nodes) // request.chunks}"
+    ]
+
+
+def counts_of(request: Request) -> list[int]:
+    """The numbers of micro-batches to try: what was asked for, or those that divide the batch and suit the schedule."""
+    if request.micro_batches != "auto":
+        return [request.micro_batches]
+    share = request.batch_size // request.replicas
+    fit = [
+        count
+        for count in range(1, share + 1)
+        if share % count == 0 and not problems(request.schedule, request.partitions, count, request.chunks)
+    ]
+    if request.partitions == 1:
+        return fit[:CANDIDATES]
+    # More than 8 per partition shortens the bubble by nothing any more, unless the memory asks for small ones.
+    return [count for count in fit if count <= 8 * request.partitions][-CANDIDATES:] or fit[:1]
