@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
-from hyparflow.training.data import Arrays
+from hyparflow.training.data import Arrays, Batched
 from hyparflow.training.layout import Samples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,3 +41,36 @@ def test_passes_and_seeds_have_orders_of_their_own() -> None:
 
 def test_without_shuffling_the_order_is_that_of_the_arrays() -> None:
     assert _batches(_arrays(5, 2, shuffle=False), 3) == [[0, 1], [2, 3], [4]]
+
+
+class Shuffling:
+    """Batches that begin elsewhere in each pass, as a reshuffling dataset does."""
+
+    def __init__(self) -> None:
+        self.passes = 0
+
+    def __call__(self) -> Iterator[np.ndarray]:
+        self.passes += 1
+        return iter(np.arange(12).reshape(6, 2) + 100 * self.passes)
+
+
+def _batched() -> Batched:
+    return Batched(Shuffling(), lambda element: Samples((element,), (None,), (None,)), None)
+
+
+def _first(batched: Batched, number: int, first: int = 0) -> int:
+    return int(next(batched.begin(number, first)).samples.inputs[0][0])
+
+
+def test_looking_at_the_size_of_a_batch_takes_nothing_from_the_first_pass() -> None:
+    assert _first(_batched(), 0) == 100
+
+
+def test_going_on_in_a_later_pass_begins_those_before_it() -> None:
+    assert _first(_batched(), 2, first=4) == 308
+
+
+def test_a_pass_that_is_asked_for_again_is_a_new_one() -> None:
+    batched = _batched()
+
+    assert [_first(batched, 0), _first(batched, 0)] == [100, 200]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,17 +46,23 @@ def graph_of(model: Any) -> Graph:
     return calls_of(model).graph
 
 
+#: The beginning of the path of a seed generator's state.
+_SEED_GENERATOR = re.compile(r"^seed_generator_\d+/")
+
+
 def variables_of(model: Any) -> dict[str, Any]:
     """Name -> Keras variable, for all variables of a model, seed states included, in Keras' order.
 
     The name is the variable's path; where nested models have variables of equal paths, the second gets ":1", and so on.
+    Seed generators, which Keras numbers over the whole process, count anew in each model in the same way.
     """
     names: dict[str, Any] = {}
     seen: dict[str, int] = {}
     for variable in model.variables:
-        count = seen.get(variable.path, 0)
-        seen[variable.path] = count + 1
-        names[f"{variable.path}:{count}" if count else variable.path] = variable
+        path = _SEED_GENERATOR.sub("seed_generator/", variable.path)
+        count = seen.get(path, 0)
+        seen[path] = count + 1
+        names[f"{path}:{count}" if count else path] = variable
     return names
 
 

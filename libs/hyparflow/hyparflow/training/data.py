@@ -106,8 +106,11 @@ class Batched:
         self.batch_size = len(self.example)
 
     def begin(self, number: int, first: int) -> Iterator[GlobalBatch]:
-        """Earlier batches are read and passed over; earlier passes are begun, which is what moves their seeds on."""
-        passed: Iterator[Any] = iter(())
+        """Earlier batches are read and passed over; earlier passes are begun, which is what moves their seeds on.
+
+        A pass that was given already cannot come again: the next one is given in its place.
+        """
+        passed = self._next_pass()
         while self._begun <= number:
             passed = self._next_pass()
         for samples in itertools.islice(passed, first, None):

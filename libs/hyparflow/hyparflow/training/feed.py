@@ -163,6 +163,8 @@ def evaluation(source: Source, share: Share, size: int, steps: int | None, comm:
             yield number, Part(share.of(batch, rows, size), valid, count)
         if steps is not None and number + 1 == steps:
             return
+    if number < 0:
+        raise agreed(DataError("the data ran out: there is no batch left to evaluate or predict"))
     if steps is not None:
         raise agreed(DataError(f"the data ran out after {number + 1} batches, and {steps} were asked for"))
 

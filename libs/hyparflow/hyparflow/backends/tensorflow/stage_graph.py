@@ -22,8 +22,8 @@ from hyparflow.graph.from_keras import Calls
 class StageParts:
     """What a stage's graph is made of.
 
-    ``weights``: frozen ones, which nothing assigns. ``states``: other variables that do not train, which nodes may
-    assign. ``regularized``: those of the trainable ones whose regularizer counts here.
+    ``weights``: variables that the nodes read and only the optimizer changes. ``states``: other variables that do not
+    train, which nodes may assign. ``regularized``: those of the trainable ones whose regularizer counts here.
     """
 
     calls: Calls
@@ -197,7 +197,7 @@ def _losses(
             predicted = values[parts.calls.graph.outputs[loss.output]]
             value = loss.function(graph.targets[loss.output], predicted, graph.sample_weights.get(loss.output))
             compiled.setdefault(loss.output, []).append(value)
-            weighted.append(value if loss.weight is None else value * loss.weight)
+            weighted.append(value if loss.weight is None else value * tf.convert_to_tensor(loss.weight, value.dtype))
     weighted += [tf.reduce_sum(value) for value in added]
     weighted += [tf.reduce_sum(parts.trainable[name].regularizer(trainable[name])) for name in parts.regularized]
     total = tf.add_n([tf.cast(value, weighted[0].dtype) for value in weighted]) if weighted else None
