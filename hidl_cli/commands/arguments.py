@@ -74,7 +74,8 @@ ProviderOption = Annotated[
     str | None, typer.Option("--provider", metavar="wheels|spack|rpm", help="Who installs (default: the site's).")
 ]
 SpackOption = Annotated[
-    str | None, typer.Option("--spack", metavar="ROOT", help="Spack's directory (default: $HIDL_SPACK, the site's, PATH).")
+    str | None,
+    typer.Option("--spack", metavar="ROOT", help="Spack's directory (default: $HIDL_SPACK, the site's, PATH)."),
 ]
 MirrorOption = Annotated[
     str | None, typer.Option("--mirror", metavar="DIR", help="What `hidl stack fetch` brought to this machine.")

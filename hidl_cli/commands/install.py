@@ -137,7 +137,9 @@ def _dry_run(orders: list[Order], *, json: bool) -> None:
             lines += [f"  python  {plan['interpreter']} ({plan['python']}, {plan['platform']}, {plan['accelerator']})"]
             hashes, externals = plan.get("spack", {}).get("hashes", {}), plan.get("spack", {}).get("externals", {})
             for name, version in plan["packages"].items():
-                whence = f" in {externals[name]}" if name in externals else f" /{hashes[name]}" if name in hashes else ""
+                whence = (
+                    f" in {externals[name]}" if name in externals else f" /{hashes[name]}" if name in hashes else ""
+                )
                 lines.append(f"  package {name} {version}{whence}")
             lines += [f"  package {name} {own['version']} (hidl's own)" for name, own in plan["own"].items()]
             lines += [f"  note    {advisory['id']}: {advisory['text']}" for advisory in plan["advisories"]]

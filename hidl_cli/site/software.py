@@ -18,14 +18,18 @@ _URL = r"^([a-z][a-z0-9+.-]*:/|/|~|\$)[^\x00-\x20]*$"
 
 Version = Annotated[str, Field(pattern=_VERSION, max_length=64, description="a version: letters, digits and . _ -")]
 Spec = Annotated[str, Field(pattern=_SPEC, max_length=300, description="a spec of Spack's, on one line")]
-Place = Annotated[str, Field(pattern=_PATH, max_length=1000, description="an absolute path; ~ and $VARIABLES are known")]
+Place = Annotated[
+    str, Field(pattern=_PATH, max_length=1000, description="an absolute path; ~ and $VARIABLES are known")
+]
 Url = Annotated[str, Field(pattern=_URL, max_length=1000, description="a URL or an absolute path")]
 
 
 class Compiler(Strict):
     """A compiler that is there already, as Spack calls it."""
 
-    package: Name = Field("gcc", description="Spack's package of it: gcc, llvm, nvhpc, intel-oneapi-compilers, cce, ...")
+    package: Name = Field(
+        "gcc", description="Spack's package of it: gcc, llvm, nvhpc, intel-oneapi-compilers, cce, ..."
+    )
     version: Version | None = Field(None, description="its version, as it tells it itself; null: unknown")
     prefix: Place | None = Field(None, description="where it is installed; null: its modules put it on PATH")
     modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
@@ -40,13 +44,17 @@ class External(Strict):
     version: Version | None = Field(None, description="its version, as it tells it itself; null: unknown")
     prefix: Place | None = Field(None, description="where it is installed; null: its modules say where")
     modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
-    variants: str = Field("", pattern=r"^[^\x00-\x1f]*$", description="how it was built, as Spack says it: +pic ~shared")
+    variants: str = Field(
+        "", pattern=r"^[^\x00-\x1f]*$", description="how it was built, as Spack says it: +pic ~shared"
+    )
 
 
 class Spack(Strict):
     """How Spack is used on a site."""
 
-    root: Place | None = Field(None, description="where Spack is; null: --spack, $HIDL_SPACK, $SPACK_ROOT or PATH tells")
+    root: Place | None = Field(
+        None, description="where Spack is; null: --spack, $HIDL_SPACK, $SPACK_ROOT or PATH tells"
+    )
     packages: Place | None = Field(
         None, description="a local clone of spack-packages; null: Spack clones the release that hidl was made for"
     )

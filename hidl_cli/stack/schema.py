@@ -91,7 +91,8 @@ class SpackSpecs(Strict):
         "they depend on: the versions are those of the stack's lock",
     )
     deprecated: str | None = Field(
-        None, description="why versions that Spack calls deprecated are admitted; shown as a warning. null: they are not"
+        None,
+        description="why versions that Spack calls deprecated are admitted; shown as a warning. null: they are not",
     )
 
 

@@ -108,9 +108,7 @@ def environment(
     if mirrors:
         spack["mirrors"] = mirrors
     spack["modules"] = _modules(site, where)
-    return Environment(
-        {"spack": spack}, chosen.mpi, chosen.version, chosen.external_mpi, tuple(warnings), chosen.gaps
-    )
+    return Environment({"spack": spack}, chosen.mpi, chosen.version, chosen.external_mpi, tuple(warnings), chosen.gaps)
 
 
 def roots(site: Site, stack: Stack) -> list[str]:

@@ -47,9 +47,7 @@ def _gcc(host: Host) -> Compiler | None:
         return None
     prefix = Path(host.which("gcc") or "/usr/bin/gcc").parent.parent
     fortran = "gfortran" if versions["gfortran"] == versions["gcc"] else None
-    return Compiler(
-        package="gcc", version=versions["gcc"], prefix=str(prefix), c="gcc", cxx="g++", fortran=fortran
-    )
+    return Compiler(package="gcc", version=versions["gcc"], prefix=str(prefix), c="gcc", cxx="g++", fortran=fortran)
 
 
 def _python(host: Host, target: Target) -> External | None:

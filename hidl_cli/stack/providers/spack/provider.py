@@ -216,9 +216,7 @@ class FromSpack:
         )
 
     def _python(self, order: Order, target: Target, log: Path, progress: Progress) -> Path:
-        return python.python(
-            target, self.uv, log, progress, offline=order.offline, wheels=_wheels_of(order.mirror)
-        )
+        return python.python(target, self.uv, log, progress, offline=order.offline, wheels=_wheels_of(order.mirror))
 
     def _wheels(self, order: Order, target: Target, progress: Progress) -> Lock:
         """What comes as wheels: nothing, or the stack's lock without what Spack builds."""

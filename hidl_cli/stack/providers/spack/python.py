@@ -36,7 +36,10 @@ def python(target: Target, uv: Wheels, log: Path, progress: Progress, *, offline
     if (made / "bin" / "python").exists():
         return made / "bin" / "python"
     made.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=made.parent) as directory, progress.step("give Spack a Python with clingo", log):
+    with (
+        tempfile.TemporaryDirectory(dir=made.parent) as directory,
+        progress.step("give Spack a Python with clingo", log),
+    ):
         beside = Path(directory, "python")
         # Its scripts would name the place that it is made in; Spack uses the interpreter alone.
         options = ("--no-project", "--relocatable", "--python", str(target.interpreter))
