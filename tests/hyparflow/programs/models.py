@@ -64,9 +64,12 @@ def resnet20() -> Any:
             if strides == 2:
                 x = layers.Conv2D(filters, 1, strides=2)(x)
             x = layers.ReLU()(layers.Add()([x, y]))
-    model = keras.Model(image, layers.Dense(10, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
+    return keras.Model(image, layers.Dense(10, activation="softmax")(layers.GlobalAveragePooling2D()(x)))
+
+
+def compile_resnet20(model: Any) -> None:
+    """One loss."""
     model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "sparse_categorical_crossentropy")
-    return model
 
 
 def resnet20_data(rows: int) -> tuple[list[Any], list[Any]]:

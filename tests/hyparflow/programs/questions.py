@@ -80,7 +80,7 @@ def random_graph(layers: Sequence[tuple[str, int, int]], assignment: Sequence[in
 
 def deferred(model: str, stage: int, stages: int) -> dict[str, Any]:
     """A model that was built without memory, one stage of which was then built."""
-    eager = _fresh(model, compiled=False)
+    eager = _fresh(model)
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
     with hyparflow.deferred():
@@ -136,12 +136,11 @@ def evaluated(model: str, stages: int) -> float:
     )
 
 
-def _fresh(model: str, compiled: bool = True) -> Any:
+def _fresh(model: str) -> Any:
     keras.backend.clear_session()
     keras.utils.set_random_seed(1)
     made = getattr(models, model)()
-    if compiled and made.optimizer is None:
-        getattr(models, f"compile_{model}")(made)
+    getattr(models, f"compile_{model}")(made)
     return made
 
 
