@@ -89,7 +89,7 @@ def _costs_options(parser: argparse.ArgumentParser) -> None:
 
 def _simulate_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(function=_simulate)
-    parser.add_argument("model", metavar="MODEL", help="one that ships (resnet1001v2), or a file of `hyparflow costs`")
+    parser.add_argument("model", metavar="MODEL", help="resnet<depth>v1 or v2, vgg<depth>, or a file of costs")
     _pipeline_options(parser)
     parser.add_argument("--nodes", type=_counts, required=True, metavar="N,...", help="nodes of the cluster")
     parser.add_argument("--ranks-per-node", type=int, metavar="K", help="(as many as partitions)")

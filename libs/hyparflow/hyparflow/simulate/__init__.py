@@ -16,7 +16,6 @@ _NAMES = {
     "Estimate": "scaling",
     "estimate": "scaling",
     "load": "library",
-    "shipped": "library",
 }
 
 __all__ = sorted(_NAMES)  # noqa: PLE0605

@@ -1,12 +1,11 @@
-"""Models as files: the graph without names and weights, and what each different node costs. No framework is needed.
+"""Models for the simulator: by name, with estimated costs, or from a file with measured ones. No framework is needed.
 
-`hyparflow costs` writes them; those of the ResNets ship with the library.
+`hyparflow costs` writes the files: the graph without names and weights, and what each different node costs.
 """
 
 from __future__ import annotations
 
 import json
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +13,22 @@ import numpy as np
 
 from hyparflow.errors import PlanError
 from hyparflow.graph.types import Graph, Node, Tensor
-from hyparflow.planning.costs import Costs
+from hyparflow.planning.costs import Costs, estimated
+from hyparflow.simulate.models import NAMES, model
 
 SCHEMA = "hyparflow.model/1"
 
 
-def shipped() -> tuple[str, ...]:
-    """The names of the models that ship with the library."""
-    folder = resources.files("hyparflow.simulate") / "models"
-    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
-
-
 def load(name: str | Path) -> tuple[Graph, Costs]:
-    """A shipped model by its name, or one in a file.
+    """A well-known model by its name (`hyparflow.simulate.models`), or one in a file of `hyparflow costs`.
 
     :raises PlanError: if there is none, or the file holds something else.
     """
-    if isinstance(name, str) and name in shipped():
-        text = (resources.files("hyparflow.simulate") / "models" / f"{name}.json").read_text(encoding="utf-8")
-    elif Path(name).is_file():
-        text = Path(name).read_text(encoding="utf-8")
-    else:
-        raise PlanError(f"there is no model {str(name)!r}; {', '.join(shipped())} ship with hyparflow, or give a file")
+    if (known := model(str(name))) is not None:
+        return known, estimated(known)
+    if not Path(name).is_file():
+        raise PlanError(f"there is no model {str(name)!r}; known are {NAMES}; or give a file of `hyparflow costs`")
+    text = Path(name).read_text(encoding="utf-8")
     try:
         document = json.loads(text)
         if document["schema"] != SCHEMA:

@@ -22,28 +22,43 @@ def train(
     moving = [v for v in model.non_trainable_variables if "seed" not in v.path]
     states = [[v.numpy() for v in moving]] * replicas
 
-    @tf.function
     def gradients(inputs: Any, targets: Any, weights: Any) -> Any:
         with tf.GradientTape() as tape:
             predictions = model(inputs, training=True)
             loss = model.compute_loss(inputs, targets, predictions, weights) / micro_batches
         return loss, tape.gradient(loss, [v.value for v in model.trainable_variables])
 
+    sums = [tf.Variable(tf.zeros_like(v.value)) for v in model.trainable_variables]
+
+    @tf.function
+    def accumulate(inputs: Any, targets: Any, weights: Any) -> Any:
+        loss, found = gradients(inputs, targets, weights)
+        for total, gradient in zip(sums, found, strict=True):
+            total.assign_add(gradient)
+        return loss
+
+    @tf.function
+    def update() -> None:
+        model.optimizer.apply([total.read_value() for total in sums], model.trainable_variables)
+        for total in sums:
+            total.assign(tf.zeros_like(total))
+
+    model.optimizer.build(model.trainable_variables)
     losses = []
     for step in range(steps):
         batch = data(step, micro_batches * size)
-        sums, total = None, 0.0
+        losses.append(0.0)
         for micro_batch in range(micro_batches):
             replica = micro_batch * replicas // micro_batches
-            _assign(moving, states[replica])
+            if replicas > 1:
+                _assign(moving, states[replica])
             rows = slice(micro_batch * size, (micro_batch + 1) * size)
-            loss, found = gradients(*(_part(arrays, rows) for arrays in batch))
-            found = [np.asarray(tf.convert_to_tensor(each)) for each in found]
-            sums = found if sums is None else [one + other for one, other in zip(sums, found, strict=True)]
-            total += float(loss)
-            states = [*states[:replica], [v.numpy() for v in moving], *states[replica + 1 :]]
-        losses.append(total)
-        model.optimizer.apply([tf.convert_to_tensor(each) for each in sums], model.trainable_variables)
+            losses[-1] += float(accumulate(*(_part(arrays, rows) for arrays in batch)))
+            if replicas > 1:
+                states[replica] = [v.numpy() for v in moving]
+        update()
+    if replicas == 1:
+        states = [[v.numpy() for v in moving]]
     common = {v.path: v.numpy() for v in [*model.trainable_variables, *seeds]}
     return [common | {v.path: x for v, x in zip(moving, state, strict=True)} for state in states], losses
 

@@ -197,7 +197,7 @@ def _losses(
             predicted = values[parts.calls.graph.outputs[loss.output]]
             value = loss.function(graph.targets[loss.output], predicted, graph.sample_weights.get(loss.output))
             compiled.setdefault(loss.output, []).append(value)
-            weighted.append(value if loss.weight is None else value * loss.weight)
+            weighted.append(value if loss.weight is None else value * tf.convert_to_tensor(loss.weight, value.dtype))
     weighted += [tf.reduce_sum(value) for value in added]
     weighted += [tf.reduce_sum(parts.trainable[name].regularizer(trainable[name])) for name in parts.regularized]
     total = tf.add_n([tf.cast(value, weighted[0].dtype) for value in weighted]) if weighted else None
