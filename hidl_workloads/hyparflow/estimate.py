@@ -62,8 +62,8 @@ def forecast(program: Any, parameters: Common, asked: Mapping[str, Any]) -> dict
 
 #: See docs/explanation/hyparflow-simulator.md.
 _KNOWN_ERRORS = (
-    "efficiency: against HyPar-Flow's published ResNet-1001 +-1.4 % at 256 and 512 nodes of Frontera, and 15 % too high "
-    "at 128 of Stampede2",
+    "efficiency: against HyPar-Flow's published ResNet-1001 +-1.4 % at 256 and 512 nodes of Frontera, and 15 % too "
+    "high at 128 of Stampede2",
     "seconds: threads beyond 2 are extrapolated, a node's ranks share its memory and its clock, processors differ",
 )
 
