@@ -12,7 +12,7 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 from hyparflow.graph.from_keras import Call
 
 
-class Scope(StatelessScope):  # type: ignore[misc]
+class Scope(StatelessScope):
     """A StatelessScope in which every assignment is counted; losses of layers are collected.
 
     ``values``: Keras variable -> tensor, for all variables that the nodes read.
