@@ -64,7 +64,7 @@ class Saver:
         self._keep = keep
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hyparflow-checkpoint")
         self._under: _Under | None = None
-        self.last = -1  # the step of the last one that was begun
+        self.last: int | None = None  # the step of the last one that was begun
 
     def save(self, variables: Mapping[str, Any], progress: Progress) -> None:
         """Begin a checkpoint of the values that the variables have now; one before it is brought to its end first."""

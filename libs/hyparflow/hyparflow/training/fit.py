@@ -67,9 +67,7 @@ class Training:
             done = 0
             if self._stops():
                 break
-        if hasattr(model.optimizer, "finalize_variable_values") and epochs > 0:
-            own = [each for each in self._session.variables.values() if each.trainable]
-            model.optimizer.finalize_variable_values(own)
+        self._session.finalize()
         if self._saver is not None:
             if self._saver.last != self._session.engine.step and self._epochs:
                 self._save(self._epochs[-1] + 1, 0)

@@ -154,7 +154,7 @@ class Guard:
         speaker = getattr(error, "agreed_on", None)
         if speaker is None and self.size > 1:
             self._fail(error)
-        if speaker is None:
+        if speaker is None or self.size == 1:
             self._hook(kind, error, trace)
         elif speaker == self.rank:
             _say(f"hyparflow: {type(error).__name__}: {error}")

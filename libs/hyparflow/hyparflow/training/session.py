@@ -105,6 +105,10 @@ class Session:
 
         together(self.comm, write)
 
+    def finalize(self) -> None:
+        """What an optimizer does when a training ends: with ``use_ema`` the averages become the weights."""
+        self._inner.finalize_variable_values(self._inner._trainable_variables)
+
     def close(self) -> None:
         """Give back what the engine has taken."""
         self.engine.close()

@@ -21,8 +21,8 @@ from hyparflow.training.data import Source, is_batched, source, split, unpacked,
 from hyparflow.training.feed import Position, TrainingFeed
 from hyparflow.training.guard import guard
 from hyparflow.training.layout import Layout
-from hyparflow.training.metrics import Meter
 from hyparflow.training.session import Session
+from hyparflow.training.sessions import Sessions
 
 if TYPE_CHECKING:
     import keras
@@ -83,18 +83,23 @@ class Strategy:
         self.guard = guard(self.comm)
         if plan is not None:
             partitions, replicas = plan.partitions, plan.replicas
-        self.replicas = replicas
-        self.partitions = self.comm.size // max(replicas, 1) if partitions is None else partitions
-        check_world(self.comm.size, self.partitions, self.replicas)
+        if partitions is None:
+            partitions = self.comm.size // max(replicas, 1)
+        check_world(self.comm.size, partitions, replicas)
         self.seed = seed
-        self._micro_batches = micro_batches
-        self._plan = plan
-        self._request: dict[str, Any] = {
+        request = {
             "schedule": schedule, "chunks": chunks, "recompute": recompute, "assignment": assignment, "costs": costs,
             "memory_limit": memory_limit, "network": network,
         }  # fmt: skip
-        self._options = Options(batch_norm=batch_norm, bucket_bytes=bucket_bytes)
-        self._session: Session | None = None
+        self._sessions = Sessions(
+            self.comm,
+            partitions=partitions,
+            replicas=replicas,
+            micro_batches=micro_batches,
+            plan=plan,
+            request=request,
+            options=Options(batch_norm=batch_norm, bucket_bytes=bucket_bytes),
+        )
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -104,7 +109,7 @@ class Strategy:
         from hyparflow.graph.initialise import deferred
 
         keras.utils.set_random_seed(self.seed)
-        with deferred() if self.partitions > 1 else nullcontext():
+        with deferred() if self._sessions.partitions > 1 else nullcontext():
             yield
 
     def fit(
@@ -174,7 +179,7 @@ class Strategy:
             training, validation = together(self.comm, sources)
             last = self._last(saving)
             begun = None if last is None else last.progress
-            session = self._opened(model, training.batch_size, begun)
+            session = self._sessions.opened(model, training.batch_size, begun)
             if last is None:
                 session.check_equal()
             else:
@@ -187,7 +192,7 @@ class Strategy:
                 Position() if begun is None else Position(begun.number, begun.batch),
                 self.comm,
             )
-            meter = self._meter(session, training)
+            meter = self._sessions.meter(session, training)
             listed = self._callback_list(session, list(callbacks or ()), verbose, epochs=epochs, steps=feed.steps)
 
             def validate(epoch: int) -> dict[str, Any]:
@@ -203,7 +208,7 @@ class Strategy:
                 meter,
                 listed,
                 seed=self.seed,
-                saver=self._saver(saving, session),
+                saver=self._saver(saving, session, begun),
                 every=None if saving is None else saving.every,
                 validate=validate,
                 watch=recorder.step if recorder.wanted else None,
@@ -229,7 +234,7 @@ class Strategy:
         with self.guard.working(self.comm):
             session, given = self._opened_for(model, (x, y, sample_weight), batch_size, steps)
             listed = self._callback_list(session, list(callbacks or ()), verbose, steps=steps or given.batches)
-            logs = loops.evaluate(session, given, self._meter(session, given), listed, steps)
+            logs = loops.evaluate(session, given, self._sessions.meter(session, given), listed, steps)
             return logs if return_dict else model._flatten_metrics_in_order(logs)
 
     def predict(
@@ -251,7 +256,7 @@ class Strategy:
     def save(self, model: keras.Model, path: str | Path, **options: Any) -> None:
         """Write the whole model with its optimizer as ``.keras``, or its weights as ``.weights.h5``, from rank 0."""
         with self.guard.working(self.comm):
-            session = self._session
+            session = self._sessions.current
             if session is None or session.model is not model:
                 raise agreed(
                     RequestError("this strategy has not trained or evaluated the model: model.save() has it all")
@@ -261,7 +266,7 @@ class Strategy:
     @property
     def plan(self) -> Plan | None:
         """The plan that is being used, once a model was trained or evaluated; before, the one that was given."""
-        return self._plan if self._session is None else self._session.plan
+        return self._sessions.plan
 
     def _opened_for(
         self, model: keras.Model, data: tuple[Any, Any, Any], batch_size: int | None, steps: int | None
@@ -269,76 +274,10 @@ class Strategy:
         """The session and the data of an evaluation or a prediction."""
         together(self.comm, lambda: requests.check_model(model))
         given = together(self.comm, lambda: source(Layout.of(model), *data, batch_size=batch_size))
-        session = self._session
+        session = self._sessions.current
         if session is None or session.model is not model:
-            session = self._opened(model, self._least(given.batch_size), None)
+            session = self._sessions.opened(model, self._sessions.least(given.batch_size), None)
         return session, widened(given, session.plan.batch_size, steps)
-
-    def _least(self, batch_size: int) -> int:
-        """A batch that can be shared out, for a model that is not trained: any will do, for smaller ones are filled."""
-        if self._plan is not None:
-            return self._plan.batch_size
-        shares = self.replicas * (self.partitions if self._micro_batches == "auto" else self._micro_batches)
-        return -(-batch_size // shares) * shares
-
-    def _opened(self, model: keras.Model, batch_size: int, progress: Progress | None) -> Session:
-        """The session of a model with this batch: the one that there is, the same stages, or a new plan."""
-        session = self._session
-        if session is not None and session.model is model:
-            if session.plan.batch_size == batch_size:
-                return session
-            plan = together(self.comm, lambda: session.replanned(batch_size))
-        else:
-            plan = self._planned(model, batch_size, progress)
-        if session is not None:
-            session.close()
-        self._session = Session(model, plan, self.comm, self._options)
-        return self._session
-
-    def _planned(self, model: keras.Model, batch_size: int, progress: Progress | None) -> Plan:
-        """The plan, the same on all ranks: costs are measured on rank 0."""
-        from hyparflow.planning.plan import Plan
-        from hyparflow.planning.planner import plan
-
-        micro_batches = self._micro_batches
-        if micro_batches == "auto" and progress is not None and progress.micro_batches % self.replicas == 0:
-            micro_batches = progress.micro_batches // self.replicas  # the same numbers as before the restart
-
-        def make() -> str | None:
-            if self.comm.rank:
-                return None
-            if self._plan is not None:
-                requests.check_batch(self._plan, batch_size)
-                return self._plan.to_json()
-            asked: dict[str, Any] = {
-                "partitions": self.partitions,
-                "replicas": self.replicas,
-                "micro_batches": micro_batches,
-            }
-            return plan(model, batch_size=batch_size, **asked, **self._request).to_json()
-
-        return Plan.from_json(self.comm.bcast(together(self.comm, make), root=0))
-
-    def _meter(self, session: Session, given: Source) -> Meter:
-        """The session's meter, made anew for targets of other shapes."""
-        example = given.example
-        kinds = [None if each is None else (each.dtype, each.shape[1:]) for each in example.targets]
-        plan, seat = session.plan, session.seat
-
-        def make() -> Meter:
-            return Meter(
-                session.model,
-                example,
-                self.comm,
-                replica=seat.replica,
-                counts=seat.partition == 0,
-                rows=plan.micro_batch_size,
-                micro_batches=plan.micro_batches,
-            )
-
-        if session.meter is None or session.meter[0] != kinds:
-            session.meter = kinds, together(self.comm, make)
-        return session.meter[1]
 
     def _callback_list(self, session: Session, callbacks: list[Any], verbose: Any, **parameters: Any) -> Any:
         """Keras' container of the callbacks that run on this rank; the progress bar is rank 0's."""
@@ -368,12 +307,14 @@ class Strategy:
         together(self.comm, make_ready)
         return last
 
-    def _saver(self, saving: requests.Checkpoints | None, session: Session) -> Saver | None:
+    def _saver(self, saving: requests.Checkpoints | None, session: Session, begun: Progress | None) -> Saver | None:
         if saving is None:
             return None
         plan = session.plan
         about = {"fingerprint": plan.fingerprint, "partitions": plan.partitions, "replicas": plan.replicas}
-        return Saver(saving.root, self.comm, session.keys, about, saving.keep)
+        saver = Saver(saving.root, self.comm, session.keys, about, saving.keep)
+        saver.last = None if begun is None else begun.step
+        return saver
 
 
 def fit(

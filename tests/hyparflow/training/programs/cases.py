@@ -106,7 +106,7 @@ class Batches(keras.utils.PyDataset):
 
 def several_kinds_of_data(strategy: Any, model: Any, directory: Path) -> None:
     """The same epoch from the same weights, of data that come in other ways."""
-    session = strategy._session
+    session = strategy._sessions.current
     begun = {name: np.array(value) for name, value in session.variables.items()}
     named = {"u": X[0], "v": X[1]}
     dataset = tf.data.Dataset.from_tensor_slices((named, tuple(Y)))

@@ -1,0 +1,111 @@
+"""The session of the model that is being trained: its plan, made on rank 0, and what follows from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from hyparflow.checkpoints.directory import Progress
+from hyparflow.engine.engine import Options
+from hyparflow.training import requests
+from hyparflow.training.agreement import together
+from hyparflow.training.data import Source
+from hyparflow.training.metrics import Meter
+from hyparflow.training.session import Session
+
+if TYPE_CHECKING:
+    import keras
+
+    from hyparflow.planning.plan import Plan
+
+
+class Sessions:
+    """One session at a time, for what a strategy was asked. All ranks call the same methods in the same order."""
+
+    def __init__(
+        self,
+        comm: Any,
+        *,
+        partitions: int,
+        replicas: int,
+        micro_batches: int | Literal["auto"],
+        plan: Plan | None,
+        request: dict[str, Any],
+        options: Options,
+    ) -> None:
+        """``plan``: in place of ``request``, the further arguments of ``hyparflow.plan``."""
+        self.comm = comm
+        self.partitions, self.replicas = partitions, replicas
+        self._micro_batches, self._plan = micro_batches, plan
+        self._request, self._options = request, options
+        self.current: Session | None = None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The one that is being used, or the one that was given."""
+        return self._plan if self.current is None else self.current.plan
+
+    def opened(self, model: keras.Model, batch_size: int, progress: Progress | None) -> Session:
+        """The session of a model with this batch: the one that there is, the same stages, or a new plan."""
+        session = self.current
+        if session is not None and session.model is model:
+            if session.plan.batch_size == batch_size:
+                return session
+            plan = together(self.comm, lambda: session.replanned(batch_size))
+        else:
+            plan = self._planned(model, batch_size, progress)
+        if session is not None:
+            session.close()
+        self.current = Session(model, plan, self.comm, self._options)
+        return self.current
+
+    def _planned(self, model: keras.Model, batch_size: int, progress: Progress | None) -> Plan:
+        """The plan, the same on all ranks: costs are measured on rank 0."""
+        from hyparflow.planning.plan import Plan
+        from hyparflow.planning.planner import plan
+
+        micro_batches = self._micro_batches
+        if micro_batches == "auto" and progress is not None and progress.micro_batches % self.replicas == 0:
+            micro_batches = progress.micro_batches // self.replicas  # the same numbers as before the restart
+
+        def make() -> str | None:
+            if self.comm.rank:
+                return None
+            if self._plan is not None:
+                requests.check_batch(self._plan, batch_size)
+                return self._plan.to_json()
+            asked: dict[str, Any] = {
+                "partitions": self.partitions,
+                "replicas": self.replicas,
+                "micro_batches": micro_batches,
+            }
+            return plan(model, batch_size=batch_size, **asked, **self._request).to_json()
+
+        return Plan.from_json(self.comm.bcast(together(self.comm, make), root=0))
+
+    def least(self, batch_size: int) -> int:
+        """A batch that can be shared out, for a model that is not trained: any will do, for smaller ones are filled."""
+        if self._plan is not None:
+            return self._plan.batch_size
+        shares = self.replicas * (self.partitions if self._micro_batches == "auto" else self._micro_batches)
+        return -(-batch_size // shares) * shares
+
+    def meter(self, session: Session, given: Source) -> Meter:
+        """The session's meter, made anew for targets of other shapes."""
+        example = given.example
+        kinds = [None if each is None else (each.dtype, each.shape[1:]) for each in example.targets]
+        plan, seat = session.plan, session.seat
+
+        def make() -> Meter:
+            return Meter(
+                session.model,
+                example,
+                self.comm,
+                replica=seat.replica,
+                counts=seat.partition == 0,
+                rows=plan.micro_batch_size,
+                micro_batches=plan.micro_batches,
+            )
+
+        if session.meter is None or session.meter[0] != kinds:
+            session.meter = kinds, together(self.comm, make)
+        return session.meter[1]
