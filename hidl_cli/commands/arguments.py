@@ -10,7 +10,6 @@ from hidl_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
-
     from pathlib import Path
 
     from hidl_cli.inputs.overlay import KindName

@@ -51,6 +51,7 @@ def install(
     """Install stacks: each is locked, installed into a prefix of its own, verified on 2 MPI ranks and published."""
     from hidl_cli.commands.progress import progress
     from hidl_cli.commands.render import emit_json, printable, write
+    from hidl_cli.mpi import FAMILIES
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.install import Order
@@ -60,7 +61,10 @@ def install(
     where = load_site(site)
     root = installation.root(where, prefix)
     wanted = [load_stack(name) for name in dict.fromkeys(stacks)]
-    sources = _sources(source or [], [build.name for stack in wanted for build in stack.builds])
+    named = [build.name for stack in wanted for build in stack.builds]
+    if (provider or where.install.provider) == "rpm":
+        named += [*where.rpms, *where.mpi, *FAMILIES]
+    sources = _sources(source or [], named)
     orders = [
         Order(
             where,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli.commands.render import printable, say
+from hidl_cli.stack.providers.spack.output import done
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -31,7 +32,7 @@ _POLL_SECONDS = 1.0
 
 
 class _Lines:
-    """One line for each step as it begins, and for each target of a build; nothing is imported for it."""
+    """One line for each step as it begins, and for each target or package that is built; no rich is imported for it."""
 
     def say(self, text: str) -> None:
         sys.stderr.write(printable(text) + "\n")
@@ -52,7 +53,10 @@ class _Lines:
             teller.join()
 
     def _tell_targets(self, log: Path, told: int, over: threading.Event) -> None:
-        """Say each target that make completes, as its line comes; ``told`` is how much of the log is old."""
+        """Say each target that make completes, and each package of Spack's, as its line comes.
+
+        ``told`` is how much of the log is old.
+        """
         while True:
             last = over.wait(_POLL_SECONDS)
             new = _read(log, told)
@@ -61,6 +65,8 @@ class _Lines:
             for line in whole.decode("utf-8", "replace").splitlines():
                 if _TARGET.fullmatch(line):
                     self.say(f"  {line}")
+                elif package := done(line):
+                    self.say(f"  built {package}")
             if last:
                 return
 

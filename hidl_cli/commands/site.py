@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, complete_sites
+from hidl_cli.commands.arguments import JsonOption, SpackOption, complete_sites
 
 if TYPE_CHECKING:
     from hidl_cli.inputs.overlay import Entry
@@ -78,12 +78,19 @@ def check(
         list[str] | None,
         typer.Argument(metavar="[NAME|FILE]...", help="Sites or files (default: all)", autocompletion=complete_sites),
     ] = None,
+    on_host: Annotated[
+        bool, typer.Option("--on-host", help="Hold compilers, externals and MPI libraries against this machine.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Check site files: everything that is wrong with them, and which facts they leave unknown.
 
-    Without a name, the unknown facts are counted. Ends with 3 where anything is wrong.
+    Without a name, the unknown facts are counted. Ends with 3 where anything is wrong. `--on-host` asks this machine,
+    of the detected site where no name is given, whether the software is where and what the file says.
     """
+    if on_host:
+        _check_on_host(sites, json=json)
+        return
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.errors import ExitCode
     from hidl_cli.inputs.findings import as_document
@@ -122,6 +129,53 @@ def check(
         say("`hidl site check NAME` lists the facts that a site's file leaves unknown")
     if wrong:
         raise faulty(wrong)
+
+
+def _check_on_host(sites: list[str] | None, *, json: bool) -> None:
+    """Ask this machine about the software of sites; ends with 3 where a file is wrong about it."""
+    from dataclasses import asdict
+
+    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.commands.tables import show_table
+    from hidl_cli.errors import InvalidInput
+    from hidl_cli.inputs.load import examine, valid
+    from hidl_cli.site.checks import RULES
+    from hidl_cli.site.load import load_site
+    from hidl_cli.site.on_host import check as held
+    from hidl_cli.site.probes.host import ThisHost
+
+    found = [valid(examine(RULES, _named(word))) for word in sites] if sites else [load_site()]
+    checked = [(site.name, one) for site in found for one in held(site, ThisHost())]
+    wrong = [one for _, one in checked if one.verdict == "wrong"]
+    if json:
+        documents = [{"site": name, **asdict(one), "path": ".".join(one.path)} for name, one in checked]
+        emit_json("hidl.site-check-on-host/1", ok=not wrong, checks=documents)
+    else:
+        show_table(
+            [{"site": name, "": one.verdict, "entry": ".".join(one.path), "found": one.text} for name, one in checked]
+        )
+        if not checked:
+            say("the file names no compilers, externals or MPI libraries; `hidl site externals` drafts some")
+    if wrong:
+        raise InvalidInput(f"{len(wrong)} of {len(checked)} entries are not as they are on this machine")
+
+
+@app.command()
+def externals(spack: SpackOption = None) -> None:
+    """Draft `externals` for a site file, by what `spack external find` believes to find on this machine.
+
+    It is a draft: Spack takes programs by their names, and MPI libraries for others. Read it, keep what is right, and
+    hold it against the machine: hidl site check --on-host
+    """
+    import os
+
+    from hidl_cli.commands.arguments import directory
+    from hidl_cli.commands.render import write
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack.providers.spack.drafting import draft as found
+    from hidl_cli.stack.providers.spack.instance import find as find_spack
+
+    write(found(find_spack(load_site(), directory(spack), os.environ)))
 
 
 @app.command()

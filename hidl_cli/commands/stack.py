@@ -6,12 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks
+from hidl_cli.commands.arguments import (
+    JsonOption,
+    PrefixOption,
+    ProviderOption,
+    SiteOption,
+    SpackOption,
+    complete_stacks,
+    directory,
+    provider_name,
+)
 from hidl_cli.commands.install import OfflineOption
 
 if TYPE_CHECKING:
     from hidl_cli.stack.installation import Installation
-    from hidl_cli.stack.lock import Lock
+    from hidl_cli.stack.lock import Locked
 
 app = typer.Typer(no_args_is_help=True, help="What can be installed, and what is.")
 
@@ -107,6 +116,8 @@ def lock(
     site: SiteOption = None,
     prefix: PrefixOption = None,
     offline: OfflineOption = False,
+    provider: ProviderOption = None,
+    spack: SpackOption = None,
     json: JsonOption = False,
 ) -> None:
     """Make a new lock of a stack, with the newest versions that its recipe admits; print its file."""
@@ -118,7 +129,15 @@ def lock(
     from hidl_cli.stack.load import load_stack
 
     where = load_site(site)
-    order = Order(where, load_stack(name), installation.root(where, prefix), locked=check, offline=offline)
+    order = Order(
+        where,
+        load_stack(name),
+        installation.root(where, prefix),
+        locked=check,
+        offline=offline,
+        provider=provider_name(provider),
+        spack=directory(spack),
+    )
     before = draft(order).choice
     file, changes = before.file, list[str]()
     if not check:
@@ -133,6 +152,46 @@ def lock(
     for change in changes:
         progress().say(change)
     write(f"{file}\n")
+
+
+@app.command()
+def fetch(
+    name: StackArgument,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Where to bring it; what is there stays.")],
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    provider: ProviderOption = None,
+    spack: SpackOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Bring all that installing a stack needs to a directory, for a machine without a network.
+
+    There: hidl install STACK --offline --mirror DIR
+    """
+    from hidl_cli.commands.progress import progress
+    from hidl_cli.commands.render import emit_json, printable, write
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+    from hidl_cli.stack.fetching import fetch as bring
+    from hidl_cli.stack.install import Order
+    from hidl_cli.stack.load import load_stack
+
+    where, place = load_site(site), directory(to)
+    assert place is not None
+    order = Order(
+        where,
+        load_stack(name),
+        installation.root(where, prefix),
+        provider=provider_name(provider),
+        spack=directory(spack),
+    )
+    plan = bring(order, place, progress())
+    packages = {package.name: package.version for package in plan.lock.packages}
+    if json:
+        emit_json("hidl.stack-fetch/1", stack=name, site=where.name, directory=str(place), packages=packages)
+        return
+    write(printable(f"{name}: {len(packages)} packages in {place}\n"))
 
 
 @app.command()
@@ -200,7 +259,7 @@ def _in_words(found: dict[str, Any]) -> str:
     return f"{found['prefix']}  {found['bytes'] / 2**20:,.0f} MiB{mark}"
 
 
-def _changes(before: Lock | None, now: Lock) -> list[str]:
+def _changes(before: Locked | None, now: Locked) -> list[str]:
     """What the new lock has otherwise than the one used so far."""
     old = {package.name: package.version for package in before.packages} if before else {}
     new = {package.name: package.version for package in now.packages}

@@ -101,7 +101,8 @@ def _choices(request: Request, site: Site, workload: Workload) -> Choices:
     matrix = points(workload, request.matrix)
     stack = load_stack(request.stack or stack_for(workload, *({**parameters, **point} for point in matrix)))
     installed = _installation(request, site, stack.name)
-    own = Library(stack.name, stack.mpi, version=installed.version_of(stack.mpi), prefix=str(installed.prefix))
+    family, version = installed.mpi or (stack.mpi, installed.version_of(stack.mpi))
+    own = Library(stack.name, family, version=version, prefix=str(installed.prefix))
     library = library_for(site, own, request.mpi)
     return Choices(
         site=site,

@@ -88,7 +88,7 @@ def draft(order: Order) -> Draft:
     from hidl_cli.stack.providers import provider_for
 
     target = detect(order.site)
-    provider = provider_for(order.site, order.provider)
+    provider = provider_for(order.site, order.provider, order.mirror)
     choice = provider.choose(order, target)
     if choice.lock is None or choice.file is None:
         if order.locked:
@@ -109,7 +109,7 @@ def preview(order: Order, progress: Progress) -> dict[str, Any]:
     planned = draft(order)
     plan = planned.plan
     shown = Preview(())
-    provider = provider_for(order.site, order.provider)
+    provider = provider_for(order.site, order.provider, order.mirror)
     if plan is None and provider.resolves_in_previews:
         file = order.root / "locks" / "not written yet"
         plan = provider.plan(order, planned.target, provider.resolve(order, planned.target, progress), file)
@@ -174,7 +174,7 @@ def make_lock(order: Order, progress: Progress) -> tuple[Locked, Path]:
 def _plan_with_new_lock(order: Order, target: Target, progress: Progress) -> InstallPlan:
     from hidl_cli.stack.providers import provider_for
 
-    provider = provider_for(order.site, order.provider)
+    provider = provider_for(order.site, order.provider, order.mirror)
     for note in provider.notes:
         progress.say(note)
     new = provider.resolve(order, target, progress)
@@ -197,7 +197,7 @@ def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
     from hidl_cli.stack import verify
     from hidl_cli.stack.providers import provider_for
 
-    provider = provider_for(order.site, order.provider)
+    provider = provider_for(order.site, order.provider, order.mirror)
     for note in provider.notes:
         progress.say(note)
     for advisory in plan.advisories:
@@ -206,7 +206,7 @@ def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
         if not wheel.file.is_file():
             with progress.step(f"build {wheel.name} {wheel.version}"):
                 own_wheel.build(wheel)
-    log = _new_log(plan)
+    log = new_log(plan)
     rendered: list[Activation] = []
 
     def render() -> None:
@@ -291,7 +291,7 @@ def _writing(order: Order) -> Iterator[None]:
         ) from error
 
 
-def _new_log(plan: InstallPlan) -> Path:
+def new_log(plan: InstallPlan) -> Path:
     """A file for what is said while installing; it outlives the prefix."""
     now = datetime.now(timezone.utc)
     log = plan.root / "logs" / f"{plan.site}-{plan.stack}-{now:%Y%m%d-%H%M%S}-{os.getpid()}.log"

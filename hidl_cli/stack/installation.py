@@ -23,6 +23,7 @@ from hidl_cli.documents import read_json
 from hidl_cli.errors import MissingPrecondition
 
 if TYPE_CHECKING:
+    from hidl_cli.mpi import Family
     from hidl_cli.site.schema import Site
 
 SCHEMA = "hidl.installation/1"
@@ -72,6 +73,12 @@ class Installation:
         built = {build["name"]: build["version"] for build in self.manifest.get("builds", ())}
         version = {**self.manifest.get("packages", {}), **built}.get(package)
         return None if version is None else str(version)
+
+    @property
+    def mpi(self) -> tuple[Family, str | None] | None:
+        """The family and version of its MPI library; None where its manifest is of before that was noted."""
+        noted = self.manifest.get("mpi")
+        return (noted["family"], noted["version"]) if noted else None
 
     @property
     def is_current(self) -> bool:

@@ -41,13 +41,25 @@ def main(name: str, kind: type[AnyParameters], make: Make[AnyParameters]) -> Non
         if world.size < least:
             _refuse(world, f"{name}: Dask needs {least} ranks or more (scheduler, client, workers), not {world.size}")
         try:
-            parameters = arguments.parse(kind, sys.argv[1:])
+            parameters = _parse(kind)
         except ValueError as error:
             _refuse(world, f"{name}: {error}")
         try:
             _run(world, name, parameters, make)
         except (NoDevice, WrongResult) as error:
             sys.exit(f"{name}: {error}")
+
+
+def _parse(kind: type[AnyParameters]) -> AnyParameters:
+    """The parameters in ``sys.argv``. Raises ``ValueError`` for those that have no meaning."""
+    from dask.utils import parse_bytes
+
+    parameters = arguments.parse(kind, sys.argv[1:])
+    try:
+        parse_bytes(parameters.ignore_size)
+    except ValueError:
+        raise ValueError(f"ignore_size must be a size such as 1MiB, not {parameters.ignore_size!r}") from None
+    return parameters
 
 
 def _refuse(world: MPI.Comm, why: str) -> None:

@@ -37,7 +37,13 @@ def run_ranks(mpi4dask_python: Callable[[str], Path]) -> Callable[..., subproces
     """``run_ranks("mpich", 2, "program.py", ...)``: run a program of tests/mpi4dask/programs under mpiexec."""
 
     def run(
-        library: str, ranks: int, program: str, *arguments: str, options: tuple[str, ...] = (), **variables: str
+        library: str,
+        ranks: int,
+        program: str,
+        *arguments: str,
+        options: tuple[str, ...] = (),
+        timeout: float = 300,
+        **variables: str,
     ) -> subprocess.CompletedProcess[str]:
         python = mpi4dask_python(library)
         launch = [str(python.parent / "mpiexec"), *options, "-n", str(ranks), str(python)]
@@ -47,7 +53,7 @@ def run_ranks(mpi4dask_python: Callable[[str], Path]) -> Callable[..., subproces
             env=clean | _OPEN_MPI | variables,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=timeout,
             check=False,
         )
 
@@ -76,15 +82,17 @@ def outcomes(
 ) -> Callable[[str], Any]:
     """``outcomes("mpich")``: what became of each scenario on that library, from one launch.
 
-    On MPICH engines poll where cores are free, on Open MPI they never do: both ways to wait are tried.
+    On MPICH engines poll where cores are free, and read large frames from the sender's memory; on Open MPI they never
+    poll, and MPI carries all. So both ways to wait and to send are tried.
     """
     known: dict[str, Any] = {}
 
     def on(library: str) -> Any:
         if library not in known:
             results = tmp_path_factory.mktemp("scenarios") / "results.json"
-            spin = {} if library == "mpich" else {"DASK_DISTRIBUTED__COMM__MPI__SPIN": "0s"}
-            done = run_ranks(library, 2, "scenarios.py", str(results), str(certificate), **spin)
+            prefix = "DASK_DISTRIBUTED__COMM__MPI__"
+            ways = {} if library == "mpich" else {f"{prefix}SPIN": "0s", f"{prefix}DIRECT": "off"}
+            done = run_ranks(library, 2, "scenarios.py", str(results), str(certificate), **ways)
             assert results.exists(), done.stdout + done.stderr
             known[library] = json.loads(results.read_text())
         return known[library]

@@ -104,17 +104,17 @@ class Packager(Protocol):
         ...
 
 
-def provider_for(site: Site, name: ProviderName | None = None) -> Provider:
-    """The provider of that name; None: the one that the site names."""
+def provider_for(site: Site, name: ProviderName | None = None, mirror: Path | None = None) -> Provider:
+    """The provider of that name; None: the one that the site names. ``mirror``: what was brought along."""
     wanted = name or site.install.provider
     if wanted == "spack":
         from hidl_cli.stack.providers.spack.provider import FromSpack
 
-        return FromSpack(site)
+        return FromSpack(site, mirror)
     if wanted == "rpm":
         from hidl_cli.stack.providers.rpm.provider import FromRpm
 
-        return FromRpm(site)
+        return FromRpm(site, mirror)
     from hidl_cli.stack.providers.venv import FromWheels
 
-    return FromWheels(site)
+    return FromWheels(site, mirror)

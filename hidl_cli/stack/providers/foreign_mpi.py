@@ -37,7 +37,7 @@ def show(mpi: Path, prefix: Path) -> None:
 def link_libraries(mpi: Path, prefix: Path) -> None:
     """Link the libraries of ``mpi`` into ``prefix/lib``, where wheels of mpi4py find them."""
     for directory in ("lib64", "lib"):
-        for library in sorted((mpi / directory).glob("lib*mpi*.so*")):
+        for library in sorted((mpi / directory).glob("*.so*")):
             link = prefix / "lib" / library.name
             if not link.is_symlink() and not link.exists():
                 link.symlink_to(os.path.relpath(library, link.parent))

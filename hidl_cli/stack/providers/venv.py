@@ -27,15 +27,16 @@ class FromWheels:
 
     resolves_in_previews = False
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, mirror: Path | None = None) -> None:
         self.site = site
+        self.mirror = mirror
 
     @cached_property
     def uv(self) -> Wheels:
-        """Who installs wheels."""
+        """Who installs wheels: from what was brought along first."""
         from hidl_cli.stack.providers.wheels import Wheels
 
-        return Wheels.for_site(self.site)
+        return Wheels.for_site(self.site, self.mirror)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -92,7 +93,7 @@ class FromWheels:
         builder = building.Builder(plan, self.uv, log, progress)
         prepared = builder.prepare()
         begin(plan)
-        install_wheels(plan, self.uv, log, progress, meanwhile)
+        install_wheels(plan, self.uv, log, progress, meanwhile=meanwhile)
         for build in prepared:
             builder.install(build)
 
@@ -117,7 +118,8 @@ def install_wheels(
     uv: Wheels,
     log: Path,
     progress: Progress,
-    meanwhile: Callable[[], object],
+    *,
+    meanwhile: Callable[[], object] | None = None,
     interpreter: Path | None = None,
 ) -> None:
     """Make the virtual environment, and install the wheels of the lock and hidl's own into it."""

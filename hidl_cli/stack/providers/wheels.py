@@ -55,10 +55,13 @@ class Wheels:
     environ: Mapping[str, str]
 
     @classmethod
-    def for_site(cls, site: Site) -> Wheels:
-        """uv as it is to be used on ``site``."""
+    def for_site(cls, site: Site, mirror: Path | None = None) -> Wheels:
+        """uv as it is to be used on ``site``, with the wheels that were brought along in ``mirror``."""
         environ = dict(os.environ)
-        return cls(pip_settings.read(site.wheels, environ), environ)
+        wheels = site.wheels
+        if mirror is not None and (mirror / "wheels").is_dir():
+            wheels = wheels.model_copy(update={"find_links": [str(mirror / "wheels"), *wheels.find_links]})
+        return cls(pip_settings.read(wheels, environ), environ)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -145,6 +148,20 @@ class Wheels:
         options = ("--python", str(python), "--only-binary", ":all:")
         argv = (find_uv_bin(), "pip", "install", *flags, *options, *words)
         return Step(title, argv, pip_settings.uv_variables(self.sources, self.environ))
+
+    def download(self, title: str, requirements: Path, directory: Path, target: Target) -> Step:
+        """The command that puts the wheels of a requirements file, for ``target``, into ``directory``; by pip."""
+        options = ("--no-deps", "--only-binary", ":all:", "--dest", str(directory), "-r", str(requirements))
+        flags = pip_settings.uv_flags(self.sources, self.environ)
+        python = ("--no-project", "--isolated", *flags, "--python", str(target.interpreter), "--with", "pip")
+        return Step(
+            title=title,
+            argv=(find_uv_bin(), "run", *python, "--", "python", "-m", "pip", "download", *options),
+            variables={
+                **pip_settings.uv_variables(self.sources, self.environ),
+                **pip_settings.pip_variables(self.sources, self.environ),
+            },
+        )
 
     def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> Step:
         """See ``Packager``. uv fetches no source without building it, pip does."""

@@ -144,7 +144,8 @@ class MPIComm(Comm):
 
 def _abandon(link: Link, name: str) -> None:
     """A comm was collected while open, maybe in another thread."""
-    logger.warning("Closing a connection that nobody closed: %s", name)
     hang_up: Callable[[], None] = link.abort
     if not link.loop.is_closed():
+        level = logging.WARNING if link.channel.ended is None else logging.DEBUG  # the peer has closed it: no harm
+        logger.log(level, "Closing a connection that nobody closed: %s", name)
         link.loop.call_soon_threadsafe(hang_up)

@@ -1,9 +1,9 @@
 """Reading frames straight from the memory of another rank on this node: one copy, and nothing for the sender to do.
 
 MPI's own way through shared memory copies twice, and both ranks have to work on it at the same time: where ranks
-outnumber cores, each waits for the other's time slice. `process_vm_readv` (Linux 3.2) lets the receiver copy alone, once
-it knows where a frame lies. The kernel grants it to processes of one user, unless security modules or the missing
-capability of a container forbid it; so each rank tries it on every other one when the job begins.
+outnumber cores, each waits for the other's time slice. `process_vm_readv` (Linux 3.2) lets the receiver copy alone,
+once it knows where a frame lies. The kernel grants it to processes of one user, unless a security module or a
+container forbids it; so each rank tries it on every other one of its node when the job begins.
 
 A process's number may be used again by another one: every read begins with sixteen bytes that only the right process
 holds.
@@ -65,8 +65,8 @@ class Neighbour:
     def __init__(self, where: Place) -> None:
         self._pid, mark_address, self._expected = where
         self._seen = ctypes.create_string_buffer(_MARK_SIZE)
-        self._local = (_Span * 2)((ctypes.addressof(self._seen), _MARK_SIZE), (None, 0))
-        self._remote = (_Span * 2)((mark_address, _MARK_SIZE), (None, 0))
+        self._local = (_Span * 2)(_Span(ctypes.addressof(self._seen), _MARK_SIZE), _Span(None, 0))
+        self._remote = (_Span * 2)(_Span(mark_address, _MARK_SIZE), _Span(None, 0))
 
     def read(self, source: int, target: Any, start: int = 0, size: int = 0) -> bool:
         """Copy `size` bytes from an address there into `target` from `start` on; return False where that fails.

@@ -21,6 +21,7 @@ from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
 from mpi4dask.errors import HandshakeError, ProtocolError
 from mpi4dask.large import LargeMessages
+from mpi4dask.lookout import FRESH, Lookout
 from mpi4dask.mail import Mail
 from mpi4dask.peer import Peer
 from mpi4dask.spinning import Spinner
@@ -31,7 +32,6 @@ logger = logging.getLogger("mpi4dask")
 YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
 PAUSE = 0.001
 DIRECT_FROM = 32 * 1024  # bytes of a message from which on its large frames are better read than sent
-SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find should have had its doorbell
 
 
 class Engine:
@@ -65,13 +65,13 @@ class Engine:
         self._awake_for: dict[Peer, None] = {}
         self._awake = False
         self._idle_polls = 0
+        self._polled_at = 0.0
         self._active_until = 0.0
         self._tick_handle: asyncio.Handle | None = None
         self._closed = False
         self._ready: Any = getattr(loop, "_ready", None)
         self._lost: set[int] = set()
-        self._unannounced: list[tuple[Peer, int]] = []  # envelopes that the last look found: received by then
-        self._safety = loop.call_later(SAFETY, self._look)
+        self._lookout = Lookout(self, loop)
 
     # Connections
 
@@ -85,10 +85,14 @@ class Engine:
         peer = self.peers.get(uid)
         if peer is None:
             size = min(eager_size, self.settings.eager_size)
-            place = self.world.places.get(rank) if self.settings.use_direct else None
-            neighbour = direct.Neighbour(place) if place is not None else None
+            neighbour = self.neighbour(rank)
             peer = self.peers[uid] = Peer(self.comm, self.uid, uid, rank, tag, size, spins, neighbour)
         return peer
+
+    def neighbour(self, rank: int) -> direct.Neighbour | None:
+        """How to read that rank's memory; None where that cannot or shall not be done."""
+        place = self.world.places.get(rank) if self.settings.use_direct else None
+        return direct.Neighbour(place) if place is not None else None
 
     def new_number(self) -> int:
         """A name for a connection, which is never used again."""
@@ -124,8 +128,7 @@ class Engine:
 
     def send(self, peer: Peer, channel: Channel, remote: int, frames: list[Any]) -> int:
         """Send a message; never waits. Return its size in bytes."""
-        if not self._awake:
-            self._poll()  # learn first who fell asleep while we did
+        self._learn_who_sleeps()
         limit = peer.eager_size - records.ENVELOPE.size - records.CONTROL_SIZE
         layout = framing.lay_out(frames, min(limit, DIRECT_FROM) if peer.neighbour else limit)
         if not layout.alone and layout.packed_size <= limit:
@@ -140,13 +143,17 @@ class Engine:
 
     def send_close(self, peer: Peer, remote: int) -> None:
         """Tell the peer that nothing more comes on this channel, behind all that was sent before."""
-        if not self._awake:
-            self._poll()
+        self._learn_who_sleeps()
         if not peer.dead:
             peer.put(records.CLOSED, 0, remote, 0)
             peer.flush()
             self._keep(peer)
             self.wake()
+
+    def _learn_who_sleeps(self) -> None:
+        """Poll before something is sent, where the last poll was before a sleep, or the loop was held up since."""
+        if not self._awake or time.perf_counter() - self._polled_at > FRESH:
+            self._poll()
 
     def _flush_soon(self, peer: Peer) -> None:
         """The first message since the last poll goes out at once; those right behind it share envelopes."""
@@ -167,11 +174,16 @@ class Engine:
 
     def wake(self) -> None:
         """Poll from the loop's next turn on."""
+        if self._rise():
+            self._schedule(0.0)
+
+    def _rise(self) -> bool:
+        """Be awake from now on; return whether that is new."""
         self._idle_polls = 0
         self._active_until = self._spinner.until()
-        if not self._awake:
-            self._awake = True
-            self._schedule(0.0)
+        rises = not self._awake
+        self._awake = True
+        return rises
 
     def rung(self, peer: Peer, sent: int) -> None:
         """The peer's doorbell: it has sent `sent` envelopes by now and believes us to be awake."""
@@ -180,7 +192,8 @@ class Engine:
             peer.announced = max(peer.announced, sent)
             self._awake_for[peer] = None
             self._keep(peer)
-        self.wake()
+        if self._rise():
+            self._tick()  # a turn of the loop sooner than `wake`
 
     def spin_for(self, channel: Channel) -> None:
         """Poll without giving way to the loop until the channel is ready, the loop has work, or time is up."""
@@ -239,36 +252,24 @@ class Engine:
                 peer.put(records.ASLEEP, 0, peer.received, 0)
                 peer.flush(quiet=True)
                 self._keep(peer)
+            if self._awake_for:
+                self._lookout.fell_asleep()
             self._awake_for.clear()
         if self._busy:
             self._schedule(0.0)
         else:
             self._awake = False
 
-    def _look(self) -> None:
-        """Look after the mail although nobody rang.
-
-        What is found may just have overtaken its doorbell: it counts as rescued where none was heard by the next look.
-        """
-        if self._closed:
-            return
-        for peer, received in self._unannounced:
-            if peer.announced < received and peer.links:
-                counters.rescues += 1
-        self._unannounced.clear()
-        if not self._awake:
-            known = [(peer, peer.received) for peer in self.peers.values()]
-            if self._poll():
-                self._unannounced = [(peer, peer.received) for peer, before in known if peer.received > before]
-            if self._unannounced:
-                self.wake()
-        self._safety = self.loop.call_later(SAFETY, self._look)
+    def look(self) -> bool:
+        """Poll although nobody has rung; return whether that found something."""
+        return not self._awake and not self._closed and self._poll()
 
     # Progress
 
     def _poll(self) -> bool:
         """Move everything as far as it goes now; return whether something moved."""
         moved = False
+        self._polled_at = time.perf_counter()
         if self._unflushed:
             for peer in self._unflushed:
                 if peer.parts:
@@ -339,7 +340,9 @@ class Engine:
         if self._closed:
             return
         self._closed = True
-        self._safety.cancel()
+        self._lookout.close()
+        for peer in self.peers.values():
+            self._large.keep_memory(peer)
         for request in self._requests:
             request.Cancel()
             request.Wait()

@@ -20,7 +20,7 @@ logger = logging.getLogger("mpi4dask")
 
 Answer = Callable[[Peer, int, int, int], None]
 
-_abandoned: list[Peer] = []  # the dead whose buffers MPI may still look at
+_abandoned: list[Peer] = []  # whose buffers MPI or the peer may still look at
 
 
 class LargeMessages:
@@ -180,6 +180,10 @@ class LargeMessages:
         for incoming in peer.incoming:
             for request, _ in incoming.pending:
                 request.Cancel()
+        self.keep_memory(peer)
+
+    def keep_memory(self, peer: Peer) -> None:
+        """Nobody will look after this peer any more, but MPI or the peer itself may still read what is on its way."""
         if peer.outgoing or peer.incoming or peer.in_flight:
             _abandoned.append(peer)
 

@@ -27,8 +27,8 @@ class Peer:
       that had no doorbell; one that wakes to send something looks for it first. Until then it polls, and reads it.
     - A doorbell that was rung over a connection which then ended is rung again over another, or over the next one.
 
-    The one delay that is left: an engine believed to be awake waits for its doorbell while the sender's event loop is
-    held up by something else between two polls.
+    Where the sender's event loop is held up, it neither reads that word nor rings. So it polls before it sends, if its
+    last poll was longer ago than `lookout.FRESH`, and an engine that fell asleep looks once more after twice that time.
     """
 
     def __init__(  # noqa: PLR0917

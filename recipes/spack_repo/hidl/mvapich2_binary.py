@@ -10,11 +10,6 @@ import os
 import re
 import tempfile
 
-from spack_repo.builtin.build_systems.generic import Package
-from spack_repo.builtin.packages.mpich.package import MpichEnvironmentModifications
-from spack_repo.hidl import rpm
-from spack_repo.hidl.smoke import compiled_program, run_ranks
-
 from spack.package import (
     InstallError,
     LibraryList,
@@ -31,6 +26,10 @@ from spack.package import (
     tty,
     variant,
 )
+from spack_repo.builtin.build_systems.generic import Package
+from spack_repo.builtin.packages.mpich.package import MpichEnvironmentModifications
+from spack_repo.hidl import rpm
+from spack_repo.hidl.smoke import compiled_program, run_ranks
 
 _WRAPPERS = {"CC": ("mpicc",), "CXX": ("mpicxx", "mpic++"), "FC": ("mpif90", "mpifort"), "F77": ("mpif77",)}
 
@@ -89,10 +88,10 @@ class Mvapich2Binary(MpichEnvironmentModifications, Package):
 
     def __init__(self, spec):
         super().__init__(spec)
-        if self.is_rpm:  # this file and no other, by Spack's own fetching, mirrors and checksums
-            url = "{0}/{1}".format(self.rpm_folder, self.rpm_name)
+        if self.is_rpm and "c" in spec:  # this file and no other, by Spack's own fetching, mirrors and checksums
+            url = f"{self.rpm_folder}/{self.rpm_name}"
             source = {"url": url, "sha256": spec.variants["rpm"].value, "expand": False}
-            self.versions = {version: source for version in self.versions}
+            self.versions = dict.fromkeys(self.versions, source)
 
     @property
     def is_rpm(self):
@@ -103,29 +102,29 @@ class Mvapich2Binary(MpichEnvironmentModifications, Package):
     def download_instr(self):
         """What to download, where to put it, and its checksum; Spack says it where no download succeeds."""
         sha256 = self.versions[self.version]["sha256"]
-        kept = "_source-cache/archive/{0}/{1}{2}".format(sha256[:2], sha256, "" if self.is_rpm else ".tar.gz")
+        kept = f"_source-cache/archive/{sha256[:2]}/{sha256}" + ("" if self.is_rpm else ".tar.gz")
         where = self.rpm_folder if self.is_rpm else os.path.dirname(self.url)
         what = self.rpm_name if self.is_rpm else os.path.basename(self.url_for_version(self.version))
         return (
-            "OSU gives {name} as a binary only.\n"
-            "  Download {what}\n      from {where} or {homepage}/downloads/\n"
-            "  Its SHA-256 is {sha256}\n"
-            "  Put it into a mirror of yours, DIR, as DIR/{kept}\n"
+            f"OSU gives {self.name} as a binary only.\n"
+            f"  Download {what}\n      from {where} or {self.homepage}/downloads/\n"
+            f"  Its SHA-256 is {sha256}\n"
+            f"  Put it into a mirror of yours, DIR, as DIR/{kept}\n"
             "  and make that known: spack mirror add binaries file://DIR"
-        ).format(name=self.name, what=what, where=where, homepage=self.homepage, sha256=sha256, kept=kept)
+        )
 
     @property
     def compiler_label(self):
         """The compiler as OSU's RPMs name it, such as gnu8.5.0."""
         names = {"gcc": "gnu", "nvhpc": "pgi", "intel-oneapi-compilers": "intel"}
         compiler = self.spec["c"]
-        return "{0}{1}".format(names.get(compiler.name, compiler.name), compiler.version)
+        return f"{names.get(compiler.name, compiler.name)}{compiler.version}"
 
     @property
     def enterprise_linux(self):
         """The release of Enterprise Linux as RPMs name it, such as el8; that is assumed on other systems."""
         release = re.match(r"(rhel|centos|rocky|almalinux|ol|scientific)(\d+)", str(self.spec.os))
-        return "el{0}".format(release.group(2) if release else 8)
+        return f"el{release.group(2) if release else 8}"
 
     @property
     def libs(self):
@@ -147,7 +146,7 @@ class Mvapich2Binary(MpichEnvironmentModifications, Package):
         if self.is_rpm:
             self._install_rpm(prefix)
         else:
-            self.module.configure("--prefix={0}".format(prefix), *self.configure_arguments())
+            self.module.configure(f"--prefix={prefix}", *self.configure_arguments())
             self.module.make()
             self.module.make("install")
 
@@ -174,13 +173,13 @@ class Mvapich2Binary(MpichEnvironmentModifications, Package):
         manager, pmi = spec.variants["process_managers"].value, spec.variants["pmi_version"].value
         names = {"mpirun": None, "mpiexec": "hydra", "pbs": "hydra", "jsrun": "jsm"}
         name = names.get(manager, manager)
-        arguments = ["--with-pm={0}".format(name)] if name else []
+        arguments = [f"--with-pm={name}"] if name else []
         if manager in ("none", "slurm", "jsrun"):
-            arguments.append("--with-pmi={0}".format(pmi))
+            arguments.append(f"--with-pmi={pmi}")
             if pmi == "pmix":
-                arguments.append("--with-pmix={0}".format(spec["pmix"].prefix))
+                arguments.append("--with-pmix={}".format(spec["pmix"].prefix))
         if manager in ("slurm", "pbs"):
-            arguments.append("--with-{0}={1}".format(manager, spec[manager].prefix))
+            arguments.append(f"--with-{manager}={spec[manager].prefix}")
         return arguments
 
     def _install_rpm(self, prefix):
@@ -192,7 +191,7 @@ class Mvapich2Binary(MpichEnvironmentModifications, Package):
                 raise InstallError(str(error)) from error
             places = [os.path.dirname(os.path.dirname(path)) for path in paths if path.endswith("/bin/mpicc")]
             if len(places) != 1:
-                raise InstallError("{0} holds {1} times bin/mpicc, and one is wanted".format(file, len(places)))
+                raise InstallError(f"{file} holds {len(places)} times bin/mpicc, and one is wanted")
             install_tree(join_path(directory, places[0]), prefix)
         self._rewrite_paths("/" + places[0], str(prefix))
         self._name_compilers(prefix.bin)
@@ -211,7 +210,7 @@ class Mvapich2Binary(MpichEnvironmentModifications, Package):
                 file.write(content.replace(old.encode(), new.encode()))
             os.chmod(path, mode)
         if untouched:
-            tty.warn("{0} know the path {1}, and are left as they are: {2}".format(self.name, old, " ".join(untouched)))
+            tty.warn("{} know the path {}, and are left as they are: {}".format(self.name, old, " ".join(untouched)))
 
     def _name_compilers(self, directory):
         """Have the wrappers call this spec's compilers, not those of the machine that made the RPM."""
@@ -219,7 +218,7 @@ class Mvapich2Binary(MpichEnvironmentModifications, Package):
         for variable, path in compilers.items():
             for wrapper in _WRAPPERS[variable]:
                 if os.path.isfile(join_path(directory, wrapper)):
-                    filter_file(r"^{0}=.*".format(variable), '{0}="{1}"'.format(variable, path), join_path(directory, wrapper))
+                    filter_file(rf"^{variable}=.*", f'{variable}="{path}"', join_path(directory, wrapper))
 
     def setup_dependent_build_environment(self, env, dependent_spec):
         """The wrappers' names, and Spack's own compilers below them."""

@@ -38,7 +38,7 @@ def unpack(rpm, directory):
     for path, mode, content in members:
         reason = _objection(path, mode, content, links)
         if reason:
-            raise RpmError("{0} is not unpacked: {1} {2}".format(rpm, path, reason))
+            raise RpmError(f"{rpm} is not unpacked: {path} {reason}")
     for path, mode, content in members:
         target = os.path.join(directory, path)
         os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -76,7 +76,7 @@ def _objection_to_link(target, depth):
     while ups < len(parts) and parts[ups] == "..":
         ups += 1
     if target.startswith("/") or ups > depth or ".." in parts[ups:]:
-        return "is a link that leads out of the directory, to {0}".format(target)
+        return f"is a link that leads out of the directory, to {target}"
     return None
 
 
@@ -85,7 +85,7 @@ def _payload(rpm):
     with open(rpm, "rb") as file:
         data = file.read()
     if data[:4] != _LEAD:
-        raise RpmError("{0} is no RPM".format(rpm))
+        raise RpmError(f"{rpm} is no RPM")
     try:
         _, end = _header(data, _LEAD_SIZE)
         tags, end = _header(data, end + -end % 8)
@@ -94,20 +94,20 @@ def _payload(rpm):
             _compare(compressed, tags[_PAYLOAD_DIGEST])
         return _decompressed(compressed, tags.get(_COMPRESSOR, ["gzip"])[0])
     except (struct.error, KeyError, ValueError, OSError, EOFError, lzma.LZMAError) as error:
-        raise RpmError("{0} cannot be unpacked: {1}".format(rpm, error)) from error
+        raise RpmError(f"{rpm} cannot be unpacked: {error}") from error
 
 
 def _header(data, begin):
     """The numbers and texts of one header structure by their tags, and where it ends."""
     if data[begin : begin + 4] != _HEADER:
-        raise ValueError("there is no header at byte {0}".format(begin))
+        raise ValueError(f"there is no header at byte {begin}")
     entries, size = struct.unpack_from(">II", data, begin + 8)
     store = begin + 16 + 16 * entries
     values = {}
     for number in range(entries):
         tag, kind, offset, count = struct.unpack_from(">IIII", data, begin + 16 + 16 * number)
         if kind == _INT32:
-            values[tag] = list(struct.unpack_from(">{0}I".format(count), data, store + offset))
+            values[tag] = list(struct.unpack_from(f">{count}I", data, store + offset))
         elif kind in _STRINGS:
             texts = data[store + offset : store + size].split(b"\0", count)[:count]
             values[tag] = [text.decode("utf-8", "replace") for text in texts]
@@ -124,15 +124,15 @@ def _decompressed(data, compressor):
         return _piped(["zstd", "-dc"], data)  # Python has it from 3.14 on; the RPMs of EL 9 use it
     known = {"gzip": gzip.decompress, "bzip2": bz2.decompress, "xz": lzma.decompress, "lzma": lzma.decompress}
     if compressor not in known:
-        raise ValueError("its compression {0} is not known here".format(compressor))
+        raise ValueError(f"its compression {compressor} is not known here")
     return known[compressor](data)
 
 
 def _piped(command, data):
     try:
-        done = subprocess.run(command, input=data, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run(command, input=data, capture_output=True, check=False)
     except FileNotFoundError:
-        raise ValueError("the program {0} is needed, and is not on PATH".format(command[0])) from None
+        raise ValueError(f"the program {command[0]} is needed, and is not on PATH") from None
     if done.returncode != 0:
         raise ValueError(done.stderr.decode("utf-8", "replace").strip())
     return done.stdout
@@ -148,7 +148,7 @@ def _members(archive, rpm):
                 raise ValueError("its payload is no cpio archive of the format newc")
             fields = [int(archive[at : at + 8], 16) for at in range(begin + 6, begin + 110, 8)]
         except ValueError as error:
-            raise RpmError("{0} cannot be unpacked: {1}".format(rpm, error)) from error
+            raise RpmError(f"{rpm} cannot be unpacked: {error}") from error
         inode, mode, links, size, name_size = fields[0], fields[1], fields[4], fields[6], fields[11]
         name_end = begin + 110 + name_size
         name = os.fsdecode(archive[begin + 110 : name_end - 1])
@@ -157,7 +157,7 @@ def _members(archive, rpm):
         content_begin = name_end + -name_end % 4
         content_end = content_begin + size
         if content_end > len(archive):
-            raise RpmError("{0} cannot be unpacked: it ends within {1}".format(rpm, name))
+            raise RpmError(f"{rpm} cannot be unpacked: it ends within {name}")
         begin = content_end + -content_end % 4
         content = archive[content_begin:content_end]
         several = stat.S_ISREG(mode) and links > 1

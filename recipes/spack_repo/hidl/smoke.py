@@ -32,7 +32,7 @@ def run_ranks(mpi, *command, number=2):
     """
     launcher = which("mpiexec", path=mpi.prefix.bin)
     if launcher is None:
-        raise SkipTest("{0} has no mpiexec: its ranks start in an allocation only".format(mpi.name))
+        raise SkipTest(f"{mpi.name} has no mpiexec: its ranks start in an allocation only")
     if mpi.name == "openmpi":
         launcher.add_default_arg("--oversubscribe")
         if os.getuid() == 0:

@@ -61,7 +61,7 @@ async def garbage_on_the_socket_has_no_effect(pair: Pair) -> None:
     host, port = address.removeprefix("mpi://").split(":")
     rng = random.Random(WORLD.rank)
     hello = endpoint()._hello(endpoint().engine).pack()
-    for number in range(400):
+    for number in range(int(os.environ.get("MPI4DASK_GARBAGE", "400"))):
         kind = number % 3
         data = bytearray(rng.randbytes(rng.randrange(300)) if kind == 0 else hello + rng.randbytes(rng.randrange(99)))
         if kind == 1:

@@ -22,7 +22,7 @@ from distributed.comm import Comm, CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 from mpi4dask import counters, transport
 from mpi4dask.endpoint import current_world, endpoint
-from mpi4dask.engine import SAFETY
+from mpi4dask.lookout import SAFETY
 from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD

@@ -69,6 +69,7 @@ def test_a_merge_can_be_shuffled_peer_to_peer(app: App) -> None:
     [
         (2, (), "dask-transpose: Dask needs 3 ranks or more (scheduler, client, workers), not 2"),
         (3, ("--size=1",), "dask-transpose: size must be 2 or more, not 1"),
+        (3, ("--ignore_size=much",), "dask-transpose: ignore_size must be a size such as 1MiB, not 'much'"),
     ],
 )
 def test_what_cannot_be_run_is_refused_once(app: App, number: int, words: tuple[str, ...], says: str) -> None:

@@ -19,9 +19,9 @@ from hidl_cli.stack.providers.spack.places import cache
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
 _KEPT = ("SPACK_PYTHON",)
 #: Nothing is asked for beyond this machine: every URL goes to a port that nobody serves.
-_NO_NETWORK = {
-    name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY")
-} | {"no_proxy": "", "NO_PROXY": ""}
+_NOBODY = "http://127.0.0.1:9"
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+_NO_NETWORK = {**dict.fromkeys(_PROXIES, _NOBODY), "no_proxy": "", "NO_PROXY": ""}
 
 _NETWORK = re.compile(
     r"URLError|urlopen error|Connection (refused|reset|timed out)|Could ?n.t resolve host|Temporary failure in name"

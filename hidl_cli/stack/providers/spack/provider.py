@@ -34,8 +34,9 @@ class FromSpack:
 
     resolves_in_previews = True
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, mirror: Path | None = None) -> None:
         self.site = site
+        self.mirror = mirror
         self._known: dict[str, Site] = {}
 
     @cached_property
@@ -43,7 +44,7 @@ class FromSpack:
         """Who installs what comes as wheels."""
         from hidl_cli.stack.providers.wheels import Wheels
 
-        return Wheels.for_site(self.site)
+        return Wheels.for_site(self.site, self.mirror)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -52,7 +53,7 @@ class FromSpack:
 
     def choose(self, order: Order, target: Target) -> Choice:
         """See ``Provider``."""
-        instance, generated, states = self._drafted(order, target)
+        _, generated, states = self._drafted(order, target)
         passed_over: list[PassedOver] = []
         for place in venv.places(order):
             file = place / lock.filename(order.stack.name, order.site.name)
@@ -163,7 +164,7 @@ class FromSpack:
             with progress.step(command.title, log):
                 call.run(command, log, doing=f"failed to {command.title}")
         base = layout.interpreter(plan)
-        venv.install_wheels(plan, self.uv, log, progress, lambda: None, base)
+        venv.install_wheels(plan, self.uv, log, progress, interpreter=base)
         layout.lay_over(plan)
 
     def _steps(self, plan: InstallPlan, interpreter: Path | None) -> tuple[Step, ...]:

@@ -1,6 +1,5 @@
-from spack_repo.hidl.mvapich2_binary import Mvapich2Binary
-
 from spack.package import conflicts, depends_on, license, maintainers, requires, variant, version
+from spack_repo.hidl.mvapich2_binary import Mvapich2Binary
 
 
 class Mvapich2Gdr(Mvapich2Binary):
@@ -44,24 +43,26 @@ class Mvapich2Gdr(Mvapich2Binary):
         when="process_managers=jsrun",
         msg="jsrun takes pmix or pmi4pmix",
     )
-    conflicts("pmi_version=pmi4pmix", when="process_managers=none,slurm,mpiexec,mpirun,pbs", msg="pmi4pmix is jsrun's")
+    for _manager in ("none", "slurm", "mpiexec", "mpirun", "pbs"):
+        conflicts("pmi_version=pmi4pmix", when=f"process_managers={_manager}", msg="pmi4pmix is jsrun's")
 
     @property
     def rpm_folder(self):
         """Where OSU keeps the RPMs for this version and distribution."""
         distribution = self.spec.variants["distribution"].value
-        return "{0}/download/mvapich/gdr/{1}/{2}".format(self.homepage, self.version, distribution)
+        return f"{self.homepage}/download/mvapich/gdr/{self.version}/{distribution}"
 
     @property
     def rpm_name(self):
-        """mvapich2-gdr-cuda11.6.mofed5.5.gnu8.5.0-2.3.7-1.el8.x86_64.rpm and its like (HPC Container Maker has more)."""
+        """mvapich2-gdr-cuda11.6.mofed5.5.gnu8.5.0-2.3.7-1.el8.x86_64.rpm and its like; HPC Container Maker has more."""
         spec = self.spec
         manager = spec.variants["process_managers"].value
-        gpu = "cuda{0}".format(spec["cuda"].version.up_to(2)) if spec.satisfies("+cuda") else "rocm{0}".format(spec["hip"].version)
+        toolkit = spec["cuda"] if spec.satisfies("+cuda") else spec["hip"]
+        gpu = "{}{}".format("cuda" if spec.satisfies("+cuda") else "rocm", toolkit.version.up_to(2))
         parts = [gpu, spec.variants["distribution"].value, self.compiler_label]
         parts = ["mcast"] * spec.satisfies("+mcast") + parts + [manager] * (manager != "mpirun")
         release = 2 if spec.satisfies("@2.3.3") else 1
-        return "mvapich2-gdr-{0}-{1}-{2}.{3}.{4}.rpm".format(
+        return "mvapich2-gdr-{}-{}-{}.{}.{}.rpm".format(
             ".".join(parts), self.version, release, self.enterprise_linux, spec.target.family
         )
 
@@ -72,6 +73,6 @@ class Mvapich2Gdr(Mvapich2Binary):
         arguments += ["--with-core-direct"] if spec.satisfies("+core_direct") else []
         arguments += ["--enable-openacc"] if spec.satisfies("+openacc") else []
         if spec.satisfies("+cuda"):
-            cuda = "--with-cuda={0}".format(spec["cuda"].prefix)
-            return arguments + ["--enable-cuda", cuda, "--disable-cl", "--disable-opencl"]
-        return arguments + ["--enable-rocm", "--enable-hip=basic", "--with-rocm={0}".format(spec["hip"].prefix)]
+            cuda = "--with-cuda={}".format(spec["cuda"].prefix)
+            return [*arguments, "--enable-cuda", cuda, "--disable-cl", "--disable-opencl"]
+        return [*arguments, "--enable-rocm", "--enable-hip=basic", "--with-rocm={}".format(spec["hip"].prefix)]

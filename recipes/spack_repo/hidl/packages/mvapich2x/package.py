@@ -1,6 +1,5 @@
-from spack_repo.hidl.mvapich2_binary import Mvapich2Binary
-
 from spack.package import conflicts, depends_on, license, maintainers, variant, version
+from spack_repo.hidl.mvapich2_binary import Mvapich2Binary
 
 
 class Mvapich2x(Mvapich2Binary):
@@ -37,7 +36,7 @@ class Mvapich2x(Mvapich2Binary):
     def rpm_folder(self):
         """Where OSU keeps the RPMs for this version and distribution."""
         distribution = self.spec.variants["distribution"].value
-        return "{0}/download/mvapich/mv2x/{1}/{2}".format(self.homepage, self.version, distribution)
+        return f"{self.homepage}/download/mvapich/mv2x/{self.version}/{distribution}"
 
     @property
     def rpm_name(self):
@@ -50,14 +49,20 @@ class Mvapich2x(Mvapich2Binary):
         manager = spec.variants["process_managers"].value
         parts = [spec.variants["feature"].value, spec.variants["distribution"].value, self.compiler_label]
         parts += [manager] * (manager != "mpirun")
-        return "mvapich2-x-{0}-{1}-1.{2}.{3}.rpm".format(
+        return "mvapich2-x-{}-{}-1.{}.{}.rpm".format(
             "-".join(parts), self.version, self.enterprise_linux, spec.target.family
         )
 
     def feature_arguments(self):
         """configure's, for the features and the network."""
         spec = self.spec
-        arguments = ["--enable-ucr", "--enable-mcast", "--enable-hybrid", "--enable-mpit-tool", "--enable-mpit-pvars=mv2"]
+        arguments = [
+            "--enable-ucr",
+            "--enable-mcast",
+            "--enable-hybrid",
+            "--enable-mpit-tool",
+            "--enable-mpit-pvars=mv2",
+        ]
         if spec.variants["distribution"].value.startswith("ifs"):
             arguments.append("--with-device=ch3:psm")
         else:
@@ -65,5 +70,5 @@ class Mvapich2x(Mvapich2Binary):
         if spec.variants["feature"].value.startswith("advanced"):
             arguments += ["--with-core-direct", "--enable-dc", "--enable-umr"]
         if "xpmem" in spec:
-            arguments.append("--with-xpmem={0}".format(spec["xpmem"].prefix))
+            arguments.append("--with-xpmem={}".format(spec["xpmem"].prefix))
         return arguments

@@ -1,7 +1,6 @@
+from spack.package import maintainers, version
 from spack_repo.builtin.packages.mvapich_plus.package import MvapichPlus as BuiltinMvapichPlus
 from spack_repo.hidl.smoke import compiled_program, run_ranks
-
-from spack.package import maintainers, version
 
 
 class MvapichPlus(BuiltinMvapichPlus):

@@ -1,10 +1,9 @@
 import os
 
+from spack.package import conflicts, depends_on, license, maintainers, patch, requires, variant, version
 from spack_repo.builtin.build_systems.cuda import CudaPackage
 from spack_repo.builtin.build_systems.python import PythonPackage
 from spack_repo.hidl.smoke import run_ranks
-
-from spack.package import conflicts, depends_on, license, maintainers, patch, requires, variant, version
 
 #: The patches that every provider of hidl applies (recipes/patches), seen from this package.
 _PATCHES = "../../../../patches/horovod/0.28.1"
@@ -60,7 +59,7 @@ class PyHorovod(PythonPackage, CudaPackage):
 
     # The order of their names is that of the list in hidl's own builds; each is written against those before it.
     for _name in sorted(os.listdir(os.path.join(os.path.dirname(__file__), _PATCHES))):
-        patch("{0}/{1}".format(_PATCHES, _name), level=1, when="@0.28.1")
+        patch(f"{_PATCHES}/{_name}", level=1, when="@0.28.1")
 
     depends_on("c", type="build")
     depends_on("cxx", type="build")
@@ -81,8 +80,8 @@ class PyHorovod(PythonPackage, CudaPackage):
     depends_on("py-tensorflow@2.16:", type=("build", "link", "run"), when="frameworks=tensorflow")
     depends_on("py-keras@3:", type=("build", "run"), when="frameworks=keras")
     for _framework, _package in (("pytorch", "py-torch"), ("tensorflow", "py-tensorflow")):
-        depends_on("{0}~cuda".format(_package), when="~cuda frameworks={0}".format(_framework))
-        depends_on("{0}+cuda".format(_package), when="+cuda frameworks={0}".format(_framework))
+        depends_on(f"{_package}~cuda", when=f"~cuda frameworks={_framework}")
+        depends_on(f"{_package}+cuda", when=f"+cuda frameworks={_framework}")
 
     @property
     def import_modules(self):
@@ -96,11 +95,11 @@ class PyHorovod(PythonPackage, CudaPackage):
         asked = {"PYTORCH": "frameworks=pytorch", "TENSORFLOW": "frameworks=tensorflow"}
         asked.update({"MPI": "controllers=mpi", "GLOO": "controllers=gloo"})
         for name, condition in asked.items():
-            env.set("HOROVOD_{0}_{1}".format("WITH" if spec.satisfies(condition) else "WITHOUT", name), "1")
+            env.set("HOROVOD_{}_{}".format("WITH" if spec.satisfies(condition) else "WITHOUT", name), "1")
         env.set("HOROVOD_WITHOUT_MXNET", "1")
         env.set("HOROVOD_WITHOUT_NVTX", "1")
         env.set("HOROVOD_CMAKE", spec["cmake"].command.path)
-        env.set("MAKEFLAGS", "-j{0}".format(self.module.make_jobs))
+        env.set("MAKEFLAGS", f"-j{self.module.make_jobs}")
         if spec.satisfies("+cuda"):
             self._set_cuda(env)
 
@@ -118,10 +117,10 @@ class PyHorovod(PythonPackage, CudaPackage):
         said = self.module.which(self.prefix.bin.horovodrun)("--check-build", output=str.split)
         for name in ("mpi", "gloo"):
             if self.spec.satisfies("controllers=" + name):
-                assert "[X] {0}".format("MPI" if name == "mpi" else "Gloo") in said, said
+                assert "[X] {}".format("MPI" if name == "mpi" else "Gloo") in said, said
 
     def test_two_ranks(self):
         """sum over 2 ranks with each framework"""
         for framework, program in _SUMS.items():
-            if self.spec.satisfies("frameworks={0} controllers=mpi".format(framework)):
+            if self.spec.satisfies(f"frameworks={framework} controllers=mpi"):
                 run_ranks(self.spec["mpi"], self.spec["python"].command.path, "-c", program)

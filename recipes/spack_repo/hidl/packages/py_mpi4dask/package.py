@@ -1,7 +1,7 @@
-from spack_repo.hidl.own_source import OwnPackage, OwnSource
-from spack_repo.hidl.smoke import run_ranks
-
 from spack.package import depends_on, license, maintainers, variant, version
+from spack_repo.hidl.own_source import OwnPackage
+from spack_repo.hidl.smoke import run_ranks
+from spack_repo.hidl.source_tree import OwnSource
 
 _SOURCE = OwnSource("libs/mpi4dask", version_file="mpi4dask/__init__.py")
 

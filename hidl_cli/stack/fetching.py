@@ -1,0 +1,126 @@
+"""``hidl stack fetch``: everything that an installation needs, in one directory, for a machine without a network.
+
+::
+
+    <to>/manifest.json     what was brought for each package of Spack's, with SHA-256
+    <to>/locks/            the locks
+    <to>/wheels/           the wheels of the locks, and clingo's, by which Spack concretizes
+    <to>/sources/          a mirror of Spack's
+    <to>/spack-packages/   Spack's own recipes, with the commit that they are of
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hidl_cli import documents
+from hidl_cli.errors import MissingPrecondition
+from hidl_cli.stack import install, own_wheel
+from hidl_cli.stack.builds.sources import sha256
+from hidl_cli.stack.providers.wheels import Wheels
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.install import Order, Progress
+    from hidl_cli.stack.plan import InstallPlan
+
+MANIFEST = "manifest.json"
+
+
+def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
+    """Bring what the order needs to the directory ``to``; what it has of other stacks stays.
+
+    Raises ``MissingPrecondition`` or ``BuildFailed`` where something cannot be had.
+    """
+    plan = install.draft(order).plan
+    if plan is None:
+        install.make_lock(order, progress)
+        plan = install.draft(order).plan
+        assert plan is not None
+    to.mkdir(parents=True, exist_ok=True)
+    for own in plan.own:
+        own_wheel.build(own)
+    uv = Wheels.for_site(order.site)
+    log = install.new_log(plan)
+    _wheels(plan, uv, to, log, progress)
+    packages: Mapping[str, Any] = {}
+    if plan.spack is not None:
+        packages = _sources(plan, uv, to, log, progress)
+        _recipes(plan, to, progress)
+    documents.write_text(to / "locks" / plan.lock.filename, plan.lock.text())
+    documents.write_json(to / MANIFEST, {"schema": "hidl.mirror/1", "packages": {**_known(to), **packages}})
+    return plan
+
+
+def _wheels(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progress) -> None:
+    from hidl_cli.stack.providers.spack.python import CLINGO
+
+    wanted = [(plan.lock.wheels.body(), f"{len(plan.lock.wheels.packages)} wheels")]
+    if plan.spack is not None:
+        wanted.append((f"{CLINGO}\ncffi\npycparser\n", "the wheel of clingo"))
+    for text, what in wanted:
+        if not text:
+            continue
+        with tempfile.TemporaryDirectory(prefix="hidl-fetch-") as directory, progress.step(f"fetch {what}", log):
+            file = Path(directory, "wanted.txt")
+            file.write_text(text, encoding="utf-8")
+            uv.run(uv.download(f"fetch {what}", file, to / "wheels", plan.target), log)
+
+
+def _sources(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progress) -> dict[str, Any]:
+    """A mirror of the lock's sources; what each package has there, by its hash."""
+    from hidl_cli.stack.providers.spack import call, python
+
+    part = plan.spack
+    assert part is not None
+    interpreter = python.python(plan.target, uv, log, progress, offline=False, wheels=to / "wheels")
+    with tempfile.TemporaryDirectory(prefix="hidl-fetch-") as directory:
+        Path(directory, "spack.yaml").write_text(part.environment.text, encoding="utf-8")
+        Path(directory, "spack.lock").write_text(part.lock.spack_lock, encoding="utf-8")
+        words = ("mirror", "create", "--all", "--directory", str(to / "sources"))
+        title = f"fetch the sources of {part.to_install} packages"
+        command = call.step(part.instance, Path(directory), title, *words, python=interpreter)
+        with progress.step(title, log):
+            call.run(command, log, doing=f"failed to {title}")
+    packages = {}
+    for node in part.lock.nodes:
+        if node.external is None:
+            found = sorted((to / "sources" / node.name).glob("*"))
+            files = {file.relative_to(to / "sources").as_posix(): sha256(file) for file in found if file.is_file()}
+            packages[node.hash] = {"name": node.name, "version": node.version, "files": files}
+    return packages
+
+
+def _recipes(plan: InstallPlan, to: Path, progress: Progress) -> None:
+    """Spack's package repository, without its history."""
+    from hidl_cli.stack.providers.spack.repositories import COMMIT
+
+    part = plan.spack
+    assert part is not None
+    copy = to / "spack-packages"
+    state = part.lock.repositories["builtin"]
+    if (copy / COMMIT).is_file() and (copy / COMMIT).read_text(encoding="utf-8").strip() == state:
+        return
+    builtin = part.places.builtin or next(iter(part.places.clone.glob("repos/spack_repo/builtin")), None)
+    if builtin is None:
+        raise MissingPrecondition(
+            "Spack's packages are not here to be copied", hint="clone spack-packages, and name it: HIDL_SPACK_PACKAGES"
+        )
+    with progress.step("copy Spack's packages"):
+        beside = copy.with_name(f".{copy.name}")
+        shutil.rmtree(beside, ignore_errors=True)
+        inside = beside / "repos" / "spack_repo" / "builtin"
+        shutil.copytree(builtin, inside, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True)
+        (beside / COMMIT).write_text(f"{state}\n", encoding="utf-8")
+        shutil.rmtree(copy, ignore_errors=True)
+        beside.replace(copy)
+
+
+def _known(to: Path) -> dict[str, Any]:
+    try:
+        return dict(documents.read_json(to / MANIFEST)["packages"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

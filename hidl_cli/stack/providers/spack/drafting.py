@@ -1,0 +1,64 @@
+"""A draft of a site's ``externals``, by ``spack external find``: for people to read, never used as it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hidl_cli.stack.providers import Step
+from hidl_cli.stack.providers.spack import call
+from hidl_cli.stack.providers.spack.instance import Instance
+from hidl_cli.stack.providers.spack.packages import PACKAGES
+from hidl_cli.stack.providers.spack.places import VARIABLE
+
+_SPEC = re.compile(r"(?P<name>[a-z0-9_-]+)@=?(?P<version>[A-Za-z0-9._-]+)\s*(?P<variants>.*)")
+_HEAD = """\
+# A draft, by `spack external find`. Spack goes by the names of programs: it takes one MPI library for another, and
+# finds two packages in one prefix. Keep what is right, put MPI libraries into `mpi` and compilers into `compilers`,
+# and hold the file against the machine: hidl site check --on-host NAME
+"""
+
+
+def draft(instance: Instance) -> str:
+    """YAML for a site file. MPI libraries and compilers are left out, and named in comments."""
+    import yaml
+
+    with tempfile.TemporaryDirectory(prefix="hidl-spack-") as directory:
+        place = Path(directory)
+        repositories = os.environ.get(VARIABLE)
+        if repositories:
+            builtin = Path(repositories, "repos", "spack_repo", "builtin")
+            (place / "repos.yaml").write_text(f"repos: {{builtin: {builtin}}}\n", encoding="utf-8")
+        log = place / "log"
+        log.touch()
+        argv = (str(instance.program), "--color", "never", "-C", str(place), "external", "find", "--scope", "user")
+        told = call.variables(None) | {"SPACK_USER_CONFIG_PATH": str(place)}
+        del told["SPACK_DISABLE_LOCAL_CONFIG"]
+        call.run(Step("look for software", argv, told), log, doing="Spack could not look for software")
+        file = place / "packages.yaml"
+        packages: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["packages"] if file.is_file() else {}
+    return _HEAD + _text(packages)
+
+
+def _text(packages: dict[str, Any]) -> str:
+    import yaml
+
+    kept, remarks = {}, []
+    for name, entry in sorted(packages.items()):
+        for external in entry.get("externals", []):
+            found = _SPEC.match(external["spec"])
+            if name in PACKAGES.values() or "compilers" in (external.get("extra_attributes") or {}):
+                remarks.append(f"# not taken over: {external['spec']} in {external.get('prefix')}")
+            elif found and name not in kept:
+                kept[name] = {
+                    "version": found["version"],
+                    "prefix": external.get("prefix"),
+                    **({"variants": found["variants"]} if found["variants"] else {}),
+                }
+            else:
+                remarks.append(f"# another one: {external['spec']} in {external.get('prefix')}")
+    body = yaml.safe_dump({"externals": kept}, sort_keys=True)
+    return body + "".join(f"{remark}\n" for remark in remarks)
