@@ -132,7 +132,7 @@ def _told(plan: Plan, point: Mapping[str, Value], python: Path, interconnect: st
 
 def read(document: Any, placements: Sequence[Placement]) -> Forecast:
     """The forecast in a module's document; ``ValueError`` where it is none, or not one for these placements."""
-    if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"not a document of schema {SCHEMA}")
     try:
         forecast = TypeAdapter(Forecast).validate_python(document)
