@@ -4,13 +4,13 @@ import reframe as rfm
 from hidl_checks import LARGE, SMALL, Run, Study
 from reframe.core.builtins import parameter, run_after
 
-#: As little of it as still trains: a batch in two micro-batches.
-LITTLE = ["batch=8", "micro_batches=2", "steps=2", "warmup=1", "costs=estimated"]
+#: As little of it as still trains: eight layers, a batch in two micro-batches.
+LITTLE = ["depth=8", "batch=8", "micro_batches=2", "steps=2", "warmup=1", "costs=estimated"]
 
 
 @rfm.simple_test
 class hyparflow_smoke(Run):
-    """ResNet-20 on a few images: ranks that hold the same weights must end with the same."""
+    """A small ResNet on a few images: ranks that hold the same weights must end with the same."""
 
     workload = "hyparflow-resnet"
     mode = parameter(["data", "model"])

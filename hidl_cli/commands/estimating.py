@@ -33,14 +33,15 @@ def show_estimate(plan: Plan, *, json: bool) -> None:
 def _forecasts(plan: Plan, interconnect: str | None) -> list[Told]:
     """What the workload's module tells; nothing where it has none, or where the stack that it needs is not there."""
     from hidl_cli.commands.render import say
-    from hidl_cli.runs.forecast import forecasts
+    from hidl_cli.runs.forecast import forecasts, teller
 
     if plan.workload.estimate is None:
         return []
-    if not plan.lock:
+    python = teller(plan)
+    if python is None:
         say(f"how fast it will be cannot be told without its stack: hidl install {plan.stack}", style="yellow")
         return []
-    return forecasts(plan, interconnect)
+    return forecasts(plan, python, interconnect)
 
 
 def _show(told: Told) -> None:

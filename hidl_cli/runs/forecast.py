@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli import process
 from hidl_cli.documents import read_json
-from hidl_cli.errors import HidlError, ProcessFailed
+from hidl_cli.errors import HidlError, MissingPrecondition, ProcessFailed
 from hidl_cli.launch.placement import Placement
 from hidl_cli.runs.parameters import in_words
 from hidl_cli.runs.plan import Plan
 from hidl_cli.runs.words import arguments
 from hidl_cli.runs.workload import Value
+from hidl_cli.site.load import load_site
+from hidl_cli.stack import installation
 
 SCHEMA = "hidl.forecast/1"
 
@@ -82,16 +85,28 @@ class Told:
         }
 
 
-def forecasts(plan: Plan, interconnect: str | None) -> list[Told]:
-    """What is expected of each point and size of a plan, whose stack is installed.
+def teller(plan: Plan) -> Path | None:
+    """The Python that can tell: of the plan's installation or, where the plan is for another machine, of the same stack
+    on this one; None where it is not installed."""
+    if plan.lock:
+        return Path(plan.prefix, "bin", "python")
+    here = load_site("local")
+    for root in (Path(plan.prefix).parents[2], installation.root(here)):
+        with suppress(MissingPrecondition):
+            return installation.find(here, plan.stack, root=root).python
+    return None
+
+
+def forecasts(plan: Plan, python: Path, interconnect: str | None) -> list[Told]:
+    """What is expected of each point and size of a plan, told by ``teller(plan)``.
 
     ``interconnect``: the network between the site's nodes, in the words of its file. Raises ``HidlError`` where the
     workload's module cannot tell.
     """
-    return [_told(plan, point, interconnect) for point in plan.points]
+    return [_told(plan, point, python, interconnect) for point in plan.points]
 
 
-def _told(plan: Plan, point: Mapping[str, Value], interconnect: str | None) -> Told:
+def _told(plan: Plan, point: Mapping[str, Value], python: Path, interconnect: str | None) -> Told:
     placements = tuple({step.size: step.placement for step in plan.steps if step.point == point}.values())
     program = plan.workload.program_for({**plan.parameters, **point})
     words = [str(plan.workload.estimate), str(program.module), *arguments(program, {**plan.parameters, **point})]
@@ -106,7 +121,7 @@ def _told(plan: Plan, point: Mapping[str, Value], interconnect: str | None) -> T
             DOCUMENT: str(document),
         }
         try:
-            process.run([Path(plan.prefix, "bin", "python"), "-m", *words], env=variables, timeout=_SECONDS)
+            process.run([python, "-m", *words], env=variables, timeout=_SECONDS)
             forecast = read(read_json(document), placements)
         except ProcessFailed as error:
             raise HidlError(f"{plan.workload.name}{where} cannot be estimated: {_last_line(error.output)}") from error
@@ -117,7 +132,7 @@ def _told(plan: Plan, point: Mapping[str, Value], interconnect: str | None) -> T
 
 def read(document: Any, placements: Sequence[Placement]) -> Forecast:
     """The forecast in a module's document; ``ValueError`` where it is none, or not one for these placements."""
-    if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"not a document of schema {SCHEMA}")
     try:
         forecast = TypeAdapter(Forecast).validate_python(document)

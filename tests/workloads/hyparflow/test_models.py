@@ -74,7 +74,7 @@ def test_a_replica_in_partitions_trains_on_any_number_of_nodes(found: Any) -> No
 
 def test_more_partitions_than_the_model_has_nodes_are_a_problem_of_that_size(found: Any) -> None:
     few, _, many = told(found, "model").expected
-    assert few.problem is None
+    assert [figure.name for figure in few.figures] == ["images_per_second", "step_time", "bubble"]
     assert "too few for 1024 partitions" in str(many.problem)
 
 
