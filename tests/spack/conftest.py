@@ -18,6 +18,8 @@ PACKAGES = sorted(HIDL_REPOSITORY.glob("packages/*/package.py"))
 
 #: The root of a Spack 1.x, and that of a checkout of spack-packages. Python for it may be named by SPACK_PYTHON.
 ROOT, BUILTIN = os.environ.get("HIDL_TEST_SPACK"), os.environ.get("HIDL_TEST_SPACK_PACKAGES")
+#: Where Spack's indexes of its thousands of packages stay from one run to the next; without it they are made anew.
+INDEXES = os.environ.get("HIDL_TEST_SPACK_INDEXES")
 
 
 def module(name: str) -> ModuleType:
@@ -58,6 +60,6 @@ def spack(tmp_path_factory: pytest.TempPathFactory) -> Spack:
     spack.configure(
         "config",
         f"config: {{install_tree: {{root: {place}/opt}}, build_stage: [{place}/stage], "
-        f"source_cache: {place}/sources, misc_cache: {place}/misc, test_stage: {place}/tests}}\n",
+        f"source_cache: {place}/sources, misc_cache: {INDEXES or place / 'misc'}, test_stage: {place}/tests}}\n",
     )
     return spack
