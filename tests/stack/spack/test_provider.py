@@ -36,9 +36,11 @@ def spack(tmp_path: Path) -> Path:
 @pytest.fixture
 def hidl(hidl: Hidl, spack: Path, stack_prefix: Callable[[str], Path]) -> Hidl:
     """hidl with that Spack, on a machine with an MPICH on PATH."""
-    mpich = stack_prefix("mpi") / "bin"
-    path = {"PATH": os.pathsep.join((str(mpich), hidl.environment["PATH"]))}
-    return Hidl(hidl.environment | path | {"HIDL_SPACK": str(spack), "SPACK_PYTHON": sys.executable})
+    mpich = stack_prefix("mpi")
+    # What stands at Spack's place brings a wheel of mpi4py, which looks for its library.
+    library = {"LD_LIBRARY_PATH": str(mpich / "lib")}
+    path = {"PATH": os.pathsep.join((str(mpich / "bin"), hidl.environment["PATH"]))}
+    return Hidl(hidl.environment | path | library | {"HIDL_SPACK": str(spack), "SPACK_PYTHON": sys.executable})
 
 
 def calls(spack: Path) -> list[str]:
