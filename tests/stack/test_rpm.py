@@ -20,7 +20,7 @@ def rpm(stack_prefix: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real MPI library as an RPM: MPICH under the name and in the place of MVAPICH2-GDR."""
     prefix = stack_prefix("mpi")
     tree = tmp_path_factory.mktemp("rpm") / "tree"
-    for pattern in ("bin/mpi*", "bin/hydra*", "lib/*.so*", "include/mpi*"):
+    for pattern in ("bin/mpi*", "bin/hydra*", "lib/*.so*", "lib/mpich/**/*", "include/mpi*"):
         for path in prefix.glob(pattern):
             copy = tree / path.relative_to(prefix)
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -35,11 +35,14 @@ def show(mpi: Path, prefix: Path) -> None:
 
 
 def link_libraries(mpi: Path, prefix: Path) -> None:
-    """Link the libraries of ``mpi`` into ``prefix/lib``, where wheels of mpi4py find them."""
+    """Link what lies in the library directories of ``mpi`` into ``prefix/lib``, where wheels of mpi4py look for MPI.
+
+    All of it: libraries look for others relative to the place that they were opened in.
+    """
     for directory in ("lib64", "lib"):
-        for library in sorted((mpi / directory).glob("*.so*")):
+        for library in sorted((mpi / directory).glob("*")):
             link = prefix / "lib" / library.name
-            if not link.is_symlink() and not link.exists():
+            if not os.path.lexists(link):
                 link.symlink_to(os.path.relpath(library, link.parent))
 
 

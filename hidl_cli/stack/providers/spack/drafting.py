@@ -39,7 +39,9 @@ def draft(instance: Instance) -> str:
         del told["SPACK_DISABLE_LOCAL_CONFIG"]
         call.run(Step("look for software", argv, told), log, doing="Spack could not look for software")
         file = place / "packages.yaml"
-        packages: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["packages"] if file.is_file() else {}
+        packages: dict[str, Any] = (
+            yaml.safe_load(file.read_text(encoding="utf-8"))["packages"] if file.is_file() else {}
+        )
     return _HEAD + _text(packages)
 
 

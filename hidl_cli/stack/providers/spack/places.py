@@ -26,23 +26,22 @@ VARIABLE = "HIDL_SPACK_PACKAGES"
 
 @dataclass(frozen=True)
 class Places:
-    """The directories that an environment names. ``builtin``: a local repository of Spack's packages; None: cloned."""
+    """The directories that an environment names. ``builtin``: a local repository of Spack's packages; None: cloned.
+
+    ``misc`` is for Spack's caches of what its packages say, which dry runs use too.
+    """
 
     root: Path
     builtin: Path | None
     own: Path
     stage: Path
+    misc: Path
     mirror: Path | None = None
 
     @property
     def spack(self) -> Path:
         """All that is Spack's."""
         return self.root / "spack"
-
-    @property
-    def misc(self) -> Path:
-        """Spack's caches of what its packages say; hidl's dry runs use them too."""
-        return cache() / "misc"
 
     @property
     def sources(self) -> Path:
@@ -69,6 +68,7 @@ def places(site: Site, root: Path, mirror: Path | None = None) -> Places:
         builtin=_builtin(site, brought),
         own=paths.shipped() / "recipes" / "spack_repo" / "hidl",
         stage=Path(os.path.expandvars(stage)).expanduser() if stage else root / "spack" / "stage",
+        misc=cache() / "misc",
         mirror=mirror,
     )
 

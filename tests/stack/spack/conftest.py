@@ -1,0 +1,51 @@
+"""What the tests of the provider spack share: sites, stacks and places of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hidl_cli.site.schema import Site
+from hidl_cli.stack.providers.spack.places import Places
+from hidl_cli.stack.schema import Stack
+
+
+def site(**keys: Any) -> Site:
+    """A site of one node type and partition."""
+    document: dict[str, Any] = {
+        "name": "here",
+        "title": "a site",
+        "scheduler": "slurm",
+        "launchers": ["srun"],
+        "node_types": {"node": {"arch": "x86_64", "gpus": 0}},
+        "partitions": {"normal": {"node_type": "node", "max_wall": "48:00:00"}},
+        "default_partition": "normal",
+    }
+    return Site.model_validate(document | keys)
+
+
+def stack(**spack: Any) -> Stack:
+    """A stack of MPICH and mpi4py, as Spack builds it."""
+    return Stack.model_validate(
+        {
+            "name": "mpi",
+            "title": "a stack",
+            "mpi": "mpich",
+            "packages": {"mpich": "", "mpi4py": ""},
+            "spack": {"specs": ["py-mpi4py"], **spack},
+        }
+    )
+
+
+GCC = {"version": "13.3.0", "prefix": "/opt/gcc"}
+MPICH = {"family": "mpich", "version": "4.2.0", "prefix": "/opt/mpich"}
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Places:
+    """Places that are named, and not there."""
+    return Places(
+        root=Path("/root"), builtin=Path("/builtin"), own=Path("/own"), stage=Path("/stage"), misc=Path("/misc")
+    )

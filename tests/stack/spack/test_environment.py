@@ -1,0 +1,216 @@
+"""Environments for Spack: the same site and stack give the same ``spack.yaml``, held by golden files and schemas."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.inputs.load import load
+from hidl_cli.inputs.overlay import list_all
+from hidl_cli.site.checks import RULES
+from hidl_cli.site.schema import Site
+from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.providers.spack.environment import Environment, environment
+from hidl_cli.stack.providers.spack.places import Places
+from hidl_cli.stack.schema import Stack
+from tests.stack.spack.conftest import GCC, MPICH, site, stack
+
+GOLDEN = Path(__file__).parent / "golden"
+SHIPPED = ("frontera", "frontera-rtx", "lassen", "mri", "perlmutter", "piz-daint", "vista")
+SITES = [entry.name for entry in list_all("site") if entry.origin == "shipped" and entry.name != "local"]
+STACKS = [load_stack(entry.name) for entry in list_all("stack") if entry.origin == "shipped"]
+
+
+def made(where: Places, machine: Site, wanted: Stack, release: tuple[int, int] = (1, 2)) -> Environment:
+    """The environment, with its view at /prefix/view."""
+    return environment(machine, wanted, where, view=Path("/prefix/view"), release=release, system="rhel8")
+
+
+def spack(made: Environment) -> Any:
+    """The content of ``spack.yaml``, read back as Spack reads it."""
+    return yaml.safe_load(made.text)["spack"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize(("wanted", "release"), [("mpi", (1, 2)), ("horovod", (1, 2)), ("mpi", (0, 23))])
+def test_shipped_sites_give_the_golden_environments(
+    where: Places, name: str, wanted: str, release: tuple[int, int]
+) -> None:
+    text = made(where, load(RULES, name), load_stack(wanted), release).text
+    golden = GOLDEN / f"{name}-{wanted}-{'.'.join(map(str, release))}.yaml"
+    if os.environ.get("HIDL_WRITE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+def test_a_compiler_is_an_external_package_with_its_programs(where: Places) -> None:
+    gcc = spack(made(where, site(compilers={"gcc": GCC}), stack()))["packages"]["gcc"]
+    assert gcc == {
+        "externals": [
+            {
+                "spec": "gcc@13.3.0 languages='c,c++'",
+                "prefix": "/opt/gcc",
+                "extra_attributes": {"compilers": {"c": "/opt/gcc/bin/gcc", "cxx": "/opt/gcc/bin/g++"}},
+            }
+        ],
+        "buildable": False,
+    }
+
+
+def test_before_spack_1_0_a_compiler_is_an_entry_of_its_own(where: Places) -> None:
+    old = spack(made(where, site(compilers={"gcc": GCC | {"fortran": "gfortran"}}), stack(), (0, 23)))
+    assert ("gcc" in old["packages"], old["compilers"]) == (
+        False,
+        [
+            {
+                "compiler": {
+                    "spec": "gcc@=13.3.0",
+                    "paths": {
+                        "cc": "/opt/gcc/bin/gcc",
+                        "cxx": "/opt/gcc/bin/g++",
+                        "f77": "/opt/gcc/bin/gfortran",
+                        "fc": "/opt/gcc/bin/gfortran",
+                    },
+                    "operating_system": "rhel8",
+                    "target": "any",
+                    "modules": [],
+                }
+            }
+        ],
+    )
+
+
+def test_the_mpi_library_of_the_site_is_the_only_one(where: Places) -> None:
+    packages = spack(made(where, site(mpi={"mpich": MPICH}, default_mpi="mpich"), stack()))["packages"]
+    assert (packages["mpi"], packages["mpich"]) == (
+        {"require": ["mpich@4.2.0"], "buildable": False},
+        {"externals": [{"spec": "mpich@4.2.0", "prefix": "/opt/mpich"}], "buildable": False},
+    )
+
+
+@pytest.mark.parametrize(
+    ("library", "gap"),
+    [
+        ({"family": "cray-mpich"}, "the version of MPI library mine is unknown"),
+        ({"family": "cray-mpich", "version": "8.1"}, "the prefix of MPI library mine is unknown"),
+    ],
+)
+def test_what_the_site_does_not_say_is_told_and_not_guessed(where: Places, library: dict[str, str], gap: str) -> None:
+    found = made(where, site(mpi={"mine": library}, default_mpi="mine", compilers={"gcc": GCC}), stack())
+    assert (found.gaps, "externals" in found.document["spack"]["packages"]["cray-mpich"]) == ((gap,), False)
+
+
+def test_an_external_without_a_version_is_left_out_and_told(where: Places) -> None:
+    found = made(where, site(externals={"cuda": {"prefix": "/opt/cuda"}}, compilers={"gcc": GCC}), stack())
+    assert ("cuda" in found.document["spack"]["packages"], found.gaps) == (False, ("the version of cuda is unknown",))
+
+
+def test_an_external_says_its_modules_and_how_it_was_built(where: Places) -> None:
+    hdf5 = {"version": "1.14", "modules": ["hdf5/1.14"], "variants": "+mpi ~shared"}
+    packages = spack(made(where, site(externals={"hdf5": hdf5}), stack()))["packages"]
+    assert packages["hdf5"]["externals"] == [{"spec": "hdf5@1.14 +mpi ~shared", "modules": ["hdf5/1.14"]}]
+
+
+def test_constraints_of_stack_and_site_are_lists_of_their_own_each_once(where: Places) -> None:
+    machine = site(spack={"require": {"py-torch": ["~distributed", "+mpi"]}})
+    packages = spack(made(where, machine, stack(require={"py-torch": ["@2.5:", "+mpi"]})))["packages"]
+    assert packages["py-torch"]["require"] == ["@2.5:", "+mpi", "~distributed"]
+
+
+def test_gpus_of_nvidia_decide_variants(where: Places) -> None:
+    nodes = {"node": {"arch": "x86_64", "gpus": 4, "gpu_arch": "sm_80"}}
+    assert spack(made(where, site(node_types=nodes), stack()))["packages"]["all"] == {
+        "require": ["target=x86_64"],
+        "variants": ["+cuda", "cuda_arch=80", "~rocm"],
+    }
+
+
+def test_deprecated_versions_are_admitted_where_the_stack_says_why_and_with_a_warning(where: Places) -> None:
+    plain, admitted = made(where, site(), stack()), made(where, site(), stack(deprecated="CVE-1 is mended by patches"))
+    assert ("deprecated" in plain.document["spack"]["config"], admitted.document["spack"]["config"]["deprecated"]) == (
+        False,
+        True,
+    )
+    assert admitted.warnings == ("versions that Spack calls deprecated are admitted: CVE-1 is mended by patches",)
+
+
+def test_mirrors_and_build_caches_are_told_apart(where: Places) -> None:
+    machine = site(spack={"mirrors": {"centre": "/mirror"}, "build_caches": {"centre": "https://cache.example/1"}})
+    assert spack(made(where, machine, stack()))["mirrors"] == {
+        "centre": {"url": "/mirror", "source": True, "binary": False},
+        "centre-binaries": {"url": "https://cache.example/1", "source": False, "binary": True},
+    }
+
+
+@pytest.mark.parametrize("kind", ["lmod", "tcl"])
+def test_modulefiles_of_spack_are_made_where_the_site_wants_them(where: Places, kind: str) -> None:
+    modules = spack(made(where, site(spack={"modules": kind}), stack()))["modules"]["default"]
+    assert modules == {"enable": [kind], "roots": {kind: "/root/spack/modules"}, kind: {"hide_implicits": True}}
+
+
+def test_without_a_local_clone_spack_clones_a_release_of_its_packages(where: Places) -> None:
+    from dataclasses import replace
+
+    repos = spack(made(replace(where, builtin=None), site(), stack()))["repos"]
+    assert (list(repos), repos["builtin"]["tag"]) == (["hidl", "builtin"], "v2026.03.0")
+
+
+def test_roots_that_come_as_wheels_are_not_built_where_the_site_wants_that(where: Places) -> None:
+    wanted = stack(specs=["py-mpi4py@4:", "py-numpy@2:"], wheels=["py-numpy"])
+    specs = [spack(made(where, site(spack={"wheels": wheels}), wanted))["specs"] for wheels in (False, True)]
+    assert specs == [["py-mpi4py@4:", "py-numpy@2:"], ["py-mpi4py@4:"]]
+
+
+def test_the_inputs_know_what_decides_and_not_where_things_lie(where: Places) -> None:
+    from dataclasses import replace
+
+    here = made(where, site(compilers={"gcc": GCC}), stack())
+    there = made(replace(where, root=Path("/elsewhere")), site(compilers={"gcc": GCC}), stack())
+    other = made(where, site(compilers={"gcc": GCC | {"version": "14.1.0"}}), stack())
+    assert (here.inputs == there.inputs, here.inputs == other.inputs) == (True, False)
+
+
+def test_a_stack_without_specs_is_refused(where: Places) -> None:
+    with pytest.raises(InvalidInput, match="does not say what Spack is to build"):
+        made(where, site(), stack(specs=[]))
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_every_site_and_stack_gives_an_environment_of_the_known_form(where: Places, name: str) -> None:
+    from jsonschema import Draft202012Validator
+
+    schema = json.loads((Path(__file__).parent / "environment.schema.json").read_text(encoding="utf-8"))
+    machine = load(RULES, name)
+    validator = Draft202012Validator(schema)
+    for wanted in STACKS:
+        for release in ((1, 2), (0, 23)):
+            validator.validate(made(where, machine, wanted, release).document)
+
+
+def test_the_real_schemas_of_spack_accept_every_environment(where: Places) -> None:
+    root = os.environ.get("HIDL_TEST_SPACK")
+    if not root:
+        pytest.skip("NOT TESTED: Spack's own JSON schemas; HIDL_TEST_SPACK=<root> asks for it")
+    texts = [made(where, load(RULES, name), wanted).text for name in SITES for wanted in STACKS]
+    code = (
+        "import json, sys, yaml, jsonschema, spack.schema.env as env\n"
+        "for text in json.load(sys.stdin): jsonschema.validate(yaml.safe_load(text), env.schema)\n"
+    )
+    validated = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(texts),
+        env=os.environ | {"PYTHONPATH": f"{root}/lib/spack"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert validated.returncode == 0, validated.stderr[-2000:]

@@ -1,0 +1,57 @@
+"""What Spack prints is understood: packages that are done, and the first real error of a failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from hidl_cli.stack.providers.spack.output import done, failure
+
+FAILED = """\
+$ /opt/spack/bin/spack -e /env fetch
+==> Error: an error of an earlier command
+$ /opt/spack/bin/spack -e /env install
+==> Installing broken-1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq [2/3]
+==> No patches needed for broken
+==> Error: ProcessError: Command exited with status 2:
+    'make' '-j2'
+
+1 error found in build log:
+     12    make: Entering directory '/stage'
+     13    gcc -c a.c
+  >> 14    a.c:3:1: error: expected ';' before 'return'
+
+See build log for details:
+  /stage/root/spack-stage-broken-1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq/spack-build-out.txt
+
+==> Error: Failed to install broken due to ChildError: ProcessError
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "package"),
+    [
+        ("==> py-mpi4py: Successfully installed py-mpi4py-4.1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq", "py-mpi4py-4.1.0"),
+        ("k7mk2zb py-mpi4py@4.1.0: finished", "py-mpi4py-4.1.0"),
+        ("k7mk2zb py-mpi4py@4.1.0: build", None),
+        ("==> Installing py-mpi4py-4.1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq [9/9]", None),
+    ],
+)
+def test_a_package_is_told_once_it_is_installed(line: str, package: str | None) -> None:
+    assert done(line) == package
+
+
+def test_the_package_that_failed_is_named() -> None:
+    assert failure(FAILED.splitlines()).package == "broken"
+
+
+def test_the_compilers_first_error_is_shown_before_spacks_own() -> None:
+    assert failure(FAILED.splitlines()).lines[0].endswith("a.c:3:1: error: expected ';' before 'return'")
+
+
+def test_the_packages_own_log_is_named() -> None:
+    log = failure(FAILED.splitlines()).log
+    assert log == "/stage/root/spack-stage-broken-1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq/spack-build-out.txt"
+
+
+def test_what_an_earlier_command_said_does_not_count() -> None:
+    assert "earlier" not in "".join(failure(FAILED.splitlines()).lines)

@@ -1,0 +1,162 @@
+"""Installing with Spack: hidl's own part, with a small program at Spack's place, and all of it with a real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROGRAMS, Hidl
+
+INSTALL = ("install", "mpi", "--provider", "spack")
+
+
+@pytest.fixture
+def spack(tmp_path: Path) -> Path:
+    """The root of what stands at Spack's place."""
+    root = tmp_path / "spack"
+    (root / "bin").mkdir(parents=True)
+    program = (PROGRAMS / "spack_stand_in.py").read_text(encoding="utf-8")
+    (root / "bin" / "spack").write_text(f"#!{sys.executable}\n{program}", encoding="utf-8")
+    (root / "bin" / "spack").chmod(0o755)
+    (root / "lib" / "spack" / "spack").mkdir(parents=True)
+    (root / "lib" / "spack" / "spack" / "__init__.py").write_text('__version__ = "1.2.0"\n')
+    return root
+
+
+@pytest.fixture
+def hidl(hidl: Hidl, spack: Path, stack_prefix: Callable[[str], Path]) -> Hidl:
+    """hidl with that Spack, on a machine with an MPICH on PATH."""
+    mpich = stack_prefix("mpi")
+    # What stands at Spack's place brings a wheel of mpi4py, which looks for its library.
+    library = {"LD_LIBRARY_PATH": str(mpich / "lib")}
+    path = {"PATH": os.pathsep.join((str(mpich / "bin"), hidl.environment["PATH"]))}
+    return Hidl(hidl.environment | path | library | {"HIDL_SPACK": str(spack), "SPACK_PYTHON": sys.executable})
+
+
+def calls(spack: Path) -> list[str]:
+    """The verbs that Spack was asked for."""
+    return (
+        [line.split()[0] for line in (spack / "calls").read_text().splitlines()] if (spack / "calls").exists() else []
+    )
+
+
+def published(root: Path) -> list[Path]:
+    """What users would see."""
+    return [*root.glob("local/mpi/*/manifest.json"), *root.glob("local/mpi/current"), *root.glob("modulefiles/*")]
+
+
+@pytest.fixture
+def installed(hidl: Hidl) -> dict[str, Any]:
+    """The manifest of an installation that went well."""
+    (manifest,) = hidl.json(*INSTALL)["installations"]
+    assert isinstance(manifest, dict)
+    return manifest
+
+
+def test_it_is_concretized_fetched_built_verified_on_two_ranks_and_published(
+    hidl: Hidl, spack: Path, root: Path, installed: dict[str, Any]
+) -> None:
+    assert calls(spack) == ["concretize", "fetch", "install"]
+    assert all(check["ok"] for check in installed["verification"]["checks"])
+    assert len(published(root)) == 3
+    again = hidl(*INSTALL)
+    assert ("nothing to do" in again.stdout, calls(spack)) == (True, ["concretize", "fetch", "install"])
+
+
+def test_the_locked_hashes_stay_and_a_changed_environment_asks_for_a_new_lock(
+    hidl: Hidl, root: Path, installed: dict[str, Any]
+) -> None:
+    shutil.rmtree(installed["prefix"])
+    (locked,) = hidl.json(*INSTALL, "--locked")["installations"]
+    assert locked["spack"]["hashes"] == installed["spack"]["hashes"]
+    file = root / "locks" / "mpi-local-spack.json"
+    file.write_text(file.read_text().replace(json.loads(file.read_text())["inputs"], "0" * 64))
+    failed = hidl(*INSTALL, "--locked")
+    assert (failed.returncode, "--locked forbids" in failed.stderr) == (4, True)
+
+
+def test_nothing_of_the_users_own_spack_is_touched(hidl: Hidl, spack: Path, installed: dict[str, Any]) -> None:
+    assert {line.split()[-1] for line in (spack / "calls").read_text().splitlines()} == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "said"),
+    [
+        ("fail:concretize", 5, "does not concretize"),
+        ("checksum:fetch", 5, "its checksum is another"),
+        ("network:fetch", 4, "no network, or a source cannot be reached"),
+        ("full:install", 5, "the disk is full"),
+        ("fail:install", 5, "py-mpi4py could not be built\n    >> 14    mpi.c:3:1: error: expected ';'"),
+    ],
+)
+def test_each_failure_is_told_and_nothing_is_published(
+    hidl: Hidl, root: Path, fault: str, status: int, said: str
+) -> None:
+    failed = hidl(*INSTALL, STAND_IN=fault)
+    assert (failed.returncode, said in failed.stderr, published(root)) == (status, True, []), failed.stderr
+
+
+@pytest.mark.parametrize("verb", ["concretize", "fetch", "install"])
+def test_killed_and_run_again_it_ends_installed(hidl: Hidl, spack: Path, root: Path, verb: str) -> None:
+    child = Hidl(hidl.environment | {"STAND_IN": f"hang:{verb}"}).start(
+        *INSTALL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not (spack / "hangs").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert published(root) == []
+    (manifest,) = hidl.json(*INSTALL)["installations"]
+    assert all(check["ok"] for check in manifest["verification"]["checks"])
+
+
+def test_a_dry_run_shows_the_environment_and_what_it_resolves_to_and_touches_nothing(hidl: Hidl, root: Path) -> None:
+    shown = hidl(*INSTALL, "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert "package py-mpi4py 4.1.0 /k7mk2zb" in shown.stdout
+    assert "\nspack:\n  specs:\n    - 'py-mpi4py@4.1:'\n" in shown.stdout
+    assert not root.exists()
+
+
+def test_offline_names_what_is_missing_before_anything_is_built(hidl: Hidl, spack: Path, tmp_path: Path) -> None:
+    assert hidl("stack", "lock", "mpi", "--provider", "spack").returncode == 0
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "manifest.json").write_text('{"schema": "hidl.mirror/1", "packages": {}}')
+    (mirror / "spack-packages").mkdir()
+    failed = hidl(*INSTALL, "--offline", "--mirror", str(mirror))
+    assert (failed.returncode, "what is not here: py-mpi4py 4.1.0" in failed.stderr) == (4, True), failed.stderr
+    assert "install" not in calls(spack)
+
+
+@pytest.mark.parametrize(("variable", "said"), [("", "Spack is not here"), ("/nowhere", "is no Spack")])
+def test_no_spack_is_a_missing_precondition(hidl: Hidl, variable: str, said: str) -> None:
+    failed = hidl(*INSTALL, HIDL_SPACK=variable)
+    assert (failed.returncode, said in failed.stderr) == (4, True)
+
+
+def test_a_real_spack_builds_mpi4py_against_the_machines_mpich_and_two_ranks_run(
+    hidl: Hidl,
+) -> None:
+    root = os.environ.get("HIDL_TEST_SPACK")
+    if not root:
+        pytest.skip("NOT TESTED: Spack; HIDL_TEST_SPACK=<root> asks for it (and HIDL_TEST_SPACK_PACKAGES=<clone>)")
+    packages = os.environ.get("HIDL_TEST_SPACK_PACKAGES", "")
+    python = os.environ.get("SPACK_PYTHON", "")
+    real = Hidl(hidl.environment | {"HIDL_SPACK": root, "HIDL_SPACK_PACKAGES": packages, "SPACK_PYTHON": python})
+    done = real(*INSTALL, "--json", timeout=3000)
+    assert done.returncode == 0, done.stderr
+    (manifest,) = json.loads(done.stdout)["installations"]
+    assert all(check["ok"] for check in manifest["verification"]["checks"])
