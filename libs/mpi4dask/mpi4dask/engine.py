@@ -91,7 +91,7 @@ class Engine:
 
     def neighbour(self, rank: int) -> direct.Neighbour | None:
         """How to read that rank's memory; None where that cannot or shall not be done."""
-        place = self.world.places.get(rank) if self.settings.use_direct else None
+        place = self.world.places.get(rank)
         return direct.Neighbour(place) if place is not None else None
 
     def new_number(self) -> int:
