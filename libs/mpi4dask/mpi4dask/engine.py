@@ -91,7 +91,7 @@ class Engine:
 
     def neighbour(self, rank: int) -> direct.Neighbour | None:
         """How to read that rank's memory; None where that cannot or shall not be done."""
-        place = self.world.places.get(rank) if self.settings.use_direct else None
+        place = self.world.places.get(rank)
         return direct.Neighbour(place) if place is not None else None
 
     def new_number(self) -> int:
@@ -147,6 +147,7 @@ class Engine:
         if not peer.dead:
             peer.put(records.CLOSED, 0, remote, 0)
             peer.flush()
+            self._unflushed[peer] = None  # to forget its freshness
             self._keep(peer)
             self.wake()
 
@@ -157,11 +158,9 @@ class Engine:
 
     def _flush_soon(self, peer: Peer) -> None:
         """The first message since the last poll goes out at once; those right behind it share envelopes."""
-        if peer.fresh:
-            self._unflushed[peer] = None
-        else:
+        if not peer.fresh:
             peer.flush()
-            self._unflushed[peer] = None  # to forget its freshness
+        self._unflushed[peer] = None  # also to forget its freshness
         self._keep(peer)
         self.wake()
 
@@ -322,11 +321,9 @@ class Engine:
 
     def _answer(self, peer: Peer, kind: int, number: int, transfer: int) -> None:
         peer.put(kind, number, transfer, 0)
-        if kind == records.RELEASED:  # nobody waits for it: it goes along with an answer, or with the next poll
-            self._unflushed[peer] = None
-        else:
+        if kind != records.RELEASED:  # nobody waits for that: it goes along with an answer, or with the next poll
             peer.flush()
-        self._sent_to[peer] = None
+        self._unflushed[peer] = self._sent_to[peer] = None
         self._has_work(peer)
 
     def _has_work(self, peer: Peer) -> None:

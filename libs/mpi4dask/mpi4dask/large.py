@@ -122,7 +122,7 @@ class LargeMessages:
 
     def _progress_incoming(self, peer: Peer) -> bool:
         under_way = []
-        moved = False
+        moved, readable = False, peer.neighbour is not None
         for incoming in peer.incoming:
             if incoming.tag >= 0:
                 done = incoming.progress(self._comm, self._settings.chunk_size, self._pool)
@@ -137,7 +137,7 @@ class LargeMessages:
             else:
                 under_way.append(incoming)
         peer.incoming = under_way
-        if peer.neighbour is None:
+        if readable and peer.neighbour is None:
             self._leave_to_mpi(peer)
         return moved
 

@@ -26,7 +26,8 @@ def start(comm: Any = None) -> None:
     if endpoint.current_world() is not None:
         return
     comm = MPI.COMM_WORLD if comm is None else comm
-    joined = world.join(comm, configuration.load().token_file)
+    settings = configuration.load()
+    joined = world.join(comm, settings.token_file, settings.use_direct)
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
         logger.warning("MPI does not grant MPI_THREAD_MULTIPLE: mpi:// uses sockets alone")
         return

@@ -61,10 +61,11 @@ class World:
         return len(self._transfer_tags)
 
 
-def join(comm: Any, token_file: str | None) -> World:
+def join(comm: Any, token_file: str | None, use_direct: bool) -> World:
     """Duplicate `comm` and agree on a job and its token: rank 0's, where somebody gave it one (see `process_token`).
 
-    Collective: every rank of `comm` calls it.
+    With `use_direct`, learn whose memory can be read, and let others read this rank's. Collective: every rank of `comm`
+    calls it.
     """
     duplicate = comm.Dup()
     secret = (secrets.token_bytes(16), authentication.process_token().decode()) if comm.Get_rank() == 0 else None
@@ -73,12 +74,15 @@ def join(comm: Any, token_file: str | None) -> World:
     if token_file and comm.Get_rank() == 0:
         write_token(Path(token_file), token)
     here = (_node(), tuple(sorted(os.sched_getaffinity(0))))
-    direct.allow()
-    places, everyone = zip(*duplicate.allgather((direct.place(), here)), strict=True)
-    same_node = {rank: places[rank] for rank, (node, _) in enumerate(everyone) if node == here[0]}
-    readable = {rank: place for rank, place in same_node.items() if direct.neighbour(place) is not None}
-    if len(readable) < len(same_node):
-        logger.info("The memory of other ranks on this node cannot be read: large frames go through MPI alone")
+    if use_direct:
+        direct.allow()
+    places, everyone = zip(*duplicate.allgather((direct.place() if use_direct else None, here)), strict=True)
+    readable = {}
+    if use_direct:
+        shown = {rank: place for rank, place in enumerate(places) if place and everyone[rank][0] == here[0]}
+        readable = {rank: place for rank, place in shown.items() if direct.neighbour(place) is not None}
+        if len(readable) < len(shown):
+            logger.info("The memory of ranks on this node cannot be read: their large frames go through MPI")
     return World(duplicate, job, polling_pays(here, everyone), readable)
 
 
