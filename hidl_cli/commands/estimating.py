@@ -56,7 +56,7 @@ def _show(told: Told) -> None:
         if expected.problem is None
     ]
     if rows:
-        show_table(rows)
+        show_table(rows, whole=rows[0])
     for placement, expected in zip(told.placements, told.forecast.expected, strict=True):
         if expected.problem is not None:
             write(f"{placement.ranks} rank(s): {expected.problem}\n")
@@ -67,4 +67,7 @@ def _show(told: Told) -> None:
 
 def _columns(expected: Expected) -> Iterator[tuple[str, str]]:
     for figure in expected.figures:
-        yield f"{figure.name} ({figure.unit})", f"{figure.value:.4g}"
+        yield (
+            f"{figure.name}\n({figure.unit})",
+            f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:.4g}",
+        )
