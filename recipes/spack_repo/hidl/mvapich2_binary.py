@@ -31,7 +31,7 @@ from spack_repo.builtin.packages.mpich.package import MpichEnvironmentModificati
 from spack_repo.hidl import rpm
 from spack_repo.hidl.smoke import compiled_program, run_ranks
 
-_WRAPPERS = {"CC": ("mpicc",), "CXX": ("mpicxx", "mpic++"), "FC": ("mpif90", "mpifort"), "F77": ("mpif77",)}
+_WRAPPERS = {"CC": ("mpicc",), "CXX": ("mpicxx", "mpic++")}
 
 
 def _is_rpm(value):
