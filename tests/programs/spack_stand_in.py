@@ -73,4 +73,8 @@ def install(spack: dict, store: Path) -> None:
     view.symlink_to(built)
 
 
-sys.exit(main(sys.argv[1:]))
+begun = time.perf_counter()
+status = main(sys.argv[1:])
+with (ROOT / "seconds").open("a") as seconds:
+    seconds.write(f"{time.perf_counter() - begun}\n")
+sys.exit(status)
