@@ -22,7 +22,7 @@ def directory(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.Temp
     words = (PROGRAMS / "cases.py", root / "found.json", root)
     path = f"{LIBRARY}:{PROGRAMS}"
     done = ranks.run(stack_prefix("tensorflow"), 4, *words, timeout=570, PYTHONPATH=path, TF_NUM_INTRAOP_THREADS="1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.status == 0, done.stdout + done.stderr
     return root
 
 

@@ -31,18 +31,18 @@ def test_an_error_of_one_rank_is_said_by_that_rank_and_ends_all(failing: Callabl
     done = failing("raise", victim)
 
     said = re.findall(r"^hyparflow: rank (\d) of 3 .* failed with ValueError: my own fault", done.stderr, re.MULTILINE)
-    assert (done.returncode, said) == (1, [str(victim)])
+    assert (done.status, said) == (1, [str(victim)])
 
 
 def test_a_rank_that_is_killed_ends_all(failing: Callable) -> None:
     done = failing("kill", 1)
 
-    assert done.returncode != 0
+    assert done.status != 0
     assert re.search(r"^hyparflow: rank 1 of 3 .* died|EXIT CODE: 9", done.stderr + done.stdout, re.MULTILINE)
 
 
 def test_a_rank_that_leaves_ends_all(failing: Callable) -> None:
-    assert failing("exit", 1).returncode != 0
+    assert failing("exit", 1).status != 0
 
 
 def test_what_ranks_refuse_is_said_once_by_the_lowest_of_them_and_ends_each_with_the_same_status(
@@ -50,4 +50,4 @@ def test_what_ranks_refuse_is_said_once_by_the_lowest_of_them_and_ends_each_with
 ) -> None:
     done = failing("refuse", 1)
 
-    assert (done.returncode, done.stderr.strip()) == (1, "hyparflow: DataError: rank 1 refuses")
+    assert (done.status, done.stderr.strip()) == (1, "hyparflow: DataError: rank 1 refuses")

@@ -68,14 +68,15 @@ class Layout:
     @classmethod
     def of(cls, model: keras.Model) -> Layout:
         """The layout of a built Functional or Sequential model."""
+        functional = getattr(model, "_functional", model)  # that of a Sequential
         inputs = tuple(tensor.name for tensor in model.inputs)
-        outputs = tuple(model.output_names)
-        count = len(model.outputs)
-        names = _keys(getattr(model, "_outputs_struct", None), outputs)
+        outputs = tuple(functional.output_names)
+        count = len(outputs)
+        names = _keys(functional._outputs_struct, outputs)
         return cls(
             inputs=inputs,
             outputs=outputs,
-            input_keys=_keys(getattr(model, "_inputs_struct", None), inputs),
+            input_keys=_keys(functional._inputs_struct, inputs),
             output_keys=names,
             shapes=tuple(tuple(tensor.shape) for tensor in model.inputs),
             dtypes=tuple(tensor.dtype for tensor in model.inputs),

@@ -82,12 +82,14 @@ class Meter:
         """
         from hyparflow.backends.tensorflow.losses import compiled_losses
 
+        names = getattr(model, "_functional", model).output_names
         self._model, self._comm = model, comm
         self._replica, self._counts, self._rows, self._micro_batches = replica, counts, rows, micro_batches
         self._losses = compiled_losses(model)
+        self._names = names
         for loss in self._losses:
             if example.targets[loss.output] is None:
-                raise DataError(f"output {model.output_names[loss.output]!r} has a loss, and the data have no targets")
+                raise DataError(f"output {names[loss.output]!r} has a loss, and the data have no targets")
         metrics = _built(model, example)
         self._summed = {output: found for output, each in metrics.items() if (found := each.kept(True)).all}
         self._gathered = {output: found for output, each in metrics.items() if (found := each.kept(False)).all}
@@ -177,7 +179,7 @@ class Meter:
             return
         target = batch.targets[output]
         if target is None:
-            raise DataError(f"output {self._model.output_names[output]!r} has metrics, and the data have no targets")
+            raise DataError(f"output {self._names[output]!r} has metrics, and the data have no targets")
         weights = batch.sample_weights[output]
         parts = []
         for micro_batch in sorted(micro_batches):
