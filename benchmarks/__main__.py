@@ -15,6 +15,7 @@ NAMES = (
     "sites",
     "planning",
     "install",
+    "spack",
     "run_overhead",
     "results_store",
     "omb_overhead",

@@ -17,9 +17,9 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 HASH = "k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq"
 SAID = {
-    "checksum": "==> Error: ChecksumError: sha256 checksum failed for /sources/mpi4py-4.1.0.tar.gz\n    Expected a but got b",
+    "checksum": "==> Error: ChecksumError: sha256 checksum failed for mpi4py-4.1.0.tar.gz\n    Expected a but got b",
     "full": "==> Error: [Errno 28] No space left on device: '/store'",
-    "network": "==> Error: FetchError: All fetchers failed\n    URLError: <urlopen error [Errno 111] Connection refused>",
+    "network": "==> Error: FetchError: All fetchers failed\n    URLError: <urlopen error [Errno 111] refused>",
     "fail": (
         "==> Installing py-mpi4py-4.1.0\n  >> 14    mpi.c:3:1: error: expected ';'\nSee build log for details:\n"
         "  /stage/spack-build-out.txt\n\n==> Error: Failed to install py-mpi4py due to ChildError: make failed"
@@ -73,4 +73,8 @@ def install(spack: dict, store: Path) -> None:
     view.symlink_to(built)
 
 
-sys.exit(main(sys.argv[1:]))
+begun = time.perf_counter()
+status = main(sys.argv[1:])
+with (ROOT / "seconds").open("a") as seconds:
+    seconds.write(f"{time.perf_counter() - begun}\n")
+sys.exit(status)

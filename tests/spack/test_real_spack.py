@@ -110,7 +110,10 @@ def installed(spack: Spack, stack_prefix: Callable[[str], Path]) -> Path:
 def _install(spack: Spack, sha256: str) -> subprocess.CompletedProcess[str]:
     """``spack install`` of that RPM, from a spec that is concrete: nothing is solved."""
     compilers = {"compilers": {"c": shutil.which("gcc"), "cxx": shutil.which("g++")}}
-    gcc = concrete.Node("gcc", "12.2.0", prefix="/usr", virtuals=("c", "cxx"), types=("build",), extra=compilers)
+    languages = {"languages": ["c", "c++"]}
+    gcc = concrete.Node(
+        "gcc", "12.2.0", languages, prefix="/usr", virtuals=("c", "cxx"), types=("build",), extra=compilers
+    )
     cuda = concrete.Node("cuda", "11.6.2", prefix=str(spack.place))
     chosen = {"rpm": sha256, "distribution": "mofed5.5", "pmi_version": "pmi1", "process_managers": "mpirun"}
     switches = {"cuda": True, "rocm": False, "mcast": False, "openacc": False, "core_direct": False}

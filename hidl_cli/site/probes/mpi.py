@@ -36,7 +36,7 @@ MAX_MODULES = 12  # of one family: the last versions
 
 def libraries(host: Host) -> tuple[Library, ...]:
     """What is on the PATH first, then what modules offer."""
-    return (*_on_path(host), *_modules(host))
+    return (*on_path(host), *_modules(host))
 
 
 def launchers(host: Host) -> dict[str, str]:
@@ -55,7 +55,8 @@ def launchers(host: Host) -> dict[str, str]:
     return found
 
 
-def _on_path(host: Host) -> Iterator[Library]:
+def on_path(host: Host) -> Iterator[Library]:
+    """The libraries whose programs are on the PATH; one that tells its version in two ways is there once."""
     if place := host.which("mpiname"):
         found = re.search(r"MVAPICH(\S*)\s+(\d\S*)", host.ask("mpiname", "-a") or "")
         family = _mvapich(found[1], found[2]) if found else None

@@ -29,7 +29,7 @@ from mpi4dask.peer import Peer
 
 _RECORD = struct.Struct("<BIQQ")  # kind, frames, and two words
 _RING = 1  # envelopes sent by now
-_GOODBYE = 2
+_GOODBYE = 2  # the same; whether it was said before the handshake ended, so that nothing was sent over MPI
 _MESSAGE = 3  # frames in the table; size of the packed block, of all that follows it
 
 _SCRATCH = 64 * 1024
@@ -201,24 +201,24 @@ class Link(asyncio.BufferedProtocol):
     def _take_record(self) -> int:
         if self._have < _RECORD.size:
             return 0
-        kind, nframes, first, _ = _RECORD.unpack_from(self._scratch)
+        kind, nframes, first, second = _RECORD.unpack_from(self._scratch)
         if kind == _MESSAGE and self.engine is None:
             return self._take_message(nframes, first)
         if kind == _RING and self.engine is not None and self.peer is not None:
             self.engine.rung(self.peer, first)
         elif kind == _GOODBYE:
-            self._hear_goodbye(first)
+            self._hear_goodbye(first, early=bool(second))
         else:
             raise ProtocolError(f"unknown record {kind} on the socket")
         return _RECORD.size
 
-    def _hear_goodbye(self, sent: int) -> None:
+    def _hear_goodbye(self, sent: int, early: bool) -> None:
         self._goodbye_heard = True
+        if self.engine is None or early:  # what it said of its end by MPI may have come before the inbox was open
+            self.channel.end(CommClosedError("the peer closed the connection"))
         if self.engine is not None and self.peer is not None:
             self.engine.rung(self.peer, sent)
             self._part()
-        else:
-            self.channel.end(CommClosedError("the peer closed the connection"))
 
     def _part(self) -> None:
         """Hang up where the peer has said goodbye and nothing is to be said or heard over this link any more."""
@@ -333,7 +333,7 @@ class Link(asyncio.BufferedProtocol):
         if self._goodbye_said or self._gone or self._queue:  # in the middle of a message the socket's end says it
             return
         self._goodbye_said = True
-        self.transport.write(_RECORD.pack(_GOODBYE, 0, self.peer.sent if self.peer is not None else 0, 0))
+        self.transport.write(_RECORD.pack(_GOODBYE, 0, self.peer.sent if self.peer else 0, not self.handshake.done))
 
     def _hang_up(self) -> None:
         if self._hung_up:

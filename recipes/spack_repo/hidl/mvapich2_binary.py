@@ -31,7 +31,7 @@ from spack_repo.builtin.packages.mpich.package import MpichEnvironmentModificati
 from spack_repo.hidl import rpm
 from spack_repo.hidl.smoke import compiled_program, run_ranks
 
-_WRAPPERS = {"CC": ("mpicc",), "CXX": ("mpicxx", "mpic++"), "FC": ("mpif90", "mpifort"), "F77": ("mpif77",)}
+_WRAPPERS = {"CC": ("mpicc",), "CXX": ("mpicxx", "mpic++")}
 
 
 def _is_rpm(value):
@@ -88,7 +88,8 @@ class Mvapich2Binary(MpichEnvironmentModifications, Package):
 
     def __init__(self, spec):
         super().__init__(spec)
-        if self.is_rpm and "c" in spec:  # this file and no other, by Spack's own fetching, mirrors and checksums
+        # This file and no other, by Spack's own fetching, mirrors and checksums; its name needs the compiler.
+        if self.is_rpm and spec.dependencies(virtuals="c"):
             url = f"{self.rpm_folder}/{self.rpm_name}"
             source = {"url": url, "sha256": spec.variants["rpm"].value, "expand": False}
             self.versions = dict.fromkeys(self.versions, source)

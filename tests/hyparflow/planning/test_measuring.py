@@ -10,8 +10,8 @@ import pytest
 
 @pytest.fixture(scope="module")
 def planned(ask: Callable[..., Any]) -> dict[str, Any]:
-    """Two inputs and outputs, long skips, a shared layer, Dropout and L2: measured, cut, timed, cut again."""
-    plan: dict[str, Any] = ask("planned", model="tangled", partitions=2, batch_size=8, refinements=1)
+    """Models within a model: measured, cut, its stages timed, cut again, timed again."""
+    plan: dict[str, Any] = ask("planned", model="nested", partitions=2, batch_size=8, refinements=1)
     return plan
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from distributed.comm import Comm, CommClosedError
 from distributed.protocol import to_serialize
 from mpi4dask import counters
+from mpi4dask.authentication import PROOF_SIZE
 from mpi4dask.endpoint import current_world, endpoint
 from pair import WORLD, Pair
 
@@ -142,6 +143,34 @@ async def an_abort_in_the_middle_of_frames_leaves_others_whole(pair: Pair) -> No
         comms[0].abort()
         await works(comms[1])
     await wait_for_large(free)
+
+
+async def an_end_that_gives_up_in_the_handshake_leaves_nothing_open(pair: Pair) -> None:
+    engine = endpoint().engine
+    assert engine is not None
+    open_before = engine.open_channels
+    address = await pair.share(await pair.listen() if pair.serves else None)
+    if pair.serves:
+        listener = pair._listeners[0]
+        while not any(link.handshake.awaited == PROOF_SIZE for link in listener._handshaking):
+            await asyncio.sleep(0.001)
+        WORLD.Barrier()
+        WORLD.Barrier()  # the other end has given up meanwhile
+        engine._poll()  # its word by MPI is there before those on the socket are heard
+        await asyncio.sleep(0)
+        while listener._handshaking or engine.open_channels > open_before:
+            await asyncio.sleep(0.001)
+    else:
+        link = endpoint().client(may_use_mpi=True)
+        host, port = address.removeprefix("mpi://").split(":")
+        await asyncio.get_running_loop().create_connection(lambda: link, host, int(port))
+        link.transport.pause_reading()
+        await asyncio.to_thread(WORLD.Barrier)
+        link.transport.resume_reading()
+        while not link.handshake.verified:
+            await asyncio.sleep(0)
+        link.abort()
+        await asyncio.to_thread(WORLD.Barrier)
 
 
 async def tags_are_used_again(pair: Pair) -> None:

@@ -14,8 +14,8 @@ from hidl_cli.site.schema import Mpi, Site
 from hidl_cli.site.software import Compiler, External
 from hidl_cli.stack.target import Target
 
+#: What Spack asks of a Python: the parts of the standard library that need a library of the system.
 _VARIANTS = "+bz2+ctypes+lzma+pyexpat+sqlite3+ssl+zlib"
-#: Modules of the standard library that Spack's variants of Python stand for.
 _SYSTEM = re.compile(r'^(ID|VERSION_ID)="?([^"\n]*)"?$', re.MULTILINE)
 
 
@@ -59,7 +59,7 @@ def _python(host: Host, target: Target) -> External | None:
 
 def _mpi(host: Host) -> Mpi | None:
     """The MPI library on PATH, if it is one library that owns ``mpicc``, ``mpiexec`` and what tells its version."""
-    found = [library for library in mpi.libraries(host) if library.prefix]
+    found = [library for library in mpi.on_path(host) if library.prefix]
     mpicc = host.which("mpicc")
     owners = [one for one in found if mpicc and str(Path(mpicc).parent.parent) == one.prefix]
     if len(found) != 1 or len(owners) != 1:

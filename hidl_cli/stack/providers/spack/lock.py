@@ -66,6 +66,11 @@ class SpackLock:
         return tuple(sorted(found, key=lambda node: (node.name, node.hash)))
 
     @property
+    def roots(self) -> frozenset[str]:
+        """The hashes of what was asked for."""
+        return frozenset(root["hash"] for root in self.content["roots"])
+
+    @property
     def packages(self) -> tuple[Package, ...]:
         """All packages, Spack's by its hashes."""
         return (*(Package(node.name, node.version, (node.hash,)) for node in self.nodes), *self.wheels.packages)

@@ -30,8 +30,8 @@ PACKAGES: Mapping[Family, str] = {
 }
 #: Those that nobody can build or unpack: where the site's own cannot be used, there is none.
 _OF_THE_SITE_ALONE = ("cray-mpich", "spectrum-mpi")
-#: Families whose package asks for CUDA, or for ROCm, by a variant.
-_GPU_FAMILIES = ("mvapich2-gdr", "mvapich-plus")
+#: Those that come as binaries wherever they are, so that Spack's own is as good as the site's.
+_BINARIES = ("mvapich2-gdr", "mvapich-plus")
 
 _PROGRAMS: Mapping[str, tuple[str, str, str]] = {
     "gcc": ("gcc", "g++", "gfortran"),
@@ -105,7 +105,7 @@ _OLD_NAMES = {"llvm": "clang", "intel-oneapi-compilers": "oneapi", "intel-oneapi
 def _for_all(site: Site) -> dict[str, Any]:
     node = site.node_type()
     chosen: dict[str, Any] = {}
-    target = site.spack.target or ({"ppc64le": "power9le"}.get(node.arch or "", node.arch) if node.arch else None)
+    target = site.spack.target or node.arch
     if target:
         chosen["require"] = [f"target={target}"]
     arch = node.gpu_arch or ""
@@ -191,10 +191,11 @@ def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) ->
         entry |= {"externals": [_placed({"spec": f"{package}@{mine.version}"}, mine)], "buildable": False}
         packages["mpi"] = {"require": [f"{package}@{mine.version}"], "buildable": False}
     else:
-        if family in _OF_THE_SITE_ALONE or (mine is not None and family not in _GPU_FAMILIES):
+        if family in _OF_THE_SITE_ALONE or (mine is not None and family not in _BINARIES):
             unknown = "version" if mine is None or mine.version is None else "prefix"
             gaps.append(f"the {unknown} of MPI library {name} is unknown")
-        packages["mpi"] = {"require": [package]}
+        version = f"@{mine.version}" if mine is not None and mine.version is not None else ""
+        packages["mpi"] = {"require": [package + version]}
         if family in _OF_THE_SITE_ALONE:
             entry["buildable"] = False
     if entry:

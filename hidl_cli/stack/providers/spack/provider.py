@@ -180,14 +180,11 @@ class FromSpack:
                 part.instance, directory, title, *words, python=interpreter, offline=plan.offline, shell=shell
             )
 
-        return (
-            command(f"fetch the sources of {number} packages", "fetch", "--dependencies", "--missing"),
-            command(
-                f"build {number} packages",
-                *("install", *jobs, "--only-concrete", "--fail-fast", "--no-check-signature"),
-                shell=part.shell,
-            ),
-        )
+        fetch = command(f"fetch the sources of {number} packages", "fetch", "--dependencies", "--missing")
+        words = ("install", *jobs, "--only-concrete", "--fail-fast")
+        if part.lock.roots <= offline.installed(part):  # Spack calls it an error to have nothing to fetch
+            return (command("make the view of what is built", *words),)
+        return (fetch, command(f"build {number} packages", *words, shell=part.shell))
 
     def _site(self, order: Order, target: Target) -> Site:
         """The site with what is detected of this machine, which is asked once."""

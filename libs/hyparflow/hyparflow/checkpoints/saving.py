@@ -69,7 +69,7 @@ class Saver:
     def save(self, variables: Mapping[str, Any], progress: Progress) -> None:
         """Begin a checkpoint of the values that the variables have now; one before it is brought to its end first."""
         self.wait()
-        values: dict[Key, Array] = {key: np.array(variables[key[0]]) for key in self._keys}
+        values: dict[Key, Array] = {key: np.asarray(variables[key[0]]).copy() for key in self._keys}
         path = directory.path_of(self.root, progress.step)
         document = {**self._about, "progress": asdict(progress)}
         self._under = _Under(path, document, self._thread.submit(self._write, path, values))

@@ -18,7 +18,7 @@ from hyparflow.planning.prediction import predict, with_costs
 from hyparflow.planning.request import Assignment, Recompute, Request, counts_of, wrong_for, wrong_numbers
 from hyparflow.planning.stages import Stage, crossings, stages_of
 from hyparflow.schedules import check
-from hyparflow.schedules.actions import Schedule, in_flight, pipelines, schedule
+from hyparflow.schedules.actions import Schedule, in_flight, owner, pipelines, schedule
 from hyparflow.simulate.network import Network
 
 if TYPE_CHECKING:
@@ -219,8 +219,13 @@ def _bounds(request: Request, actions: Schedule) -> Bounds:
     """What the cut must keep to: under several chunks each stage has its share of the partition's memory."""
     held = [
         max(
-            in_flight(tuple(action for action in own if (action.stage, action.pipeline) == (stage, pipeline)))
-            for own in actions
+            in_flight(
+                tuple(
+                    action
+                    for action in actions[owner(stage, pipeline, request.partitions)]
+                    if (action.stage, action.pipeline) == (stage, pipeline)
+                )
+            )
             for pipeline in range(pipelines(request.schedule))
         )
         for stage in range(request.stages)

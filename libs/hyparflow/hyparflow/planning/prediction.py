@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from hyparflow.planning.memory import Memory, activation_bytes, peak_bytes, working_bytes
+from hyparflow.planning.memory import Memory, activation_bytes, peak_bytes, received_bytes, working_bytes
 from hyparflow.planning.stages import Stage
 from hyparflow.planning.timing import Timeline, timeline
 from hyparflow.schedules.actions import Schedule
@@ -47,8 +47,8 @@ def with_costs(graph: Graph, stage: Stage, costs: Costs, samples: int) -> Stage:
     backward = float(costs.backward(samples)[nodes].sum())
     held = activation_bytes(graph, stage, samples)
     if not stage.sends:
-        received = samples * sum(graph.tensors[tensor].bytes_per_sample for tensor in stage.receives)
-        forward, backward, held = forward + backward, 0.0, 2 * received
+        # What was received stays where it came, and its gradients are there at once.
+        forward, backward, held = forward + backward, 0.0, 2 * samples * received_bytes(graph, stage)
     elif stage.recompute:
         backward += forward
     return replace(

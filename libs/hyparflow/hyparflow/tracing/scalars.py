@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hyparflow.engine.engine import Span
 
 if TYPE_CHECKING:
@@ -36,8 +38,13 @@ class Scalars:
     def __init__(self, directory: str | Path, plan: Plan) -> None:
         """``directory``: where event files go, as TensorBoard's ``--logdir`` takes it."""
         import tensorflow as tf
+        from tensorflow.compat.v1 import SummaryMetadata
 
-        self._summary = tf.summary
+        self._write = tf.summary.write
+        # What tf.summary.scalar writes; the function itself needs the package tensorboard, the format does not.
+        self._metadata = SummaryMetadata()
+        self._metadata.plugin_data.plugin_name = "scalars"
+        self._metadata.data_class = 1  # DATA_CLASS_SCALAR
         self._writer = tf.summary.create_file_writer(str(directory))
         self._plan = plan
 
@@ -48,13 +55,16 @@ class Scalars:
         slowest = max(times.seconds for times in ranks)
         predicted = self._plan.prediction
         with self._writer.as_default(step=step):
-            self._summary.scalar("pipeline/step_seconds/measured", slowest)
-            self._summary.scalar("pipeline/step_seconds/predicted", predicted.step_seconds)
+            self._scalar("pipeline/step_seconds/measured", slowest)
+            self._scalar("pipeline/step_seconds/predicted", predicted.step_seconds)
             for rank, times in enumerate(ranks):
                 partition = rank % self._plan.partitions
-                self._summary.scalar(f"pipeline/busy_seconds/rank_{rank}", times.busy)
-                self._summary.scalar(f"pipeline/bubble/rank_{rank}/measured", 1 - times.busy / slowest)
-                self._summary.scalar(f"pipeline/bubble/rank_{rank}/predicted", predicted.bubble[partition])
+                self._scalar(f"pipeline/busy_seconds/rank_{rank}", times.busy)
+                self._scalar(f"pipeline/bubble/rank_{rank}/measured", 1 - times.busy / slowest)
+                self._scalar(f"pipeline/bubble/rank_{rank}/predicted", predicted.bubble[partition])
+
+    def _scalar(self, name: str, value: float) -> None:
+        self._write(name, np.float32(value), metadata=self._metadata)
 
     def close(self) -> None:
         """Write everything out."""

@@ -56,7 +56,7 @@ class View:
         """In the order of the model's weights; None where another rank has the variable."""
         import numpy as np
 
-        return [np.array(each) if id(each) in self._own else None for each in self._model.weights]
+        return [np.asarray(each).copy() if id(each) in self._own else None for each in self._model.weights]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
         """What ``get_weights`` gave."""

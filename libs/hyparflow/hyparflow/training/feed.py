@@ -109,7 +109,7 @@ class TrainingFeed:
         for batch in self._batches:
             if not self._compared:
                 self._compared = True
-                compare(self._comm, batch)
+                compare(self._comm, batch, self._source.batches)
             if len(batch) == self._source.batch_size:
                 self.position.batch += 1
                 return batch
@@ -151,7 +151,7 @@ def evaluation(source: Source, share: Share, size: int, steps: int | None, comm:
     number = -1
     for number, batch in enumerate(source.begin(0, 0)):
         if number == 0:
-            compare(comm, batch)
+            compare(comm, batch, source.batches)
         for begin in range(0, len(batch), size):
             count = min(size, len(batch) - begin)
 
@@ -169,9 +169,9 @@ def evaluation(source: Source, share: Share, size: int, steps: int | None, comm:
         raise agreed(DataError(f"the data ran out after {number + 1} batches, and {steps} were asked for"))
 
 
-def compare(comm: Any, batch: GlobalBatch) -> None:
-    """Raise DataError on every rank where the ranks do not hold the same batch."""
-    digests = gather_all(comm, batch.digest())
+def compare(comm: Any, batch: GlobalBatch, batches: int | None) -> None:
+    """Raise DataError on every rank where the ranks do not hold the same batch, or the same number of them."""
+    digests = gather_all(comm, (batch.digest(), batches))
     others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
     if others:
         raise agreed(

@@ -106,7 +106,7 @@ class Meter:
         # Samples, sum of losses, sum of each output's loss: of this rank since the last agreement; then over all ranks.
         self._own = np.zeros(2 + len(self._losses))
         self._sums = np.zeros(len(self._own) + sum(int(np.prod(v.shape)) for v in self._summed_state))
-        self._held = [np.array(each) for each in self._gathered_state]
+        self._held = [np.asarray(each).copy() for each in self._gathered_state]
 
     @property
     def totals(self) -> tuple[float, ...]:
@@ -144,7 +144,7 @@ class Meter:
 
     def agree(self) -> dict[str, Any]:
         """The results over all ranks and samples so far, equal on all."""
-        states = [np.array(each, dtype=np.float64).reshape(-1) for each in self._summed_state]
+        states = [np.asarray(each).astype(np.float64).reshape(-1) for each in self._summed_state]
         if self._shows_totals:
             states = [np.zeros_like(each) for each in states]
         own = np.concatenate([self._own, *states])
@@ -206,7 +206,7 @@ class Meter:
         if everything is not None:
             for _, output, *arrays in sorted((each for part in everything for each in part), key=lambda each: each[:2]):
                 self._gathered[output].update(*arrays)
-            self._held = [np.array(each) for each in self._gathered_state]
+            self._held = [np.asarray(each).copy() for each in self._gathered_state]
         self._held = self._comm.bcast(self._held, root=0)
 
     def _show(self) -> None:

@@ -76,7 +76,7 @@ class Session:
 
     def check_equal(self) -> None:
         """Raise RequestError on all ranks where two hold different values of one variable: models built differently."""
-        found = {name: crc32(np.array(each).tobytes()) for name, each in self._built().items()}
+        found = {name: crc32(np.asarray(each).tobytes()) for name, each in self._built().items()}
         known: dict[str, tuple[int, int]] = {}
         for rank, digests in enumerate(gather_all(self.comm, found)):
             for name, digest in digests.items():
@@ -91,7 +91,7 @@ class Session:
 
     def save(self, path: str | Path, *, weights_only: bool = False, **options: Any) -> None:
         """Write the whole model as Keras does, on rank 0; it then holds all variables."""
-        values = {name: np.array(self.variables[name]) for name, replica in self._own_keys if replica in (None, 0)}
+        values = {name: np.asarray(self.variables[name]) for name, replica in self._own_keys if replica in (None, 0)}
         gathered = self.comm.gather(values, root=0)
 
         def write() -> None:

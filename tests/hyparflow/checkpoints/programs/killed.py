@@ -47,7 +47,7 @@ def train(root: Path, callbacks: list[Any], restart: bool) -> dict[str, Any]:
         model, x, y, batch_size=small.BATCH, epochs=epochs, verbose=0, callbacks=callbacks, checkpoint=root,
         checkpoint_every=3, restart=restart,
     )  # fmt: skip
-    return {name: np.array(value) for name, value in strategy._sessions.current.variables.items()}
+    return {name: np.asarray(value).copy() for name, value in strategy._sessions.current.variables.items()}
 
 
 def main() -> None:

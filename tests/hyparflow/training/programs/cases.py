@@ -47,7 +47,11 @@ def weights(root: Path) -> dict[str, Any]:
     """Those of the last checkpoint, as plain Keras has them."""
     model = small.compiled(small.build())
     progress = hyparflow.load_into(model, root)
-    return {"step": progress.step, "history": progress.history, "values": [np.array(v) for v in model.variables]}
+    return {
+        "step": progress.step,
+        "history": progress.history,
+        "values": [np.asarray(v).copy() for v in model.variables],
+    }
 
 
 def far(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -107,7 +111,7 @@ class Batches(keras.utils.PyDataset):
 def several_kinds_of_data(strategy: Any, model: Any, directory: Path) -> None:
     """The same epoch from the same weights, of data that come in other ways."""
     session = strategy._sessions.current
-    begun = {name: np.array(value) for name, value in session.variables.items()}
+    begun = {name: np.asarray(value).copy() for name, value in session.variables.items()}
     named = {"u": X[0], "v": X[1]}
     dataset = tf.data.Dataset.from_tensor_slices((named, tuple(Y)))
     kinds: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
