@@ -38,6 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m hidl_workloads.verify", allow_abbrev=False)
     parser.add_argument("--imports", default="", metavar="MODULE,...", help="modules that must import on every rank")
     parser.add_argument("--modules", default="", metavar="MODULE,...", help="modules with further checks")
+    parser.add_argument(
+        "--mpi", default=Path(sys.prefix), type=Path, metavar="DIR", help="where MPI lies (default: Python's prefix)"
+    )
     parser.add_argument("--report", required=True, type=Path, metavar="FILE", help="where rank 0 writes the report")
     options = parser.parse_args(arguments)
     world = MPI.COMM_WORLD
@@ -49,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         *imports,
         check_allreduce(world),
         check_one_library(libraries),
-        check_library_in_prefix(libraries),
+        check_library_in_prefix(libraries, options.mpi),
     ]
     if world.allreduce(all(check.ok for check in own), MPI.LAND):  # further ones would not tell more, and may hang
         for module in options.modules.split(","):
@@ -107,12 +110,12 @@ def check_one_library(libraries: Sequence[Path] | None) -> Check:
     return Check(name, len(libraries) == 1, listed if len(libraries) == 1 else f"{len(libraries)} are mapped: {listed}")
 
 
-def check_library_in_prefix(libraries: Sequence[Path] | None) -> Check:
-    """Every mapped MPI library must lie inside ``sys.prefix``: another one may change or vanish without notice."""
+def check_library_in_prefix(libraries: Sequence[Path] | None, place: Path) -> Check:
+    """Every mapped MPI library must lie inside ``place``, the one that the stack was made for: no other is meant."""
     name = "MPI library inside the prefix"
     if libraries is None:
         return Check(name, True, "not checked: this system has no /proc/self/maps")
-    prefix = Path(sys.prefix).resolve()
+    prefix = place.resolve()
     outside = [str(path) for path in libraries if not path.resolve().is_relative_to(prefix)]
     if outside:
         return Check(name, False, f"outside {prefix}: {', '.join(outside)}")

@@ -30,8 +30,8 @@ class InstallPlan:
 
     ``lock_origin`` is the file of the lock, ``own`` hidl's own wheels, ``builds`` what is compiled, ``imports`` the
     modules that the verification imports, ``verify_modules`` those whose checks it makes; ``mpi`` is the family of its
-    MPI library. ``spack`` and ``rpm`` are what those providers need besides. Another lock, another build or another
-    hidl gives another ``id``, so what is in a prefix never changes.
+    MPI library, ``mpi_place`` where that lies if not in the prefix. ``spack`` and ``rpm`` are what those providers need
+    besides. Another lock, another build or another hidl gives another ``id``, so what is in a prefix never changes.
     """
 
     site: str
@@ -50,6 +50,7 @@ class InstallPlan:
     provider: ProviderName = "wheels"
     mpi: Family = "mpich"
     mpi_version: str | None = None
+    mpi_place: Path | None = None
     spack: SpackPart | None = None
     rpm: RpmPart | None = None
 

@@ -39,6 +39,7 @@ def step(plan: InstallPlan) -> Step:
     prefix = plan.prefix
     mpi = [prefix / "bin" / "mpiexec", "-n", _RANKS, prefix / "bin" / "python", "-m", "hidl_workloads.verify"]
     argv = [*mpi, f"--imports={','.join(plan.imports)}", f"--report={_report(prefix)}"]
+    argv += [f"--mpi={plan.mpi_place}"] if plan.mpi_place else []
     argv += [f"--modules={','.join(plan.verify_modules)}"] if plan.verify_modules else []
     variables = {"HIDL_WORLD_SIZE": str(_RANKS), **(OPEN_MPI_AS_ROOT if plan.mpi == "openmpi" else {})}
     return Step(f"verify on {_RANKS} MPI ranks", tuple(map(str, argv)), variables)

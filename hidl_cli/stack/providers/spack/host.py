@@ -35,7 +35,7 @@ def detected(site: Site, target: Target, host: Host) -> Site:
 
 def operating_system(host: Host) -> str:
     """The operating system as Spack 0.23 calls it: debian12, rhel8, ubuntu22.04."""
-    found = dict(_SYSTEM.findall(host.read("/etc/os-release")))
+    found: dict[str, str] = dict(_SYSTEM.findall(host.read("/etc/os-release")))
     name, version = found.get("ID", "linux"), found.get("VERSION_ID", "")
     return name + (version if name == "ubuntu" else version.partition(".")[0])
 

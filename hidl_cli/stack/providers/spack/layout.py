@@ -15,9 +15,12 @@ from pathlib import Path
 
 from hidl_cli import documents
 from hidl_cli.errors import BuildFailed
+from hidl_cli.mpi import Family
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import foreign_mpi
+from hidl_cli.stack.providers.spack.lock import SpackLock
 from hidl_cli.stack.providers.spack.packages import PACKAGES
+from hidl_cli.stack.providers.spack.places import Places
 
 ENVIRONMENT = "environment"
 VIEW = "view"
@@ -39,6 +42,12 @@ def interpreter(plan: InstallPlan) -> Path:
             f"there is no Python at {place}", hint="`prefix` of python in the site's `externals` is what is above bin"
         )
     return place.resolve()
+
+
+def place_of_mpi(lock: SpackLock, family: Family, where: Places) -> Path:
+    """Where the MPI library lies: where the site has it, or among what Spack builds."""
+    node = lock.node(PACKAGES[family])
+    return Path(node.external) if node and node.external else where.spack / "store"
 
 
 def lay_over(plan: InstallPlan) -> None:

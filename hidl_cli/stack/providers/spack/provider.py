@@ -103,6 +103,7 @@ class FromSpack:
         """See ``Provider``."""
         assert isinstance(chosen, SpackLock)
         instance, generated, _ = self._drafted(order, target)
+        where = places(order.site, order.root, order.mirror)
         built = {name_of(spec) for spec in roots(self._site(order, target), order.stack)}
         mine = [name for name in order.stack.libraries if f"py-{name}" not in built]
 
@@ -127,11 +128,12 @@ class FromSpack:
                 provider="spack",
                 mpi=generated.mpi,
                 mpi_version=mpi,
+                mpi_place=layout.place_of_mpi(chosen, generated.mpi, where),
                 spack=SpackPart(
                     instance=instance,
                     environment=shown,
                     lock=chosen,
-                    places=places(order.site, order.root, order.mirror),
+                    places=where,
                     jobs=order.jobs or order.site.spack.jobs,
                     shell=allocation.command(order.site, os.environ),
                 ),
