@@ -81,6 +81,30 @@ def random_graph(layers: Sequence[tuple[str, int, int]], assignment: Sequence[in
     return _largest_difference(whole, cut)
 
 
+def mixed(policy: str) -> dict[str, Any]:
+    """The largest difference of a variable after two steps in mixed precision, and the dtype that crosses."""
+    random = np.random.default_rng(7)
+    inputs, targets = [random.normal(size=(4, 3)).astype("float32")], [random.normal(size=(4, 3)).astype("float32")]
+
+    def make() -> Any:
+        keras.backend.clear_session()  # which forgets the policy too
+        keras.config.set_dtype_policy(policy)
+        keras.utils.set_random_seed(3)
+        model = models.random([("dense", 0, 0), ("norm", 1, 0), ("dense", 2, 0)])
+        optimizer = keras.optimizers.SGD(0.5)
+        float16 = policy == "mixed_float16"
+        model.compile(keras.optimizers.LossScaleOptimizer(optimizer) if float16 else optimizer, "mse")
+        return model
+
+    whole, cut = make(), make()
+    sequential, pipeline = Sequential(whole, 2), InProcess(cut, graph_of(cut), [0, 1, 1], 2)
+    for _ in range(2):
+        sequential.step(inputs, targets)
+        pipeline.step(inputs, targets)
+    crossing = pipeline.graph.tensors[next(iter(pipeline.stages[0].sends))].dtype
+    return {"difference": _largest_difference(whole, cut), "crossing": crossing}
+
+
 def deferred(model: str, stage: int, stages: int) -> dict[str, Any]:
     """A model that was built without memory, one stage of which was then built."""
     eager = _fresh(model)

@@ -51,11 +51,11 @@ def layout_of(graph: StageGraph) -> Layout:
 
 @dataclass(frozen=True)
 class Programs:
-    """``forward``: data -> (made, residuals). ``backward``: (data, residuals, gradients) -> gradients of inputs.
+    """Compiled functions that take and give flat lists, in the orders of ``StageGraph``.
 
-    Each takes and gives flat lists. ``residuals`` are what forward keeps for backward; without them (``fused``: nothing
-    is sent, or forward is recomputed) backward takes (data, gradients) and computes forward again, and ``made`` too
-    where ``fused``.
+    ``forward``: data -> the first ``made`` results, then what backward is to be fed with (residuals), or, where
+    ``backward`` is None and the stage trains, the gradients of the inputs. ``backward``: those of the data that
+    ``kept_data`` numbers, the residuals, the gradients that came back -> the gradients of the inputs.
     """
 
     forward: Any
