@@ -57,7 +57,7 @@ def found(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPath
     words = (PROGRAMS / "equality.py", directory / "found.json", directory / "cases.json")
     path = f"{LIBRARY}:{PROGRAMS}"
     done = ranks.run(stack_prefix("tensorflow"), 4, *words, timeout=3000, PYTHONPATH=path, TF_NUM_INTRAOP_THREADS="1")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.status == 0, done.stdout + done.stderr
     return json.loads((directory / "found.json").read_text())
 
 
