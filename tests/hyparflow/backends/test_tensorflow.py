@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 ROUNDING = 1e-12
 
 CASES: dict[str, dict[str, Any]] = {
-    "tangled on 2 stages": {"model": "tangled", "stages": 2},
     "tangled on 3 stages, recomputed": {"model": "tangled", "stages": 3, "recompute": True, "schedule_name": "gpipe"},
     "tangled on 2 partitions with 2 chunks": {
         "model": "tangled",
@@ -23,7 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
         "schedule_name": "interleaved",
     },
     "tangled on 2 stages and 2 replicas": {"model": "tangled", "stages": 2, "replicas": 2, "micro_batches": 1},
-    "resnet20 on 2 stages": {"model": "resnet20", "stages": 2},
+    "tangled on 2 stages in both directions": {"model": "tangled", "stages": 2, "schedule_name": "gems", "steps": 1},
     "resnet20 on 4 stages, recomputed": {"model": "resnet20", "stages": 4, "recompute": True},
     "masks on 3 stages": {"model": "nested", "stages": 3},
 }
@@ -64,6 +63,17 @@ def test_any_graph_on_any_stages_trains_as_the_whole(
 ) -> None:
     layers, assignment = case
     assert ask("random_graph", layers=layers, assignment=assignment, recompute=recompute) <= ROUNDING
+
+
+# Half precision rounds where kernels are fused, which they are in a compiled stage and not in an eager one.
+@pytest.mark.parametrize(
+    ("policy", "crossing", "rounding"), [("mixed_float16", "float16", 1e-3), ("mixed_bfloat16", "bfloat16", 1e-2)]
+)
+def test_mixed_precision_is_that_of_sequential_training(
+    ask: Callable[..., Any], policy: str, crossing: str, rounding: float
+) -> None:
+    seen = ask("mixed", policy=policy)
+    assert (seen["crossing"], seen["difference"] < rounding) == (crossing, True), seen
 
 
 def test_outputs_without_training_are_those_of_the_model(ask: Callable[..., Any]) -> None:

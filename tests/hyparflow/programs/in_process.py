@@ -44,7 +44,7 @@ class InProcess:
     def step(self, inputs: Sequence[Any], targets: Sequence[Any], weights: Sequence[Any] | None = None) -> None:
         """One step of training of this model over all replicas, which take turns."""
         for program in self.programs:
-            program.start_step()
+            program.start_step(float(self.model.optimizer.scale_loss(1.0)))
         for replica in range(self.replicas):
             self.losses += self._replica(replica, inputs, targets, weights)
         self._update()

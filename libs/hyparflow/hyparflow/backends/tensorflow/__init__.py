@@ -43,6 +43,7 @@ def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any],
     from hyparflow.backends.tensorflow.buffers import accumulators
     from hyparflow.backends.tensorflow.losses import compiled_losses
     from hyparflow.backends.tensorflow.moving import moving_of
+    from hyparflow.backends.tensorflow.scope import layers_in
     from hyparflow.backends.tensorflow.seeds import Seeds
     from hyparflow.backends.tensorflow.stage_graph import StageParts
 
@@ -53,6 +54,9 @@ def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any],
     elsewhere = {id(v) for v in seeds.states} | {id(v) for group in moving for v in group.variables}
     trainable = {name: v for name, v in variables.items() if id(v) in trains}
     others = {name: v for name, v in variables.items() if id(v) not in trains | elsewhere}
+    # Keras keeps a frozen weight among the trainable ones of its layer: nothing assigns it, unlike other variables.
+    layers = [layer for node in stage.nodes for layer in layers_in(calls.calls[node].operation)]
+    frozen = {id(v) for layer in layers for v in layer._trainable_variables}
     first_node: dict[str, int] = {}
     for node in calls.graph.nodes:
         for name in node.variables:
@@ -61,8 +65,8 @@ def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any],
         calls=calls,
         stage=stage,
         trainable=trainable,
-        weights={name: v for name, v in others.items() if v.trainable},
-        states={name: v for name, v in others.items() if not v.trainable},
+        weights={name: v for name, v in others.items() if id(v) in frozen},
+        states={name: v for name, v in others.items() if id(v) not in frozen},
         regularized=[n for n, v in trainable.items() if v.regularizer is not None and first_node[n] in stage.nodes],
         moving=moving,
         seeds=seeds,

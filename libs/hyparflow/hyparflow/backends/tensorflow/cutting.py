@@ -10,12 +10,52 @@ from hyparflow.backends.tensorflow.stage_graph import StageGraph
 
 
 @dataclass(frozen=True)
-class Programs:
-    """``forward``: data -> (made, residuals). ``backward``: (data, residuals, gradients) -> gradients of inputs.
+class Layout:
+    """What is fed and what comes out, in order, without the graph itself, which may then be forgotten.
 
-    Each takes and gives flat lists. ``residuals`` are what forward keeps for backward; without them (``fused``: nothing
-    is sent, or forward is recomputed) backward takes (data, gradients) and computes forward again, and ``made`` too
-    where ``fused``.
+    ``targets`` and ``sample_weights``: (output, dtype). ``moves``: BatchNorm adds to moving statistics. Everything else
+    is named as in ``StageGraph``.
+    """
+
+    inputs: tuple[int, ...]
+    targets: tuple[tuple[int, str], ...]
+    sample_weights: tuple[tuple[int, str], ...]
+    seeds: str
+    states: tuple[str, ...]
+    returned: tuple[int, ...]
+    sends: tuple[int, ...]
+    outputs: tuple[int, ...]
+    loss_outputs: tuple[int, ...]
+    new_states: tuple[str, ...]
+    input_gradients: tuple[int, ...]
+    moves: bool
+
+
+def layout_of(graph: StageGraph) -> Layout:
+    """The layout of a graph that is built."""
+    return Layout(
+        tuple(graph.inputs),
+        tuple((output, value.dtype.name) for output, value in graph.targets.items()),
+        tuple((output, value.dtype.name) for output, value in graph.sample_weights.items()),
+        graph.seeds.dtype.name,
+        tuple(graph.states),
+        tuple(graph.returned),
+        tuple(graph.sends),
+        tuple(graph.outputs),
+        tuple(graph.loss_outputs),
+        tuple(graph.new_states),
+        tuple(graph.input_gradients),
+        bool(graph.moving_added),
+    )
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Compiled functions that take and give flat lists, in the orders of ``StageGraph``.
+
+    ``forward``: data -> the first ``made`` results, then what backward is to be fed with (residuals), or, where
+    ``backward`` is None and the stage trains, the gradients of the inputs. ``backward``: those of the data that
+    ``kept_data`` numbers, the residuals, the gradients that came back -> the gradients of the inputs.
     """
 
     forward: Any

@@ -10,7 +10,15 @@ import tensorflow as tf
 
 from hyparflow.backends import Array, Buffer, Outcome, Place, StageShape, Target
 from hyparflow.backends.tensorflow.border import host_view, tensor_of
-from hyparflow.backends.tensorflow.cutting import Programs, forward_only, fused, keeping, recomputing
+from hyparflow.backends.tensorflow.cutting import (
+    Layout,
+    Programs,
+    forward_only,
+    fused,
+    keeping,
+    layout_of,
+    recomputing,
+)
 from hyparflow.backends.tensorflow.stage_graph import Signature, StageGraph, StageParts, build_stage_graph
 
 
@@ -24,7 +32,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Compiled:
-    graph: StageGraph
+    layout: Layout
     programs: Programs
 
 
@@ -63,29 +71,29 @@ class TensorFlowStage:
     ) -> Outcome:
         """Compute a micro-batch."""
         compiled = self._program(_signature(self._parts, inputs, targets or {}, training))
-        graph, programs = compiled.graph, compiled.programs
-        data = self._data(graph, place, inputs, targets or {}, training)
+        layout, programs = compiled.layout, compiled.programs
+        data = self._data(layout, place, inputs, targets or {}, training)
         results = programs.forward(*data)
         made, rest = results[: programs.made], results[programs.made :]
         if training:
             if programs.backward is None:
-                values = rest[: len(graph.input_gradients)]
+                values = rest[: len(layout.input_gradients)]
             else:
                 values = [*(data[index] for index in programs.kept_data), *rest]
             self._kept[place.micro_batch] = _Kept(compiled, values)
-        return self._outcome(graph, place, made)
+        return self._outcome(layout, place, made)
 
     def backward(self, place: Place, gradients: Mapping[int, Sequence[Array]]) -> Mapping[int, Array]:
         """Add a micro-batch's gradients."""
         kept = self._kept.pop(place.micro_batch)
-        graph, programs = kept.compiled.graph, kept.compiled.programs
+        layout, programs = kept.compiled.layout, kept.compiled.programs
         if programs.backward is None:
             found = kept.values
         else:
             tensors = self._parts.calls.graph.tensors
-            fed = [tensor_of(array, tensors[index].dtype) for index in graph.returned for array in gradients[index]]
+            fed = [tensor_of(array, tensors[index].dtype) for index in layout.returned for array in gradients[index]]
             found = programs.backward(*kept.values, *fed)
-        return {index: host_view(value) for index, value in zip(graph.input_gradients, found, strict=False)}
+        return {index: host_view(value) for index, value in zip(layout.input_gradients, found, strict=False)}
 
     def gradients(self) -> tuple[Buffer, ...]:
         """The accumulated gradients."""
@@ -104,7 +112,7 @@ class TensorFlowStage:
     def _program(self, signature: Signature) -> _Compiled:
         if signature not in self._compiled:
             graph = build_stage_graph(self._parts, signature)
-            self._compiled[signature] = _Compiled(graph, self._cut(graph, signature))
+            self._compiled[signature] = _Compiled(layout_of(graph), self._cut(graph, signature))
         return self._compiled[signature]
 
     def _cut(self, graph: StageGraph, signature: Signature) -> Programs:
@@ -116,7 +124,7 @@ class TensorFlowStage:
 
     def _data(
         self,
-        graph: StageGraph,
+        layout: Layout,
         place: Place,
         inputs: Mapping[int, Array],
         targets: Mapping[int, Target],
@@ -129,27 +137,27 @@ class TensorFlowStage:
             parts.seeds.start_step()
             for moving in parts.moving:
                 moving.read()
-        fed = [tensor_of(inputs[index], tensors[index].dtype) for index in graph.inputs]
-        fed += [tensor_of(targets[output].value, value.dtype) for output, value in graph.targets.items()]
-        fed += [tensor_of(targets[output].sample_weight, v.dtype) for output, v in graph.sample_weights.items()]
+        fed = [tensor_of(inputs[index], tensors[index].dtype) for index in layout.inputs]
+        fed += [tensor_of(targets[output].value, dtype) for output, dtype in layout.targets]
+        fed += [tensor_of(targets[output].sample_weight, dtype) for output, dtype in layout.sample_weights]
         order = place.replica * place.micro_batches + place.micro_batch
-        fed.append(tf.constant(parts.seeds.at(order if training else 0), graph.seeds.dtype))
+        fed.append(tf.constant(parts.seeds.at(order if training else 0), layout.seeds))
         fed += [moving.value for moving in parts.moving]
-        fed += [tf.identity(parts.states[name].value) for name in graph.states]
+        fed += [parts.states[name].value.read_value() for name in layout.states]
         fed.append(tf.constant(self._loss_scale / place.total, "float64"))
         return fed
 
-    def _outcome(self, graph: StageGraph, place: Place, made: Sequence[Any]) -> Outcome:
+    def _outcome(self, layout: Layout, place: Place, made: Sequence[Any]) -> Outcome:
         remaining = iter(made)
-        sends = {index: host_view(next(remaining)) for index in graph.sends}
-        outputs = {index: host_view(next(remaining)) for index in graph.outputs}
+        sends = {index: host_view(next(remaining)) for index in layout.sends}
+        outputs = {index: host_view(next(remaining)) for index in layout.outputs}
         loss, *losses = next(remaining).numpy().tolist()
-        if graph.moving_added:
+        if layout.moves:
             for moving in self._parts.moving:
                 moving.gather(place, host_view(next(remaining)))
-        for name in graph.new_states:
+        for name in layout.new_states:
             self._parts.states[name].assign(next(remaining))
-        return Outcome(sends, outputs, dict(zip(graph.loss_outputs, losses, strict=True)), loss)
+        return Outcome(sends, outputs, dict(zip(layout.loss_outputs, losses, strict=True)), loss)
 
 
 def _signature(

@@ -22,8 +22,8 @@ from hyparflow.graph.from_keras import Calls
 class StageParts:
     """What a stage's graph is made of.
 
-    ``weights``: variables that the nodes read and only the optimizer changes. ``states``: other variables that do not
-    train, which nodes may assign. ``regularized``: those of the trainable ones whose regularizer counts here.
+    ``weights``: frozen ones, which nothing assigns. ``states``: other variables that do not train, which nodes may
+    assign. ``regularized``: those of the trainable ones whose regularizer counts here.
     """
 
     calls: Calls
