@@ -21,6 +21,7 @@ NAMES = (
     "data_parallel",
     "comm",
     "dask_apps",
+    "pipeline",
 )
 
 

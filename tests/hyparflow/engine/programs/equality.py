@@ -1,8 +1,9 @@
 """Trains small models on 4 ranks under many plans; writes how far each ends from sequential training.
 
 ``equality.py FILE CASES``: CASES is a JSON list of {"name", "model", "partitions", "replicas", "schedule", "chunks",
-"recompute"}; FILE gets case -> {"variables", "loss"}: the greatest differences. Cases that need 2 ranks run on the two
-halves of the world at once.
+"recompute", "predicts"}; FILE gets case -> {"variables", "loss", "predictions"}: the greatest differences, and under
+"overflow" what two partitions do about gradients that are not finite. Cases that need 2 ranks run on both halves of the
+world at once.
 """
 
 from __future__ import annotations
@@ -46,6 +47,9 @@ def main(file: Path, cases: list[dict[str, Any]]) -> None:
                 found[case["name"]] = difference(comm, case, *expected[key])
                 if comm.rank == 0:
                     print(f"{case['name']}: {found[case['name']]} {time.perf_counter() - begin:.1f} s", flush=True)
+    if world.rank < 2:
+        keras.config.set_floatx("float32")
+        found["overflow"] = overflow(world.Create_group(world.Get_group().Incl([0, 1])))
     wait(world.Ibarrier())
     everybody = world.gather(found)
     if everybody is not None:
@@ -58,15 +62,23 @@ def references(world: Any, cases: list[dict[str, Any]]) -> dict[Any, Any]:
     own = {}
     for name, replicas in wanted[world.rank :: world.size]:
         make, data = MODELS[name]
-        own[name, replicas] = sequential.train(
-            make(), data, steps=STEPS, micro_batches=MICRO_BATCHES, size=SIZE, replicas=replicas
-        )
+        model = make()
+        trained = sequential.train(model, data, steps=STEPS, micro_batches=MICRO_BATCHES, size=SIZE, replicas=replicas)
+        inputs, _, _ = data(STEPS, MICRO_BATCHES * SIZE)
+        predictions = model(inputs if len(inputs) > 1 else inputs[0], training=False)
+        own[name, replicas] = (*trained, [np.asarray(each) for each in keras.tree.flatten(predictions)])
     wait(world.Ibarrier())  # who has none to compute does not spin meanwhile
     return {key: value for one in world.allgather(own) for key, value in one.items()}
 
 
-def difference(comm: Any, case: dict[str, Any], expected: list[dict[str, np.ndarray]], losses: list[float]) -> Any:
-    """Train, and look at every rank's own variables and at every step's loss."""
+def difference(
+    comm: Any,
+    case: dict[str, Any],
+    expected: list[dict[str, np.ndarray]],
+    losses: list[float],
+    predictions: list[np.ndarray],
+) -> dict[str, float]:
+    """Train, and look at every rank's own variables, at every step's loss, and at what it predicts then."""
     make, data = MODELS[case["model"]]
     model = make()
     parallel = plan(
@@ -93,8 +105,49 @@ def difference(comm: Any, case: dict[str, Any], expected: list[dict[str, np.ndar
     values = {name: v.numpy() for program in engine.programs.values() for name, v in program.variables.items()}
     assert set(comm.allreduce(list(values))) == set(expected[replica])
     own_worst = max(float(np.max(np.abs(value - expected[replica][name]))) for name, value in values.items())
+    found = {"variables": comm.allreduce(own_worst, MPI.MAX), "loss": worst_loss}
+    if case["predicts"]:
+        inputs = _rows(data(STEPS, MICRO_BATCHES * SIZE)[0], replica * rows, rows)
+        own_far = [
+            float(np.max(np.abs(value - predictions[output][first : first + SIZE])))
+            for output, micro_batches in engine.predict_step(Batch(inputs)).items()
+            for index, value in micro_batches.items()
+            for first in [replica * rows + index * SIZE]
+        ]
+        wait(comm.Ibarrier())
+        far = comm.allreduce(own_far)
+        assert len(far) == len(predictions) * MICRO_BATCHES
+        found["predictions"] = max(far)
     engine.close()
-    return {"variables": comm.allreduce(own_worst, MPI.MAX), "loss": worst_loss}
+    return found
+
+
+def overflow(comm: Any) -> dict[str, Any]:
+    """Two steps of two partitions in mixed precision, the first with a loss scale that float16 cannot hold."""
+    keras.utils.clear_session()
+    keras.utils.set_random_seed(3)
+    keras.config.set_dtype_policy("mixed_float16")
+    inputs = keras.Input((4,))
+    hidden = keras.layers.Dense(4, name="hidden")(inputs)
+    model = keras.Model(inputs, keras.layers.Dense(1, name="last", dtype="float32")(hidden))
+    keras.config.set_dtype_policy("float32")
+    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**120)
+    model.compile(scaled, "mse")
+    parallel = plan(
+        model, partitions=2, batch_size=4, micro_batches=2, costs="estimated", recompute=False, assignment=["last"]
+    )
+    engine = Engine(model, parallel, comm)
+    random = np.random.default_rng(0)
+    batch = Batch((random.normal(size=(4, 4)).astype(np.float32),), (np.ones((4, 1), np.float32),))
+    own = engine.programs[comm.rank].variables.values()
+    before = [v.numpy() for v in own]
+    updated = engine.train_step(batch).updated
+    same = all(np.array_equal(a, v.numpy()) for a, v in zip(before, own, strict=True))
+    scale = float(scaled.dynamic_scale.numpy())
+    scaled.dynamic_scale.assign(2.0)
+    told = comm.allgather((updated, same, scale, engine.train_step(batch).updated))
+    engine.close()
+    return dict(zip(("updated", "unchanged", "scale", "updated_then"), zip(*told, strict=True), strict=True))
 
 
 def _rows(arrays: Any, begin: int, count: int) -> tuple[Any, ...]:
