@@ -29,8 +29,8 @@ def build() -> Any:
 class Largest(keras.metrics.Metric):
     """A metric whose states do not add up."""
 
-    def __init__(self, name: str = "largest") -> None:
-        super().__init__(name=name)
+    def __init__(self, name: str = "largest", **options: Any) -> None:
+        super().__init__(name=name, **options)
         self.value = self.add_weight(name="value", initializer="zeros")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
