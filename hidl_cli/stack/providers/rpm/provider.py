@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.plan import InstallPlan
-from hidl_cli.stack.providers import Preview, foreign_mpi, venv
+from hidl_cli.stack.providers import Preview, venv
 from hidl_cli.stack.providers.rpm.part import part
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class FromRpm(venv.FromWheels):
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
         """See ``Provider``."""
+        from hidl_cli.stack.providers import foreign_mpi
         from hidl_cli.stack.providers.rpm import unpacking
 
         assert plan.rpm is not None

@@ -17,7 +17,6 @@ from hidl_cli import documents
 from hidl_cli.errors import BuildFailed
 from hidl_cli.mpi import Family
 from hidl_cli.stack.plan import InstallPlan
-from hidl_cli.stack.providers import foreign_mpi
 from hidl_cli.stack.providers.spack.lock import SpackLock
 from hidl_cli.stack.providers.spack.packages import PACKAGES
 from hidl_cli.stack.providers.spack.places import Places
@@ -52,6 +51,8 @@ def place_of_mpi(lock: SpackLock, family: Family, where: Places) -> Path:
 
 def lay_over(plan: InstallPlan) -> None:
     """Show in the prefix, whose virtual environment is made, what Spack has built and where MPI lies."""
+    from hidl_cli.stack.providers import foreign_mpi  # Jinja2 is not imported where there is nothing to do
+
     part = plan.spack
     assert part is not None
     view, bin_ = plan.prefix / VIEW, plan.prefix / "bin"
