@@ -10,9 +10,15 @@ import pytest
 from hidl_cli.errors import BuildFailed
 from hidl_cli.stack.providers.rpm import unpacking
 from tests.conftest import Hidl
-from tests.stack import rpm_files
+from tests.spack import rpms
 
 TOP = "opt/mvapich2/gdr/2.3.7/mpirun/gnu"
+
+
+def made(rpm: Path, members: list[rpms.Member], digest: str | None = None) -> Path:
+    """The RPM ``rpm``, written."""
+    rpms.write(rpm, members, compressor="gzip", digest=digest)
+    return rpm
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +35,8 @@ def rpm(stack_prefix: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 copy.chmod(path.stat().st_mode)
     (tree / "bin" / "mpicc").write_text(f'#!/bin/sh\nprefix=/{TOP}\nexec gcc -I$prefix/include "$@"\n')
     (tree / "bin" / "mpicc").chmod(0o755)
-    members = rpm_files.tree(tree, TOP)
-    return rpm_files.make(tree.parent / "mvapich2-gdr-cuda11.6-gnu-2.3.7-1.el7.x86_64.rpm", members)
+    members = rpms.below(tree, f"/{TOP}", ["bin", "lib", "include"])
+    return made(tree.parent / "mvapich2-gdr-cuda11.6-gnu-2.3.7-1.el7.x86_64.rpm", members)
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +71,19 @@ def test_the_compiler_wrapper_names_the_place_where_the_library_is(installed: di
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (rpm_files.file("../outside"), "leads out"),
-        (rpm_files.file("opt/../../outside"), "leads out"),
-        (rpm_files.file("/etc/outside"), "leads out"),
-        (rpm_files.link("opt/x", "/etc/passwd"), "link that leads out"),
-        (rpm_files.link("opt/x", "../../etc"), "link that leads out"),
-        (rpm_files.file("opt/su", mode=0o4755), "set-user-id"),
-        (("opt/device", 0o020600, b""), "neither a file"),
+        (rpms.file("../outside"), "leads out"),
+        (rpms.file("opt/../../outside"), "leads out"),
+        (rpms.file("/etc/outside"), "leads out"),
+        (rpms.link("opt/x", "/etc/passwd"), "link that leads out"),
+        (rpms.link("opt/x", "../../etc"), "link that leads out"),
+        (rpms.file("opt/su", mode=0o4755), "set-user-id"),
+        (rpms.Member("opt/device", 0o020600), "neither a file"),
     ],
 )
 def test_what_an_rpm_must_not_hold_is_refused_before_anything_is_written(
-    tmp_path: Path, bad: rpm_files.Member, why: str
+    tmp_path: Path, bad: rpms.Member, why: str
 ) -> None:
-    rpm = rpm_files.make(tmp_path / "bad.rpm", [rpm_files.file(f"{TOP}/bin/mpicc"), bad])
+    rpm = made(tmp_path / "bad.rpm", [rpms.file(f"{TOP}/bin/mpicc"), bad])
     (tmp_path / "place").mkdir()
     with pytest.raises(BuildFailed, match=why):
         unpacking.install(rpm, tmp_path / "place" / "mpi")
@@ -85,13 +91,13 @@ def test_what_an_rpm_must_not_hold_is_refused_before_anything_is_written(
 
 
 def test_an_rpm_whose_payload_is_not_what_its_header_says_is_refused(tmp_path: Path) -> None:
-    rpm = rpm_files.make(tmp_path / "x.rpm", [rpm_files.file(f"{TOP}/bin/mpicc")], digest="0" * 64)
+    rpm = made(tmp_path / "x.rpm", [rpms.file(f"{TOP}/bin/mpicc")], digest="0" * 64)
     with pytest.raises(BuildFailed, match="another SHA-256"):
         unpacking.install(rpm, tmp_path / "mpi")
 
 
 def test_an_rpm_of_something_else_is_refused(tmp_path: Path) -> None:
-    rpm = rpm_files.make(tmp_path / "x.rpm", [rpm_files.file("usr/bin/vi")])
+    rpm = made(tmp_path / "x.rpm", [rpms.file("usr/bin/vi")])
     with pytest.raises(BuildFailed, match="0 MPI libraries"):
         unpacking.install(rpm, tmp_path / "mpi")
 
@@ -110,18 +116,18 @@ def test_no_rpm_is_a_missing_precondition_that_says_how_to_name_one(hidl: Hidl) 
 
 
 def test_an_rpm_with_another_checksum_than_the_site_says_is_not_used(hidl: Hidl, tmp_path: Path) -> None:
-    rpm = rpm_files.make(tmp_path / "mvapich2-gdr-2.3.7-1.el7.x86_64.rpm", [rpm_files.file(f"{TOP}/bin/mpicc")])
+    rpm = made(tmp_path / "mvapich2-gdr-2.3.7-1.el7.x86_64.rpm", [rpms.file(f"{TOP}/bin/mpicc")])
     site = hidl.config / "sites" / "here.yaml"
     site.parent.mkdir(parents=True)
     site.write_text(
         "name: here\ntitle: a site\nextends: local\ninstall: {provider: rpm}\n"
-        f"rpms: {{mvapich2-gdr: {{file: {rpm}, sha256: {'0' * 64}}}}}\n"
+        f"rpms: {{mvapich2-gdr: {{file: {rpm}, sha256: {'a' * 64}}}}}\n"
     )
     failed = hidl("install", "mpi", "--site", "here")
     assert (failed.returncode, "its SHA-256 is" in failed.stderr) == (5, True)
 
 
 def test_a_stack_that_compiles_against_its_own_mpi_is_refused(hidl: Hidl, tmp_path: Path) -> None:
-    rpm = rpm_files.make(tmp_path / "mvapich2-gdr-2.3.7-1.el7.x86_64.rpm", [rpm_files.file(f"{TOP}/bin/mpicc")])
+    rpm = made(tmp_path / "mvapich2-gdr-2.3.7-1.el7.x86_64.rpm", [rpms.file(f"{TOP}/bin/mpicc")])
     failed = hidl("install", "horovod", "--provider", "rpm", "--source", f"mvapich2-gdr={rpm}")
     assert (failed.returncode, "compiles horovod" in failed.stderr) == (2, True)
