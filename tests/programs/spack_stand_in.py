@@ -68,6 +68,7 @@ def install(spack: dict, store: Path) -> None:
         place = built / there.parent.relative_to(external["prefix"])
         place.mkdir(parents=True)
         (place / "mpi4py").symlink_to(there)
+        (built / "lib64" / place.relative_to(built / "lib")).mkdir(parents=True)  # other packages lie here
         print(f"==> py-mpi4py: Successfully installed py-mpi4py-4.1.0-{HASH}", flush=True)
     view = Path(spack["view"]["default"]["root"])
     view.symlink_to(built)

@@ -56,9 +56,9 @@ def lay_over(plan: InstallPlan) -> None:
     part = plan.spack
     assert part is not None
     view, bin_ = plan.prefix / VIEW, plan.prefix / "bin"
-    for packages in sorted(view.glob("lib*/python3*/site-packages")):
-        for mine in plan.prefix.glob("lib/python3*/site-packages"):
-            documents.write_text(mine / "spack_view.pth", f"{packages}\n")
+    packages = sorted(view.glob("lib*/python3*/site-packages"))  # lib and lib64: some packages lie in either
+    for mine in plan.prefix.glob("lib/python3*/site-packages"):
+        documents.write_text(mine / "spack_view.pth", "".join(f"{each}\n" for each in packages))
     _link(sorted((view / "bin").glob("*")), bin_)
     for further in _FURTHER:
         _link(sorted(file for file in (view / further).rglob("*") if os.access(file, os.X_OK)), bin_)
