@@ -50,6 +50,23 @@ def layout_of(graph: StageGraph) -> Layout:
 
 
 @dataclass(frozen=True)
+class Program:
+    """A function cut out of a stage's graph: tensors in, tensors out (None for an operation that gives nothing).
+
+    A pruned function that is called as such first tries to bind its arguments to a signature, has none, writes all
+    arguments out as text for an error that nobody sees, and only then takes them in order: milliseconds for each of
+    hundreds of residuals. What it calls then takes them in order at once.
+    """
+
+    function: Any
+
+    def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Run it."""
+        results: Sequence[Any] = self.function._call_flat(list(values), self.function.captured_inputs)
+        return results
+
+
+@dataclass(frozen=True)
 class Programs:
     """Compiled functions that take and give flat lists, in the orders of ``StageGraph``.
 
@@ -58,40 +75,44 @@ class Programs:
     ``kept_data`` numbers, the residuals, the gradients that came back -> the gradients of the inputs.
     """
 
-    forward: Any
-    backward: Any | None
+    forward: Program
+    backward: Program | None
     made: int
     kept_data: tuple[int, ...]
 
 
 def forward_only(graph: StageGraph) -> Programs:
     """For evaluation and prediction."""
-    return Programs(graph.whole.prune(graph.data, graph.made), None, len(graph.made), ())
+    return Programs(_program(graph, graph.data, graph.made), None, len(graph.made), ())
 
 
 def fused(graph: StageGraph) -> Programs:
     """Forward and backward in one program: for a stage to which no gradient comes back."""
     fetched = [*graph.made, *graph.input_gradients.values(), *graph.accumulate]
-    return Programs(graph.whole.prune(graph.data, fetched), None, len(graph.made), ())
+    return Programs(_program(graph, graph.data, fetched), None, len(graph.made), ())
 
 
 def recomputing(graph: StageGraph) -> Programs:
     """Forward that keeps nothing but its data, and backward that begins with forward."""
-    backward = graph.whole.prune(
-        [*graph.data, *graph.gradients_fed], [*graph.input_gradients.values(), *graph.accumulate]
-    )
-    return Programs(graph.whole.prune(graph.data, graph.made), backward, len(graph.made), tuple(range(len(graph.data))))
+    fetched = [*graph.input_gradients.values(), *graph.accumulate]
+    backward = _program(graph, [*graph.data, *graph.gradients_fed], fetched)
+    return Programs(_program(graph, graph.data, graph.made), backward, len(graph.made), tuple(range(len(graph.data))))
 
 
 def keeping(graph: StageGraph) -> Programs:
     """Forward that keeps what backward needs of it."""
     residuals, data = _residuals(graph)
-    forward = graph.whole.prune(graph.data, [*graph.made, *residuals])
-    backward = graph.whole.prune(
+    forward = _program(graph, graph.data, [*graph.made, *residuals])
+    backward = _program(
+        graph,
         [*(graph.data[index] for index in data), *residuals, *graph.gradients_fed],
         [*graph.input_gradients.values(), *graph.accumulate],
     )
     return Programs(forward, backward, len(graph.made), data)
+
+
+def _program(graph: StageGraph, fed: Sequence[Any], fetched: Sequence[Any]) -> Program:
+    return Program(graph.whole.prune(fed, fetched))
 
 
 def _residuals(graph: StageGraph) -> tuple[list[Any], tuple[int, ...]]:

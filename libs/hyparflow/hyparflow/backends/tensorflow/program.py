@@ -73,7 +73,7 @@ class TensorFlowStage:
         compiled = self._program(_signature(self._parts, inputs, targets or {}, training))
         layout, programs = compiled.layout, compiled.programs
         data = self._data(layout, place, inputs, targets or {}, training)
-        results = programs.forward(*data)
+        results = programs.forward(data)
         made, rest = results[: programs.made], results[programs.made :]
         if training:
             if programs.backward is None:
@@ -92,7 +92,7 @@ class TensorFlowStage:
         else:
             tensors = self._parts.calls.graph.tensors
             fed = [tensor_of(array, tensors[index].dtype) for index in layout.returned for array in gradients[index]]
-            found = programs.backward(*kept.values, *fed)
+            found = programs.backward([*kept.values, *fed])
         return {index: host_view(value) for index, value in zip(layout.input_gradients, found, strict=False)}
 
     def gradients(self) -> tuple[Buffer, ...]:
