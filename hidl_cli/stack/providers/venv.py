@@ -139,5 +139,6 @@ def refuse_what_is_missing(plan: InstallPlan, uv: Wheels, progress: Progress) ->
         raise MissingPrecondition(
             f"stack {plan.stack} cannot be installed offline; neither uv's cache nor a wheelhouse holds: "
             + ", ".join(missing),
-            hint="install it once with a network, or name a directory of wheels with PIP_FIND_LINKS",
+            hint="install it once with a network, bring what is missing (hidl stack fetch, --mirror), or name a "
+            "directory of wheels with PIP_FIND_LINKS",
         )

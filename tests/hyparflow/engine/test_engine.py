@@ -19,10 +19,7 @@ ALL = "HYPARFLOW_ALL_PLANS"
 
 #: model, partitions, replicas, schedule, chunks, recompute
 _ALWAYS = [
-    ("residual", 2, 1, "1f1b", 1, False),
-    ("residual", 3, 1, "gems", 1, False),
     ("residual", 2, 2, "1f1b", 1, True),
-    ("branched", 2, 1, "interleaved", 2, False),
     ("branched", 2, 1, "gems", 1, True),
     ("branched", 3, 1, "gpipe", 1, False),
     ("branched", 4, 1, "1f1b", 1, True),

@@ -153,6 +153,8 @@ class FromSpack:
             progress.say(f"warning: {warning}")
         if plan.offline:
             offline.refuse_what_is_missing(part, plan.stack)
+            if plan.lock.wheels.packages:
+                venv.refuse_what_is_missing(plan, self.uv, progress)
         interpreter = python.python(
             plan.target, self.uv, log, progress, offline=plan.offline, wheels=_wheels_of(part.places.mirror)
         )

@@ -33,7 +33,7 @@ class Checkpoints:
         self.root.mkdir(parents=True, exist_ok=True)
         if not self.restart and directory.whole(self.root):
             raise CheckpointError(
-                f"{self.root} holds checkpoints of a training: go on from them with restart=True, or take another one"
+                f"{self.root} holds checkpoints already: restart=True goes on from them; or take another directory"
             )
         directory.clear(self.root, last)
 

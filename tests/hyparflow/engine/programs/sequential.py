@@ -8,12 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from hyparflow.graph.from_keras import variables_of
 
 
 def train(
     model: keras.Model, data: Callable[..., Any], *, steps: int, micro_batches: int, size: int, replicas: int
 ) -> tuple[list[dict[str, np.ndarray]], list[float]]:
-    """Train by accumulating gradients. Returns each replica's variables by path at the end, and each step's loss.
+    """Train by accumulating gradients. Returns each replica's variables by name at the end, and each step's loss.
 
     The replicas differ in BatchNorm's moving statistics only: each has advanced them by its own micro-batches.
     ``micro_batches``: of a step, over all replicas, of ``size`` rows.
@@ -59,8 +60,9 @@ def train(
         update()
     if replicas == 1:
         states = [[v.numpy() for v in moving]]
-    common = {v.path: v.numpy() for v in [*model.trainable_variables, *seeds]}
-    return [common | {v.path: x for v, x in zip(moving, state, strict=True)} for state in states], losses
+    names = {id(v): name for name, v in variables_of(model).items()}
+    common = {names[id(v)]: v.numpy() for v in [*model.trainable_variables, *seeds]}
+    return [common | {names[id(v)]: x for v, x in zip(moving, state, strict=True)} for state in states], losses
 
 
 def _assign(variables: list[Any], values: list[np.ndarray]) -> None:
