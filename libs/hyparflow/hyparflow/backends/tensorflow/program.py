@@ -62,6 +62,24 @@ class TensorFlowStage:
         for accumulator in self._parts.accumulators:
             accumulator.zero()
 
+    def prepare(self, place: Place, inputs: Mapping[int, Array], targets: Mapping[int, Target] | None = None) -> None:
+        """Compile what a micro-batch of training needs: TensorFlow does so when a program first runs."""
+        compiled = self._program(_signature(self._parts, inputs, targets or {}, True))
+        layout, programs = compiled.layout, compiled.programs
+        data = self._data(layout, place, inputs, targets or {}, True)
+        rest = programs.forward(data)[programs.made :]
+        if programs.backward is not None:
+            tensors = self._parts.calls.graph.tensors
+            batch = len(next(iter(inputs.values())))
+            returned = [
+                tf.zeros((batch, *tensors[index].shape), tensors[index].dtype)
+                for index in layout.returned
+                for _ in self.stage.sends[index]
+            ]
+            programs.backward([*(data[index] for index in programs.kept_data), *rest, *returned])
+        for accumulator in self._parts.accumulators:
+            accumulator.zero()
+
     def forward(
         self,
         place: Place,
