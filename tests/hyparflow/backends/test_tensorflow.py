@@ -76,6 +76,16 @@ def test_mixed_precision_is_that_of_sequential_training(
     assert (seen["crossing"], seen["difference"] < rounding) == (crossing, True), seen
 
 
+@pytest.mark.parametrize(
+    ("dtype", "kernel", "rounding"), [("float32", "FusedBatchNormV3", 1e-5), ("float64", "SquaredDifference", ROUNDING)]
+)
+def test_images_are_normalised_as_keras_does_it_by_the_kernel_for_their_dtype(
+    ask: Callable[..., Any], dtype: str, kernel: str, rounding: float
+) -> None:
+    seen = ask("normalised", policy=dtype)
+    assert (seen["kernels"], seen["difference"] < rounding) == ([kernel], True), seen
+
+
 def test_outputs_without_training_are_those_of_the_model(ask: Callable[..., Any]) -> None:
     assert ask("evaluated", model="tangled", stages=3) <= ROUNDING
 

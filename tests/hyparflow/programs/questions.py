@@ -112,6 +112,39 @@ def mixed(policy: str) -> dict[str, Any]:
     return {"difference": _largest_difference(whole, cut), "crossing": crossing}
 
 
+def normalised(policy: str) -> dict[str, Any]:
+    """The largest difference of a variable after a step of a model with BatchNormalization of images, and its kernels.
+
+    Kernels: the normalising operations in the forward program of the first stage.
+    """
+    random = np.random.default_rng(7)
+    inputs, targets = [random.normal(2.0, 3.0, size=(4, 4, 4, 3))], [random.normal(size=(4, 4, 4, 3))]
+
+    def make() -> Any:
+        keras.backend.clear_session()  # which forgets the policy too
+        keras.config.set_dtype_policy(policy)
+        keras.utils.set_random_seed(3)
+        image = x = keras.Input((4, 4, 3), dtype=policy)
+        for scale, center in ((True, True), (False, True), (True, False)):
+            x = keras.layers.BatchNormalization(momentum=0.5, scale=scale, center=center)(x)
+            x = keras.layers.Activation("tanh")(x)
+        model = keras.Model(image, x)
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+        return model
+
+    whole, cut = make(), make()
+    pipeline = InProcess(cut, graph_of(cut), [0, 0, 0, 1, 1, 1], 2)
+    data = [[array.astype(policy) for array in arrays] for arrays in (inputs, targets)]
+    Sequential(whole, 2).step(*data)
+    pipeline.step(*data)
+    program = next(iter(pipeline.programs[0]._compiled.values())).programs.forward
+    kinds = {operation.type for operation in program.function.graph.get_operations()}
+    return {
+        "difference": _largest_difference(whole, cut),
+        "kernels": sorted(kinds & {"FusedBatchNormV3", "SquaredDifference"}),
+    }
+
+
 def deferred(model: str, stage: int, stages: int) -> dict[str, Any]:
     """A model that was built without memory, one stage of which was then built."""
     eager = _fresh(model)

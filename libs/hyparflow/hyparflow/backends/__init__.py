@@ -150,6 +150,9 @@ class StageProgram(Protocol):
         ``loss_scale`` is that of a ``LossScaleOptimizer``; ``gradients()`` then come out multiplied by it.
         """
 
+    def prepare(self, place: Place, inputs: Mapping[int, Array], targets: Mapping[int, Target] | None = None) -> None:
+        """Compile training for micro-batches like this one, after ``start_step``; what is computed counts nowhere."""
+
     def forward(
         self,
         place: Place,

@@ -11,7 +11,7 @@ import numpy as np
 from hyparflow.backends import Buffer, Place, ProgramOptions, Slot, Target
 from hyparflow.engine.batches import Batch, Options, Reads, StepResult
 from hyparflow.engine.gradients import Ownership, Sums
-from hyparflow.engine.links import links_of
+from hyparflow.engine.links import host_dtype, links_of
 from hyparflow.engine.messages import Exchange
 from hyparflow.engine.runner import Feed, Findings, Runner, Span
 from hyparflow.engine.update import Update
@@ -76,6 +76,7 @@ class Engine:
         counted = [name for name in trainable if ownership.first(name) == partition]
         self._update = Update(model.optimizer, trainable, counted, self.world.replica)
         self.step = 0
+        self._prepared = False
 
     def _names(self, stage: int) -> tuple[str, ...]:
         trainable: tuple[str, ...] = self.programs[stage].trainable
@@ -107,7 +108,10 @@ class Engine:
             program.start_step(self._update.loss_scale)
         self._sums.begin()
         self._statistics.begin()
-        found = self._runner.train(self._feed(batch), self._sums, self._complete)
+        feed = self._feed(batch)
+        if not self._prepared:
+            self._prepare(feed)
+        found = self._runner.train(feed, self._sums, self._complete)
         begin = time.perf_counter()
         self._exchange.finish()
         self._sums.finish()
@@ -134,6 +138,15 @@ class Engine:
     def close(self) -> None:
         """Give the communicators back; collective."""
         self.world.close()
+
+    def _prepare(self, feed: Feed) -> None:
+        """Compile on all ranks at once; else each would begin when the first micro-batch reaches it."""
+        for stage, program in self.programs.items():
+            received = {tensor: self.graph.tensors[tensor] for tensor in program.stage.receives}
+            size = self.plan.micro_batch_size
+            zeros = {index: np.zeros((size, *t.shape), host_dtype(t.dtype)) for index, t in received.items()}
+            program.prepare(self._place(0), zeros | dict(feed.inputs(stage, 0)), feed.targets(stage, 0))
+        self._prepared = True
 
     def _complete(self, stage: int) -> None:
         self._sums.ready(stage)

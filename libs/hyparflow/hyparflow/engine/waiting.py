@@ -10,14 +10,15 @@ import time
 from typing import Any
 
 _SPIN_SECONDS = 500e-6
-_NAP_SECONDS = 50e-6
+_SHORTEST_NAP, _LONGEST_NAP = 50e-6, 2e-3  # seconds
 
 
 def wait(request: Any) -> None:
-    """Return when the request is complete: look often at first, then with short naps in between."""
+    """Return when the request is complete: look often at first, then with naps that grow with the time waited."""
     if request.Test():
         return
-    patience = time.perf_counter() + _SPIN_SECONDS
+    begin = time.perf_counter()
     while not request.Test():
-        if time.perf_counter() > patience:
-            time.sleep(_NAP_SECONDS)
+        waited = time.perf_counter() - begin
+        if waited > _SPIN_SECONDS:
+            time.sleep(min(max(_SHORTEST_NAP, waited / 100), _LONGEST_NAP))

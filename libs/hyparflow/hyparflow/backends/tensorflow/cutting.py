@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
+
 from hyparflow.backends.tensorflow.stage_graph import StageGraph
 
 
@@ -50,6 +52,18 @@ def layout_of(graph: StageGraph) -> Layout:
 
 
 @dataclass(frozen=True)
+class Program:
+    """A function cut out of a stage's graph: tensors in, tensors out."""
+
+    function: Any
+
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """Run it, without binding hundreds of arguments to a signature, which takes longer than many a kernel."""
+        results: list[Any] = self.function._call_flat(list(values), self.function.captured_inputs)
+        return results
+
+
+@dataclass(frozen=True)
 class Programs:
     """Compiled functions that take and give flat lists, in the orders of ``StageGraph``.
 
@@ -58,40 +72,91 @@ class Programs:
     ``kept_data`` numbers, the residuals, the gradients that came back -> the gradients of the inputs.
     """
 
-    forward: Any
-    backward: Any | None
+    forward: Program
+    backward: Program | None
     made: int
     kept_data: tuple[int, ...]
 
 
 def forward_only(graph: StageGraph) -> Programs:
     """For evaluation and prediction."""
-    return Programs(graph.whole.prune(graph.data, graph.made), None, len(graph.made), ())
+    return Programs(_program(graph, graph.data, graph.made), None, len(graph.made), ())
 
 
 def fused(graph: StageGraph) -> Programs:
     """Forward and backward in one program: for a stage to which no gradient comes back."""
     fetched = [*graph.made, *graph.input_gradients.values(), *graph.accumulate]
-    return Programs(graph.whole.prune(graph.data, fetched), None, len(graph.made), ())
+    return Programs(_program(graph, graph.data, fetched), None, len(graph.made), ())
 
 
 def recomputing(graph: StageGraph) -> Programs:
     """Forward that keeps nothing but its data, and backward that begins with forward."""
-    backward = graph.whole.prune(
-        [*graph.data, *graph.gradients_fed], [*graph.input_gradients.values(), *graph.accumulate]
-    )
-    return Programs(graph.whole.prune(graph.data, graph.made), backward, len(graph.made), tuple(range(len(graph.data))))
+    fetched = [*graph.input_gradients.values(), *graph.accumulate]
+    backward = _program(graph, [*graph.data, *graph.gradients_fed], fetched)
+    return Programs(_program(graph, graph.data, graph.made), backward, len(graph.made), tuple(range(len(graph.data))))
 
 
 def keeping(graph: StageGraph) -> Programs:
     """Forward that keeps what backward needs of it."""
     residuals, data = _residuals(graph)
-    forward = graph.whole.prune(graph.data, [*graph.made, *residuals])
-    backward = graph.whole.prune(
+    forward = _program(graph, graph.data, [*graph.made, *residuals])
+    backward = _program(
+        graph,
         [*(graph.data[index] for index in data), *residuals, *graph.gradients_fed],
         [*graph.input_gradients.values(), *graph.accumulate],
     )
     return Programs(forward, backward, len(graph.made), data)
+
+
+def _program(graph: StageGraph, fed: Sequence[Any], fetched: Sequence[Any]) -> Program:
+    """The function of ``fed`` that computes ``fetched``, with nothing in it that lies before ``fed``.
+
+    ``WrappedFunction.prune`` would copy what the fed tensors were made from as well, and fails where an operation has
+    outputs some of which are fed (FusedBatchNormV3).
+    """
+    definition, read = _definition(graph, fed, fetched)
+    captured = {inner.name: outer for outer, inner in graph.whole.graph.captures if inner.name in read}
+    names = [value.name for value in fed]
+    given = [fetch.name for fetch in fetched]
+    imported = [name for name in given if name not in names]
+
+    def body(*values: Any) -> list[Any]:
+        known = dict(zip(names, values, strict=True))
+        inputs = {name: value for name, value in known.items() if name in read}
+        inputs |= {name: tf.convert_to_tensor(outer) for name, outer in captured.items()}
+        made = tf.graph_util.import_graph_def(definition, inputs, imported, name="stage")
+        known.update(zip(imported, made, strict=True))
+        return [known[name] for name in given if isinstance(known[name], tf.Tensor)]
+
+    signature = [tf.TensorSpec(value.shape, value.dtype) for value in fed]
+    return Program(tf.function(body, input_signature=signature, autograph=False).get_concrete_function())
+
+
+def _definition(graph: StageGraph, fed: Sequence[Any], fetched: Sequence[Any]) -> tuple[Any, set[str]]:
+    """The operations between, as a GraphDef, and the names of what they read of ``fed`` and of variables."""
+    outer = {value.name for value in fed} | {inner.name for inner in graph.whole.graph.internal_captures}
+    sources = {value.op for value in (*fed, *graph.whole.graph.internal_captures)}
+    waiting = _operations(fetch for fetch in fetched if fetch.name not in outer)
+    chosen = set(waiting)
+    read = set()
+    while waiting:
+        operation = waiting.pop()
+        read |= {value.name for value in operation.inputs if value.name in outer}
+        before = {value.op for value in operation.inputs if value.name not in outer}
+        before |= set(operation.control_inputs) - sources
+        waiting += before - chosen
+        chosen |= before
+    names = {operation.name for operation in chosen}
+    whole = graph.whole.graph.as_graph_def()
+    definition = tf.compat.v1.GraphDef(versions=whole.versions, library=whole.library)
+    for node in whole.node:
+        if node.name in names:
+            inputs = [name for name in node.input if not name.startswith("^") or name[1:] in names]
+            node.ClearField("input")
+            node.input.extend(inputs)
+            node.attr.pop("_class", None)  # where to place it, perhaps beside what is not here
+            definition.node.append(node)
+    return definition, read
 
 
 def _residuals(graph: StageGraph) -> tuple[list[Any], tuple[int, ...]]:

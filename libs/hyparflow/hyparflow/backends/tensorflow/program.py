@@ -62,6 +62,24 @@ class TensorFlowStage:
         for accumulator in self._parts.accumulators:
             accumulator.zero()
 
+    def prepare(self, place: Place, inputs: Mapping[int, Array], targets: Mapping[int, Target] | None = None) -> None:
+        """Compile what a micro-batch of training needs: TensorFlow does so when a program first runs."""
+        compiled = self._program(_signature(self._parts, inputs, targets or {}, True))
+        layout, programs = compiled.layout, compiled.programs
+        data = self._data(layout, place, inputs, targets or {}, True)
+        rest = programs.forward(data)[programs.made :]
+        if programs.backward is not None:
+            tensors = self._parts.calls.graph.tensors
+            batch = len(next(iter(inputs.values())))
+            returned = [
+                tf.zeros((batch, *tensors[index].shape), tensors[index].dtype)
+                for index in layout.returned
+                for _ in self.stage.sends[index]
+            ]
+            programs.backward([*(data[index] for index in programs.kept_data), *rest, *returned])
+        for accumulator in self._parts.accumulators:
+            accumulator.zero()
+
     def forward(
         self,
         place: Place,
@@ -73,7 +91,7 @@ class TensorFlowStage:
         compiled = self._program(_signature(self._parts, inputs, targets or {}, training))
         layout, programs = compiled.layout, compiled.programs
         data = self._data(layout, place, inputs, targets or {}, training)
-        results = programs.forward(*data)
+        results = programs.forward(data)
         made, rest = results[: programs.made], results[programs.made :]
         if training:
             if programs.backward is None:
@@ -92,7 +110,7 @@ class TensorFlowStage:
         else:
             tensors = self._parts.calls.graph.tensors
             fed = [tensor_of(array, tensors[index].dtype) for index in layout.returned for array in gradients[index]]
-            found = programs.backward(*kept.values, *fed)
+            found = programs.backward([*kept.values, *fed])
         return {index: host_view(value) for index, value in zip(layout.input_gradients, found, strict=False)}
 
     def gradients(self) -> tuple[Buffer, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 from keras import StatelessScope, tree
 from keras.src.backend import get_keras_mask, set_keras_mask
 
+from hyparflow.backends.tensorflow import batch_norm
 from hyparflow.graph.from_keras import Call
 
 
@@ -47,7 +48,10 @@ def run(call: Call, values: dict[int, Any], outputs: tuple[int, ...], training: 
     arguments, keywords = call.arguments.fill_in({symbol: values[tensor] for symbol, tensor in call.inputs.items()})
     if "training" in getattr(call.operation, "_call_context_args", ()):
         keywords["training"] = training
-    made = tree.flatten(call.operation(*arguments, **keywords))
+    if batch_norm.fits(call.operation, arguments, keywords):
+        made = [batch_norm.fused(call.operation, *arguments)]
+    else:
+        made = tree.flatten(call.operation(*arguments, **keywords))
     masks = [get_keras_mask(x) for x, mask in zip(made, call.output_masks, strict=True) if mask is not None]
     values.update(zip(outputs, [*made, *masks], strict=True))
 
