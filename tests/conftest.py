@@ -126,10 +126,15 @@ def stack_prefix(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 @pytest.fixture
 def hidl_with(tmp_path: Path, stack_prefix: Callable[[str], Path]) -> Callable[..., Hidl]:
-    """``hidl_with("mpi")``: hidl with no configuration and no runs, and these stacks installed."""
+    """``hidl_with("mpi")``: hidl with no configuration and no runs, and these stacks installed, and no others."""
 
     def with_stacks(*stacks: str) -> Hidl:
-        (data,) = {stack_prefix(stack).parents[4] for stack in stacks}
+        data = tmp_path / "data"
+        for stack in stacks:
+            installed = stack_prefix(stack).parent
+            link = data / installed.relative_to(installed.parents[3])
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(installed)
         return Hidl(_environment(tmp_path, data))
 
     return with_stacks
