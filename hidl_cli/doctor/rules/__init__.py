@@ -1,0 +1,1 @@
+"""Rules over what hidl sees from outside a job; one subject a file."""
