@@ -48,6 +48,9 @@ class Job:
 def probe(context: Context) -> Job:
     """The job of the plan, or that of the installation, or one of which only the environment is known."""
     plan, site = context.plan, context.site
+    library: Library | None
+    launcher: str | None
+    program: str | None
     if plan is not None:
         launch = plan.steps[0].launch
         library, launcher, program = plan.mpi, plan.launcher, launch.argv[0]
@@ -56,9 +59,7 @@ def probe(context: Context) -> Job:
     else:
         library = _library(context)
         launcher = _launcher(context, library) if library else None
-        program = None
-        if library and launcher:
-            program = launcher if launcher in _OF_THE_SITE else library.program(launcher)
+        program = _program(library, launcher) if library and launcher else None
         kind = mpi_type(library) if library and launcher == "srun" else None
         given = {**site.policies.environment, **_of_the_library(context, library)}
     carried = {
@@ -89,6 +90,10 @@ def _launcher(context: Context, library: Library) -> str | None:
     with suppress(UsageError):
         return launcher_for(context.site, library, None)
     return None
+
+
+def _program(library: Library, launcher: str) -> str:
+    return launcher if launcher in _OF_THE_SITE else library.program(launcher)
 
 
 def _of_the_library(context: Context, library: Library | None) -> dict[str, str]:

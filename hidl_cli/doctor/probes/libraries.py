@@ -35,7 +35,7 @@ class Starter:
 class Libraries:
     """Who is linked to what, and started by whom.
 
-    ``abi``: of the job's MPI library. ``mpiexec``: the first on the PATH; ``own_mpiexec``: that of the installation.
+    ``abi``: of the job's MPI library. ``prefix``: of the installation. ``mpiexec``: the first on the PATH.
     ``mpi4py``: the ABIs that the installation's mpi4py was built for, None where that is unknown. ``asked_abi``:
     ``$MPI4PY_MPIABI`` as the ranks get it. ``program_is_there``: is the launcher's program here; None: it is not known
     before the job has loaded its modules. ``offered``: what ``srun --mpi=`` takes here; None: unknown.
@@ -44,8 +44,8 @@ class Libraries:
 
     job: Job
     abi: Abi | None = None
+    prefix: str | None = None
     mpiexec: Starter | None = None
-    own_mpiexec: str | None = None
     mpi4py: frozenset[str] | None = None
     asked_abi: str | None = None
     program_is_there: bool | None = None
@@ -60,7 +60,7 @@ def probe(context: Context) -> Libraries:
         job=one,
         abi=abi(one.library) if one.library else None,
         mpiexec=_mpiexec(context, one) if context.is_here else None,
-        own_mpiexec=str(context.installation.mpiexec) if context.installation else None,
+        prefix=str(context.installation.prefix) if context.installation else None,
         mpi4py=built_for(context.installation) if context.installation else None,
         asked_abi=one.environment.get("MPI4PY_MPIABI"),
         program_is_there=_is_there(context, one) if context.is_here else None,

@@ -33,11 +33,11 @@ def another_mpiexec(facts: Libraries) -> Iterator[Seen]:
     if job.planned:
         yield Seen(what, f"`prefix` or `modules` of MPI library {job.library.name} in the site's file: hidl site show")
     elif job.is_active:
-        yield Seen(f"{what}, by the stack that is activated", f"export PATH={sh(_bin(facts.own_mpiexec))}:$PATH")
+        yield Seen(f"{what}, by the stack that is activated", f"source {sh(f'{facts.prefix}/activate.sh')}")
     else:
         yield Seen(
             f"{what}; hidl run takes the library's own, but by hand it would be this one",
-            'eval "$(hidl stack env STACK)" before calling mpiexec by hand',
+            f"source {sh(f'{facts.prefix}/activate.sh')}, before mpiexec is called by hand",
             severity="info",
         )
 
@@ -71,8 +71,7 @@ def another_abi(facts: Libraries) -> Iterator[Seen]:
     "HD005",
     "srun does not offer the --mpi type that the library needs",
     severity="error",
-    why="srun ends before it starts a rank (`unable to resolve MPI plugin`), or the site's default is taken, with which "
-    "the ranks may come up as singletons.",
+    why="srun ends before it starts a rank: it does not find the plugin.",
 )
 def type_not_offered(facts: Libraries) -> Iterator[Seen]:
     """The type of ``--mpi=`` that the launch line has is not in ``srun --mpi=list``."""
@@ -95,7 +94,7 @@ def program_missing(facts: Libraries) -> Iterator[Seen]:
     job = facts.job
     if facts.program_is_there is not False or job.program is None or job.launcher is None:
         return
-    in_the_stack = facts.own_mpiexec is not None and job.program.startswith(f"{_bin(facts.own_mpiexec)}/")
+    in_the_stack = facts.prefix is not None and job.program.startswith(f"{facts.prefix}/")
     if in_the_stack:
         mend = "install the stack again: hidl uninstall STACK, hidl install STACK"
     elif "/" in job.program:
@@ -107,7 +106,3 @@ def program_missing(facts: Libraries) -> Iterator[Seen]:
         mend,
         severity=None if facts.on_this_host or in_the_stack else "warning",
     )
-
-
-def _bin(program: str | None) -> str:
-    return (program or "").rpartition("/")[0]
