@@ -18,6 +18,7 @@ from hidl_cli.stack.installation import Installation
 
 _LIBRARY = re.compile(r"python(3\.\d+)")
 _MODULE = re.compile(r"([A-Za-z_]\w*)(?:\.py|\.(?:cpython|abi3)[\w.-]*\.so|\.so)?", re.ASCII)
+_OF_PYTHON = sys.stdlib_module_names - {"test"}  # nobody imports Python's own tests, and many call theirs so
 _NO_MODULES = ("__pycache__", "__init__")
 
 
@@ -66,8 +67,8 @@ def probe(context: Context) -> Python:
     return Python(
         context.stack,
         version,
-        given=_places(host, given, own | sys.stdlib_module_names),
-        shell=_places(host, shell, own | sys.stdlib_module_names),
+        given=_places(host, given, own | _OF_PYTHON),
+        shell=_places(host, shell, own | _OF_PYTHON),
         user_site=next(iter(_places(host, [user] if user else [], own)), None),
     )
 

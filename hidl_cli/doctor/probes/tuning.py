@@ -29,8 +29,8 @@ class Tuning:
 
     ``gpus``: of a node, None where that is unknown; ``device_buffers``: the planned program hands memory of GPUs to
     MPI. ``adapters`` are the names below /sys/class/infiniband, ``interfaces`` those below /sys/class/net; None:
-    unknown. ``missing``: by variable, the libraries that it names and that are not here. ``on_this_host``: ranks run on this very
-    machine.
+    unknown. ``missing``: by variable, the libraries that it names and that are not here. ``on_this_host``: ranks run
+    on this very machine.
     """
 
     job: Job
