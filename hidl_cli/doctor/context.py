@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 from hidl_cli.runs.plan import Plan
 from hidl_cli.site.detect import conditions_of
@@ -21,7 +22,7 @@ class Context:
     ``host``: this machine, or a recorded one; what it could not tell stands in its ``failures``. ``stack``: the stack
     that was named; ``installation``: where it is installed, None where it is not, or none was named. ``plan``: the run
     that is about to be submitted; None where a person asks what is wrong. ``nodes``: how many compute nodes are to be
-    examined; None: none.
+    examined; None: none. ``root``: where installations lie; None: where the site's file says, or the user's own place.
     """
 
     host: Host
@@ -30,6 +31,7 @@ class Context:
     stack: str | None = None
     plan: Plan | None = None
     nodes: int | None = None
+    root: Path | None = None
 
     @cached_property
     def is_here(self) -> bool:
