@@ -80,8 +80,8 @@ MirrorOption = Annotated[
     str | None, typer.Option("--mirror", metavar="DIR", help="What `hidl stack fetch` brought to this machine.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-CheckOption = Annotated[
-    bool, typer.Option(help="Look for what would make it fail before anything is submitted (hidl doctor).")
+NoCheckOption = Annotated[
+    bool, typer.Option("--no-check", help="Submit whatever `hidl doctor` would say of this machine.")
 ]
 RunArgument = Annotated[
     str | None,

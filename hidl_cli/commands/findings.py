@@ -44,9 +44,9 @@ def check_before_run(plan: Plan, site: Site, *, hypothetical: bool) -> None:
 
     What is good to know alone is left to ``hidl doctor``. Raises ``MissingPrecondition``.
     """
-    from hidl_cli.doctor.examine import before_run
+    from hidl_cli.doctor.examine import before_runs
 
-    stop_at_errors(before_run(plan, site), hypothetical=hypothetical)
+    stop_at_errors(before_runs([plan], site), hypothetical=hypothetical)
 
 
 def stop_at_errors(examined: Examined, *, hypothetical: bool = False) -> None:

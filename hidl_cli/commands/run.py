@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hidl_cli.commands.arguments import (
-    CheckOption,
     JsonOption,
+    NoCheckOption,
     PrefixOption,
     SiteOption,
     complete_stacks,
@@ -127,7 +127,7 @@ def run(
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
-    check: CheckOption = True,
+    no_check: NoCheckOption = False,
     json: JsonOption = False,
 ) -> None:
     """Run a workload, study how it scales (--scale), or compare parameters (--matrix)."""
@@ -192,11 +192,11 @@ def run(
         else:
             write(script)
         _warn(plan)
-        if check:
+        if not no_check:
             check_before_run(plan, machine, hypothetical=True)
         return
     _warn(plan)
-    if check:
+    if not no_check:
         check_before_run(plan, machine, hypothetical=False)
     record = create(plan, script)
     scheduler_of(plan).submit(record, time_limit=plan.allocation.time_limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +43,19 @@ def examine(contexts: Sequence[Context], subjects: Sequence[Subject] = HERE) -> 
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as threads:
         asked = [threads.submit(module.examine, context) for context in contexts for module in modules]
         findings = {finding: None for one in asked for finding in one.result()}
-    failures = contexts[0].host.failures if contexts else ()
-    return Examined(tuple(worst_first(findings)), tuple(dict.fromkeys(failures)))
+    unknown = [sentence for context in contexts for sentence in (*_unknown(context), *context.host.failures)]
+    return Examined(tuple(worst_first(findings)), tuple(dict.fromkeys(unknown)))
+
+
+def _unknown(context: Context) -> Iterator[str]:
+    """What these rules cannot judge, and why."""
+    site, plan = context.site, context.plan
+    if not context.is_here:
+        yield f"this host is not known to be part of site {site.name}: of the site, only its file was looked at"
+    if context.stack is None:
+        yield f"no stack is installed for site {site.name} here, so nothing is known of its MPI library"
+    elif context.installation is None and plan is None:
+        yield f"stack {context.stack} is not in use for site {site.name} here, so nothing is known of its MPI library"
 
 
 def contexts(
@@ -64,7 +75,8 @@ def contexts(
     ] or [Context(shared, site, nodes=nodes, root=root)]
 
 
-def before_run(plan: Plan, site: Site) -> Examined:
-    """What is cheap to know before the job of ``plan`` is submitted."""
-    context = Context(Once(ThisHost()), site, installation.at(Path(plan.prefix)), plan.stack, plan)
-    return examine([context], [subject for subject in HERE if subject.before_runs])
+def before_runs(plans: Iterable[Plan], site: Site) -> Examined:
+    """What is cheap to know before the jobs of ``plans`` are submitted."""
+    host = Once(ThisHost())
+    asked = [Context(host, site, installation.at(Path(plan.prefix)), plan.stack, plan) for plan in plans]
+    return examine(asked, [subject for subject in HERE if subject.before_runs])
