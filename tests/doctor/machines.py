@@ -28,7 +28,7 @@ def local(**keys: Any) -> Site:
 
 def slurm(**keys: Any) -> Site:
     """A cluster with Slurm."""
-    return local(scheduler="slurm", launchers=["srun", "mpirun_rsh", "mpiexec"], **keys)
+    return local(**{"scheduler": "slurm", "launchers": ["srun", "mpirun_rsh", "mpiexec"]} | keys)
 
 
 def host(
