@@ -32,7 +32,8 @@ def test_of_a_site_that_this_host_is_no_part_of_no_program_is_looked_for() -> No
 @pytest.mark.parametrize("family", ["mpich", "mvapich2"])
 def test_what_srun_offers_is_held_against_what_the_library_wants(family: str) -> None:
     machine = recorded("test-cluster")
-    found = probe(context(machine, slurm(launchers=["srun"]), installed(PREFIX, family)))
+    site = slurm(launchers=["srun"], match={"hostname": machine.hostname})
+    found = probe(context(machine, site, installed(PREFIX, family)))
     assert (found.job.mpi_type, found.offered) == ("pmi2", ("pmix", "none", "cray_shasta", "pmi2", "pmix_v4"))
 
 
