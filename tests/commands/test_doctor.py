@@ -34,17 +34,22 @@ def prefix(stack_prefix: Callable[[str], Path]) -> Path:
 
 
 @pytest.fixture
-def shell(hidl: Hidl, prefix: Path, monkeypatch: pytest.MonkeyPatch) -> Hidl:
-    """hidl as it is called from a shell that has sourced the stack's script."""
+def shell(hidl: Hidl, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Hidl]:
+    """``shell(prefix)``: hidl as it is called from a shell that has sourced the script of that installation."""
     monkeypatch.chdir(REPOSITORY)  # hidl is found here, as that script unsets PYTHONPATH
-    said = subprocess.run(
-        ["sh", "-c", f". {prefix}/activate.sh && env -0"],
-        env=hidl.environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    return Hidl(dict(line.partition("=")[::2] for line in said.split("\0") if line) | {"PYTHONPATH": ""})
+
+    def activated(prefix: Path, **variables: str) -> Hidl:
+        said = subprocess.run(
+            ["sh", "-c", f". {prefix}/activate.sh && env -0"],
+            env=hidl.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        environment = dict(line.partition("=")[::2] for line in said.split("\0") if line)
+        return Hidl(environment | {"PYTHONPATH": ""} | variables)
+
+    return activated
 
 
 def rules(document: dict[str, Any], *severities: str) -> set[str]:
@@ -66,47 +71,42 @@ def copied(prefix: Path, root: Path) -> Path:
     return directory
 
 
-def test_a_healthy_machine_has_no_finding_above_info(shell: Hidl) -> None:
-    document = shell.json("doctor")
+def test_a_healthy_machine_has_no_finding_above_info(shell: Callable[..., Hidl], prefix: Path) -> None:
+    document = shell(prefix).json("doctor")
     assert (document["schema"], document["site"], document["unknown"]) == ("hidl.doctor/1", "local", [])
     assert rules(document, "error", "warning") == set()
 
 
-def test_another_mpiexec_that_is_first_on_path(shell: Hidl, prefix: Path, stack_prefix: Callable[[str], Path]) -> None:
-    path = f"{stack_prefix('openmpi')}/bin:{shell.environment['PATH']}"
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    alone = subprocess.run(
-        ["mpiexec", "--oversubscribe", "-n", "2", f"{prefix}/bin/python", "-c", SIZES],
-        env=shell.environment | {"PATH": path} | as_root,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_another_mpiexec_that_is_first_on_path(
+    shell: Callable[..., Hidl], prefix: Path, stack_prefix: Callable[[str], Path]
+) -> None:
+    stack = stack_prefix("openmpi")
+    with_it = shell(stack, PATH=f"{prefix}/bin:{stack}/bin:{os.environ['PATH']}")
+    ranks = ["mpiexec", "-n", "2", f"{stack}/bin/python", "-c", SIZES]
+    alone = subprocess.run(ranks, env=with_it.environment, capture_output=True, text=True, check=True)
     assert alone.stdout.split() == ["1", "1"]
-    assert rules(Hidl(shell.environment | {"PATH": path}).json("doctor", status=4), "error") == {"HD002"}
+    assert rules(with_it.json("doctor", status=4), "error") == {"HD002"}
 
 
-def test_what_a_shell_carries_that_does_not_suit_the_stack(shell: Hidl, tmp_path: Path) -> None:
+def test_what_a_shell_carries_that_does_not_suit_the_stack(
+    shell: Callable[..., Hidl], prefix: Path, tmp_path: Path
+) -> None:
     (tmp_path / "theirs" / "numpy").mkdir(parents=True)
     (tmp_path / "theirs" / "numpy" / "__init__.py").write_text("__version__ = '0'\n")
-    variables = {
-        "PYTHONPATH": f"{REPOSITORY}/tests:{tmp_path}/theirs",
-        "MPI4PY_MPIABI": "openmpi",
-        "MV2_USE_CUDA": "1",
-        "http_proxy": "http://me:secret@proxy.example:3128",
-        "LD_PRELOAD": f"{tmp_path}/libnowhere.so",
-    }
-    document = Hidl(shell.environment | variables).json("doctor", status=4)
+    with_it = shell(
+        prefix,
+        PYTHONPATH=f"{tmp_path}/theirs",
+        MPI4PY_MPIABI="openmpi",
+        MV2_USE_CUDA="1",
+        http_proxy="http://me:secret@proxy.example:3128",
+        LD_PRELOAD=f"{tmp_path}/libnowhere.so",
+    )
+    document = with_it.json("doctor", status=4)
     assert rules(document, "error") == {"HD004", "HD064"}
     assert rules(document, "warning") == {"HD021", "HD024", "HD062"}
     assert "secret" not in str(document)
-    imported = subprocess.run(
-        ["python", "-c", "import numpy; print(numpy.__version__)"],
-        env=shell.environment | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    numpy = ["python", "-c", "import numpy; print(numpy.__version__)"]
+    imported = subprocess.run(numpy, env=with_it.environment, capture_output=True, text=True, check=True)
     assert imported.stdout == "0\n"
 
 
@@ -161,7 +161,6 @@ def test_a_lost_link_is_restored_where_it_can_lead_to_one_only(hidl: Hidl, prefi
     directory = copied(prefix, tmp_path / "root")
     where = ("--prefix", str(tmp_path / "root"))
     assert rules(hidl.json("doctor", *where), "warning") == {"HD083"}
-    assert rules(hidl.json("doctor", *where, "--stack", "mpi", status=4), "error") == {"HD083"}
     mended = hidl.json("doctor", *where, "--fix")
     assert ([each["rule"] for each in mended["fixed"]], mended["findings"]) == (["HD083"], [])
     assert (directory / "current").readlink() == Path(prefix.name)
@@ -183,8 +182,8 @@ def test_people_read_what_was_seen_and_what_mends_it(hidl: Hidl) -> None:
     shown = hidl("doctor", MV2_USE_CUDA="1", MV2_IBA_HCA="mlx5_0")
     lines = shown.stdout.splitlines()
     assert lines[0] == "warning HD021 A tuning variable is set where nothing reads it"
-    assert [line.partition(":")[0].strip() for line in lines[1:]] == ["seen", "mend", "seen", "mend", "why"]
-    assert shown.stderr.endswith(": 2 warnings\n")
+    assert [line.partition(":")[0].strip() for line in lines[1:6]] == ["seen", "mend", "seen", "mend", "why"]
+    assert ": 2 warnings" in shown.stderr
 
 
 def test_a_rule_is_explained_by_its_id(hidl: Hidl) -> None:

@@ -11,15 +11,15 @@ from hidl_cli.doctor.probes.in_use import InUse
 from hidl_cli.doctor.rules.in_use import RULES
 from tests.doctor.cases import Case, both_ways, named, severity
 
-ONE = InUse("mpi", Path("/stacks/local/mpi"), ("0" * 12,), "0" * 12, shown=True, named=False)
+ONE = InUse("mpi", Path("/stacks/local/mpi"), ("0" * 12,), "0" * 12, shown=True, has_modules=True)
 NONE_OF_TWO = replace(ONE, published=("0" * 12, "1" * 12), current=None)
 
 CASES: list[Case] = [
     ("HD083", "no link", replace(ONE, current=None), "warning"),
-    ("HD083", "no link, and the stack was asked for", replace(ONE, current=None, named=True), "error"),
     ("HD083", "a link", ONE, None),
     ("HD083", "nothing is installed", replace(ONE, published=(), current=None), None),
     ("HD084", "no modulefile", replace(ONE, shown=False), "warning"),
+    ("HD084", "no modulefile, and no modules", replace(ONE, shown=False, has_modules=False), "info"),
     ("HD084", "a modulefile", ONE, None),
     ("HD084", "none is in use", replace(ONE, current=None, shown=False), None),
 ]

@@ -70,6 +70,7 @@ CASES: list[Case] = [
     ("HD025", "with ports, and an interface", naming(True, ADAPTERS, UCX_NET_DEVICES="mlx5_0:1,ib0"), None),
     ("HD025", "NCCL leaves one out", naming(True, ADAPTERS, NCCL_IB_HCA="^mlx5_9"), None),
     ("HD025", "NCCL begins so", naming(True, ADAPTERS, NCCL_IB_HCA="mlx5"), None),
+    ("HD025", "nothing reads the variable", replace(shell(MPICH, MV2_IBA_HCA="mlx5_7"), adapters=ADAPTERS), None),
     ("HD025", "another machine's site", naming(True, None, MV2_IBA_HCA="mlx5_0"), None),
 ]
 
