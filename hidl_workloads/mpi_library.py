@@ -19,7 +19,7 @@ def version() -> str:
     """The library's own version string, its first line with single blanks (``MPICH Version: 5.0.2``)."""
     from mpi4py import MPI
 
-    return " ".join(MPI.Get_library_version().splitlines()[0].split())
+    return " ".join(MPI.Get_library_version().replace("\0", " ").splitlines()[0].split())
 
 
 def mapped() -> tuple[Path, ...] | None:

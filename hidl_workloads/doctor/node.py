@@ -55,9 +55,10 @@ class Stack:
 class Node:
     """Facts of one node; None: unknown. Sizes in bytes, ``time`` in seconds since the epoch, limits are the soft ones.
 
-    ``told_by``: ``python``, or ``sh`` where the node has no Python that starts. ``boot`` is the same for hosts that
-    are namespaces of one machine. ``memory_limit``: what the control groups leave (None: no limit). ``wanted_memory``:
-    what the placement counts on. ``ranks``: how many there are to be on the node.
+    ``told_by``: ``python``, the process that asks; or the one that was started on the node to tell: ``stack`` (the
+    stack's Python), ``system`` (the system's, as the stack's does not start), ``sh`` (there is none). ``boot`` is the
+    same for hosts that are namespaces of one machine. ``memory_limit``: what the control groups leave (None: no
+    limit). ``wanted_memory``: what the placement counts on. ``prefix``: the stack's.
     """
 
     host: str
@@ -72,7 +73,6 @@ class Node:
     memory_limit: int | None = None
     wanted_memory: int | None = None
     rdma: bool | None = None
-    ranks: int | None = None
     prefix: str | None = None
     stack: Stack | None = None
     versions: Mapping[str, str] = field(default_factory=dict)

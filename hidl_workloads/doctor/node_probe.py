@@ -5,12 +5,10 @@ to the system's own Python. A fact that cannot be learnt is null.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import re
 import resource
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ROOT = Path("/")
+TOLD_BY = "HIDL_PROBED_BY"
 
 _MOUNTS = "sys/fs/cgroup"
 _V1_DIRECTORIES = {"cpu": ("cpu", "cpu,cpuacct"), "memory": ("memory",), "cpuset": ("cpuset",)}
@@ -30,9 +29,9 @@ def facts(prefix: "str | None" = None, root: Path = ROOT) -> "dict[str, Any]":
     """What ``hidl_workloads.doctor.node.Node`` holds, as plain values; ``prefix``: the stack's."""
     memlock, nofile = (resource.getrlimit(limit) for limit in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_NOFILE))
     return {
-        "host": socket.gethostname(),
+        "host": os.uname().nodename,
         "time": time.time(),
-        "told_by": "python",
+        "told_by": os.environ.get(TOLD_BY, "python"),
         "boot": read(root / "proc/sys/kernel/random/boot_id") or None,
         "tmp": room(os.environ.get("TMPDIR") or "/tmp", root),
         "shm": room("/dev/shm", root),
@@ -86,6 +85,8 @@ def stack(prefix: "str | None") -> "dict[str, Any] | None":
     """Whether the stack's files are there, whether they can be executed, and the SHA-256 of its manifest."""
     if prefix is None:
         return None
+    import hashlib  # takes longer to import than all else here, and only whoever names a stack wants it
+
     digest = None
     with contextlib.suppress(OSError):
         digest = hashlib.sha256(Path(prefix, "manifest.json").read_bytes()).hexdigest()

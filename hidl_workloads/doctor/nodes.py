@@ -140,14 +140,16 @@ def different_versions(facts: Nodes) -> Iterator[Seen]:
 def invisible_stack(facts: Nodes) -> Iterator[Seen]:
     """The prefix must be seen, with an interpreter that starts."""
     for node in facts.nodes:
-        if node.stack is None or (node.stack.seen and node.stack.python and node.stack.manifest):
+        if node.stack is None:
             continue
         if not node.stack.seen:
             seen = f"there is no {node.prefix}"
-        elif not node.stack.python:
+        elif not node.stack.python or node.told_by in ("system", "sh"):
             seen = f"{node.prefix}/bin/python cannot be started"
-        else:
+        elif not node.stack.manifest:
             seen = f"{node.prefix} has no manifest: it is no whole installation"
+        else:
+            continue
         mend = "mount the file system that it lies on, or install below a directory that all nodes see (--prefix)"
         yield Seen(seen, mend, node.host)
 

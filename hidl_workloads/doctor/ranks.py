@@ -6,7 +6,6 @@ Facts of one rank are taken in its own process, once MPI is initialised; the rul
 from __future__ import annotations
 
 import os
-import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -108,7 +107,7 @@ def this_rank(rank: int, size: int, *, version: str | None = None) -> Rank:
     return Rank(
         rank,
         size,
-        socket.gethostname(),
+        os.uname().nodename,
         cores=cores.cores_of(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset(),
         of_the_node=cores.of_the_node(),
         threads=int(threads) if threads.isdecimal() else None,

@@ -30,6 +30,8 @@ VALUES = {
     "preload": False,
     "until_settled": False,
     "keeps_output": True,
+    "cores_per_rank": 1,
+    "node_memory": 2**30,
 }
 
 
