@@ -55,13 +55,13 @@ class Request:
     hypothetical: bool = False
 
 
-def prepare(request: Request) -> Plan:
-    """Resolve a request; nothing is touched.
+def prepare(request: Request, site: Site | None = None) -> Plan:
+    """Resolve a request; nothing is touched. ``site``: the request's, where it is loaded already.
 
     Raises what is wrong with it: ``UsageError``, ``InvalidInput``, ``SubmitRefused``, or ``MissingPrecondition`` where
     the stack is not installed.
     """
-    site = load_site(request.site)
+    site = site or load_site(request.site)
     workload = load_workload(request.workload)
     if request.scale and workload.scaling is None:
         raise UsageError(

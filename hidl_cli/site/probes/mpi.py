@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import get_args
 
-from hidl_cli.mpi import Family
+from hidl_cli.mpi import Abi, Family
 from hidl_cli.site.probes.facts import Library
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import LauncherName
@@ -42,17 +42,21 @@ def libraries(host: Host) -> tuple[Library, ...]:
 def launchers(host: Host) -> dict[str, str]:
     """The launchers on the PATH, each with its place. An ``mpiexec`` that is Open MPI's counts as ``mpirun``."""
     found = {name: place for name in get_args(LauncherName) if (place := host.which(name))}
-    if "mpiexec" in found:
-        said = host.ask("mpiexec", "--version") or ""
-        if re.search(r"Open ?MPI|OpenRTE|PRTE|Spectrum", said):
-            found.setdefault("mpirun", found["mpiexec"])
-            del found["mpiexec"]
-    if "mpirun" in found:
-        said = host.ask("mpirun", "--version") or ""
-        if re.search(r"HYDRA|Hydra|Intel\(R\) MPI", said):  # the same program as mpiexec
-            found.setdefault("mpiexec", found["mpirun"])
-            del found["mpirun"]
+    if "mpiexec" in found and runtime(host, "mpiexec") == "openmpi":
+        found.setdefault("mpirun", found["mpiexec"])
+        del found["mpiexec"]
+    if "mpirun" in found and runtime(host, "mpirun") == "mpich":  # the same program as mpiexec
+        found.setdefault("mpiexec", found["mpirun"])
+        del found["mpirun"]
     return found
+
+
+def runtime(host: Host, program: str) -> Abi | None:
+    """Whose ranks an ``mpiexec`` or ``mpirun`` starts: those of MPICH and its kin, or of Open MPI; None: unknown."""
+    said = host.ask(program, "--version") or ""
+    if re.search(r"Open ?MPI|OpenRTE|PRTE|Spectrum", said):
+        return "openmpi"
+    return "mpich" if re.search(r"HYDRA|Hydra|Intel\(R\) MPI", said) else None
 
 
 def on_path(host: Host) -> Iterator[Library]:

@@ -35,8 +35,6 @@ def probe(host: Host) -> Batch | None:
     partitions = tuple(
         _lines(host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS), "PartitionName")
     )
-    plugins = host.ask("srun", "--mpi=list", stderr=True) or ""
-    types = re.findall(r"^(?:srun:)?\s+(\w+)$", plugins, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", plugins)
     return Batch(
         "slurm",
         version=config.get(_VERSION),
@@ -44,10 +42,17 @@ def probe(host: Host) -> Batch | None:
         nodes=nodes,
         queues=tuple(_queue(fields) for fields in partitions),
         policies=tuple(_policies(config, partitions, has_gpu_gres, _default_account(host, config))),
-        srun_mpi=tuple(dict.fromkeys(types)),
+        srun_mpi=mpi_types(host),
         sources=("scontrol show config", "scontrol show partition", "scontrol show node"),
         remarks=tuple(_remarks(config, has_gpu_gres)),
     )
+
+
+def mpi_types(host: Host) -> tuple[str, ...]:
+    """What ``srun --mpi=`` takes here; none where there is no ``srun``, or it gives no answer."""
+    plugins = host.ask("srun", "--mpi=list", stderr=True) or ""
+    types = re.findall(r"^(?:srun:)?\s+(\w+)$", plugins, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", plugins)
+    return tuple(dict.fromkeys(types))
 
 
 def _lines(text: str | None, first: str) -> Iterator[dict[str, str]]:
