@@ -25,6 +25,7 @@ from hidl_cli.schedulers import scheduler
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.schema import Stack
 from hidl_cli.templates import render_script
 from hidl_cli.tuning.layers import Layer, Setting, effective
 from hidl_workloads.doctor import node_probe
@@ -97,13 +98,29 @@ def examination(
     (placement,) = place(site, [Size.of_nodes(nodes, per_node)], partition=asked.partition)
     asked = replace(asked, time_limit=asked.time_limit or (_MINUTES * 60 if site.scheduler != "local" else None))
     allocation = allocate(site, "hidl-doctor", [placement], asked)
-    library = _library(site, installation, mpi)
     gpus = site.node_type(asked.partition).gpus or 0
-    tuning = _tuning(site, library, installation, gpus) if library and installation else ()
-    environment = shared_environment(site, library, installation, placement, tuning) if library and installation else {}
-    attempts = tuple(_attempts(site, library, placement, types)) if library else ()
+    library: Library | None = None
+    tuning: tuple[Setting, ...] = ()
+    environment: dict[str, str] = {}
+    attempts: tuple[Attempt, ...] = ()
+    steps: tuple[Step, ...] = ()
+    if installation is not None:
+        stack = load_stack(installation.prefix.parent.name)
+        library = library_for(site, own_library(installation, stack), mpi)
+        tuning = _tuning(site, library, stack, gpus=gpus > 0)
+        environment = shared_environment(site, library, installation, placement, tuning)
+        attempts = tuple(_attempts(site, library, placement, types))
+        usual = Request(
+            placement,
+            (str(installation.python), "-m", _PROGRAM),
+            library,
+            environment=environment,
+            forward=SET_BY_THE_SCRIPT,
+            on_one_host=site.scheduler == "local",
+        )
+        steps = tuple(_steps(usual, gpus, attempts))
     now = datetime.now(timezone.utc)
-    stack = installation.prefix.parent.name if installation else ""
+    name = installation.prefix.parent.name if installation else ""
     plan = Plan(
         run=new_id("doctor", now),
         created=now.isoformat(timespec="seconds"),
@@ -113,17 +130,17 @@ def examination(
         partition=asked.partition or site.default_partition,
         allocation=allocation,
         header=scheduler(site.scheduler).header(allocation, site.policies),
-        stack=stack,
+        stack=name,
         prefix=str(installation.prefix) if installation else "",
         activate=str(installation.activate) if installation else "/dev/null",
         lock=installation.lock if installation else "",
         mpi=library or Library("none", "mpich", prefix=""),
         modules=(*site.policies.modules, *(library.modules if library else ())),
         tuning=tuning,
-        workload=_workload(stack or "none"),
+        workload=_workload(name or "none"),
         parameters={},
         unit="ranks",
-        steps=tuple(_steps(site, library, installation, placement, environment, gpus, attempts)),
+        steps=steps,
         environment=environment,
         target=None,
         baseline="single",
@@ -140,21 +157,14 @@ def root() -> Path:
     return paths.user_state() / "doctor"
 
 
-def _library(site: Site, installation: Installation | None, mpi: str | None) -> Library | None:
-    if installation is None:
-        return None
-    return library_for(site, own_library(installation, load_stack(installation.prefix.parent.name)), mpi)
-
-
-def _tuning(site: Site, library: Library, installation: Installation, gpus: int) -> tuple[Setting, ...]:
+def _tuning(site: Site, library: Library, stack: Stack, *, gpus: bool) -> tuple[Setting, ...]:
     """What the library is told in every run: by the site and by the stack."""
-    stack = load_stack(installation.prefix.parent.name)
     of_the_site = site.mpi[library.name].tuning if library.name in site.mpi else {}
     layers = (
         Layer(f"site {site.name}", of_the_site),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
     )
-    return effective(library, layers, gpus=gpus > 0)
+    return effective(library, layers, gpus=gpus)
 
 
 def _workload(stack: str) -> Workload:
@@ -188,32 +198,19 @@ def _distinct(types: tuple[str, ...]) -> Iterator[str]:
             yield name
 
 
-def _steps(
-    site: Site,
-    library: Library | None,
-    installation: Installation | None,
-    placement: Placement,
-    environment: dict[str, str],
-    gpus: int,
-    attempts: tuple[Attempt, ...],
-) -> Iterator[Step]:
-    if library is None or installation is None:
-        return
-    words = (str(installation.python), "-m", _PROGRAM)
-    one_each = replace(placement, ranks_per_node=1, ranks=placement.nodes)
+def _steps(usual: Request, gpus: int, attempts: tuple[Attempt, ...]) -> Iterator[Step]:
+    """A step for each attempt: what is launched usually, or the same with another type of srun's, one rank a node."""
+    one_each = replace(usual.placement, ranks_per_node=1, ranks=usual.placement.nodes)
     for number, attempt in enumerate(attempts, start=1):
-        its = placement if attempt.usual else one_each
-        request = Request(
-            its,
-            words,
-            library if attempt.usual else replace(library, srun_mpi=attempt.mpi_type),
-            environment=environment,
-            forward=SET_BY_THE_SCRIPT,
+        placement = usual.placement if attempt.usual else one_each
+        request = replace(
+            usual,
+            placement=placement,
+            mpi=usual.mpi if attempt.usual else replace(usual.mpi, srun_mpi=attempt.mpi_type),
             hostfile=f"steps/{number}/hosts",
-            on_one_host=site.scheduler == "local",
-            gpus_per_rank=max(1, gpus // its.ranks_per_node) if gpus else None,
+            gpus_per_rank=max(1, gpus // placement.ranks_per_node) if gpus else None,
         )
-        yield Step(its.ranks, 1, its, _plain(launcher(attempt.launcher).launch(request)), None)
+        yield Step(placement.ranks, 1, placement, _plain(launcher(attempt.launcher).launch(request)), None)
 
 
 def _plain(launch: Launch) -> Launch:

@@ -34,8 +34,8 @@ def findings(facts: JobFacts) -> list[Finding]:
     "HD006",
     "no ssh to a node without a password",
     severity="error",
-    why="mpirun_rsh, and Hydra and PRRTE outside of a scheduler, start their processes through ssh from the job's first "
-    "node. Where it asks, or nobody listens, the launch fails or waits for ever.",
+    why="mpirun_rsh, and Hydra and PRRTE outside of a scheduler, start their processes through ssh from the job's "
+    "first node. Where it asks, or nobody listens, the launch fails or waits for ever.",
 )
 def no_ssh(facts: JobFacts) -> Iterator[Seen]:
     """``ssh -o BatchMode=yes`` from the first node to each other one."""
@@ -52,7 +52,7 @@ def no_ssh(facts: JobFacts) -> Iterator[Seen]:
     why="Every run that uses it fails, or hangs until its time limit ends it.",
 )
 def no_start(facts: JobFacts) -> Iterator[Seen]:
-    """A launch that hidl would use ended with a status, or did not end, or some of its ranks never told of themselves."""
+    """A launch that hidl would use failed, or did not end, or not all of its ranks told of themselves."""
     for tried in facts.tried:
         attempt = tried.attempt
         missing = attempt.ranks - len(tried.ranks)
