@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from hidl_cli.doctor import job_facts, job_plan
+from hidl_cli.doctor.examine import Examined
 from hidl_cli.doctor.job_plan import Examination
 from hidl_cli.doctor.rules import launches
 from hidl_cli.errors import UsageError
@@ -21,20 +22,12 @@ from hidl_cli.site.probes.host import Host, ThisHost
 from hidl_cli.site.probes.slurm import mpi_types
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import Installation
-from hidl_workloads.doctor import node, nodes
-from hidl_workloads.doctor.finding import Finding, worst_first
+from hidl_workloads.doctor import node
+from hidl_workloads.doctor.finding import worst_first
 
 #: What tells that this process is in a job of that scheduler already.
 _IN_A_JOB = {"slurm": "SLURM_JOB_ID", "lsf": "LSB_JOBID"}
 _TAIL = 500
-
-
-@dataclass(frozen=True)
-class Looked:
-    """What is wrong on the nodes, the worst first, and what could not be learnt, in sentences."""
-
-    findings: tuple[Finding, ...]
-    unknown: tuple[str, ...] = ()
 
 
 def examine_nodes(
@@ -46,7 +39,7 @@ def examine_nodes(
     mpi: str | None = None,
     host: Host | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Looked:
+) -> Examined:
     """Let ``count`` compute nodes tell of themselves, and start a small MPI program on them with each launcher.
 
     ``installation``: the stack; None: no launcher is tried. ``asked``: partition, account and so on, as for ``hidl
@@ -54,9 +47,16 @@ def examine_nodes(
     more options, and what ``job_plan.examination`` and the scheduler's ``submit`` raise.
     """
     this = host or ThisHost()
-    types = mpi_types(this) if site.scheduler == "slurm" and "srun" in site.launchers else ()
-    planned = job_plan.examination(site, installation, count, asked or Asked(), mpi=mpi, types=types)
     inside = is_inside(site, this.environment)
+    planned = job_plan.examination(
+        site,
+        installation,
+        count,
+        asked or Asked(),
+        mpi=mpi,
+        types=mpi_types(this) if site.scheduler == "slurm" and "srun" in site.launchers else (),
+        cores=_cores_of_the_allocation(this.environment, count) if inside else None,
+    )
     if planned.plan.missing and not inside:
         raise UsageError(
             f"site {site.name} demands {' and '.join(planned.plan.missing)} of every job",
@@ -66,22 +66,30 @@ def examine_nodes(
     (run.directory / "probe.sh").write_text(planned.probe(), encoding="utf-8")
     status = _run(run, planned, inside=inside, tell=tell)
     facts = job_facts.read(run.directory, planned, outside=node.probe())
-    found = [
-        *nodes.RULES.findings(facts.nodes),
-        *(finding for each in facts.nodes.nodes for finding in node.RULES.findings(each)),
-        *launches.findings(facts),
-    ]
+    found = [*launches.of_nodes(facts), *launches.findings(facts)]
     unknown = _unknown(run, status, facts)
     if not unknown and all(finding.severity == "info" for finding in found):
         shutil.rmtree(run.directory, ignore_errors=True)
     else:
         tell(f"what the job printed is in {run.directory}")
-    return Looked(tuple(worst_first(dict.fromkeys(found))), unknown)
+    return Examined(tuple(worst_first(dict.fromkeys(found))), unknown)
 
 
 def is_inside(site: Site, environment: Mapping[str, str]) -> bool:
     """Does this process run in a job of the site's scheduler?"""
     return _IN_A_JOB.get(site.scheduler or "", "") in environment
+
+
+def _cores_of_the_allocation(environment: Mapping[str, str], count: int) -> int | None:
+    """The processors that the Slurm job that we are in has on each node; None where that is not told.
+
+    Raises ``UsageError`` where it has fewer nodes than ``count``.
+    """
+    nodes = environment.get("SLURM_JOB_NUM_NODES", "")
+    if nodes.isdecimal() and int(nodes) < count:
+        raise UsageError(f"this allocation has {nodes} node(s), not {count}", hint=f"--nodes {nodes}, or a larger one")
+    each = re.findall(r"(\d+)(?:\(x\d+\))?", environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    return min(map(int, each), default=None)
 
 
 def _run(run: Run, planned: Examination, *, inside: bool, tell: Callable[[str], None]) -> Status:

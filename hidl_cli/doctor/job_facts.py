@@ -58,8 +58,9 @@ def read(directory: Path, asked: Examination, *, outside: Node | None) -> JobFac
     memory = asked.plan.allocation.memory_gib
     wanted = int(memory * 2**30) if memory else None
     times = _json(_text(directory / "asked.json")) or {}
+    told = _nodes(_text(directory / "nodes.jsonl"), wanted)
     nodes = Nodes(
-        tuple(_nodes(_text(directory / "nodes.jsonl"), wanted)),
+        tuple(sorted(told, key=lambda node: hosts.index(node.host) if node.host in hosts else len(hosts))),
         hosts,
         times.get("began"),
         times.get("ended"),

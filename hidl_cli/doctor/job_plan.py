@@ -68,7 +68,8 @@ class Examination:
 
     def script(self) -> str:
         """The job script."""
-        values = {"patience": _PATIENCE_SECONDS, "nodes": self.nodes, "ssh": self.ssh}
+        names = {attempt.launcher for attempt in self.attempts}
+        values = {"patience": _PATIENCE_SECONDS, "nodes": self.nodes, "ssh": self.ssh, "as_root": "mpirun" in names}
         return render_script("doctor.sh.j2", values_of(self.plan) | values)
 
     def probe(self) -> str:
@@ -85,17 +86,20 @@ def examination(
     *,
     mpi: str | None = None,
     types: tuple[str, ...] = (),
+    cores: int | None = None,
 ) -> Examination:
     """Plan to examine ``nodes`` nodes with the stack of ``installation`` (None: without any stack).
 
     ``mpi``: one of the site's libraries in place of the stack's, as for ``hidl run``. ``types``: what this Slurm's
-    ``srun --mpi=list`` offers. Raises ``InvalidInput`` for a site that does not say its scheduler, and what
-    ``allocate`` and ``place`` raise.
+    ``srun --mpi=list`` offers. ``cores``: what an allocation has of each node; None: all. Raises ``InvalidInput`` for
+    a site that does not say its scheduler, and what ``allocate`` and ``place`` raise.
     """
     if site.scheduler is None:
         raise InvalidInput(f"the file of site {site.name} does not say its scheduler", hint="`scheduler` in its file")
-    per_node = min(_RANKS_PER_NODE, site.node_type(asked.partition).cores or _RANKS_PER_NODE)
-    (placement,) = place(site, [Size.of_nodes(nodes, per_node)], partition=asked.partition)
+    cores = cores or site.node_type(asked.partition).cores or _RANKS_PER_NODE
+    per_node = min(_RANKS_PER_NODE, cores)
+    size = Size.of_nodes(nodes, per_node)
+    (placement,) = place(site, [size], partition=asked.partition, threads=max(1, cores // per_node))
     asked = replace(asked, time_limit=asked.time_limit or (_MINUTES * 60 if site.scheduler != "local" else None))
     allocation = allocate(site, "hidl-doctor", [placement], asked)
     gpus = site.node_type(asked.partition).gpus or 0

@@ -23,7 +23,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "run": plan.run,
         "title": f"{plan.workload.name} on {plan.site}, stack {plan.stack}",
         "scheduler": plan.scheduler,
-        "launcher": plan.launcher,
+        "as_root": plan.launcher == "mpirun",
         "header": plan.header,
         "modules": plan.modules,
         "activate": plan.activate,

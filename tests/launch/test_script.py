@@ -21,7 +21,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 VALUES = {
     "scheduler": "local",
-    "launcher": "mpiexec",
+    "as_root": False,
     "header": [],
     "modules": [],
     "mpi": None,

@@ -6,13 +6,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hidl_cli.doctor.job_facts import TIMED_OUT, JobFacts, Ssh, Tried
-from hidl_workloads.doctor import ranks
+from hidl_workloads.doctor import node, nodes, ranks
 from hidl_workloads.doctor.finding import Finding, Rules, Seen
 from hidl_workloads.doctor.ranks import World
 
 RULES: Rules[JobFacts] = Rules()
 
 _SAID = 300
+
+
+def of_nodes(facts: JobFacts) -> list[Finding]:
+    """What is wrong with the nodes, each by itself and all together."""
+    return [
+        *nodes.RULES.findings(facts.nodes),
+        *(finding for each in facts.nodes.nodes for finding in node.RULES.findings(each)),
+    ]
 
 
 def findings(facts: JobFacts) -> list[Finding]:
@@ -65,12 +73,9 @@ def no_start(facts: JobFacts) -> Iterator[Seen]:
             how = f"ended with status 0, but {missing} of {attempt.ranks} ranks told nothing"
         if tried.began:
             how += f"; {len(tried.began)} rank(s) did not come back from MPI_Init"
-        last = " | ".join(line.strip() for line in tried.said.splitlines()[-3:])
-        instead = _instead(tried, facts)
-        mend = (
-            f"use one that works here: {', '.join(instead)}" if instead else "see what it said; try another --launcher"
-        )
-        yield Seen(f"{how}; it said: {last[-_SAID:] or 'nothing'}", mend, attempt.words)
+        words = [line.strip() for line in tried.said.splitlines() if re.search("[a-z]", line)]  # not what frames them
+        last = " | ".join(words[-3:])
+        yield Seen(f"{how}; it said: {last[-_SAID:] or 'nothing'}", _mend_start(tried, facts), attempt.words)
 
 
 def _world(tried: Tried, facts: JobFacts) -> World:
@@ -99,6 +104,14 @@ def _instead(tried: Tried, facts: JobFacts) -> tuple[str, ...]:
         and len(other.ranks) == other.attempt.ranks
         and all(rank.size == other.attempt.ranks for rank in other.ranks)
     )
+
+
+def _mend_start(tried: Tried, facts: JobFacts) -> str:
+    broken = dict.fromkeys(each.where for each in of_nodes(facts) if each.severity == "error" and each.where)
+    if broken:
+        return f"mend first what is wrong with {', '.join(filter(None, broken))}"
+    instead = _instead(tried, facts)
+    return f"use one that works here: {', '.join(instead)}" if instead else "see what it said; try another --launcher"
 
 
 def _mend_ssh(each: Ssh) -> str:
