@@ -95,7 +95,7 @@ RULES: Rules[Node] = Rules()
 
 @RULES.rule(
     "HD040",
-    "no room for temporary files",
+    "No room for temporary files",
     severity="warning",
     why="MPI libraries, compilers and frameworks keep sockets, caches and spilled data there; they fail in places that "
     "do not tell why.",
@@ -141,7 +141,7 @@ def little_shared_memory(node: Node) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD043",
-    "locked memory is limited",
+    "Locked memory is limited",
     severity="warning",
     why="InfiniBand and RoCE need memory that stays where it is (memlock): with a small limit MPI_Init fails, or falls "
     "back to TCP. Limits of a login shell are not those of Slurm's daemons.",
@@ -160,7 +160,7 @@ def limited_memlock(node: Node) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD044",
-    "few files may be open",
+    "Few files may be open",
     severity="warning",
     why='Launchers keep sockets and pipes for each rank, Dask and Horovod one for each peer: "Too many open files".',
 )
@@ -174,7 +174,7 @@ def limited_nofile(node: Node) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD048",
-    "the job has less memory than its node",
+    "The job has less memory than its node",
     severity="warning",
     why="hidl places ranks by the memory of the site's nodes. A smaller control group ends the job (out of memory) "
     "where the same placement fits elsewhere.",

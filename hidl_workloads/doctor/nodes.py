@@ -62,7 +62,7 @@ RULES: Rules[Nodes] = Rules()
 
 @RULES.rule(
     "HD042",
-    "nodes share a directory for temporary files",
+    "Nodes share a directory for temporary files",
     severity="warning",
     why="Names in /tmp and /dev/shm are unique to a node, not to a cluster: PMIx, Open MPI and Ray put sockets and "
     "session directories there, which then belong to another node's processes.",
@@ -87,7 +87,7 @@ def shared_directories(facts: Nodes) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD049",
-    "clocks differ between nodes",
+    "Clocks differ between nodes",
     severity="warning",
     why="Caches, make, file times and the log lines of several nodes are put in the wrong order; from 5 minutes on "
     "munge and Kerberos refuse what they are shown, and Slurm with them.",
@@ -110,7 +110,7 @@ def clock_skew(facts: Nodes) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD050",
-    "nodes have different versions",
+    "Nodes have different versions",
     severity="error",
     why="Ranks of one world speak one protocol, which changes with the version of the MPI library: they hang or read "
     "each other's messages wrongly.",
@@ -133,7 +133,7 @@ def different_versions(facts: Nodes) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD051",
-    "the stack is not there on a node",
+    "The stack is not there on a node",
     severity="error",
     why="Its ranks cannot be started there: the launcher says no more than that a file was not found, or waits.",
 )
@@ -156,7 +156,7 @@ def invisible_stack(facts: Nodes) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD053",
-    "a node does not answer",
+    "A node does not answer",
     severity="error",
     why="A job that is given this node hangs, or fails with it, whatever it runs.",
 )
@@ -169,7 +169,7 @@ def silent_nodes(facts: Nodes) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD054",
-    "nodes are parts of one machine",
+    "Nodes are parts of one machine",
     severity="info",
     why="They are containers or namespaces that use the same cores and the same memory: good for trying what runs, "
     "while times and efficiencies say nothing about a cluster.",

@@ -124,7 +124,7 @@ RULES: Rules[World] = Rules()
 
 @RULES.rule(
     "HD001",
-    "the ranks are singletons",
+    "The ranks are singletons",
     severity="error",
     why="The launcher's process-management interface (PMI) and the MPI library of the program do not speak with each "
     "other, so each rank is alone in a world of size 1: all do the same work, nothing is exchanged, and every rank "
@@ -140,7 +140,7 @@ def singletons(world: World) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD003",
-    "more than one MPI library",
+    "More than one MPI library",
     severity="error",
     why="Two MPI libraries in one process have two sets of state, of which one is not initialised; and a library that "
     "takes the place of the one that the stack was made for may read its arguments otherwise. Both crash, hang, or "
@@ -158,7 +158,7 @@ def several_libraries(world: World) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD008",
-    "the world has another size",
+    "The world has another size",
     severity="error",
     why="A program that splits its work among fewer or more ranks than hidl asked for is measured as something that "
     "it is not.",
@@ -176,7 +176,7 @@ def another_size(world: World) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD045",
-    "more threads than cores",
+    "More threads than cores",
     severity="warning",
     why="Ranks that wait for each other in loops take the cores from those that they wait for: several times slower "
     "where ranks x threads exceed the cores of a node.",
@@ -194,7 +194,7 @@ def oversubscribed(world: World) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD046",
-    "ranks are not bound to their cores",
+    "Ranks are not bound to their cores",
     severity="warning",
     why="The kernel moves ranks between cores and memories; times scatter, and the NIC or GPU next to a rank is next "
     "to it by luck.",
@@ -213,7 +213,7 @@ def unbound(world: World) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD047",
-    "ranks are bound to the same core",
+    "Ranks are bound to the same core",
     severity="warning",
     why="Ranks that share a core take turns, and each message waits for the next turn: a hundred times slower, and "
     "nothing fails.",
@@ -235,7 +235,7 @@ def same_core(world: World) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD050",
-    "nodes have different versions",
+    "Nodes have different versions",
     severity="error",
     why="Ranks of one world speak one protocol, which changes with the version of the MPI library: they hang or read "
     "each other's messages wrongly.",

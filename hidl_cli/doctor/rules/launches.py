@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -40,7 +41,7 @@ def findings(facts: JobFacts) -> list[Finding]:
 
 @RULES.rule(
     "HD006",
-    "no ssh to a node without a password",
+    "No ssh to a node without a password",
     severity="error",
     why="mpirun_rsh, and Hydra and PRRTE outside of a scheduler, start their processes through ssh from the job's "
     "first node. Where it asks, or nobody listens, the launch fails or waits for ever.",
@@ -55,7 +56,7 @@ def no_ssh(facts: JobFacts) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD052",
-    "a launcher does not start the ranks",
+    "A launcher does not start the ranks",
     severity="error",
     why="Every run that uses it fails, or hangs until its time limit ends it.",
 )
