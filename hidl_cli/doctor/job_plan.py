@@ -32,7 +32,7 @@ from hidl_workloads.doctor import node_probe
 
 _PROGRAM = "hidl_workloads.doctor.tries"
 _RANKS_PER_NODE = 2  # of one alone it cannot be told whether it shares its core
-_PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 20
 _MINUTES = 5.0
 
 
@@ -69,7 +69,7 @@ class Examination:
     def script(self) -> str:
         """The job script."""
         names = {attempt.launcher for attempt in self.attempts}
-        values = {"patience": _PATIENCE_SECONDS, "nodes": self.nodes, "ssh": self.ssh, "as_root": "mpirun" in names}
+        values = {"patience": PATIENCE_SECONDS, "nodes": self.nodes, "ssh": self.ssh, "as_root": "mpirun" in names}
         return render_script("doctor.sh.j2", values_of(self.plan) | values)
 
     def probe(self) -> str:
