@@ -16,17 +16,25 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def show(findings: Iterable[Finding], *, on_stderr: bool = False) -> None:
-    """Print findings for people: a line with severity and id, then what was seen, why it matters, what mends it."""
+    """Print findings for people: what was found, why it matters, and for each place what was seen and what mends it."""
+    from itertools import groupby
+
     from rich.text import Text
 
     from hidl_cli.commands.render import printable, stderr, stdout
 
     console = stderr() if on_stderr else stdout()
-    for finding in findings:
-        head = Text.assemble((f"{finding.severity} {finding.rule}", _STYLES[finding.severity]), " ", finding.title)
-        console.print(head, soft_wrap=True)
-        for label, text in (("seen", finding.seen), ("why", finding.why), ("mend", finding.mend)):
-            console.print(Text.assemble((f"  {label}: ", "bold"), printable(text)), soft_wrap=True)
+
+    def line(label: str, text: str) -> None:
+        console.print(Text.assemble((f"  {label}: ", "bold"), printable(text)), soft_wrap=True)
+
+    for (severity, rule), group in groupby(findings, key=lambda finding: (finding.severity, finding.rule)):
+        alike = list(group)
+        console.print(Text.assemble((f"{severity} {rule}", _STYLES[severity]), " ", alike[0].title), soft_wrap=True)
+        for finding in alike:
+            line("seen", finding.seen)
+            line("mend", finding.mend)
+        line("why", alike[0].why)
 
 
 def summary(findings: Iterable[Finding]) -> str:

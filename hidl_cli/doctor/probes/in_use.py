@@ -9,19 +9,22 @@ from hidl_cli.doctor.context import Context
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import installation
 
+#: Lmod and Environment Modules set these.
+_OF_MODULES = {"LMOD_CMD", "MODULES_CMD", "MODULESHOME"}
+
 
 @dataclass(frozen=True)
 class InUse:
     """One stack: ``published`` are the ids of its whole installations; ``current`` is the one that the link of that
     name leads to, None where there is no such link or it leads nowhere; ``shown``: its modulefile is where modules are
-    looked for. ``named``: it is the stack that was asked about."""
+    looked for. ``has_modules``: this shell has the command `module`."""
 
     stack: str
     directory: Path
     published: tuple[str, ...]
     current: str | None
     shown: bool
-    named: bool
+    has_modules: bool
 
 
 def probe(context: Context) -> tuple[InUse, ...]:
@@ -32,7 +35,8 @@ def probe(context: Context) -> tuple[InUse, ...]:
         return ()
     of_the_site = root / context.site.name
     directories = [of_the_site / context.stack] if context.stack else directories_of(root, context.site.name)
-    return tuple(_in_use(root, directory, named=bool(context.stack)) for directory in directories)
+    has_modules = not _OF_MODULES.isdisjoint(context.host.environment)
+    return tuple(_in_use(root, directory, has_modules) for directory in directories)
 
 
 def directories_of(root: Path, site: str) -> list[Path]:
@@ -43,9 +47,10 @@ def directories_of(root: Path, site: str) -> list[Path]:
     return sorted(directory for directory in of_the_site.iterdir() if installation.prefixes(directory))
 
 
-def _in_use(root: Path, directory: Path, *, named: bool) -> InUse:
+def _in_use(root: Path, directory: Path, has_modules: bool) -> InUse:
     published = tuple(prefix.name for prefix in installation.prefixes(directory) if installation.at(prefix))
     current = installation.current(directory)
     name = current.name if current and current.name in published else None
     modulefiles = installation.modulefiles(root, directory.parent.name, directory.name)
-    return InUse(directory.name, directory, published, name, (modulefiles / (name or "")).is_file(), named)
+    shown = (modulefiles / (name or "")).is_file()
+    return InUse(directory.name, directory, published, name, shown, has_modules)

@@ -33,7 +33,6 @@ def none_in_use(facts: InUse) -> Iterator[Seen]:
             f"{facts.directory} holds {', '.join(facts.published)}, and no link `current` leads to any",
             mend,
             where=str(facts.directory),
-            severity="error" if facts.named else None,
         )
 
 
@@ -44,12 +43,13 @@ def none_in_use(facts: InUse) -> Iterator[Seen]:
     why="`module avail` does not show the stack, and `module load` does not find it; hidl run does not need it.",
 )
 def not_shown(facts: InUse) -> Iterator[Seen]:
-    """The installation in use has its own copy, from which it can be restored."""
+    """The installation in use has its own copy, from which it can be restored. Without modules: good to know."""
     if facts.current is not None and not facts.shown:
         yield Seen(
             f"{facts.stack}/{facts.current} is in use, and has no modulefile",
             "hidl doctor --fix writes it again",
             where=str(facts.directory),
+            severity=None if facts.has_modules else "info",
         )
 
 

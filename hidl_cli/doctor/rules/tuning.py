@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator
 
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.probes.tuning import GDRCOPY, Tuning, probe
+from hidl_cli.doctor.probes.tuning import GDRCOPY, PREFIXES, Tuning, probe
+from hidl_cli.mpi import Library
+from hidl_cli.tuning import catalogue
 from hidl_cli.tuning.judge import Misfit, judge
 from hidl_cli.tuning.layers import LD_PRELOAD, Setting
 from hidl_cli.tuning.preload import conflict
@@ -16,11 +18,11 @@ from hidl_workloads.doctor.finding import Finding, Rules, Seen, Severity
 RULES: Rules[Tuning] = Rules()
 
 _ON = ("1", "true", "yes")
-#: Variables that name adapters, and what stands between them.
+#: Variables that name adapters, and what stands between the names.
 _NAMING = {
     "MV2_IBA_HCA": r"[:,]",
-    "NCCL_IB_HCA": r",",
     "OMPI_MCA_btl_openib_if_include": r",",
+    "NCCL_IB_HCA": r",",
     "UCX_NET_DEVICES": r",",
 }
 
@@ -151,6 +153,8 @@ def adapter_missing(facts: Tuning) -> Iterator[Seen]:
     there = {*facts.adapters, *(facts.interfaces or ())}
     for name, separator in _NAMING.items():
         value = facts.job.environment.get(name, "")
+        if name.startswith(PREFIXES) and not _reads(facts.job.library, name):
+            continue
         if name.startswith("NCCL") and value.startswith("^"):  # those that are left out
             continue
         exactly = not name.startswith("NCCL") or value.startswith("=")  # NCCL takes beginnings of names
@@ -163,3 +167,8 @@ def adapter_missing(facts: Tuning) -> Iterator[Seen]:
                     f"ls /sys/class/infiniband (on a compute node), and name one of those in {name}",
                     severity=None if facts.on_this_host else "warning",
                 )
+
+
+def _reads(library: Library | None, name: str) -> bool:
+    known = library and (catalogue.variable(name, library.family) or catalogue.pattern(name, library.family))
+    return bool(known)
