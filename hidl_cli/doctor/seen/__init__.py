@@ -3,7 +3,7 @@
 ``recipes/diagnoses/*.yaml`` holds them as data, each with an example of the text and its source.
 """
 
-from hidl_cli.doctor.seen.causes import causes
+from hidl_cli.doctor.seen.matching import causes
 from hidl_cli.doctor.seen.runs import causes_of
 
 __all__ = ["causes", "causes_of"]

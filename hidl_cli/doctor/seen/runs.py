@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from hidl_cli.doctor.seen.causes import MOST, causes
+from hidl_cli.doctor.seen.matching import MOST, causes
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run
 from hidl_workloads.doctor.finding import Finding
