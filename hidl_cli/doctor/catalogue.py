@@ -24,10 +24,16 @@ class Subject:
 
 
 #: What is judged where hidl runs. Each has ``RULES`` and ``examine(context: Context) -> list[Finding]``.
-HERE: tuple[Subject, ...] = ()
+HERE: tuple[Subject, ...] = (
+    Subject("hidl_cli.doctor.rules.stack", before_runs=True),
+    Subject("hidl_cli.doctor.rules.site", before_runs=True),
+)
 
 #: What is judged inside jobs, and by what they printed. Each has ``RULES``.
-ELSEWHERE: tuple[Subject, ...] = ()
+ELSEWHERE: tuple[Subject, ...] = (
+    Subject("hidl_cli.doctor.rules.stack", before_runs=True),
+    Subject("hidl_cli.doctor.rules.site", before_runs=True),
+)
 
 
 def rules() -> Iterator[Rule[Any]]:

@@ -32,9 +32,7 @@ def probe(host: Host) -> Batch | None:
         _node(fields, has_gpu_gres)
         for fields in _lines(host.ask("scontrol", "--oneliner", "show", "node", seconds=_SECONDS), "NodeName")
     )
-    partitions = tuple(
-        _lines(host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS), "PartitionName")
-    )
+    partitions = _partitions(host)
     plugins = host.ask("srun", "--mpi=list", stderr=True) or ""
     types = re.findall(r"^(?:srun:)?\s+(\w+)$", plugins, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", plugins)
     return Batch(
@@ -48,6 +46,16 @@ def probe(host: Host) -> Batch | None:
         sources=("scontrol show config", "scontrol show partition", "scontrol show node"),
         remarks=tuple(_remarks(config, has_gpu_gres)),
     )
+
+
+def queues(host: Host) -> tuple[Queue, ...]:
+    """The partitions alone, which is quick to ask; none where slurmctld gives no answer."""
+    return tuple(_queue(fields) for fields in _partitions(host))
+
+
+def _partitions(host: Host) -> tuple[dict[str, str], ...]:
+    text = host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS)
+    return tuple(_lines(text, "PartitionName"))
 
 
 def _lines(text: str | None, first: str) -> Iterator[dict[str, str]]:
