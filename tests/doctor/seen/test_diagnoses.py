@@ -105,7 +105,7 @@ def test_a_consequence_is_not_told_beside_its_cause() -> None:
 def test_errors_come_before_warnings_and_the_first_before_the_rest() -> None:
     text = "\n".join(
         (
-            "distributed.worker.memory - WARNING - Worker is at 89% memory usage. Pausing worker.  Process memory: 2 GiB",
+            "distributed.worker.memory - WARNING - Worker is at 89% memory usage. Pausing worker.",
             "OSError: [Errno 122] Disk quota exceeded: '/home/a/x'",
             "ModuleNotFoundError: No module named 'zarr'",
         )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.documents import read_json
 from hidl_cli.doctor.seen import causes_of
 from hidl_cli.doctor.seen.runs import keep_causes
+from hidl_cli.documents import read_json
 from hidl_cli.record.run import Run
 from hidl_workloads.doctor.finding import Finding
 
