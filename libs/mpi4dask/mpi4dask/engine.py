@@ -32,7 +32,7 @@ logger = logging.getLogger("mpi4dask")
 YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
 PAUSE = 0.001
 #: Bytes of a message from which on its large frames are better read than sent, where ranks have to share cores: both
-#: would have to be running for MPI to carry them. Where both ranks poll, an envelope is as quick as a read, and simpler.
+#: would have to be running for MPI to carry them. Where both ranks poll, an envelope is quicker.
 DIRECT_FROM = 32 * 1024
 
 
