@@ -1,4 +1,4 @@
-"""What MkDocs is given beside the files in docs/: the generated reference, and the READMEs of the repository's parts."""
+"""What MkDocs is given beside the files in docs/: the generated reference, and the READMEs of other directories."""
 
 from __future__ import annotations
 

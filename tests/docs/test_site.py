@@ -19,7 +19,7 @@ def pages(built: Path) -> dict[Path, Page]:
 
 
 def test_no_page_loads_anything_from_another_host(pages: dict[Path, Page]) -> None:
-    elsewhere = [(page.file.name, address) for page in pages.values() for address in page.loads if is_elsewhere(address)]
+    elsewhere = [(name.name, each) for name, page in pages.items() for each in page.loads if is_elsewhere(each)]
     assert elsewhere == []
 
 

@@ -15,8 +15,8 @@ from .markdown import code, plain, table
 _HEAD = """\
 # Commands
 
-All commands and options, as `hidl COMMAND --help` tells them. Data goes to stdout, progress and prose to stderr; `--json`
-prints one document ([which](documents.md)); what the shell is told is one of [these codes](exit-codes.md).
+All commands and options, as `hidl COMMAND --help` tells them. Data goes to stdout, progress and prose to stderr;
+`--json` prints one document ([which](documents.md)); what the shell is told is one of [these codes](exit-codes.md).
 
 Every command takes `-h` and `--help`.
 
@@ -31,7 +31,7 @@ def pages() -> dict[str, str]:
 
 def _command(command: Any, name: str, parent: Any) -> Iterator[str]:
     """A command with its options, and after it the commands below it."""
-    context = command.context_class(command, info_name=name.split()[-1], parent=parent)
+    context = command.context_class(command, info_name=name.rsplit(maxsplit=1)[-1], parent=parent)
     yield f"## {name}\n\n{_prose(command.help or '')}\n\n"
     below = getattr(command, "commands", {})
     if below:

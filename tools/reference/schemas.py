@@ -12,7 +12,8 @@ from hidl_cli.inputs.overlay import KindName
 from .markdown import code, plain, table
 
 _HEADS: dict[KindName, str] = {
-    "site": "A site is one machine. [How to describe one](../how-to/describe-a-site.md); [those that are known](sites.md).",
+    "site": "A site is one machine. [How to describe one](../how-to/describe-a-site.md); "
+    "[those that are known](sites.md).",
     "stack": "A stack is a set of packages with one MPI library. [How it is locked and installed]"
     "(../how-to/lock-and-offline.md); [what it may build](builds.md).",
     "workload": "A workload is a program with parameters, and what it yields. "
