@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -225,7 +224,7 @@ def _module(place: str) -> Any:
         module = importlib.util.module_from_spec(specification)
         specification.loader.exec_module(module)
         return module
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109  as `python -m` does
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:

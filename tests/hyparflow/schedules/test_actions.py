@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 FEW = settings(deadline=None, max_examples=40)
 
+Numbers = tuple[str, int, int, int]
+"""Name, partitions, micro-batches and chunks."""
+
 
 @st.composite
-def numbers(draw: st.DrawFn, *names: str) -> tuple[str, int, int, int]:
-    """Name, partitions, micro-batches and chunks that fit together."""
+def numbers(draw: st.DrawFn, *names: str) -> Numbers:
+    """Those that fit together."""
     name = draw(st.sampled_from(names or ("gpipe", "1f1b", "interleaved", "gems")))
     partitions = draw(st.integers(2 if name == "interleaved" else 1, 7))
     micro_batches = draw(st.integers(1, 9)) * {"interleaved": partitions, "gems": 2}.get(name, 1)
@@ -24,7 +27,7 @@ def numbers(draw: st.DrawFn, *names: str) -> tuple[str, int, int, int]:
 
 @FEW
 @given(numbers())
-def test_every_stage_computes_each_of_its_micro_batches_once_forward_and_once_backward(given_numbers) -> None:  # type: ignore[no-untyped-def]
+def test_every_stage_computes_each_of_its_micro_batches_once_forward_and_once_backward(given_numbers: Numbers) -> None:
     name, partitions, micro_batches, chunks = given_numbers
     copies = pipelines(name)
     share = micro_batches // copies
@@ -40,7 +43,7 @@ def test_every_stage_computes_each_of_its_micro_batches_once_forward_and_once_ba
 
 @FEW
 @given(numbers())
-def test_a_partition_computes_its_own_stages_only(given_numbers) -> None:  # type: ignore[no-untyped-def]
+def test_a_partition_computes_its_own_stages_only(given_numbers: Numbers) -> None:
     _, partitions, _, chunks = given_numbers
     for partition, actions in enumerate(schedule(*given_numbers)):
         for action in actions:
@@ -49,7 +52,7 @@ def test_a_partition_computes_its_own_stages_only(given_numbers) -> None:  # typ
 
 @FEW
 @given(numbers())
-def test_gradients_of_a_stage_are_added_in_the_order_of_the_micro_batches(given_numbers) -> None:  # type: ignore[no-untyped-def]
+def test_gradients_of_a_stage_are_added_in_the_order_of_the_micro_batches(given_numbers: Numbers) -> None:
     for actions in schedule(*given_numbers):
         for stage, pipeline in {(action.stage, action.pipeline) for action in actions}:
             done = [
@@ -62,7 +65,7 @@ def test_gradients_of_a_stage_are_added_in_the_order_of_the_micro_batches(given_
 
 @FEW
 @given(numbers())
-def test_no_schedule_stops_where_every_stage_needs_all_before_it(given_numbers) -> None:  # type: ignore[no-untyped-def]
+def test_no_schedule_stops_where_every_stage_needs_all_before_it(given_numbers: Numbers) -> None:
     _, partitions, _, chunks = given_numbers
     stages = range(partitions * chunks)
     check(schedule(*given_numbers), [(one, other) for one in stages for other in stages if one < other])
@@ -70,7 +73,7 @@ def test_no_schedule_stops_where_every_stage_needs_all_before_it(given_numbers) 
 
 @FEW
 @given(numbers("1f1b"))
-def test_1f1b_holds_no_more_micro_batches_than_partitions_behind_it(given_numbers) -> None:  # type: ignore[no-untyped-def]
+def test_1f1b_holds_no_more_micro_batches_than_partitions_behind_it(given_numbers: Numbers) -> None:
     _, partitions, micro_batches, _ = given_numbers
     held = [in_flight(actions) for actions in schedule(*given_numbers)]
     assert held == [min(partitions - partition, micro_batches) for partition in range(partitions)]
@@ -78,19 +81,19 @@ def test_1f1b_holds_no_more_micro_batches_than_partitions_behind_it(given_number
 
 @FEW
 @given(numbers("gpipe"))
-def test_gpipe_holds_all_micro_batches(given_numbers) -> None:  # type: ignore[no-untyped-def]
+def test_gpipe_holds_all_micro_batches(given_numbers: Numbers) -> None:
     assert {in_flight(actions) for actions in schedule(*given_numbers)} == {given_numbers[2]}
 
 
 @FEW
 @given(numbers("gems"))
-def test_gems_holds_one_micro_batch(given_numbers) -> None:  # type: ignore[no-untyped-def]
+def test_gems_holds_one_micro_batch(given_numbers: Numbers) -> None:
     assert {in_flight(actions) for actions in schedule(*given_numbers)} == {1}
 
 
 @FEW
 @given(numbers("interleaved"))
-def test_interleaving_holds_at_most_the_warm_up_and_one(given_numbers) -> None:  # type: ignore[no-untyped-def]
+def test_interleaving_holds_at_most_the_warm_up_and_one(given_numbers: Numbers) -> None:
     _, partitions, micro_batches, chunks = given_numbers
     for partition, actions in enumerate(schedule(*given_numbers)):
         warm_up = 2 * (partitions - partition - 1) + (chunks - 1) * partitions

@@ -51,9 +51,9 @@ def tables(plan: Plan) -> Group:
 
 def text(plan: Plan, width: int = 140) -> str:
     """The same without colour."""
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(tables(plan))
-    return console.file.getvalue().rstrip()  # type: ignore[attr-defined]
+    written = io.StringIO()
+    Console(file=written, width=width, color_system=None).print(tables(plan))
+    return written.getvalue().rstrip()
 
 
 def _stages(plan: Plan) -> Table:
