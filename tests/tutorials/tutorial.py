@@ -2,8 +2,10 @@
 
 What is run: in every block of the kind ``console``, each line that begins with ``$`` (lines that begin with ``>`` go on
 with it). What stands below it, up to the next, is what it prints, on stdout and stderr: but for what may vary
-(``volatile``), and for ``...``, which stands for lines that the page leaves out, or for a part of a line. A block with a title, such as ``python title="pi.py"``, is a file, written where the reader is. Blocks of the kinds ``bash``,
-``sh`` and ``shell`` are refused, so that no command escapes.
+(``volatile``), and for ``...``, which stands for lines that the page leaves out, or for a part of a line.
+
+A block with a title, such as ``python title="pi.py"``, is a file, written where the reader is. Blocks of the kinds
+``bash``, ``sh`` and ``shell`` are refused, so that no command escapes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _END = "\x1e"  # what no command prints
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its number, its lines as the shell gets them, what it prints, and the page's lines that hold that."""
+    """One command: its number, its lines as the shell gets them, what it prints, and which lines of the page those are."""
 
     number: int
     text: str

@@ -23,8 +23,7 @@ RULES = (
     (r"\bpython3\.\d+", "python3"),
     # What was measured.
     (r"\[ *\d+\.\d+ s\]", "[<seconds>]"),
-    (r"\b\d{1,3}(?:,\d{3})+\b", "<number>"),
-    (r"-?\b\d+(?:\.\d+)+(?:e[+-]?\d+)?%?", "<number>"),
+    (r"-?\b\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\b\d+(?:\.\d+)+(?:e[+-]?\d+)?%?", "<number>"),
     (r"<number>( s| ms| us)\b", r"<number>\1"),
     (r"\b\d+ (KiB|MiB|GiB|bytes)\b", r"<number> \1"),
     (r"[━╸╺]+", "<bar>"),
