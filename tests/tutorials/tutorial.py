@@ -25,7 +25,7 @@ _END = "\x1e"  # what no command prints
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its number, its lines as the shell gets them, what it prints, and which lines of the page those are."""
+    """One command: its number, its lines for the shell, what it prints, and which lines of the page those are."""
 
     number: int
     text: str
