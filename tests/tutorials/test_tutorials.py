@@ -36,7 +36,7 @@ def done(name: str, home: Path, **variables: str) -> tuple[Path, list[str]]:
     """The whole tutorial, as somebody does it whose home is new; what each command printed."""
     program = home / ".local" / "bin" / "hidl"
     program.parent.mkdir(parents=True)
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m hidl_cli "$@"\n')
+    program.write_text(f"#!{sys.executable}\nfrom hidl_cli.__main__ import main\n\nmain()\n")  # as pip makes it
     program.chmod(0o755)
     page = TUTORIALS / f"{name}.md"
     text = page.read_text(encoding="utf-8")
