@@ -91,7 +91,11 @@ def hyparflow(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any
     made = model(depth)
     world = MPI.COMM_WORLD
     # One rank plans: measured costs differ from rank to rank.
-    parallel = plan(made, batch_size=BATCH, costs="measured", recompute=False, **settings) if world.rank == 0 else None
+    parallel = (
+        plan(made, batch_size=BATCH, costs="measured", recompute=False, refinements=1, **settings)
+        if world.rank == 0
+        else None
+    )
     parallel = world.bcast(parallel)
     engine = Engine(made, parallel, world)
     rows = BATCH // parallel.replicas

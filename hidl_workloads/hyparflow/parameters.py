@@ -13,7 +13,8 @@ class Common:
     """Parameters of every program.
 
     ``partitions`` counts in mode ``hybrid`` only. ``batch``: images of one replica's step. ``micro_batches`` 0: chosen
-    from the costs. ``memory_limit``: MiB of one rank, 0: none.
+    from the costs. ``memory_limit``: MiB of one rank, 0: none. ``refinements``: how often the stages are timed and the
+    model is cut again.
     """
 
     mode: Literal["data", "model", "hybrid"] = "data"
@@ -25,6 +26,7 @@ class Common:
     recompute: Literal["auto", "always", "never"] = "auto"
     memory_limit: int = number(0, least=0)
     costs: Literal["measured", "estimated"] = "measured"
+    refinements: int = number(0, least=0)
     batch_norm: Literal["replica", "synchronised", "deferred"] = "replica"
     steps: int = number(10, least=1)
     warmup: int = number(2, least=0)

@@ -115,6 +115,7 @@ def _plan(communicator: MPI.Comm, model: Any, parameters: Common) -> Any:
                 chunks=parameters.chunks,
                 recompute=_RECOMPUTE[parameters.recompute],
                 costs=parameters.costs,
+                refinements=parameters.refinements,
                 memory_limit=parameters.memory_limit * 2**20 or None,
             ).to_json()
         except hyparflow.HyparflowError as error:

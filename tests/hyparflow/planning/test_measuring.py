@@ -10,13 +10,17 @@ import pytest
 
 @pytest.fixture(scope="module")
 def planned(ask: Callable[..., Any]) -> dict[str, Any]:
-    """Models within a model: measured, cut, its stages timed, cut again, timed again."""
-    plan: dict[str, Any] = ask("planned", model="nested", partitions=2, batch_size=8, refinements=1)
+    """Two inputs, BatchNorm, Dropout: measured, cut, its stages timed, cut again, timed again."""
+    plan: dict[str, Any] = ask("planned", model="tangled", partitions=2, batch_size=8, refinements=1)
     return plan
 
 
 def test_the_prediction_rests_on_timed_stages(planned: dict[str, Any]) -> None:
     assert planned["costs"] == "refined"
+
+
+def test_measuring_leaves_the_model_as_it_was(planned: dict[str, Any]) -> None:
+    assert planned["changed"] == []
 
 
 def test_every_pass_takes_time(planned: dict[str, Any]) -> None:

@@ -32,9 +32,12 @@ def refused(model: str) -> None:
 
 
 def planned(model: str, **request: Any) -> dict[str, Any]:
-    """The plan of a named model, from costs measured here."""
+    """The plan of a named model, from costs measured here, and which of its variables that has ``changed``."""
     made = _fresh(model)
-    return json.loads(hyparflow.plan(made, costs="measured", **request).to_json())
+    before = {each.path: np.array(each) for each in made.variables}
+    plan = json.loads(hyparflow.plan(made, costs="measured", **request).to_json())
+    changed = [each.path for each in made.variables if not np.array_equal(before[each.path], each)]
+    return {**plan, "changed": changed}
 
 
 def fingerprints(model: str, seeds: Sequence[int]) -> list[str]:

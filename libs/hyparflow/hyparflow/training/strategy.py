@@ -58,6 +58,7 @@ class Strategy:
         costs: Any = "measured",
         memory_limit: int | None = None,
         network: Any = None,
+        refinements: int = 0,
         plan: Plan | None = None,
         batch_norm: Literal["replica", "synchronised", "deferred"] = "replica",
         bucket_bytes: int = Options.bucket_bytes,
@@ -69,7 +70,7 @@ class Strategy:
             partitions: of the model; None: all ranks, shared by the replicas.
             replicas: of the model.
             micro_batches: of a replica's step; "auto": chosen from the cost model.
-            schedule, chunks, recompute, assignment, costs, memory_limit, network: see ``hyparflow.plan``.
+            schedule, chunks, recompute, assignment, costs, memory_limit, network, refinements: see ``hyparflow.plan``.
             plan: one that was made before, in place of all these.
             batch_norm, bucket_bytes: see ``hyparflow.engine``.
             seed: of the initial weights of models built in ``scope``, and of the order of the data.
@@ -89,7 +90,7 @@ class Strategy:
         self.seed = seed
         request = {
             "schedule": schedule, "chunks": chunks, "recompute": recompute, "assignment": assignment, "costs": costs,
-            "memory_limit": memory_limit, "network": network,
+            "memory_limit": memory_limit, "network": network, "refinements": refinements,
         }  # fmt: skip
         self._sessions = Sessions(
             self.comm,
