@@ -5,12 +5,18 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from hidl_cli.commands.app import app
 
 from .markdown import code, plain, table
 
 _ROOT = Path(__file__).parents[2]
+_PACKAGE = "hidl_cli.commands"
 _SCHEMA = re.compile(r"hidl\.[a-z-]+/\d+")
 _HEAD = """\
 # JSON documents
@@ -28,45 +34,73 @@ What runs, installations and validations keep, and what passes between hidl and 
 ([the metrics document](metrics.md), [the store of results](results-store.md)).
 
 """
-
-
-@dataclass(frozen=True)
-class _Printed:
-    """One place in the code that prints a document: its schema, the function, its docstring, the keys given by name."""
-
-    schema: str
-    function: str
-    doc: str
-    keys: tuple[str, ...]
+#: A function of hidl_cli.commands: module and name.
+_Function = tuple[str, str]
 
 
 def pages() -> dict[str, str]:
     """The page."""
-    printed: dict[str, list[_Printed]] = {}
-    for file in sorted((_ROOT / "hidl_cli" / "commands").glob("*.py")):
-        for one in _printed(ast.parse(file.read_text(encoding="utf-8"))):
-            printed.setdefault(one.schema, []).append(one)
-    rows = [_row(schema, printed[schema]) for schema in sorted(printed)]
-    written = [(code(schema), plain(doc)) for schema, doc in sorted(_written()) if schema not in printed]
-    text = _HEAD + table(("schema", "keys", "from"), rows) + _FILES + table(("schema", "is"), written)
-    return {"reference/documents.md": text}
+    keys: dict[str, dict[str, None]] = {}
+    commands: dict[str, list[str]] = {}
+    for name, callback in _callbacks(get_command(app), "hidl"):
+        for schema, given in _printed(callback, frozenset()):
+            keys.setdefault(schema, {}).update(dict.fromkeys(given))
+            if name not in commands.setdefault(schema, []):
+                commands[schema].append(name)
+    rows = [
+        (code(schema), ", ".join(map(code, commands[schema])), ", ".join(map(code, keys[schema])))
+        for schema in sorted(keys)
+    ]
+    written = [(code(schema), plain(doc)) for schema, doc in sorted(_written()) if schema not in keys]
+    text = _HEAD + table(("schema", "by", "keys that are always there"), rows) + _FILES
+    return {"reference/documents.md": text + table(("schema", "is"), written)}
 
 
-def _row(schema: str, places: list[_Printed]) -> tuple[str, str, str]:
-    keys = dict.fromkeys(key for one in places for key in one.keys)
-    return code(schema), ", ".join(map(code, keys)), plain(" ".join(dict.fromkeys(one.doc for one in places)))
+def _callbacks(command: Any, name: str) -> Iterator[tuple[str, _Function]]:
+    """Every command with the function that carries it out."""
+    for word, below in getattr(command, "commands", {}).items():
+        yield from _callbacks(below, f"{name} {word}")
+    if command.callback:
+        function = command.callback
+        yield name, (function.__module__.rpartition(".")[2], function.__name__)
 
 
-def _printed(module: ast.Module) -> Iterator[_Printed]:
-    for function in ast.walk(module):
-        if not isinstance(function, ast.FunctionDef):
+def _printed(function: _Function, before: frozenset[_Function]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The documents that a function prints, itself or by those that it calls: schema, and keys given by name."""
+    tree = _functions(function[0]).get(function[1])
+    if tree is None or function in before:
+        return
+    names = _imported(function[0])
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
             continue
-        for call in ast.walk(function):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "emit_json":
-                schema = call.args[0]
-                keys = tuple(word.arg for word in call.keywords if word.arg)
-                if isinstance(schema, ast.Constant):
-                    yield _Printed(str(schema.value), function.name, _first_line(function), keys)
+        if node.func.id == "emit_json" and node.args and isinstance(node.args[0], ast.Constant):
+            yield str(node.args[0].value), tuple(word.arg for word in node.keywords if word.arg)
+        else:
+            called = names.get(node.func.id, (function[0], node.func.id))
+            yield from _printed(called, before | {function})
+
+
+@cache
+def _module(name: str) -> ast.Module:
+    file = _ROOT / "hidl_cli" / "commands" / f"{name}.py"
+    return ast.parse(file.read_text(encoding="utf-8") if file.exists() else "")
+
+
+@cache
+def _functions(module: str) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in ast.walk(_module(module)) if isinstance(node, ast.FunctionDef)}
+
+
+@cache
+def _imported(module: str) -> dict[str, _Function]:
+    """The names that a module has from other modules of the commands."""
+    return {
+        alias.asname or alias.name: (node.module.rpartition(".")[2], alias.name)
+        for node in ast.walk(_module(module))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f"{_PACKAGE}.")
+        for alias in node.names
+    }
 
 
 def _written() -> Iterator[tuple[str, str]]:
@@ -79,9 +113,9 @@ def _written() -> Iterator[tuple[str, str]]:
                 found = isinstance(node, ast.Constant) and _SCHEMA.fullmatch(str(node.value))
                 if found and found[0] not in seen and file.parent.name != "commands":
                     seen.add(found[0])
-                    yield found[0], _first_line(module)
+                    yield found[0], _about(module)
 
 
-def _first_line(node: ast.Module | ast.FunctionDef) -> str:
-    text = (ast.get_docstring(node) or "").split("\n\n")[0]
+def _about(module: ast.Module) -> str:
+    text = (ast.get_docstring(module) or "").split("\n\n")[0]
     return " ".join(text.replace("``", "`").split())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|])")
+_SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|&]")
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "|": "&#124;", "&": "&amp;"}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -25,9 +26,13 @@ def plain(text: str) -> str:
     """``text`` as prose in which only pairs of backticks mean something."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
-        return _SPECIAL.sub(r"\\\1", text)
-    return "`".join(part if index % 2 else _SPECIAL.sub(r"\\\1", part) for index, part in enumerate(parts))
+        return _escaped(text)
+    return "`".join(part if index % 2 else _escaped(part) for index, part in enumerate(parts))
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(lambda match: _ENTITIES.get(match[0], f"\\{match[0]}"), text)
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "&#124;" if "`" not in text else r"\|")
+    return " ".join(text.split()).replace("|", r"\|")

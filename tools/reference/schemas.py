@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from hidl_cli.inputs.fields import PATTERNS
 from hidl_cli.inputs.jsonschema import model_schema
 from hidl_cli.inputs.overlay import KindName
 
@@ -33,7 +34,6 @@ _LIMITS = {
     "maxLength": "at most {} characters",
     "minItems": "at least {}",
     "minProperties": "at least {}",
-    "pattern": "matches `{}`",
 }
 
 
@@ -82,8 +82,10 @@ def _type(one: dict[str, Any]) -> str:
         kind = f"list of {_type(one.get('items', {}))}"
     elif kind == "object":
         kind = _mapping(one)
-    limits = [text.format(one[key]) for key, text in _LIMITS.items() if key in one]
-    return kind + (f" ({', '.join(limits)})" if limits else "")
+    limits = [_LIMITS[key].format(one[key]) for key in _LIMITS if key in one]
+    if "pattern" in one:
+        limits.append(PATTERNS.get(one["pattern"]) or f"matching {code(one['pattern'])}")
+    return kind + (f" ({'; '.join(limits)})" if limits else "")
 
 
 def _mapping(one: dict[str, Any]) -> str:
