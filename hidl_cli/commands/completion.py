@@ -47,12 +47,8 @@ def candidates(words: Sequence[str], begun: str) -> list[Candidate]:
 
     command: Any = get_command(app)
     rest = list(words)
-    while below := getattr(command, "commands", None):
-        at = next((index for index, word in enumerate(rest) if word in below), None)
-        if at is None:
-            names = [Candidate(name, _first_line(one.help)) for name, one in below.items() if not one.hidden]
-            return _beginning(begun, _options(command, ()) if begun.startswith("-") else names)
-        command, rest = below[rest[at]], rest[at + 1 :]
+    while at := next((at for at, word in enumerate(rest, 1) if word in _commands(command)), None):
+        command, rest = _commands(command)[rest[at - 1]], rest[at:]
     by_name = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts) if name[0] == "-"}
     context = command.context_class(command, info_name=command.name)
     option, arguments = _given(command, by_name, rest, context.params)
@@ -63,7 +59,13 @@ def candidates(words: Sequence[str], begun: str) -> list[Candidate]:
         return _values(option, context, begun)
     if begun.startswith("-"):
         return _beginning(begun, _options(command, rest))
-    return _values(arguments[0], context, begun) if arguments else []
+    below = [Candidate(name, _first_line(one.help)) for name, one in _commands(command).items() if not one.hidden]
+    return _beginning(begun, below) or (_values(arguments[0], context, begun) if arguments else [])
+
+
+def _commands(command: Any) -> dict[str, Any]:
+    """The commands below it."""
+    return getattr(command, "commands", {})
 
 
 def _given(
