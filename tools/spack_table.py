@@ -59,7 +59,8 @@ _ASKED = """
 ## What concretizes
 
 For the sites whose compilers are known: with the site's default MPI library, its others of known versions, and
-MVAPICH2-GDR where the site has CUDA. A number is that of the packages that Spack would install, externals apart; a letter leads to the reason below.
+MVAPICH2-GDR where the site has CUDA. A number is that of the packages that Spack would install, externals apart; a
+letter leads to the reason below.
 
 Asked of Spack {spack} with spack-packages {packages} on {date}, without a network, on another machine than these:
 `python tools/spack_table.py --spack ROOT --packages CLONE`. Versions, variants, targets and requirements are those of

@@ -162,7 +162,7 @@ def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
     elif site.default_compiler and packages:
         default = site.compilers[site.default_compiler]
         if default.version is not None:
-            for language in ("c", "cxx"):
+            for language in ("c", "cxx", "fortran") if default.fortran else ("c", "cxx"):
                 packages[language] = {"require": [f"{default.package}@{default.version}"]}
     return packages
 
