@@ -123,7 +123,7 @@ def test_fortran_is_that_of_the_default_compiler_where_it_has_one(where: Places)
         spack(made(where, site(compilers={"old": old, "new": new}, default_compiler=name), stack()))["packages"]
         for name in ("old", "new")
     ]
-    assert [packages.get("fortran") for packages in chosen] == [{"require": ["gcc@13.3.0"]}, None]
+    assert [packages.get("fortran") for packages in chosen] == [{"require": ["gcc"], "prefer": ["gcc@13.3.0"]}, None]
 
 
 def test_mvapich2_gdr_is_made_for_jsrun_where_that_alone_starts_its_ranks(where: Places) -> None:

@@ -163,7 +163,9 @@ def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
         default = site.compilers[site.default_compiler]
         if default.version is not None:
             for language in ("c", "cxx", "fortran") if default.fortran else ("c", "cxx"):
-                packages[language] = {"require": [f"{default.package}@{default.version}"]}
+                # Where a package refuses this version, another of the same compiler serves as well.
+                version = f"{default.package}@{default.version}"
+                packages[language] = {"require": [default.package], "prefer": [version]}
     return packages
 
 
