@@ -33,7 +33,7 @@ def another_mpiexec(facts: Libraries) -> Iterator[Seen]:
     if job.planned:
         yield Seen(what, f"`prefix` or `modules` of MPI library {job.library.name} in the site's file: hidl site show")
     elif job.is_active:
-        yield Seen(f"{what}, by the stack that is activated", f"source {sh(f'{facts.prefix}/activate.sh')}")
+        yield Seen(f"{what} of the stack that is activated", f"source {sh(f'{facts.prefix}/activate.sh')}")
     else:
         yield Seen(
             f"{what}; hidl run takes the library's own, but by hand it would be this one",
