@@ -68,6 +68,11 @@ def doctor(
                 say(f"mended {finding.rule}: {done}")
         if fixed:
             examined = examine(contexts(machine, root=where, stack=stack, nodes=nodes))
+    if nodes is not None:
+        from hidl_cli.doctor.job import examine_nodes
+
+        installed = next((context.installation for context in asked if context.installation), None)
+        examined += examine_nodes(machine, installed, nodes, tell=say)
     _tell(examined, machine.name, asked[0].host.hostname, fixed, json=json)
     if examined.errors:
         raise typer.Exit(ExitCode.MISSING_PRECONDITION)

@@ -32,17 +32,17 @@ HERE: tuple[Subject, ...] = (
     Subject("hidl_cli.doctor.rules.files", before_runs=True),
     Subject("hidl_cli.doctor.rules.network", before_runs=True),
     Subject("hidl_cli.doctor.rules.in_use"),
+    Subject("hidl_cli.doctor.rules.this_node"),
+    Subject("hidl_cli.doctor.rules.stack", before_runs=True),
+    Subject("hidl_cli.doctor.rules.site", before_runs=True),
 )
 
 #: What is judged inside jobs, and by what they printed. Each has ``RULES``.
 ELSEWHERE: tuple[Subject, ...] = (
-    Subject("hidl_cli.doctor.rules.libraries", before_runs=True),
-    Subject("hidl_cli.doctor.rules.tuning", before_runs=True),
-    Subject("hidl_cli.doctor.rules.gpus", before_runs=True),
-    Subject("hidl_cli.doctor.rules.python", before_runs=True),
-    Subject("hidl_cli.doctor.rules.files", before_runs=True),
-    Subject("hidl_cli.doctor.rules.network", before_runs=True),
-    Subject("hidl_cli.doctor.rules.in_use"),
+    Subject("hidl_workloads.doctor.nodes"),
+    Subject("hidl_workloads.doctor.ranks"),
+    Subject("hidl_cli.doctor.rules.launches"),
+    Subject("hidl_cli.doctor.seen.rules"),
 )
 
 

@@ -28,6 +28,11 @@ class Examined:
     findings: tuple[Finding, ...]
     unknown: tuple[str, ...] = ()
 
+    def __add__(self, other: Examined) -> Examined:
+        """What both found, each thing once."""
+        findings = worst_first(dict.fromkeys((*self.findings, *other.findings)))
+        return Examined(tuple(findings), tuple(dict.fromkeys((*self.unknown, *other.unknown))))
+
     @property
     def errors(self) -> tuple[Finding, ...]:
         """What will fail, or tell lies."""
