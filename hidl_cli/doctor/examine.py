@@ -58,9 +58,9 @@ def _unknown(context: Context) -> Iterator[str]:
     if not context.is_here and site.match is None:
         yield f"whether this host is part of site {site.name} is not known: its file has no `match`"
     if context.stack is None:
-        yield f"no stack is installed for site {site.name} here, so nothing is known of its MPI library"
+        yield f"no stack is installed for site {site.name} here, so nothing is known of MPI: hidl install STACK"
     elif context.installation is None and plan is None:
-        yield f"stack {context.stack} is not in use for site {site.name} here, so nothing is known of its MPI library"
+        yield f"stack {context.stack} is not in use for site {site.name} here, so nothing is known of its MPI"
 
 
 def contexts(
