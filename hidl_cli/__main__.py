@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from hidl_cli import __version__
@@ -12,6 +13,12 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:  # answered before anything is imported
         print(f"hidl {__version__}")
         return
+    from hidl_cli.commands import completion
+
+    if completion.asked(os.environ):
+        text, status = completion.answer(os.environ)
+        sys.stdout.write(text)
+        sys.exit(status)
     from hidl_cli.commands.app import app
 
     app()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, moment
+from hidl_cli.commands.arguments import JsonOption, complete_workloads, moment
+from hidl_cli.commands.completers import complete_runs_and_workloads
 from hidl_cli.commands.results import MetricOption, open_store
 from hidl_cli.errors import ExitCode, UsageError
 
@@ -25,8 +26,18 @@ _NAMES = "a run's id (its begin or end), a series (its begin), or a workload"
 
 
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help=f"What it was before: {_NAMES}.")],
-    b: Annotated[str | None, typer.Argument(metavar="[B]", help="What it is now (default: A, split by time).")] = None,
+    a: Annotated[
+        str,
+        typer.Argument(metavar="A", help=f"What it was before: {_NAMES}.", autocompletion=complete_runs_and_workloads),
+    ],
+    b: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[B]",
+            help="What it is now (default: A, split by time).",
+            autocompletion=complete_runs_and_workloads,
+        ),
+    ] = None,
     *,
     before: Annotated[
         str | None, typer.Option(metavar="TIME", help="Of A, what was planned before (default: --since).")
@@ -67,7 +78,14 @@ def compare(
 
 
 def history(
-    name: Annotated[str, typer.Argument(metavar="SERIES|WORKLOAD", help="A series (its begin), or a workload.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="SERIES|WORKLOAD",
+            help="A series (its begin), or a workload.",
+            autocompletion=complete_workloads,
+        ),
+    ],
     *,
     metric: MetricOption = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="Only runs planned since.")] = None,

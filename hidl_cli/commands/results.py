@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, complete_sites, complete_stacks, complete_workloads, moment
+from hidl_cli.commands.arguments import (
+    JsonOption,
+    complete_runs,
+    complete_sites,
+    complete_stacks,
+    complete_workloads,
+    moment,
+)
+from hidl_cli.commands.completers import complete_metrics
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -40,7 +48,7 @@ WorkloadOption = Annotated[
 ]
 SiteOption = Annotated[str | None, typer.Option(help="Only runs on this site.", autocompletion=complete_sites)]
 StackOption = Annotated[str | None, typer.Option(help="Only runs on this stack.", autocompletion=complete_stacks)]
-MetricOption = Annotated[str | None, typer.Option(help="Only this metric.")]
+MetricOption = Annotated[str | None, typer.Option(help="Only this metric.", autocompletion=complete_metrics)]
 SeriesOption = Annotated[str | None, typer.Option(help="Only this series (hidl results show --json tells it).")]
 HostOption = Annotated[str | None, typer.Option(help="Only steps that ran on this host, maybe among others.")]
 SinceOption = Annotated[
@@ -80,7 +88,10 @@ def list_(
 @app.command()
 def show(
     run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="A run's id, its begin or end (default: the last).")
+        str | None,
+        typer.Argument(
+            metavar="[RUN]", help="A run's id, its begin or end (default: the last).", autocompletion=complete_runs
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:

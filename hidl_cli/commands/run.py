@@ -16,6 +16,14 @@ from hidl_cli.commands.arguments import (
     complete_workloads,
     seconds,
 )
+from hidl_cli.commands.completers import (
+    complete_launchers,
+    complete_libraries,
+    complete_matrix,
+    complete_parameters,
+    complete_partitions,
+    complete_tuning,
+)
 
 if TYPE_CHECKING:
     from hidl_cli.runs.plan import Plan
@@ -41,7 +49,10 @@ def run(
     workload: Annotated[
         str, typer.Argument(help="A workload (hidl workload list).", autocompletion=complete_workloads)
     ],
-    further: Annotated[list[str] | None, typer.Argument(metavar="NAME=VALUE,VALUE", help="More of --matrix.")] = None,
+    further: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=VALUE,VALUE", help="More of --matrix.", autocompletion=complete_matrix),
+    ] = None,
     *,
     site: SiteOption = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
@@ -54,13 +65,19 @@ def run(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Change a parameter of the workload; repeatable."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change a parameter of the workload; repeatable.",
+            autocompletion=complete_parameters,
+        ),
     ] = None,
     matrix: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE,VALUE",
             help="Compare values of parameters: all combinations, in turn in one allocation; more words may follow.",
+            autocompletion=complete_matrix,
         ),
     ] = None,
     suite: Annotated[
@@ -94,21 +111,33 @@ def run(
         bool, typer.Option("--until-settled", help="End a study with the first repetition that settles it.")
     ] = False,
     launcher: Annotated[
-        str | None, typer.Option(help="Who starts the ranks (default: the site's first that serves the MPI library).")
+        str | None,
+        typer.Option(
+            help="Who starts the ranks (default: the site's first that serves the MPI library).",
+            autocompletion=complete_launchers,
+        ),
     ] = None,
     mpi: Annotated[
         str | None,
         typer.Option(
-            help="One of the site's MPI libraries, or `stack`: the stack's own (default: the site's default)."
+            help="One of the site's MPI libraries, or `stack`: the stack's own (default: the site's default).",
+            autocompletion=complete_libraries,
         ),
     ] = None,
     mv2: Annotated[
         list[str] | None,
         typer.Option(
-            "--mv2", "--tune", metavar="NAME=VALUE", help="Set a run-time variable of the MPI library; repeatable."
+            "--mv2",
+            "--tune",
+            metavar="NAME=VALUE",
+            help="Set a run-time variable of the MPI library; repeatable.",
+            autocompletion=complete_tuning,
         ),
     ] = None,
-    partition: Annotated[str | None, typer.Option("--partition", "-p", help="Partition (default: the site's).")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option("--partition", "-p", help="Partition (default: the site's).", autocompletion=complete_partitions),
+    ] = None,
     account: Annotated[str | None, typer.Option("--account", "-A", help="The project that pays.")] = None,
     qos: Annotated[str | None, typer.Option("--qos", "-q", help="Quality of service.")] = None,
     constraint: Annotated[str | None, typer.Option("--constraint", "-C", help="Node features.")] = None,

@@ -7,15 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from hidl_cli.commands.arguments import JsonOption
+from hidl_cli.commands.completers import complete_variables
 
 app = typer.Typer(no_args_is_help=True, help="The run-time variables of MPI libraries.")
-
-
-def complete_variables(incomplete: str) -> list[str]:
-    """The names of variables that begin so."""
-    from hidl_cli.tuning.catalogue import all_names
-
-    return sorted(name for name in all_names() if name.startswith(incomplete))
 
 
 def complete_families(incomplete: str) -> list[str]:

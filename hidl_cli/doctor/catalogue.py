@@ -33,6 +33,8 @@ HERE: tuple[Subject, ...] = (
     Subject("hidl_cli.doctor.rules.network", before_runs=True),
     Subject("hidl_cli.doctor.rules.in_use"),
     Subject("hidl_cli.doctor.rules.this_node"),
+    Subject("hidl_cli.doctor.rules.stack", before_runs=True),
+    Subject("hidl_cli.doctor.rules.site", before_runs=True),
 )
 
 #: What is judged inside jobs, and by what they printed. Each has ``RULES``.
@@ -40,6 +42,7 @@ ELSEWHERE: tuple[Subject, ...] = (
     Subject("hidl_workloads.doctor.nodes"),
     Subject("hidl_workloads.doctor.ranks"),
     Subject("hidl_cli.doctor.rules.launches"),
+    Subject("hidl_cli.doctor.seen.rules"),
 )
 
 

@@ -27,7 +27,7 @@ def schema(kind: KindName) -> dict[str, Any]:
     A file that extends another may leave out any key, on any level: the root demands none. Where a file extends
     nothing, it must be whole, which is a second set of definitions.
     """
-    document = _closed(_model(kind).model_json_schema())
+    document = _closed(model_schema(kind))
     definitions = document.pop("$defs", {})
     whole = _renamed({**definitions, "": document})
     relaxed = _without_required({**document, "$defs": definitions})
@@ -45,10 +45,11 @@ def text(kind: KindName) -> str:
     return json.dumps(schema(kind), indent=2) + "\n"
 
 
-def _model(kind: KindName) -> type[BaseModel]:
+def model_schema(kind: KindName) -> dict[str, Any]:
+    """What pydantic says of the model alone: descriptions, defaults, and the keys that a whole file must have."""
     module, name = _MODELS[kind]
     model: type[BaseModel] = getattr(import_module(module), name)
-    return model
+    return model.model_json_schema()
 
 
 def _closed(part: Any) -> Any:

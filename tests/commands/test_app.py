@@ -38,15 +38,6 @@ def test_a_wrong_command_line_is_a_usage_error(hidl: Hidl, arguments: list[str])
     assert hidl(*arguments).returncode == 2
 
 
-def test_completion_knows_workloads(hidl: Hidl) -> None:
-    variables = {"_HIDL_COMPLETE": "complete_bash", "COMP_WORDS": "hidl run res", "COMP_CWORD": "2"}
-    script = "import sys\nsys.argv[0] = 'hidl'\nfrom hidl_cli.commands.app import app\napp(prog_name='hidl')"
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=hidl.environment | variables, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split() == ["resnet50"]
-
-
 def test_config_shows_which_file_won(hidl: Hidl) -> None:
     hidl.add_workload("resnet50", "toy.py")
     entries = hidl.json("config", "show", "--origin")["entries"]

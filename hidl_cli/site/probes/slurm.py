@@ -32,9 +32,7 @@ def probe(host: Host) -> Batch | None:
         _node(fields, has_gpu_gres)
         for fields in _lines(host.ask("scontrol", "--oneliner", "show", "node", seconds=_SECONDS), "NodeName")
     )
-    partitions = tuple(
-        _lines(host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS), "PartitionName")
-    )
+    partitions = _partitions(host)
     return Batch(
         "slurm",
         version=config.get(_VERSION),
@@ -53,6 +51,16 @@ def mpi_types(host: Host) -> tuple[str, ...]:
     plugins = host.ask("srun", "--mpi=list", stderr=True) or ""
     types = re.findall(r"^(?:srun:)?\s+(\w+)$", plugins, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", plugins)
     return tuple(dict.fromkeys(types))
+
+
+def queues(host: Host) -> tuple[Queue, ...]:
+    """The partitions alone, which is quick to ask; none where slurmctld gives no answer."""
+    return tuple(_queue(fields) for fields in _partitions(host))
+
+
+def _partitions(host: Host) -> tuple[dict[str, str], ...]:
+    text = host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS)
+    return tuple(_lines(text, "PartitionName"))
 
 
 def _lines(text: str | None, first: str) -> Iterator[dict[str, str]]:

@@ -1,11 +1,6 @@
-"""Write docs/reference/sites.md: the sites that ship with hidl, out of their files.
-
-Usage: python tools/sites_table.py > docs/reference/sites.md
-"""
+"""The page of the sites that ship with hidl, out of their files."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
@@ -13,10 +8,10 @@ from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
 from hidl_cli.site.unknown import unknown_facts
 
+from .markdown import table
+
 _HEAD = """\
 # Sites
-
-<!-- Written by tools/sites_table.py; change the files in site_configs/ instead. -->
 
 The machines that hidl knows, each by a file in `site_configs/`. `hidl site show NAME` prints all that is known of one,
 with its sources and notes; `hidl site check NAME` lists what is unknown. Nothing in these files is guessed: a fact
@@ -32,11 +27,11 @@ knows the place; other sites must be named (`--site`), or get a `match` in a
 _COLUMNS = ("site", "", "status", "scheduler", "launchers", "GPUs", "MPI libraries", "found by", "unknown")
 
 
-def text() -> str:
-    """The whole page."""
+def pages() -> dict[str, str]:
+    """The page."""
     sites = [load(RULES, entry.name) for entry in list_all("site") if entry.origin == "shipped"]
     rows = [_row(site) for site in sites if site.name != "local"]
-    return _HEAD + "".join(map(_line, [_COLUMNS, ["---"] * len(_COLUMNS), *rows]))
+    return {"reference/sites.md": _HEAD + table(_COLUMNS, rows)}
 
 
 def _row(site: Site) -> list[str]:
@@ -70,11 +65,3 @@ def _conditions(site: Site) -> str:
     if site.match is None:
         return ""
     return ", ".join(["host name"] * bool(site.match.hostname) + [f"`${name}`" for name in site.match.env])
-
-
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |\n"
-
-
-if __name__ == "__main__":
-    print(text(), end="")
