@@ -87,6 +87,15 @@ def test_what_the_program_printed_is_not_obeyed_by_the_terminal(hidl: Hidl) -> N
     assert "\x1b[2J" not in completed.stderr
 
 
+def test_a_warning_is_no_more_than_a_possible_cause(hidl: Hidl) -> None:
+    said = "print('distributed.worker - WARNING - Unmanaged memory use is high.'); raise SystemExit(3)"
+    completed = hidl("run", with_command(hidl, "warned", ["python", "-c", said]))
+    told, _, next_step = completed.stderr.rpartition("next:")
+    assert "possible cause: Dask's workers run short of memory (HD223)" in told
+    assert "  mend: smaller chunks" in told
+    assert next_step.strip().startswith("hidl logs")
+
+
 def test_a_failure_that_nobody_knows_has_no_cause(hidl: Hidl) -> None:
     completed = hidl("run", with_command(hidl, "plain", ["python", "-c", "raise SystemExit(3)"]))
     assert completed.returncode == 8
