@@ -18,6 +18,9 @@ Family = Literal[
     "spectrum-mpi",  # IBM's Open MPI
 ]
 
+#: The binary interface, as mpi4py's wheels call it: programs that were built for one do not run on the other.
+Abi = Literal["mpich", "openmpi"]
+
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 _MAPS = Path("/proc/self/maps")
@@ -16,7 +19,7 @@ def version() -> str:
     """The library's own version string, its first line with single blanks (``MPICH Version: 5.0.2``)."""
     from mpi4py import MPI
 
-    return " ".join(MPI.Get_library_version().splitlines()[0].split())
+    return " ".join(MPI.Get_library_version().replace("\0", " ").splitlines()[0].split())
 
 
 def mapped() -> tuple[Path, ...] | None:
@@ -30,3 +33,16 @@ def mapped() -> tuple[Path, ...] | None:
         if len(fields) == 6 and _LIBMPI.match(fields[5].rpartition("/")[2]):
             files.setdefault((fields[3], fields[4]), Path(fields[5].removesuffix(" (deleted)")))
     return tuple(files.values())
+
+
+def strange(libraries: Iterable[Path]) -> tuple[Path, ...]:
+    """Those of ``libraries`` that are not the stack's own, where the stack has one and the site gave no other.
+
+    A library that is preloaded takes the place of the one that the stack was made for: mpi4py's wheel runs on either.
+    ``MPI4PY_MPIABI`` is what hidl sets where a library of the site is meant.
+    """
+    places = (Path(sys.prefix, name) for name in ("lib", "lib64"))
+    own = {file.resolve() for place in places for file in place.glob("libmpi*") if _LIBMPI.match(file.name)}
+    if not own or "MPI4PY_MPIABI" in os.environ:
+        return ()
+    return tuple(path for path in libraries if path.resolve() not in own)

@@ -101,7 +101,7 @@ def check_allreduce(world: MPI.Comm) -> Check:
     return Check("allreduce", not wrong, detail)
 
 
-def check_one_library(libraries: Sequence[Path] | None) -> Check:
+def check_one_library(libraries: Sequence[Path | str] | None) -> Check:
     """Exactly one MPI library may be mapped: two have two sets of global state, and one of them is not initialised."""
     name = "one MPI library"
     if libraries is None:

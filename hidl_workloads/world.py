@@ -8,6 +8,8 @@ A launcher whose process-management interface (PMI) the program's MPI library do
 are each alone in a world of size 1, and every one of them ends with status 0. So the size is compared with
 ``$HIDL_WORLD_SIZE`` first; every rank of a wrong world ends with ``WRONG_WORLD``. A rank that fails later ends all
 ranks at once: the others would wait for it for ever.
+
+Before and after MPI is initialised, ``hidl_workloads.doctor`` looks for what would go wrong, and tells it on stderr.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ import sys
 import time
 from contextlib import contextmanager
 
-from mpi4py import MPI
-
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import NoReturn
+
+    from hidl_workloads.doctor.ranks import World
 
 EXPECTED_SIZE = "HIDL_WORLD_SIZE"
 WRONG_WORLD = 86
@@ -48,7 +50,6 @@ _RANK_VARIABLES = (
     "FLUX_TASK_RANK",
     "SLURM_PROCID",  # srun
 )
-_SIZE_VARIABLES = ("MV2_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE")
 _KIND_VARIABLES = ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMIX_NAMESPACE", "SLURM_MPI_TYPE", "MPIRUN_RSH_LAUNCH")
 
 
@@ -58,13 +59,20 @@ def main(arguments: list[str]) -> int:
     if not expected.isdecimal() or int(expected) < 1:
         _say(f"hidl: ${EXPECTED_SIZE} must be the number of ranks that were asked for, not {expected!r}")
         return _NO_EXPECTATION
-    if MPI.COMM_WORLD.size != int(expected):
+    from hidl_workloads.doctor import in_job
+
+    here = in_job.before_mpi()
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    if world.size != int(expected):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if _speaks_for_all(os.environ):
-            _say(explain(int(expected), MPI.COMM_WORLD.size, os.environ))
-        if MPI.COMM_WORLD.size == 1:
+        if _speaks_for_all(world.rank, os.environ):
+            _say(_told(_wrong_world(int(expected), os.environ)))
+        if world.size == 1:
             time.sleep(_GATHERING_SECONDS)
         return WRONG_WORLD
+    in_job.with_mpi(world, here)
     if arguments:
         import runpy
 
@@ -74,39 +82,30 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def explain(expected: int, found: int, environment: Mapping[str, str]) -> str:
-    """Say what is wrong with a world of ``found`` ranks, why that is, and what to look at."""
-    from hidl_workloads import mpi_library
+def _wrong_world(expected: int, environment: Mapping[str, str]) -> World:
+    """This rank's world, which is not of the expected size, with what its launcher told it."""
+    from mpi4py import MPI
 
-    if found == 1 and not any(environment.get(name) == "1" for name in _SIZE_VARIABLES):
-        what = f"{expected} ranks were asked for, but each is alone in an MPI world of size 1 ({expected} singletons)"
-        why = (
-            "The launcher's process-management interface and the MPI library of the program do not speak with each\n"
-            "other: another MPI's mpiexec was used, or srun with an --mpi type that this library does not know.\n"
-            "Start the program with the launcher of the library named below, or name the type that it knows: pmix for\n"
-            "Open MPI, pmi2 for MPICH and its kin (srun --mpi=list; `srun_mpi` of the MPI library in the site's file)."
-        )
-    else:
-        what = f"{expected} ranks were asked for, but the MPI world has {found}"
-        why = (
-            f"The launcher was told another number of ranks than ${EXPECTED_SIZE} says; compare its -n with the job's."
-        )
-    names = (*_SIZE_VARIABLES, *_RANK_VARIABLES, *_KIND_VARIABLES)
-    seen = [f"  {name}={environment[name]}" for name in names if name in environment]
-    libraries = mpi_library.mapped()
-    paths = (
-        ["  (its file is not known: no /proc/self/maps)"] if libraries is None else [f"  {path}" for path in libraries]
-    )
-    return "\n".join(
-        (
-            f"hidl: {what}.",
-            why,
-            f"MPI library of the program: {mpi_library.version()}",
-            *paths,
-            "Launcher's variables seen by the program:",
-            *(seen or ["  none: the program was not started by a launcher, or its environment was not passed on"]),
-        )
-    )
+    from hidl_workloads import mpi_library
+    from hidl_workloads.doctor.ranks import SIZE_VARIABLES, World, this_rank
+
+    rank = this_rank(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, version=mpi_library.version())
+    names = (*SIZE_VARIABLES, *_RANK_VARIABLES, *_KIND_VARIABLES)
+    seen = tuple(f"{name}={environment[name]}" for name in names if name in environment)
+    nothing = "no variable of a launcher: it did not start the program, or its environment was not passed on"
+    return World((rank,), expected=expected, evidence=seen or (nothing,))
+
+
+def _told(world: World) -> str:
+    """What is wrong with ``world``, why that is, and what to look at; the run's findings are told of it too."""
+    from hidl_workloads.doctor import in_job
+    from hidl_workloads.doctor.ranks import RULES
+
+    (wrong,) = [finding for finding in RULES.findings(world) if finding.rule in ("HD001", "HD008")]
+    in_job.keep([wrong])
+    what, *more = wrong.seen.split("; ")
+    lines = (wrong.why, f"mend: {wrong.mend}", "The MPI library of the program, and what its launcher told it:")
+    return "\n".join((f"hidl: {wrong.severity} {wrong.rule}: {what}.", *lines, *(f"  {each}" for each in more)))
 
 
 @contextmanager
@@ -126,6 +125,8 @@ def failure_ends_all_ranks() -> Iterator[None]:
     except BaseException:
         import traceback
 
+        from mpi4py import MPI
+
         world = MPI.COMM_WORLD
         _say(f"{traceback.format_exc()}hidl: rank {world.rank} of {world.size} failed (above); all ranks are ended.")
         _abort(1)
@@ -134,14 +135,16 @@ def failure_ends_all_ranks() -> Iterator[None]:
 def _abort(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
+    from mpi4py import MPI
+
     # A status such as 256 would reach the launcher as 0.
     MPI.COMM_WORLD.Abort(status & 0xFF or 1)
     os._exit(status & 0xFF or 1)  # under srun, MPI_Abort can return: the launcher then ends the others
 
 
-def _speaks_for_all(environment: Mapping[str, str]) -> bool:
+def _speaks_for_all(rank: int, environment: Mapping[str, str]) -> bool:
     """Whether this process prints the message: rank 0, as far as MPI or the launcher's variables can tell."""
-    if MPI.COMM_WORLD.rank != 0:
+    if rank != 0:
         return False
     numbers = [environment[name] for name in _RANK_VARIABLES if name in environment]
     return not numbers or numbers[0] == "0"

@@ -1,32 +1,48 @@
 """Write docs/reference/spack-sites.md: for which sites and stacks Spack's environment is whole, and concretizes.
 
 Usage: python tools/spack_table.py > docs/reference/spack-sites.md
-       python tools/spack_table.py --spack ROOT --packages CLONE [SITE...]   (concretizes each; hours for all sites)
+       python tools/spack_table.py --spack ROOT --packages CLONE [SITE...]   (asks Spack, and notes what it says)
+
+What Spack said is kept in docs/reference/spack-sites.json, cell by cell, so it can be stopped and gone on with; a cell
+whose environment is another one since counts as not tried.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
+import re
+import shutil
+import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from hidl_cli.errors import HidlError
+from hidl_cli import documents, process
+from hidl_cli.errors import HidlError, ProcessFailed
 from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.site.checks import RULES
-from hidl_cli.site.schema import Site
+from hidl_cli.site.schema import Mpi, Site
 from hidl_cli.stack.load import load_stack
-from hidl_cli.stack.providers.spack import call
+from hidl_cli.stack.providers.spack import call, lock
 from hidl_cli.stack.providers.spack.environment import Environment, environment
 from hidl_cli.stack.providers.spack.instance import Instance, find
 from hidl_cli.stack.providers.spack.places import places
 from hidl_cli.stack.schema import Stack
 
-STACKS = ("mpi", "omb", "mpi4dask", "horovod")
+STACKS = ("mpi", "omb", "mpi4dask", "hyparflow", "horovod")
+SAID = Path(__file__).parent.parent / "docs" / "reference" / "spack-sites.json"
+#: Seconds that Spack gets for one cell.
+PATIENCE = 900
+
 _HEAD = """\
 # Sites and Spack
 
@@ -39,25 +55,132 @@ fill these in with a [file of their own](../how-to/install-with-spack.md), and h
 `hidl site check --on-host`.
 
 """
-_UNTRIED = """\
-Whether each environment concretizes is not said here: this page was written without Spack
-(`python tools/spack_table.py --spack ROOT --packages CLONE` asks it).
+_ASKED = """
+## What concretizes
+
+For the sites whose compilers are known: with the site's default MPI library, its others of known versions, and
+MVAPICH2-GDR where the site has CUDA. A number is that of the packages that Spack would install, externals apart; a
+letter leads to the reason below.
+
+Asked of Spack {spack} with spack-packages {packages} on {date}, without a network, on another machine than these:
+`python tools/spack_table.py --spack ROOT --packages CLONE`. Versions, variants, targets and requirements are those of
+the site. The places are not: Spack runs the compilers and asks the modules while it concretizes, so this machine's GCC
+stood for theirs, and invented prefixes for their modules.
 
 """
 
 
-def text(instance: Instance | None, names: list[str]) -> str:
-    """The whole page; with a Spack, a column for each stack says whether it concretizes, or why not."""
-    known = [entry.name for entry in list_all("site") if entry.origin == "shipped" and entry.name != "local"]
-    sites = [load(RULES, name) for name in (names or known)]
-    stacks = [load_stack(name) for name in STACKS] if instance else []
-    columns = ["site", "MPI library", "compilers", "left open", *(stack.name for stack in stacks)]
-    rows = [_row(site, stacks, instance) for site in sites]
-    head = _HEAD if instance else _HEAD + _UNTRIED
-    return head + "".join(map(_line, [columns, ["---"] * len(columns), *rows]))
+@dataclass(frozen=True)
+class Case:
+    """A site with one of its MPI libraries."""
+
+    site: Site
+    mpi: str
 
 
-def _row(site: Site, stacks: list[Stack], instance: Instance | None) -> list[str]:
+def cases(site: Site) -> Iterator[Case]:
+    """What is asked for a site: its default MPI library, others of known versions, MVAPICH2-GDR where it has CUDA."""
+    if not any(compiler.version for compiler in site.compilers.values()):
+        return
+    libraries = dict(site.mpi)
+    names = [site.default_mpi] if site.default_mpi else []
+    names += [name for name, library in libraries.items() if library.version]
+    if "cuda" in site.externals:
+        libraries.setdefault("mvapich2-gdr", Mpi(family="mvapich2-gdr"))
+        names.append("mvapich2-gdr")
+    for name in dict.fromkeys(names):
+        yield Case(site.model_copy(update={"mpi": libraries, "default_mpi": name}), name)
+
+
+def page(sites: list[Site], said: dict[str, Any]) -> str:
+    """The whole page, from the sites' files and what Spack said of them."""
+    rows = [_row(site) for site in sites]
+    text = _HEAD + _table(["site", "MPI library", "compilers", "left open"], rows)
+    reasons: list[str] = []
+    asked = [
+        [f"`{site.name}`", case.mpi, *(_cell(case, name, said, reasons) for name in STACKS)]
+        for site in sites
+        for case in cases(site)
+    ]
+    text += _ASKED.format(**{key: said.get(key, "?") for key in ("spack", "packages", "date")})
+    text += _table(["site", "MPI library", *STACKS], asked)
+    return text + "".join(f"\n- **{_letter(number)}** {reason}" for number, reason in enumerate(reasons)) + "\n"
+
+
+def ask(instance: Instance, sites: list[Site]) -> None:
+    """Ask Spack what is not known yet, and note each answer at once."""
+    where = places(sites[0], Path(tempfile.gettempdir(), "hidl-table"))
+    assert where.builtin is not None
+    for case in (case for site in sites for case in cases(site)):
+        for name in STACKS:
+            said = _said()
+            made, key = _environment(case.site, load_stack(name)), f"{case.site.name} {case.mpi} {name}"
+            if said["cells"].get(key, {}).get("inputs") == made.inputs:
+                continue
+            print(f"{key}: ", end="", file=sys.stderr, flush=True)
+            answer = _answer(made, instance)
+            print(answer, file=sys.stderr, flush=True)
+            said["cells"][key] = {"inputs": made.inputs, **answer}
+            said |= {"spack": instance.version, "packages": _release(where.builtin), "date": f"{date.today()}"}
+            documents.write_text(SAID, json.dumps(said, indent=1, sort_keys=True) + "\n")
+
+
+def _answer(made: Environment, instance: Instance) -> dict[str, Any]:
+    """``packages``, how many would be installed, or ``why`` there is no answer."""
+    with tempfile.TemporaryDirectory(prefix="hidl-table-") as directory:
+        place, log = Path(directory), Path(directory, "log")
+        log.touch()
+        (place / "spack.yaml").write_text(yaml.safe_dump(_here(made)), encoding="utf-8")
+        command = call.step(instance, place, "concretize", "concretize", python=None, offline=True)
+        command = dataclasses.replace(command, argv=("timeout", str(PATIENCE), *command.argv))
+        try:
+            call.run(command, log, doing="no")
+        except HidlError as error:
+            cause = error.__cause__
+            if isinstance(cause, ProcessFailed) and cause.status == 124:  # as timeout(1) says it
+                return {"why": f"Spack found no answer within {PATIENCE // 60} minutes"}
+            return {"why": _reason(error.message)}
+        nodes = lock.content_of(place / "spack.lock")["concrete_specs"].values()
+        return {"packages": sum("external" not in node for node in nodes)}
+
+
+def _here(made: Environment) -> dict[str, Any]:
+    """The environment for a machine that is not the site: with places that Spack can look at."""
+    spack = json.loads(json.dumps(made.document["spack"]))
+    spack["concretizer"]["targets"] = {"host_compatible": False}
+    programs = {"c": shutil.which("gcc"), "cxx": shutil.which("g++"), "fortran": shutil.which("gfortran")}
+    for name, entry in spack["packages"].items():
+        for external in entry.get("externals", []):
+            external.pop("modules", None)
+            external["prefix"] = external.get("prefix", f"/site/{name}")
+            compilers = external.get("extra_attributes", {}).get("compilers", {})
+            compilers.update({language: programs[language] or f"/usr/bin/{language}" for language in compilers})
+    return {"spack": spack}
+
+
+def _reason(message: str) -> str:
+    """The first of the reasons that Spack counts, or the first line of its error."""
+    reasons = re.findall(r"^\s*1\. (.+)$", message, re.MULTILINE)
+    lines = [line.strip() for line in message.splitlines()]
+    return (reasons or lines[1:] or lines)[0].partition(". You could consider setting")[0].replace("|", "/")
+
+
+def _cell(case: Case, name: str, said: dict[str, Any], reasons: list[str]) -> str:
+    known = said["cells"].get(f"{case.site.name} {case.mpi} {name}")
+    if known is None or known["inputs"] != _environment(case.site, load_stack(name)).inputs:
+        return "not tried"
+    if "packages" in known:
+        return f"yes, {known['packages']}"
+    if known["why"] not in reasons:
+        reasons.append(known["why"])
+    return f"no ({_letter(reasons.index(known['why']))})"
+
+
+def _letter(number: int) -> str:
+    return chr(ord("a") + number)
+
+
+def _row(site: Site) -> list[str]:
     made = _environment(site, load_stack("mpi"))
     mpi = " ".join(filter(None, (made.mpi, made.mpi_version)))
     compilers = ", ".join(f"{one.package} {one.version or '?'}" for one in site.compilers.values())
@@ -66,7 +189,6 @@ def _row(site: Site, stacks: list[Stack], instance: Instance | None) -> list[str
         f"**{mpi}**" if made.external_mpi else mpi,
         compilers or "unknown",
         "; ".join(made.gaps),
-        *(_concretizes(site, stack, instance) for stack in stacks if instance),
     ]
 
 
@@ -75,37 +197,34 @@ def _environment(site: Site, stack: Stack) -> Environment:
     return environment(site, stack, where, view=Path(tempfile.gettempdir(), "hidl-table", "view"), release=(1, 2))
 
 
-def _concretizes(site: Site, stack: Stack, instance: Instance) -> str:
-    """``yes``, or the first line of Spack's error. The site's processor need not be that of this machine."""
-    with tempfile.TemporaryDirectory(prefix="hidl-table-") as directory:
-        place, log = Path(directory), Path(directory, "log")
-        log.touch()
-        document = dict(_environment(site, stack).document["spack"])
-        document["concretizer"] = {**document["concretizer"], "targets": {"host_compatible": False}}
-        (place / "spack.yaml").write_text(yaml.safe_dump({"spack": document}), encoding="utf-8")
-        command = call.step(instance, place, "concretize", "concretize", python=None, offline=True)
-        try:
-            call.run(command, log, doing="no")
-        except HidlError as error:
-            return error.message.replace("\n", " ").replace("|", "/")[:200]
-        return "yes"
+def _release(builtin: Path) -> str:
+    """The clone's release, or what lies between it and the last one."""
+    return process.run(("git", "-C", builtin, "describe", "--tags", "--always")).stdout.strip()
 
 
-def _line(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cells) + " |\n"
+def _said() -> dict[str, Any]:
+    return json.loads(SAID.read_text(encoding="utf-8")) if SAID.is_file() else {"cells": {}}
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+def _table(columns: list[str], rows: Iterable[list[str]]) -> str:
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in (columns, ["---"] * len(columns), *rows))
+
+
+def main() -> None:
+    """Ask where a Spack is named; else write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sites", nargs="*")
     parser.add_argument("--spack")
     parser.add_argument("--packages")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    shipped = [entry.name for entry in list_all("site") if entry.origin == "shipped" and entry.name != "local"]
+    sites = [load(RULES, name) for name in (asked.sites or shipped)]
+    if asked.spack:
+        os.environ["HIDL_SPACK_PACKAGES"] = asked.packages
+        ask(find(sites[0], Path(asked.spack), os.environ), sites)
+    else:
+        print(page(sites, _said()), end="")
 
 
 if __name__ == "__main__":
-    asked = _arguments()
-    if asked.packages:
-        os.environ["HIDL_SPACK_PACKAGES"] = asked.packages
-    spack = find(load(RULES, "local"), Path(asked.spack), os.environ) if asked.spack else None
-    print(text(spack, asked.sites), end="")
+    main()

@@ -12,6 +12,7 @@ from hidl_cli import __version__
 from hidl_cli.commands import (
     cluster,
     config,
+    doctor,
     install,
     logs,
     regression,
@@ -76,6 +77,7 @@ app.add_typer(workload.app, name="workload")
 app.add_typer(site.app, name="site")
 app.add_typer(cluster.app, name="cluster")
 app.add_typer(tuning.app, name="tuning")
+app.add_typer(doctor.app, name="doctor")
 app.add_typer(config.app, name="config")
 
 

@@ -80,6 +80,9 @@ MirrorOption = Annotated[
     str | None, typer.Option("--mirror", metavar="DIR", help="What `hidl stack fetch` brought to this machine.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+NoCheckOption = Annotated[
+    bool, typer.Option("--no-check", help="Submit whatever `hidl doctor` would say of this machine.")
+]
 RunArgument = Annotated[
     str | None,
     typer.Argument(

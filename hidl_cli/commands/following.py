@@ -10,7 +10,7 @@ import typer
 
 from hidl_cli.commands.render import emit_json, say, show_error, stderr, stdout
 from hidl_cli.commands.tables import runs_table, show_runs
-from hidl_cli.errors import ExitCode, HidlError, HungUp
+from hidl_cli.errors import ExitCode, HidlError, HungUp, JobFailed, MetricMissing
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import conclude
@@ -31,7 +31,12 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
     """
     with _Display(run, plan) as display:
         (status,) = follow([run], tell=display.update, interrupted=end_own if own else leave)
-    conclusion = conclude(run, plan, status)
+    try:
+        conclusion = conclude(run, plan, status)
+    except (JobFailed, MetricMissing):
+        if json:
+            emit_json("hidl.run/1", **document_of(run))
+        raise
     if json:
         emit_json("hidl.run/1", **document_of(run))
     else:

@@ -9,6 +9,7 @@ import typer
 
 from hidl_cli.commands.arguments import (
     JsonOption,
+    NoCheckOption,
     PrefixOption,
     SiteOption,
     complete_stacks,
@@ -155,9 +156,11 @@ def run(
         ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
+    no_check: NoCheckOption = False,
     json: JsonOption = False,
 ) -> None:
     """Run a workload, study how it scales (--scale), or compare parameters (--matrix)."""
+    from hidl_cli.commands.findings import check_before_run
     from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.errors import UsageError
     from hidl_cli.launch.allocation import Asked
@@ -165,6 +168,7 @@ def run(
     from hidl_cli.record.run import create
     from hidl_cli.runs.follow import scheduler_of
     from hidl_cli.runs.prepare import Request, prepare
+    from hidl_cli.site.load import load_site
 
     if further and not matrix:
         raise UsageError(f"{' '.join(further)!r} is more than one workload", hint="--set NAME=VALUE, or --matrix")
@@ -172,6 +176,7 @@ def run(
         matrix = ["suite=c,python", *(matrix or ())]
     elif suite is not None:
         set_ = [*(set_ or ()), f"suite={suite.value}"]
+    machine = load_site(site)
     plan = prepare(
         Request(
             workload=workload,
@@ -200,7 +205,8 @@ def run(
                 reservation=reservation,
             ),
             hypothetical=dry_run or estimate,
-        )
+        ),
+        machine,
     )
     if estimate:
         from hidl_cli.commands.estimating import show_estimate
@@ -215,8 +221,12 @@ def run(
         else:
             write(script)
         _warn(plan)
+        if not no_check:
+            check_before_run(plan, machine, hypothetical=True)
         return
     _warn(plan)
+    if not no_check:
+        check_before_run(plan, machine, hypothetical=False)
     record = create(plan, script)
     scheduler_of(plan).submit(record, time_limit=plan.allocation.time_limit)
     say(f"run {record.id} in {record.directory}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, seconds
+from hidl_cli.commands.arguments import JsonOption, NoCheckOption, PrefixOption, SiteOption, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +51,7 @@ def validate(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print ReFrame's configuration and the commands, and touch nothing.")
     ] = False,
+    no_check: NoCheckOption = False,
     install_cron: Annotated[bool, typer.Option("--install-cron", help="Run this very validation every night.")] = False,
     uninstall_cron: Annotated[
         bool, typer.Option("--uninstall-cron", help="Take the nightly of this site away.")
@@ -62,6 +63,7 @@ def validate(
     json: JsonOption = False,
 ) -> None:
     """Validate a site with ReFrame: each check's verdict, by statistics where it is about scaling."""
+    from hidl_cli.commands.findings import stop_at_errors
     from hidl_cli.commands.render import emit_json, say
     from hidl_cli.errors import UsageError
     from hidl_cli.validate import session
@@ -86,6 +88,9 @@ def validate(
     validation = session.prepare(asked)
     if dry_run:
         _show_plan(validation, json=json)
+    if not no_check:
+        stop_at_errors(session.examine(validation), hypothetical=dry_run)
+    if dry_run:
         return
     with session.alone(validation):
         listed, left_out = session.begin(validation)

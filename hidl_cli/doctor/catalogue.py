@@ -24,10 +24,26 @@ class Subject:
 
 
 #: What is judged where hidl runs. Each has ``RULES`` and ``examine(context: Context) -> list[Finding]``.
-HERE: tuple[Subject, ...] = ()
+HERE: tuple[Subject, ...] = (
+    Subject("hidl_cli.doctor.rules.libraries", before_runs=True),
+    Subject("hidl_cli.doctor.rules.tuning", before_runs=True),
+    Subject("hidl_cli.doctor.rules.gpus", before_runs=True),
+    Subject("hidl_cli.doctor.rules.python", before_runs=True),
+    Subject("hidl_cli.doctor.rules.files", before_runs=True),
+    Subject("hidl_cli.doctor.rules.network", before_runs=True),
+    Subject("hidl_cli.doctor.rules.in_use"),
+    Subject("hidl_cli.doctor.rules.this_node"),
+    Subject("hidl_cli.doctor.rules.stack", before_runs=True),
+    Subject("hidl_cli.doctor.rules.site", before_runs=True),
+)
 
 #: What is judged inside jobs, and by what they printed. Each has ``RULES``.
-ELSEWHERE: tuple[Subject, ...] = ()
+ELSEWHERE: tuple[Subject, ...] = (
+    Subject("hidl_workloads.doctor.nodes"),
+    Subject("hidl_workloads.doctor.ranks"),
+    Subject("hidl_cli.doctor.rules.launches"),
+    Subject("hidl_cli.doctor.seen.rules"),
+)
 
 
 def rules() -> Iterator[Rule[Any]]:
@@ -37,3 +53,13 @@ def rules() -> Iterator[Rule[Any]]:
         for rule in subject.load().RULES:
             known.setdefault(rule.id, rule)
     yield from (known[id] for id in sorted(known))
+
+
+def find(word: str) -> Rule[Any]:
+    """The rule of that id; ``UsageError`` where there is none."""
+    from hidl_cli.errors import UsageError
+
+    known = {rule.id: rule for rule in rules()}
+    if word.upper() not in known:
+        raise UsageError(f"there is no rule {word!r}", hint="hidl doctor rules lists them")
+    return known[word.upper()]

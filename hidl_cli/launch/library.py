@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from hidl_cli.errors import UsageError
 from hidl_cli.launch.launchers import families
-from hidl_cli.mpi import Family, Library
+from hidl_cli.mpi import Abi, Family, Library
 from hidl_cli.site.schema import Mpi, Site
 
 #: How a user asks for the stack's own library.
@@ -51,7 +49,7 @@ def launcher_for(site: Site, library: Library, wanted: str | None) -> str:
     return wanted
 
 
-def abi(library: Library) -> Literal["mpich", "openmpi"]:
+def abi(library: Library) -> Abi:
     """The binary interface that the library has, as mpi4py's wheels call it (``MPI4PY_MPIABI``)."""
     return "openmpi" if library.family in _OPEN_MPI else "mpich"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hidl_cli.errors import HidlError, JobFailed, MetricMissing, SubmitRefused
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
@@ -9,7 +11,11 @@ from hidl_cli.runs.judging import Conclusion, judged
 from hidl_cli.runs.measured import measured
 from hidl_cli.runs.plan import Plan
 
+if TYPE_CHECKING:
+    from hidl_workloads.doctor.finding import Finding
+
 _TAIL_LINES = 15
+_FURTHER_CAUSES = 3
 
 
 def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
@@ -17,8 +23,10 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
 
     Raises ``SubmitRefused`` where the job would never have started, ``JobFailed`` where it did not end well,
     ``MetricMissing`` where a metric is not there, and ``HidlError`` where the verdict cannot be written.
+    Of a run that did not end well the likely causes are kept in ``causes.json``.
     """
     if status.state is not State.COMPLETED:
+        keep_likely_causes(run, status)
         raise error_of(run, status)
     try:
         return _conclude(run, plan)
@@ -63,7 +71,8 @@ def _keep(run: Run, conclusion: Conclusion) -> None:
 
 
 def error_of(run: Run, status: Status) -> HidlError:
-    """What a run that did not end well is told as: what became of it, the scheduler's reason, and the next step."""
+    """What a run that did not end well is told as: what became of it, the scheduler's reason, the end of its stderr,
+    the likely cause, and the next step."""
     if status.state is State.REFUSED:
         return SubmitRefused(
             f"run {run.id} was refused: {status.reason or 'the scheduler would never start it'}",
@@ -75,7 +84,28 @@ def error_of(run: Run, status: Status) -> HidlError:
     reason = f" ({status.reason})" if status.reason else ""
     message = f"run {run.id} {what}{reason}"
     tail = _tail(run) if status.state in _TELLING else ""
-    return JobFailed(f"{message}\n{tail}" if tail else message, hint=hint.format(run=run.id))
+    next_step = hint.format(run=run.id)
+    causes = likely_causes(run, status)
+    if causes:
+        next_step = f"{causes[0].mend}\n      hidl logs --stderr {run.id} shows what it complained about"
+    return JobFailed("\n".join(part for part in (message, tail, _told(causes)) if part), hint=next_step)
+
+
+def likely_causes(run: Run, status: Status) -> list[Finding]:
+    """Why the run did not end well, as far as its job and its output tell, the likeliest first."""
+    from hidl_cli.doctor.seen import causes_of
+
+    if status.state not in _DIAGNOSED:
+        return []
+    return [cause for cause in causes_of(run) if cause.rule != _DIAGNOSED[status.state]]
+
+
+def keep_likely_causes(run: Run, status: Status) -> None:
+    """Write the likely causes of a run that did not end well to its directory, once."""
+    from hidl_cli.doctor.seen.runs import keep_causes
+
+    if status.state in _DIAGNOSED:
+        keep_causes(run)
 
 
 _ENDS = {
@@ -99,6 +129,19 @@ _ENDS = {
 }
 #: The states of which the end of the job's stderr tells more.
 _TELLING = (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.LOST)
+#: The states that have causes, and the rule that would say no more than the state itself.
+_DIAGNOSED = {**dict.fromkeys(_TELLING), State.TIMEOUT: "HD102", State.NODE_FAIL: "HD103"}
+
+
+def _told(causes: list[Finding]) -> str:
+    """The first cause with its reason, and the names of the next few."""
+    if not causes:
+        return ""
+    likely, *others = causes
+    place = f" on {likely.where}" if likely.where else ""
+    lines = [f"likely cause: {likely.title}{place} ({likely.rule})", f"  seen: {likely.seen}", f"  why: {likely.why}"]
+    lines += [f"also seen: {other.title} ({other.rule})" for other in others[:_FURTHER_CAUSES]]
+    return "\n".join(lines)
 
 
 def _failure(status: Status) -> str:

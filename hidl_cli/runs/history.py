@@ -10,7 +10,7 @@ from typing import Any
 from hidl_cli.errors import MetricMissing
 from hidl_cli.record.run import Run, all_runs
 from hidl_cli.record.state import State, Status
-from hidl_cli.runs.conclude import conclude
+from hidl_cli.runs.conclude import conclude, keep_likely_causes
 from hidl_cli.runs.follow import Watch
 from hidl_cli.runs.plan import plan_of, readable
 
@@ -24,8 +24,10 @@ def refresh(runs: Sequence[Run]) -> list[Status]:
 
 
 def judge_if_ended(run: Run, status: Status) -> None:
-    """Judge a run that ended well, unless that is done."""
-    if status.state is State.COMPLETED and run.document("verdict") is None:
+    """Judge a run that ended well, and look for the causes where it did not, unless that is done."""
+    if status.state is not State.COMPLETED:
+        keep_likely_causes(run, status)
+    elif run.document("verdict") is None:
         with suppress(MetricMissing):  # the verdict says so
             conclude(run, plan_of(run), status)
 
@@ -61,6 +63,7 @@ def document_of(run: Run, status: Status | None = None) -> dict[str, Any]:
         "exit_status": status.exit_status,
         "hosts": list(status.hosts),
         "steps": metrics.get("steps", []),
+        "causes": (run.document("causes") or {}).get("findings", []),
         "verdict": {key: verdict.get(key) for key in ("verdict", "reason", "hint", "study", "ranking", "pairs")}
         if verdict
         else None,

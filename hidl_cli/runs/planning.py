@@ -23,7 +23,7 @@ from hidl_cli.stack.installation import Installation
 from hidl_cli.tuning.layers import Setting
 
 #: What the job script sets only when it runs, and every rank must get.
-_SET_BY_THE_SCRIPT = (
+SET_BY_THE_SCRIPT = (
     "PATH",
     "LD_LIBRARY_PATH",
     "LD_PRELOAD",
@@ -32,6 +32,9 @@ _SET_BY_THE_SCRIPT = (
     "HIDL_RUN_ID",
     "HIDL_WORLD_SIZE",
     "HIDL_METRICS",
+    "HIDL_FINDINGS",
+    "HIDL_CORES_PER_RANK",
+    "HIDL_NODE_MEMORY",
 )
 
 
@@ -80,13 +83,7 @@ def make_plan(
     placements = [placement for _, placement in sizes]
     allocation = allocate(site, f"hidl-{workload.name}", placements, asked)
     partition = site.partition(asked.partition)
-    environment = {
-        **placements[0].environment(),
-        **site.policies.environment,
-        **library.environment,
-        **({} if library.prefix == str(choices.installation.prefix) else {"MPI4PY_MPIABI": abi(library)}),
-        **{setting.name: setting.value for setting in choices.tuning},
-    }
+    environment = shared_environment(site, library, choices.installation, placements[0], choices.tuning)
     steps = _steps(choices, sizes, repetitions, environment, asked.partition)
     if baseline is None:
         large = can_be_copied(unit, sizes) and allocation.nodes >= _MANY_NODES
@@ -95,7 +92,7 @@ def make_plan(
         steps = tuple(_copied(choices.launcher, step, allocation.nodes) for step in steps)
     now = datetime.now(timezone.utc)
     return Plan(
-        run=f"{now:%Y%m%d-%H%M%S}-{workload.name}-{secrets.token_hex(2)}",
+        run=new_id(workload.name, now),
         created=now.isoformat(timespec="seconds"),
         site=site.name,
         scheduler=site.scheduler,
@@ -122,6 +119,24 @@ def make_plan(
         missing=tuple(missing(site.policies, allocation)),
         warnings=tuple(_warnings(choices, partition, placements)),
     )
+
+
+def new_id(name: str, now: datetime) -> str:
+    """The id of a new run of the workload of that name."""
+    return f"{now:%Y%m%d-%H%M%S}-{name}-{secrets.token_hex(2)}"
+
+
+def shared_environment(
+    site: Site, library: Library, installed: Installation, placement: Placement, tuning: Sequence[Setting]
+) -> dict[str, str]:
+    """The variables that all ranks get, whatever starts them."""
+    return {
+        **placement.environment(),
+        **site.policies.environment,
+        **library.environment,
+        **({} if library.prefix == str(installed.prefix) else {"MPI4PY_MPIABI": abi(library)}),
+        **{setting.name: setting.value for setting in tuning},
+    }
 
 
 def _warnings(choices: Choices, partition: Partition | None, placements: Sequence[Placement]) -> Iterator[str]:
@@ -153,7 +168,7 @@ def _steps(
             words,
             choices.library,
             environment=environment,
-            forward=_SET_BY_THE_SCRIPT,
+            forward=SET_BY_THE_SCRIPT,
             hostfile=f"steps/{number}/hosts",
             on_one_host=choices.site.scheduler == "local",
             gpus_per_rank=max(1, gpus // placement.ranks_per_node) if gpus else None,

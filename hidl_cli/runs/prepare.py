@@ -55,13 +55,13 @@ class Request:
     hypothetical: bool = False
 
 
-def prepare(request: Request) -> Plan:
-    """Resolve a request; nothing is touched.
+def prepare(request: Request, site: Site | None = None) -> Plan:
+    """Resolve a request; nothing is touched. ``site``: the request's, where it is loaded already.
 
     Raises what is wrong with it: ``UsageError``, ``InvalidInput``, ``SubmitRefused``, or ``MissingPrecondition`` where
     the stack is not installed.
     """
-    site = load_site(request.site)
+    site = site or load_site(request.site)
     workload = load_workload(request.workload)
     if request.scale and workload.scaling is None:
         raise UsageError(
@@ -101,9 +101,7 @@ def _choices(request: Request, site: Site, workload: Workload) -> Choices:
     matrix = points(workload, request.matrix)
     stack = load_stack(request.stack or stack_for(workload, *({**parameters, **point} for point in matrix)))
     installed = _installation(request, site, stack.name)
-    family, version = installed.mpi or (stack.mpi, installed.version_of(stack.mpi))
-    own = Library(stack.name, family, version=version, prefix=str(installed.prefix))
-    library = library_for(site, own, request.mpi)
+    library = library_for(site, own_library(installed, stack), request.mpi)
     return Choices(
         site=site,
         workload=workload,
@@ -115,6 +113,12 @@ def _choices(request: Request, site: Site, workload: Workload) -> Choices:
         tuning=_tuning(request, site, stack, workload, library),
         matrix=matrix,
     )
+
+
+def own_library(installed: Installation, stack: Stack) -> Library:
+    """The MPI library that the installation brings along."""
+    family, version = installed.mpi or (stack.mpi, installed.version_of(stack.mpi))
+    return Library(stack.name, family, version=version, prefix=str(installed.prefix))
 
 
 def stack_for(workload: Workload, *parameters: Mapping[str, Value]) -> str:

@@ -19,7 +19,7 @@ from hidl_cli.inputs.source import Source, read_source
 from hidl_cli.site.checks import RULES, conditions
 from hidl_cli.site.probes.cluster import Cluster, cluster
 from hidl_cli.site.probes.host import Host, ThisHost
-from hidl_cli.site.schema import Match
+from hidl_cli.site.schema import Match, Site
 
 _MATCH_BLOCK = re.compile(r"^match[ \t]*:.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)
 _NOT_PLAIN_KEYS = re.compile(r"""^(?:[{?"'&!]|--- )""", re.MULTILINE)
@@ -112,6 +112,11 @@ def choose(outcomes: Iterable[Outcome]) -> str | None:
             hint=f"give one of them a further condition under `match`, or {name_it}",
         )
     return best[0] if best else None
+
+
+def conditions_of(site: Site, host: Host) -> tuple[Condition, ...]:
+    """The conditions of one site's ``match`` as they are on ``host``; none where it has no ``match``."""
+    return _evaluate(site.name, site.match, _Here(host), thorough=False).conditions if site.match else ()
 
 
 def _evaluate(site: str, match: Match, here: _Here, thorough: bool) -> Outcome:

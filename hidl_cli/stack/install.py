@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from hidl_cli import __version__, documents
 from hidl_cli.errors import BuildFailed, MissingPrecondition
 from hidl_cli.stack import installation, own_wheel
-from hidl_cli.stack.installation import CURRENT, MANIFEST, Installation
+from hidl_cli.stack.installation import MANIFEST, Installation
 from hidl_cli.stack.lock import Choice, Locked
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.target import Target, detect
@@ -160,7 +160,7 @@ def install(order: Order, progress: Progress) -> Outcome:
             return Outcome("nothing to do", done)
         already = installation.at(plan.prefix)
         made = already or _build(order, plan, progress)
-        _publish(plan)
+        installation.publish(plan.prefix)
         return Outcome("switched" if already else "installed", made)
 
 
@@ -242,17 +242,6 @@ def _complete(plan: InstallPlan, activation: Activation, checks: list[dict[str, 
     }
     documents.write_json(plan.prefix / MANIFEST, manifest)
     return Installation(plan.prefix, manifest)
-
-
-def _publish(plan: InstallPlan) -> None:
-    """Show a complete installation to ``module avail`` and make it the one in use; each change is atomic."""
-    directory = installation.modulefiles(plan.root, plan.site, plan.stack)
-    documents.write_text(directory / plan.id, (plan.prefix / "modulefile").read_text(encoding="utf-8"))
-    documents.write_text(directory / ".version", f"#%Module1.0\nset ModulesVersion {plan.id}\n")
-    beside = plan.stack_directory / f".{CURRENT}"
-    beside.unlink(missing_ok=True)
-    beside.symlink_to(plan.id)
-    beside.replace(plan.stack_directory / CURRENT)
 
 
 def discard(prefix: Path) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli import paths
-from hidl_cli.documents import read_json
+from hidl_cli.documents import read_json, write_text
 from hidl_cli.errors import MissingPrecondition
 
 if TYPE_CHECKING:
@@ -171,6 +171,17 @@ def current(stack_directory: Path) -> Path | None:
     except OSError:
         return None
     return stack_directory / name if _ID.fullmatch(name) else None
+
+
+def publish(prefix: Path) -> None:
+    """Show a complete installation to ``module avail`` and make it the one in use; each change is atomic."""
+    directory = modulefiles(prefix.parents[2], prefix.parents[1].name, prefix.parent.name)
+    write_text(directory / prefix.name, (prefix / "modulefile").read_text(encoding="utf-8"))
+    write_text(directory / ".version", f"#%Module1.0\nset ModulesVersion {prefix.name}\n")
+    beside = prefix.with_name(f".{CURRENT}")
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(prefix.name)
+    beside.replace(prefix.with_name(CURRENT))
 
 
 def modulefiles(root: Path, site: str, stack: str) -> Path:

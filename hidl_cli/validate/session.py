@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli import __version__, paths
+from hidl_cli.doctor.examine import Examined, before_runs
 from hidl_cli.documents import write_json, write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
 from hidl_cli.runs.follow import end
+from hidl_cli.runs.prepare import Request
+from hidl_cli.runs.prepare import prepare as prepare_run
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.exclusive import held
@@ -126,6 +129,26 @@ def prepare(asked: Asked) -> Validation:
 def root() -> Path:
     """Where validations lie."""
     return paths.user_state() / "validate"
+
+
+def examine(validation: Validation) -> Examined:
+    """What is cheap to know before anything is submitted: of the least job on each partition with each stack."""
+    site, place = validation.site, validation.asked.place
+    partitions = validation.configuration["systems"][0]["partitions"]
+    plans = []
+    for partition in (Place.of(each["extras"]) for each in partitions):
+        for stack in installed(site, place.prefix):
+            request = Request(
+                "mpi-sanity",
+                site=place.site,
+                stack=stack.prefix.parent.name,
+                prefix=place.prefix,
+                asked=partition.asked,
+                hypothetical=True,
+            )
+            with suppress(HidlError):  # the check that asks for it says so
+                plans.append(prepare_run(request, site))
+    return before_runs(plans, site)
 
 
 def begin(validation: Validation) -> tuple[list[Listed], list[Listed]]:

@@ -21,7 +21,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 VALUES = {
     "scheduler": "local",
-    "launcher": "mpiexec",
+    "as_root": False,
     "header": [],
     "modules": [],
     "mpi": None,
@@ -30,6 +30,8 @@ VALUES = {
     "preload": False,
     "until_settled": False,
     "keeps_output": True,
+    "cores_per_rank": 1,
+    "node_memory": 2**30,
 }
 
 

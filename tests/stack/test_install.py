@@ -46,6 +46,7 @@ def test_a_stack_is_installed_verified_and_published(hidl: Hidl, root: Path) -> 
     assert Path(manifest["modulefile"]).is_file()
     assert Path(manifest["activation"]).is_file()
     assert list(prefix.glob("lib/python3*/site-packages/hidl_workloads/verify.py"))
+    assert (prefix / "lib" / "libmpich.so").resolve() == (prefix / "lib" / "libmpi.so.12").resolve()
 
 
 def test_open_mpi_is_verified_as_root_and_with_fewer_cores_than_ranks(hidl: Hidl, root: Path) -> None:

@@ -72,8 +72,8 @@ def test_a_rank_s_number_is_its_launcher_s_not_that_of_the_slurm_step_around_it(
     ]
     program = (
         "from hidl_workloads.world import _speaks_for_all\n"
-        f"print([name for name in {names} if _speaks_for_all({{'SLURM_PROCID': '0', name: '1'}})])\n"
-        f"print([name for name in {names} if not _speaks_for_all({{'SLURM_PROCID': '1', name: '0'}})])"
+        f"print([name for name in {names} if _speaks_for_all(0, {{'SLURM_PROCID': '0', name: '1'}})])\n"
+        f"print([name for name in {names} if not _speaks_for_all(0, {{'SLURM_PROCID': '1', name: '0'}})])"
     )
     completed = process.run([mpi / "bin" / "python", "-c", program], env=ranks.python_environment(), check=False)
     assert completed.stdout == "[]\n[]\n"

@@ -38,7 +38,7 @@ class Srun:
             argv += ["--overcommit", "--cpu-bind=none"]
         if request.gpus_per_rank:
             argv.append("--gpu-bind=none")
-        mpi = _mpi_type(request.mpi)
+        mpi = mpi_type(request.mpi)
         argv += [f"--mpi={mpi}"] if mpi else []
         argv += ["--kill-on-bad-exit=1", "--export=ALL", *request.arguments_for(self.name)]
         return Launch(
@@ -48,6 +48,6 @@ class Srun:
         )
 
 
-def _mpi_type(library: Library) -> str | None:
+def mpi_type(library: Library) -> str | None:
     """The type of ``--mpi=``; None: it is not given, and the site's default holds."""
     return library.srun_mpi or _PMI.get(library.family, "pmi2")

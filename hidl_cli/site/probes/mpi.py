@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import get_args
 
-from hidl_cli.mpi import Family
+from hidl_cli.mpi import Abi, Family
+from hidl_cli.site.probes import modules
 from hidl_cli.site.probes.facts import Library
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import LauncherName
 
-_MODULE_SECONDS = 20.0  # a cold cache on a parallel file system
 #: First words of modules' names; the longer ones before those that they begin with.
 _MODULES: dict[str, Family] = {
     "mvapich2-gdr": "mvapich2-gdr",
@@ -30,7 +30,6 @@ _MODULES: dict[str, Family] = {
     "intel-oneapi-mpi": "intel-mpi",
 }
 _MODULE = re.compile(r"([A-Za-z][\w.+-]{0,40})(?:/([\w.+/-]{1,80}))?", re.ASCII)
-_DEFAULT = re.compile(r"\((?:[^()]*:)?(?:default|D|L)(?::[^()]*)?\)$|<[A-Za-z]+>$")
 MAX_MODULES = 12  # of one family: the last versions
 
 
@@ -42,17 +41,21 @@ def libraries(host: Host) -> tuple[Library, ...]:
 def launchers(host: Host) -> dict[str, str]:
     """The launchers on the PATH, each with its place. An ``mpiexec`` that is Open MPI's counts as ``mpirun``."""
     found = {name: place for name in get_args(LauncherName) if (place := host.which(name))}
-    if "mpiexec" in found:
-        said = host.ask("mpiexec", "--version") or ""
-        if re.search(r"Open ?MPI|OpenRTE|PRTE|Spectrum", said):
-            found.setdefault("mpirun", found["mpiexec"])
-            del found["mpiexec"]
-    if "mpirun" in found:
-        said = host.ask("mpirun", "--version") or ""
-        if re.search(r"HYDRA|Hydra|Intel\(R\) MPI", said):  # the same program as mpiexec
-            found.setdefault("mpiexec", found["mpirun"])
-            del found["mpirun"]
+    if "mpiexec" in found and runtime(host, "mpiexec") == "openmpi":
+        found.setdefault("mpirun", found["mpiexec"])
+        del found["mpiexec"]
+    if "mpirun" in found and runtime(host, "mpirun") == "mpich":  # the same program as mpiexec
+        found.setdefault("mpiexec", found["mpirun"])
+        del found["mpirun"]
     return found
+
+
+def runtime(host: Host, program: str) -> Abi | None:
+    """Whose ranks an ``mpiexec`` or ``mpirun`` starts: those of MPICH and its kin, or of Open MPI; None: unknown."""
+    said = host.ask(program, "--version") or ""
+    if re.search(r"Open ?MPI|OpenRTE|PRTE|Spectrum", said):
+        return "openmpi"
+    return "mpich" if re.search(r"HYDRA|Hydra|Intel\(R\) MPI", said) else None
 
 
 def on_path(host: Host) -> Iterator[Library]:
@@ -82,15 +85,8 @@ def on_path(host: Host) -> Iterator[Library]:
 
 def _modules(host: Host) -> Iterator[Library]:
     """The MPI libraries among ``module -t avail``; on a site of module trees, those of the compiler that is loaded."""
-    if lmod := host.environment.get("LMOD_CMD"):
-        text = host.ask(lmod, "bash", "--terse", "avail", seconds=_MODULE_SECONDS, stderr=True)
-    elif tcl := host.environment.get("MODULES_CMD"):
-        text = host.ask(tcl, "bash", "avail", "--terse", seconds=_MODULE_SECONDS, stderr=True)
-    else:
-        return
     families: dict[Family, list[Library]] = {}
-    for line in (text or "").splitlines():
-        word = _DEFAULT.sub("", line.strip())
+    for word in modules.available(host) or ():
         found = _MODULE.fullmatch(word)
         if found is None or (family := _MODULES.get(found[1].lower())) is None:
             continue

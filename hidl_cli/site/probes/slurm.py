@@ -32,11 +32,7 @@ def probe(host: Host) -> Batch | None:
         _node(fields, has_gpu_gres)
         for fields in _lines(host.ask("scontrol", "--oneliner", "show", "node", seconds=_SECONDS), "NodeName")
     )
-    partitions = tuple(
-        _lines(host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS), "PartitionName")
-    )
-    plugins = host.ask("srun", "--mpi=list", stderr=True) or ""
-    types = re.findall(r"^(?:srun:)?\s+(\w+)$", plugins, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", plugins)
+    partitions = _partitions(host)
     return Batch(
         "slurm",
         version=config.get(_VERSION),
@@ -44,10 +40,27 @@ def probe(host: Host) -> Batch | None:
         nodes=nodes,
         queues=tuple(_queue(fields) for fields in partitions),
         policies=tuple(_policies(config, partitions, has_gpu_gres, _default_account(host, config))),
-        srun_mpi=tuple(dict.fromkeys(types)),
+        srun_mpi=mpi_types(host),
         sources=("scontrol show config", "scontrol show partition", "scontrol show node"),
         remarks=tuple(_remarks(config, has_gpu_gres)),
     )
+
+
+def mpi_types(host: Host) -> tuple[str, ...]:
+    """What ``srun --mpi=`` takes here; none where there is no ``srun``, or it gives no answer."""
+    plugins = host.ask("srun", "--mpi=list", stderr=True) or ""
+    types = re.findall(r"^(?:srun:)?\s+(\w+)$", plugins, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", plugins)
+    return tuple(dict.fromkeys(types))
+
+
+def queues(host: Host) -> tuple[Queue, ...]:
+    """The partitions alone, which is quick to ask; none where slurmctld gives no answer."""
+    return tuple(_queue(fields) for fields in _partitions(host))
+
+
+def _partitions(host: Host) -> tuple[dict[str, str], ...]:
+    text = host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS)
+    return tuple(_lines(text, "PartitionName"))
 
 
 def _lines(text: str | None, first: str) -> Iterator[dict[str, str]]:

@@ -94,6 +94,7 @@ class FromWheels:
         prepared = builder.prepare()
         begin(plan)
         install_wheels(plan, self.uv, log, progress, meanwhile=meanwhile)
+        _complete_mpich(plan)
         for build in prepared:
             builder.install(build)
 
@@ -129,6 +130,13 @@ def install_wheels(
             uv.run(step, log)
     with progress.step(last.title, log):
         uv.run(last, log, meanwhile=meanwhile)
+
+
+def _complete_mpich(plan: InstallPlan) -> None:
+    """The name that MPICH installs beside ``libmpi.so``, and that its wheel lacks: Spack, for one, looks for it."""
+    library, name = plan.prefix / "lib" / "libmpi.so.12", plan.prefix / "lib" / "libmpich.so"
+    if plan.mpi == "mpich" and library.is_file() and not name.exists():
+        name.symlink_to(library.name)
 
 
 def refuse_what_is_missing(plan: InstallPlan, uv: Wheels, progress: Progress) -> None:

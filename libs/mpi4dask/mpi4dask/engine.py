@@ -31,7 +31,9 @@ logger = logging.getLogger("mpi4dask")
 
 YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
 PAUSE = 0.001
-DIRECT_FROM = 32 * 1024  # bytes of a message from which on its large frames are better read than sent
+#: Bytes of a message from which on its large frames are better read than sent, where ranks have to share cores: both
+#: would have to be running for MPI to carry them. Where both ranks poll, an envelope is quicker.
+DIRECT_FROM = 32 * 1024
 
 
 class Engine:
@@ -130,11 +132,13 @@ class Engine:
         """Send a message; never waits. Return its size in bytes."""
         self._learn_who_sleeps()
         limit = peer.eager_size - records.ENVELOPE.size - records.CONTROL_SIZE
-        layout = framing.lay_out(frames, min(limit, DIRECT_FROM) if peer.neighbour else limit)
+        shared_cores = not (self.spin and peer.spins)
+        layout = framing.lay_out(frames, min(limit, DIRECT_FROM) if peer.neighbour and shared_cores else limit)
         if not layout.alone and layout.packed_size <= limit:
             peer.put(records.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
         else:
             self._large.announce(peer, channel, remote, layout, limit)
+            self._spinner.sent(layout.size)
         self._flush_soon(peer)
         counters.messages_sent += 1
         counters.bytes_sent += layout.size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+LARGE_BYTES_PER_SECOND = 2e9  # how fast the other end gets a large message, at the least
 PREEMPTED = 0.0005  # seconds between two polls that found nothing: the core was given to somebody else
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 1.0
@@ -20,11 +21,16 @@ class Spinner:
         self.most = most
         self._pause = _FIRST_PAUSE
         self._paused_until = 0.0
+        self._busy_until = 0.0
 
     def until(self) -> float:
         """The time (of `time.perf_counter`) up to which polling pays from now on; a time in the past for not at all."""
         now = time.perf_counter()
-        return now + self.most if now >= self._paused_until else 0.0
+        return max(now + self.most, self._busy_until) if now >= self._paused_until else 0.0
+
+    def sent(self, size: int) -> None:
+        """A message of so many bytes has gone out: an answer cannot come before the other end has got them."""
+        self._busy_until = time.perf_counter() + self.most + size / LARGE_BYTES_PER_SECOND
 
     def polled(self, before: float, now: float) -> None:
         """Two polls found nothing at these times, and nothing else was done between them."""

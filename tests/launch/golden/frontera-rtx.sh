@@ -19,6 +19,9 @@ directory=$(dirname -- "${BASH_SOURCE[0]}")
 cd -- "$directory"
 
 export HIDL_RUN_ID=RUN
+# What every rank looks at before its program starts, and where it tells what it finds.
+export HIDL_FINDINGS=$PWD/findings.json
+export HIDL_NODE_MEMORY=137438953472
 started=$(date +%s.%N)
 step=0
 child=
@@ -224,7 +227,7 @@ export MV2_SHOW_ENV_INFO=1 # site frontera-rtx
 export MV2_SHOW_CPU_BINDING=1 # site frontera-rtx
 
 begin_step '64 ranks on 16 nodes, repetition 1' 16 '{host}:4'
-forwarded 64 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS
+forwarded 64 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY
 launch 64 status_from_stderr mpirun_rsh -np 64 -hostfile steps/1/hosts OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich MV2_USE_CUDA=1 MV2_CPU_BINDING_POLICY=hybrid MV2_HYBRID_BINDING_POLICY=spread MV2_USE_RDMA_CM=0 MV2_SUPPORT_DL=1 MV2_USE_GDRCOPY=0 MV2_SHOW_ENV_INFO=1 MV2_SHOW_CPU_BINDING=1 ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/frontera-rtx/pytorch/current/bin/python -m hidl_workloads.world hidl_workloads.resnet50 --framework=torch --backend=mpi4py --batch=8 --image_size=224 --steps=12 --warmup=2 --precision=float32 --optimizer=sgd --learning_rate=0.01 --bucket_mib=25 --compression=none --cycle_time_ms=1 --fusion_mib=128 --timeline=false --seed=0 --note=
 
 finish COMPLETED 0

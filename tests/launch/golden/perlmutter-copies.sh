@@ -22,6 +22,10 @@ directory=$(dirname -- "${BASH_SOURCE[0]}")
 cd -- "$directory"
 
 export HIDL_RUN_ID=RUN
+# What every rank looks at before its program starts, and where it tells what it finds.
+export HIDL_FINDINGS=$PWD/findings.json
+export HIDL_CORES_PER_RANK=16
+export HIDL_NODE_MEMORY=274877906944
 started=$(date +%s.%N)
 step=0
 child=

@@ -109,6 +109,31 @@ def test_what_the_site_does_not_say_is_told_and_not_guessed(where: Places, libra
     assert (found.gaps, "externals" in found.document["spack"]["packages"]["cray-mpich"]) == ((gap,), False)
 
 
+def test_modules_that_are_of_compilers_and_externals_alone_do_not_place_a_library(where: Places) -> None:
+    software = {"compilers": {"gcc": {"version": "13.3.0", "modules": ["gcc/13"]}}, "default_compiler": "gcc"}
+    libraries = [MPICH | {"prefix": None, "modules": ["gcc/13", *own]} for own in ([], ["mpich/4.2"])]
+    found = [made(where, site(mpi={"mine": mine}, default_mpi="mine", **software), stack()) for mine in libraries]
+    gap = "the prefix of MPI library mine is unknown"
+    assert [(one.external_mpi, one.gaps) for one in found] == [(False, (gap,)), (True, ())]
+
+
+def test_fortran_is_that_of_the_default_compiler_where_it_has_one(where: Places) -> None:
+    old, new = GCC | {"fortran": "gfortran"}, GCC | {"version": "14.1.0"}
+    chosen = [
+        spack(made(where, site(compilers={"old": old, "new": new}, default_compiler=name), stack()))["packages"]
+        for name in ("old", "new")
+    ]
+    assert [packages.get("fortran") for packages in chosen] == [{"require": ["gcc"], "prefer": ["gcc@13.3.0"]}, None]
+
+
+def test_mvapich2_gdr_is_made_for_jsrun_where_that_alone_starts_its_ranks(where: Places) -> None:
+    gdr = {"family": "mvapich2-gdr"}
+    lone = site(scheduler="lsf", launchers=["jsrun"], mpi={"gdr": gdr}, default_mpi="gdr")
+    either = site(launchers=["srun", "jsrun"], mpi={"gdr": gdr}, default_mpi="gdr")
+    found = [spack(made(where, one, stack()))["packages"].get("mvapich2-gdr") for one in (lone, either)]
+    assert found == [{"require": ["process_managers=jsrun", "pmi_version=pmi4pmix"]}, None]
+
+
 def test_an_external_without_a_version_is_left_out_and_told(where: Places) -> None:
     found = made(where, site(externals={"cuda": {"prefix": "/opt/cuda"}}, compilers={"gcc": GCC}), stack())
     assert ("cuda" in found.document["spack"]["packages"], found.gaps) == (False, ("the version of cuda is unknown",))

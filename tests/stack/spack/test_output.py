@@ -53,5 +53,13 @@ def test_the_packages_own_log_is_named() -> None:
     assert log == "/stage/root/spack-stage-broken-1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq/spack-build-out.txt"
 
 
+def test_a_package_that_failed_before_it_ran_a_compiler_is_known_by_its_log() -> None:
+    log = "/stage/root/spack-stage-py-mpi4py-4.1.1-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq/spack-build-out.txt"
+    found = failure(
+        ["==> Error: NoLibrariesError: Unable to locate libraries", "See build log for details:", f"  {log}"]
+    )
+    assert (found.package, found.log) == ("py-mpi4py", log)
+
+
 def test_what_an_earlier_command_said_does_not_count() -> None:
     assert "earlier" not in "".join(failure(FAILED.splitlines()).lines)

@@ -94,7 +94,7 @@ def environment(
         "repos": _repositories(where) if compilers_are_packages else _old_repositories(where),
     }
     if not compilers_are_packages:
-        for name in (*{compiler.package for compiler in site.compilers.values()}, "c", "cxx"):
+        for name in (*{compiler.package for compiler in site.compilers.values()}, "c", "cxx", "fortran"):
             known.pop(name, None)
         compilers = packages.compilers_of_old(site)
         for entry in compilers:

@@ -22,6 +22,7 @@ _FAILED = (
     re.compile(r"==> (?P<name>[a-z0-9_.-]+): (?:Error|failed|Failed).*"),
 )
 _ERROR = re.compile(r"==> Error: (.+)")
+_STAGE = re.compile(r"/spack-stage-(?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^/]*-[a-z0-9]{32}/")
 _LOG = re.compile(r"\s*(?P<log>/\S+spack-build-(?:out|log|\S+)\.txt(?:\.gz)?|/\S+/spack-build-out\.txt|/\S+\.log)\s*")
 
 
@@ -51,6 +52,8 @@ def failure(lines: Iterable[str]) -> Failure:
     matches = (pattern.match(line.strip()) for line in kept for pattern in _FAILED)
     package = next((found["name"] for found in matches if found and "name" in found.groupdict()), None)
     log = next((found["log"] for line in kept if (found := _LOG.fullmatch(line))), None)
+    if package is None and log and (stage := _STAGE.search(log)):
+        package = stage["name"]
     first = diagnosis.first_error(line for line in kept if not line.startswith("==> "))
     said: list[str] = [first] if package and first else []
     for number, line in enumerate(kept):

@@ -162,8 +162,10 @@ def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
     elif site.default_compiler and packages:
         default = site.compilers[site.default_compiler]
         if default.version is not None:
-            for language in ("c", "cxx"):
-                packages[language] = {"require": [f"{default.package}@{default.version}"]}
+            for language in ("c", "cxx", "fortran") if default.fortran else ("c", "cxx"):
+                # Where a package refuses this version, another of the same compiler serves as well.
+                version = f"{default.package}@{default.version}"
+                packages[language] = {"require": [default.package], "prefer": [version]}
     return packages
 
 
@@ -186,7 +188,7 @@ def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) ->
     family: Family = mine.family if mine else stack.mpi
     package = PACKAGES[family]
     entry: dict[str, Any] = dict(packages.get(package, {}))
-    usable = mine is not None and mine.version is not None and bool(mine.prefix or mine.modules)
+    usable = mine is not None and mine.version is not None and _is_placed(site, mine)
     if mine is not None and usable:
         entry |= {"externals": [_placed({"spec": f"{package}@{mine.version}"}, mine)], "buildable": False}
         packages["mpi"] = {"require": [f"{package}@{mine.version}"], "buildable": False}
@@ -196,8 +198,22 @@ def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) ->
             gaps.append(f"the {unknown} of MPI library {name} is unknown")
         version = f"@{mine.version}" if mine is not None and mine.version is not None else ""
         packages["mpi"] = {"require": [package + version]}
+        if family == "mvapich2-gdr" and _launchers(site, mine) == ["jsrun"]:
+            entry["require"] = ["process_managers=jsrun", "pmi_version=pmi4pmix"]
         if family in _OF_THE_SITE_ALONE:
             entry["buildable"] = False
     if entry:
         packages[package] = entry
     return family, mine.version if mine and usable else None, usable
+
+
+def _is_placed(site: Site, library: Mpi) -> bool:
+    """Does the site's file say where the library lies: its prefix, or a module that is no compiler's or external's?"""
+    others = {
+        module for software in (*site.compilers.values(), *site.externals.values()) for module in software.modules
+    }
+    return bool(library.prefix or set(library.modules) - others)
+
+
+def _launchers(site: Site, library: Mpi | None) -> list[str]:
+    return list(library.launchers if library and library.launchers else site.launchers)

@@ -13,7 +13,7 @@ class HidlBench(OwnPackage):
     homepage = "https://mvapich.cse.ohio-state.edu"
     own_source = _SOURCE
 
-    maintainers("hidl")
+    maintainers("hidl-developers")
     license("BSD-3-Clause")
 
     version(_SOURCE.version)

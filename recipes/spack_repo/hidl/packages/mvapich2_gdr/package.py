@@ -8,7 +8,7 @@ class Mvapich2Gdr(Mvapich2Binary):
 
     url = "http://mvapich.cse.ohio-state.edu/download/mvapich/spack-mirror/mvapich2-gdr/mvapich2-gdr-2.3.7.tar.gz"
 
-    maintainers("hidl")
+    maintainers("hidl-developers")
     license("LicenseRef-MVAPICH2-GDR")  # what OSU's download page says; the source is not given
 
     version("2.3.7", sha256="7bf748ed3750aa607382fc96229e256d888824aed758ce364b1ed9429da4779e")

@@ -8,7 +8,7 @@ class Mvapich2x(Mvapich2Binary):
 
     url = "http://mvapich.cse.ohio-state.edu/download/mvapich/spack-mirror/mvapich2x/mvapich2x-2.3.tar.gz"
 
-    maintainers("hidl")
+    maintainers("hidl-developers")
     license("LicenseRef-MVAPICH2-X")  # what OSU's download page says; the source is not given
 
     version("2.3", sha256="fc47070e2e9fac09b97022be2320200d732a0a4a820a2b51532b88f8ded14536", preferred=True)

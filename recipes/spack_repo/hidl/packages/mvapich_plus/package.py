@@ -8,7 +8,7 @@ class MvapichPlus(BuiltinMvapichPlus):
     Ohio State University. Binaries only, unpacked by OSU's installer. To Spack's own package this adds version 5.0.0,
     what to download and where to put it, and a test."""
 
-    maintainers("hidl")
+    maintainers("hidl-developers")
 
     version(
         "5.0.0",

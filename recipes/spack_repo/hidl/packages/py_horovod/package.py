@@ -26,7 +26,7 @@ class PyHorovod(PythonPackage, CudaPackage):
     homepage = "https://github.com/horovod/horovod"
     pypi = "horovod/horovod-0.28.1.tar.gz"
 
-    maintainers("hidl")
+    maintainers("hidl-developers")
     license("Apache-2.0")
 
     version("0.28.1", sha256="92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0")

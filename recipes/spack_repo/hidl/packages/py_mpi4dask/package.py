@@ -26,7 +26,7 @@ class PyMpi4dask(OwnPackage):
     homepage = "https://mvapich.cse.ohio-state.edu"
     own_source = _SOURCE
 
-    maintainers("hidl")
+    maintainers("hidl-developers")
     license("BSD-3-Clause")
 
     version(_SOURCE.version)

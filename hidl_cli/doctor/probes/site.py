@@ -1,0 +1,106 @@
+"""What the scheduler and the modules of this machine say, to be held against the site's file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from hidl_cli.doctor.context import Context
+from hidl_cli.site.probes import lsf, modules, slurm
+from hidl_cli.site.probes.cluster import cluster
+from hidl_cli.site.probes.facts import Node, Queue
+from hidl_cli.site.probes.host import Host
+from hidl_cli.site.schema import Match, Site
+
+_SECONDS = 10.0
+_PROGRAMS = {"slurm": "scontrol", "lsf": "lsid"}
+_ACCOUNTING = re.compile(r"^AccountingStorageType\s*= (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a run is about to ask for: a queue by the scheduler's name, nodes, and seconds; None: not said."""
+
+    queue: str | None
+    nodes: int
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """The site's file, and the machine that it describes.
+
+    ``here``: is this that machine, by the file's ``match``; None where it has none. ``program``: of the scheduler,
+    where it is missing; ``silence``: why the scheduler gives no answer. ``queues``, ``nodes`` and ``modules`` are None
+    where nobody told. ``accounting``: Slurm's AccountingStorageType. ``wanted``: by the run that is about to start.
+    """
+
+    site: Site
+    here: bool | None = None
+    program: str | None = None
+    silence: str | None = None
+    queues: tuple[Queue, ...] | None = None
+    nodes: tuple[Node, ...] | None = None
+    accounting: str | None = None
+    modules: frozenset[str] | None = None
+    wanted: Wanted | None = None
+
+
+def probe(context: Context) -> Counterpart:
+    """Ask the scheduler and the modules; before a run the partitions alone, which takes milliseconds."""
+    site, host, plan = context.site, context.host, context.plan
+    wanted = None
+    if plan is not None:
+        wanted = Wanted(plan.allocation.queue, plan.allocation.nodes, plan.allocation.time_limit)
+    here = _here(site.match, host)
+    scheduler = site.scheduler
+    if here is False or scheduler is None or scheduler == "local":
+        return Counterpart(site, here, wanted=wanted)
+    if host.which(_PROGRAMS[scheduler]) is None:
+        return Counterpart(site, here, program=_PROGRAMS[scheduler], wanted=wanted)
+    known = frozenset(modules.available(host) or ()) if plan is None else None
+    return _slurm(site, host, here, known, wanted) if scheduler == "slurm" else _lsf(site, host, here, known, wanted)
+
+
+def _slurm(
+    site: Site, host: Host, here: bool | None, known: frozenset[str] | None, wanted: Wanted | None
+) -> Counterpart:
+    """``scontrol ping`` says at once where nobody answers; other commands try for ten to twenty seconds."""
+    ping = host.ask("scontrol", "ping", seconds=_SECONDS)
+    if ping is None or " is UP" not in ping:
+        said = (ping or "").strip().partition("\n")[0] or "scontrol ping gives no answer"
+        return Counterpart(site, here, silence=said, modules=known or None, wanted=wanted)
+    if wanted is not None:
+        return Counterpart(site, here, queues=slurm.queues(host) or None, wanted=wanted)
+    batch = slurm.probe(host)
+    accounting = _ACCOUNTING.search(host.ask("scontrol", "show", "config", seconds=_SECONDS) or "")
+    return Counterpart(
+        site,
+        here,
+        queues=(batch.queues if batch else ()) or None,
+        nodes=(batch.nodes if batch else ()) or None,
+        accounting=accounting[1] if accounting else None,
+        modules=known or None,
+    )
+
+
+def _lsf(site: Site, host: Host, here: bool | None, known: frozenset[str] | None, wanted: Wanted | None) -> Counterpart:
+    """LSF tells which hosts there are, but not which of them a queue has."""
+    batch = lsf.probe(host)
+    if batch is None or not batch.sources:
+        return Counterpart(site, here, silence="lsid gives no answer", modules=known or None, wanted=wanted)
+    return Counterpart(site, here, queues=batch.queues or None, modules=known or None, wanted=wanted)
+
+
+def _here(match: Match | None, host: Host) -> bool | None:
+    """Do all conditions of the file's ``match`` hold on this machine? None where that cannot be told."""
+    if match is None:
+        return None
+    if match.hostname is not None and not re.fullmatch(match.hostname, host.hostname):
+        return False
+    if not all(re.fullmatch(pattern, host.environment.get(name, "")) for name, pattern in match.env.items()):
+        return False
+    if match.cluster is None:
+        return True
+    name = cluster(host).name
+    return None if name is None else re.fullmatch(match.cluster, name) is not None

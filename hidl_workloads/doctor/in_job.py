@@ -1,0 +1,106 @@
+"""The rules of every run, inside its job and before its program starts.
+
+They cost milliseconds, start nothing, and stop nothing: what they find goes to stderr, one line each, and to the file
+``$HIDL_FINDINGS``. Whatever goes wrong here must not be the end of a run that would have worked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hidl_workloads import mpi_library
+from hidl_workloads.doctor import node, nodes, ranks, record
+from hidl_workloads.doctor.finding import Finding, worst_first
+from hidl_workloads.doctor.ranks import World
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+FINDINGS = "HIDL_FINDINGS"
+"""The file that findings are added to; none: they are told on stderr alone."""
+CORES_PER_RANK = "HIDL_CORES_PER_RANK"
+"""How many cores each rank was to be bound to; not set: binding was not asked for."""
+NODE_MEMORY = "HIDL_NODE_MEMORY"
+"""The bytes of memory of each node that the placement counts on."""
+
+# A rank's number on its node, as its launcher tells it: of those that are set, the first holds.
+_LOCAL_RANKS = (
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "JSM_NAMESPACE_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "PALS_LOCAL_RANKID",
+    "FLUX_TASK_LOCAL_ID",
+    "SLURM_LOCALID",
+)
+
+
+def before_mpi() -> node.Node | None:
+    """Tell what may end this process in ``MPI_Init``, which leaves no word; the first rank of each node does.
+
+    Returns what that rank learnt of its node; None on others, and where it cannot be learnt.
+    """
+    with suppress(Exception):
+        if not is_first_of_its_node(os.environ):
+            return None
+        wanted = os.environ.get(NODE_MEMORY, "")
+        here = node.probe(wanted_memory=int(wanted) if wanted.isdecimal() else None)
+        # A library that is here before MPI is imported was preloaded.
+        preloaded = ranks.RULES.findings(World((ranks.this_rank(0, 1),)))
+        tell(finding for finding in [*node.RULES.findings(here), *preloaded] if finding.severity == "error")
+        return here
+    return None
+
+
+def with_mpi(world: MPI.Comm, here: node.Node | None) -> None:
+    """Let all rules judge all ranks and nodes, on rank 0; collective, with ``here`` from ``before_mpi``."""
+    mine: tuple[ranks.Rank | None, node.Node | None] = (None, None)
+    with suppress(Exception):
+        mine = (ranks.this_rank(world.rank, world.size, version=mpi_library.version()), here)
+    everyone = world.gather(mine)
+    if everyone is None:
+        return
+    with suppress(Exception):
+        bound = os.environ.get(CORES_PER_RANK, "")
+        told = World(
+            tuple(rank for rank, _ in everyone if rank is not None),
+            cores_per_rank=int(bound) if bound.isdecimal() else None,
+        )
+        places = tuple(each for _, each in everyone if each is not None)
+        of_each = (finding for place in places for finding in node.RULES.findings(place))
+        untold = [finding for finding in of_each if finding.severity != "error"]
+        tell(worst_first([*ranks.RULES.findings(told), *nodes.RULES.findings(nodes.Nodes(places)), *untold]))
+
+
+def tell(findings: Iterable[Finding]) -> None:
+    """Keep them, and print those that are new and matter, one line each."""
+    matter = (finding for finding in keep(findings) if finding.severity != "info")
+    sys.stderr.write("".join(f"hidl: {line(finding)}\n" for finding in matter))
+    sys.stderr.flush()
+
+
+def keep(findings: Iterable[Finding]) -> list[Finding]:
+    """Add them to the run's findings, and return those that are new to them."""
+    new = list(findings)
+    file = os.environ.get(FINDINGS)
+    if file and new:
+        with suppress(OSError):
+            return record.add(Path(file), new)
+    return new
+
+
+def line(finding: Finding) -> str:
+    """A finding in one line."""
+    where = f" ({finding.where})" if finding.where else ""
+    return f"{finding.severity} {finding.rule}{where}: {finding.title}: {finding.seen}; mend: {finding.mend}"
+
+
+def is_first_of_its_node(environment: Mapping[str, str]) -> bool:
+    """Is this the first rank of its node? So is each, where the launcher does not tell."""
+    numbers = [environment[name] for name in _LOCAL_RANKS if name in environment]
+    return not numbers or numbers[0] == "0"

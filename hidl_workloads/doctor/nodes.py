@@ -1,0 +1,210 @@
+"""The nodes of one job, held against each other and against what was asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hidl_workloads.doctor.finding import Rules, Seen, Severity
+from hidl_workloads.doctor.node import Node, Room
+
+_NETWORKED = (
+    "nfs",
+    "nfs4",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "afs",
+    "panfs",
+    "orangefs",
+    "pvfs2",
+    "glusterfs",
+)
+_SKEW_SECONDS = 0.1
+_SKEW_FATAL = 300.0  # munge and Kerberos refuse what is older: munge.conf(5) --ttl, krb5.conf(5) clockskew
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What the nodes told, of the ``hosts`` that were asked between ``began`` and ``ended``.
+
+    Both are in seconds since the epoch, by the clock of the node that asked. ``outside``: a host that is not of the
+    job (where hidl runs); ``how``: what asked them, for people.
+    """
+
+    nodes: tuple[Node, ...]
+    hosts: tuple[str, ...] = ()
+    began: float | None = None
+    ended: float | None = None
+    outside: Node | None = None
+    how: str = ""
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """The hosts that did not answer."""
+        told = {_short(node.host) for node in self.nodes}
+        return tuple(host for host in self.hosts if _short(host) not in told)
+
+    @property
+    def of_one_machine(self) -> tuple[Node, ...]:
+        """Those that are namespaces of a machine which another one, or the host outside, is of too."""
+        everyone = {node.host: node for node in (*self.nodes, *((self.outside,) if self.outside else ()))}
+        boots = Counter(node.boot for node in everyone.values() if node.boot)
+        return tuple(node for node in self.nodes if boots[node.boot] > 1)
+
+
+RULES: Rules[Nodes] = Rules()
+
+
+@RULES.rule(
+    "HD042",
+    "Nodes share a directory for temporary files",
+    severity="warning",
+    why="Names in /tmp and /dev/shm are unique to a node, not to a cluster: PMIx, Open MPI and Ray put sockets and "
+    "session directories there, which then belong to another node's processes.",
+)
+def shared_directories(facts: Nodes) -> Iterator[Seen]:
+    """One directory on several nodes: over the network, or of one machine."""
+    for name, room_of in (("TMPDIR", _tmp), ("/dev/shm", _shm)):
+        places: dict[tuple[str | None, ...], list[Node]] = {}
+        for node in facts.nodes:
+            room = room_of(node)
+            if room is not None and (place := _place(room, node)) is not None:
+                places.setdefault(place, []).append(node)
+        for nodes in places.values():
+            room = room_of(nodes[0])
+            if len(nodes) > 1 and room is not None:
+                mend = (
+                    "a directory of each node's own disk or memory: export TMPDIR=/tmp, or job_container/tmpfs in Slurm"
+                )
+                seen = f"{room.path} is one and the same ({room.type} {room.source}) on {_hosts(nodes)}"
+                yield Seen(seen, mend if name == "TMPDIR" else "mount a tmpfs on /dev/shm of each node")
+
+
+@RULES.rule(
+    "HD049",
+    "Clocks differ between nodes",
+    severity="warning",
+    why="Caches, make, file times and the log lines of several nodes are put in the wrong order; from 5 minutes on "
+    "munge and Kerberos refuse what they are shown, and Slurm with them.",
+)
+def clock_skew(facts: Nodes) -> Iterator[Seen]:
+    """A node's time must lie between the question and the answer, by the clock of the one who asked."""
+    if facts.began is None or facts.ended is None:
+        return
+    for node in facts.nodes:
+        if node.time is None:
+            continue
+        skew = max(facts.began - node.time, node.time - facts.ended)
+        if skew > _SKEW_SECONDS:
+            way = "behind" if node.time < facts.began else "ahead"
+            within = f"(it was asked within {facts.ended - facts.began:.2f} s)"
+            worse: Severity | None = "error" if skew >= _SKEW_FATAL else None
+            seen = f"at least {skew:.2f} s {way} the job's first node {within}"
+            yield Seen(seen, f"on {node.host}: chronyc tracking; systemctl restart chronyd", node.host, worse)
+
+
+@RULES.rule(
+    "HD050",
+    "Nodes have different versions",
+    severity="error",
+    why="Ranks of one world speak one protocol, which changes with the version of the MPI library: they hang or read "
+    "each other's messages wrongly.",
+)
+def different_versions(facts: Nodes) -> Iterator[Seen]:
+    """What most nodes have is held for right. Another kernel is good to know, another stack is fatal."""
+    stacks = {node.host: node.stack.manifest for node in facts.nodes if node.stack and node.stack.manifest}
+    for host, digest, usual in _others(stacks):
+        prefix = next((node.prefix for node in facts.nodes if node.host == host), None)
+        seen = f"{prefix} holds another installation (manifest {digest[:12]}) than on other nodes ({usual[:12]})"
+        yield Seen(seen, "see with df and mount what is mounted there, and why it is not what others mount", host)
+    names = sorted({name for node in facts.nodes for name in node.versions})
+    for name in names:
+        told = {node.host: node.versions.get(name, "none") for node in facts.nodes if node.versions}
+        for host, version, usual in _others(told):
+            seen = f"{name} {version}, on other nodes {usual}"
+            severity: Severity = "info" if name == "kernel" else "warning"
+            yield Seen(seen, "update the node as the others were, or keep it out (--exclude)", host, severity)
+
+
+@RULES.rule(
+    "HD051",
+    "The stack is not there on a node",
+    severity="error",
+    why="Its ranks cannot be started there: the launcher says no more than that a file was not found, or waits.",
+)
+def invisible_stack(facts: Nodes) -> Iterator[Seen]:
+    """The prefix must be seen, with an interpreter that starts."""
+    for node in facts.nodes:
+        if node.stack is None:
+            continue
+        if not node.stack.seen:
+            seen = f"there is no {node.prefix}"
+        elif not node.stack.python or node.told_by in ("system", "sh"):
+            seen = f"{node.prefix}/bin/python cannot be started"
+        elif not node.stack.manifest:
+            seen = f"{node.prefix} has no manifest: it is no whole installation"
+        else:
+            continue
+        mend = "mount the file system that it lies on, or install below a directory that all nodes see (--prefix)"
+        yield Seen(seen, mend, node.host)
+
+
+@RULES.rule(
+    "HD053",
+    "A node does not answer",
+    severity="error",
+    why="A job that is given this node hangs, or fails with it, whatever it runs.",
+)
+def silent_nodes(facts: Nodes) -> Iterator[Seen]:
+    """A host of the allocation on which nothing could be started."""
+    for host in facts.silent:
+        mend = f"scontrol show node {host} (its State and Reason); try without it: --exclude={host}"
+        yield Seen(f"nothing came back{f' from {facts.how}' if facts.how else ''}", mend, host)
+
+
+@RULES.rule(
+    "HD054",
+    "Nodes are parts of one machine",
+    severity="info",
+    why="They are containers or namespaces that use the same cores and the same memory: good for trying what runs, "
+    "while times and efficiencies say nothing about a cluster.",
+)
+def one_machine(facts: Nodes) -> Iterator[Seen]:
+    """Hosts of other names with the same boot id: ``/proc/sys/kernel/random/boot_id``."""
+    if nodes := facts.of_one_machine:
+        yield Seen(f"{_hosts(nodes)}: the same boot id", "nothing, if that is meant (hidl cluster up)")
+
+
+def _tmp(node: Node) -> Room | None:
+    return node.tmp
+
+
+def _shm(node: Node) -> Room | None:
+    return node.shm
+
+
+def _place(room: Room, node: Node) -> tuple[str | None, ...] | None:
+    """What is equal where the directory is the same; None where it cannot be another node's."""
+    if room.type in _NETWORKED:
+        return room.type, room.source, room.path
+    return ("machine", node.boot, room.identity) if node.boot and room.identity else None
+
+
+def _others(told: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    """(host, what it told, what most told) of the hosts that are in the minority."""
+    usual = Counter(told.values()).most_common(1)
+    return ((host, value, usual[0][0]) for host, value in sorted(told.items()) if value != usual[0][0])
+
+
+def _hosts(nodes: list[Node] | tuple[Node, ...]) -> str:
+    names = [node.host for node in nodes]
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0]

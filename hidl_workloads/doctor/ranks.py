@@ -1,0 +1,285 @@
+"""The ranks of one launch: one world, one MPI library, cores of their own.
+
+Facts of one rank are taken in its own process, once MPI is initialised; the rules see all ranks together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from hidl_workloads.doctor import cores, node_probe
+from hidl_workloads.doctor.cores import Core
+from hidl_workloads.doctor.finding import Rules, Seen, Severity
+
+_THREADS = "OMP_NUM_THREADS"
+SIZE_VARIABLES = ("MV2_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE")
+"""The number of ranks, as launchers tell it. The first of these that is set holds."""
+
+_NAMED = 8
+"""So many ranks are named in one sentence at most."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Facts of one rank; None: unknown. ``size`` is that of its world.
+
+    ``cores`` are those that it may use, ``of_the_node`` those that the job may use on its host. ``threads``: what its
+    libraries are held to. ``libraries``: the MPI libraries in its memory; ``strange``: those of them that are not its
+    stack's, where they should be. ``version``: the MPI library's own. ``boot``: as ``Node.boot``. ``told_size``: the
+    number of ranks that its launcher told it.
+    """
+
+    rank: int
+    size: int
+    host: str
+    cores: frozenset[Core] = frozenset()
+    of_the_node: frozenset[Core] = frozenset()
+    threads: int | None = None
+    libraries: tuple[str, ...] | None = None
+    strange: tuple[str, ...] = ()
+    version: str | None = None
+    boot: str | None = None
+    told_size: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as plain data."""
+        return {**asdict(self), "cores": sorted(self.cores), "of_the_node": sorted(self.of_the_node)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Rank:
+        """What ``to_json`` gave; ``TypeError`` or ``KeyError`` where it is something else."""
+        sets = {name: frozenset((core[0], core[1]) for core in document[name]) for name in ("cores", "of_the_node")}
+        libraries = document["libraries"]
+        lists = {
+            "libraries": None if libraries is None else tuple(libraries),
+            "strange": tuple(document.get("strange", ())),
+        }
+        return cls(**{**document, **sets, **lists})
+
+
+@dataclass(frozen=True)
+class World:
+    """All ranks of one launch. ``expected``: how many were asked for; ``cores_per_rank``: what each is to be bound to.
+
+    None: nobody asked for it. ``launch``: what started them, in words; ``instead``: launches that came up as they
+    should. ``boots``: by host, also of hosts that have no rank. ``evidence``: lines about what the launcher told.
+    """
+
+    ranks: tuple[Rank, ...]
+    expected: int | None = None
+    cores_per_rank: int | None = None
+    launch: str | None = None
+    instead: tuple[str, ...] = ()
+    boots: Mapping[str, str] = field(default_factory=dict)
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def by_host(self) -> dict[str, list[Rank]]:
+        """The ranks of each host."""
+        found: dict[str, list[Rank]] = {}
+        for rank in self.ranks:
+            found.setdefault(rank.host, []).append(rank)
+        return found
+
+    @property
+    def one_machine(self) -> bool:
+        """Are several of the hosts namespaces of one machine? Then they use the same cores, whatever each is given."""
+        boots = {**self.boots, **{rank.host: rank.boot for rank in self.ranks if rank.boot}}
+        return len(set(boots.values())) < len(boots)
+
+    @property
+    def cost(self) -> Severity:
+        """How bad it is that ranks get in each other's way."""
+        return "info" if self.one_machine else "warning"
+
+
+def this_rank(rank: int, size: int, *, version: str | None = None) -> Rank:
+    """Facts of this very process; it starts nothing. ``version``: the MPI library's own, once there is one."""
+    from hidl_workloads import mpi_library
+
+    threads = os.environ.get(_THREADS, "")
+    libraries = mpi_library.mapped()
+    told_sizes = (os.environ.get(name, "") for name in SIZE_VARIABLES)
+    return Rank(
+        rank,
+        size,
+        os.uname().nodename,
+        cores=cores.cores_of(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset(),
+        of_the_node=cores.of_the_node(),
+        threads=int(threads) if threads.isdecimal() else None,
+        libraries=None if libraries is None else tuple(map(str, libraries)),
+        strange=tuple(map(str, mpi_library.strange(libraries or ()))),
+        version=version,
+        boot=node_probe.read(node_probe.ROOT / "proc/sys/kernel/random/boot_id") or None,
+        told_size=next((int(told) for told in told_sizes if told.isdecimal()), None),
+    )
+
+
+RULES: Rules[World] = Rules()
+
+
+@RULES.rule(
+    "HD001",
+    "The ranks are singletons",
+    severity="error",
+    why="The launcher's process-management interface (PMI) and the MPI library of the program do not speak with each "
+    "other, so each rank is alone in a world of size 1: all do the same work, nothing is exchanged, and every rank "
+    "ends with status 0.",
+)
+def singletons(world: World) -> Iterator[Seen]:
+    """Several were asked for, and each believes to be the only one."""
+    if are_singletons(world):
+        what = f"{world.expected} ranks were asked for, but each is alone in an MPI world of size 1"
+        seen = f"{what} ({world.expected} singletons)"
+        yield Seen("; ".join((seen, *_library(world), *world.evidence)), _other_launch(world), world.launch)
+
+
+@RULES.rule(
+    "HD003",
+    "More than one MPI library",
+    severity="error",
+    why="Two MPI libraries in one process have two sets of state, of which one is not initialised; and a library that "
+    "takes the place of the one that the stack was made for may read its arguments otherwise. Both crash, hang, or "
+    "end in a world of size 1.",
+)
+def several_libraries(world: World) -> Iterator[Seen]:
+    """Two in one process, one in the place of the stack's own, or not the same in all processes."""
+    mend = "env | grep -E 'LD_PRELOAD|LD_LIBRARY_PATH' shows who brings it in; unset it, or unload its module"
+    many = Counter(rank.libraries for rank in world.ranks if rank.libraries and len(rank.libraries) > 1)
+    for libraries, count in many.items():
+        yield Seen(f"{_ranks(count)} with {len(libraries or ())}: {', '.join(libraries or ())}", mend, world.launch)
+    for strange in sorted({rank.strange for rank in world.ranks if rank.strange}):
+        yield Seen(f"{', '.join(strange)} has taken the place of the stack's own", mend, world.launch)
+
+
+@RULES.rule(
+    "HD008",
+    "The world has another size",
+    severity="error",
+    why="A program that splits its work among fewer or more ranks than hidl asked for is measured as something that "
+    "it is not.",
+)
+def another_size(world: World) -> Iterator[Seen]:
+    """MPI's world against the number that was asked for."""
+    sizes = sorted({rank.size for rank in world.ranks})
+    if world.expected is None or not sizes or sizes == [world.expected] or are_singletons(world):
+        return
+    found = " and ".join(map(str, sizes))
+    seen = f"{world.expected} ranks were asked for, but the MPI world has {found}"
+    mend = "the launcher was told another number than $HIDL_WORLD_SIZE says: compare its -n with the job's"
+    yield Seen("; ".join((seen, *_library(world), *world.evidence)), mend, world.launch)
+
+
+@RULES.rule(
+    "HD045",
+    "More threads than cores",
+    severity="warning",
+    why="Ranks that wait for each other in loops take the cores from those that they wait for: several times slower "
+    "where ranks x threads exceed the cores of a node.",
+)
+def oversubscribed(world: World) -> Iterator[Seen]:
+    """Ranks x threads of each host against its cores."""
+    for host, ranks in world.by_host.items():
+        threads, own = sum(rank.threads or 1 for rank in ranks), ranks[0].of_the_node
+        if own and threads > len(own):
+            each = ranks[0].threads or 1
+            seen = f"{len(ranks)} rank(s) x {each} thread(s) on {len(own)} core(s)"
+            yield Seen(seen, "fewer --ranks-per-node, or fewer --threads", _where(host, world), world.cost)
+            return  # one host tells for all: they are filled alike
+
+
+@RULES.rule(
+    "HD046",
+    "Ranks are not bound to their cores",
+    severity="warning",
+    why="The kernel moves ranks between cores and memories; times scatter, and the NIC or GPU next to a rank is next "
+    "to it by luck.",
+)
+def unbound(world: World) -> Iterator[Seen]:
+    """Each rank must have as many cores as its placement gives it."""
+    if world.cores_per_rank is None:
+        return
+    wrong = [rank for rank in world.ranks if rank.cores and len(rank.cores) != world.cores_per_rank]
+    if wrong:
+        listed = ", ".join(f"rank {rank.rank} has {len(rank.cores)} core(s)" for rank in wrong[:_NAMED])
+        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        mend = "TaskPlugin=task/affinity in slurm.conf where srun does not bind; another --launcher that does"
+        yield Seen(f"{listed}{more} (to be bound to: {world.cores_per_rank})", mend, world.launch, world.cost)
+
+
+@RULES.rule(
+    "HD047",
+    "Ranks are bound to the same core",
+    severity="warning",
+    why="Ranks that share a core take turns, and each message waits for the next turn: a hundred times slower, and "
+    "nothing fails.",
+)
+def same_core(world: World) -> Iterator[Seen]:
+    """No core of a bound rank may be another's of its host."""
+    for host, ranks in world.by_host.items():
+        users: dict[Core, list[int]] = {}
+        for rank in ranks:
+            for core in rank.cores if _is_bound(rank, world) else ():
+                users.setdefault(core, []).append(rank.rank)
+        shared = sorted({tuple(found) for found in users.values() if len(found) > 1})
+        if shared:
+            listed = "; ".join(f"ranks {', '.join(map(str, found[:_NAMED]))} share cores" for found in shared[:_NAMED])
+            mend = "taskset, numactl or *_BIND* variables around the launcher; MV2_ENABLE_AFFINITY=0 where srun binds"
+            yield Seen(listed, mend, _where(host, world), world.cost)
+            return
+
+
+@RULES.rule(
+    "HD050",
+    "Nodes have different versions",
+    severity="error",
+    why="Ranks of one world speak one protocol, which changes with the version of the MPI library: they hang or read "
+    "each other's messages wrongly.",
+)
+def different_libraries(world: World) -> Iterator[Seen]:
+    """The MPI library tells the same version on all ranks."""
+    versions = Counter(rank.version for rank in world.ranks if rank.version)
+    for version, _ in versions.most_common()[1:]:
+        hosts = sorted({rank.host for rank in world.ranks if rank.version == version})
+        seen = f"{version} on {', '.join(hosts[:_NAMED])}; {versions.most_common()[0][0]} elsewhere"
+        yield Seen(seen, "install one version on all nodes, or keep these out (--exclude)", world.launch)
+
+
+def are_singletons(world: World) -> bool:
+    """Is each rank alone, although several were asked for, and their launcher knows of several?"""
+    alone = (rank.size == 1 and rank.told_size != 1 for rank in world.ranks)
+    return (world.expected or 1) > 1 and bool(world.ranks) and all(alone)
+
+
+def _is_bound(rank: Rank, world: World) -> bool:
+    """Does somebody hold this rank to less than its node has, or to what it was to be held to?"""
+    if world.cores_per_rank is not None:
+        return len(rank.cores) <= world.cores_per_rank
+    return bool(rank.of_the_node) and rank.cores < rank.of_the_node
+
+
+def _other_launch(world: World) -> str:
+    if world.instead:
+        return f"use one that works here: {', '.join(world.instead)}"
+    return (
+        "start it with the launcher of that very library, or name the type that it knows (`srun_mpi` of the MPI "
+        "library in the site's file): pmix for Open MPI, pmi2 for MPICH and its kin (srun --mpi=list)"
+    )
+
+
+def _library(world: World) -> Iterable[str]:
+    first = world.ranks[0]
+    if first.version:
+        yield f"MPI library: {first.version}" + (f" ({', '.join(first.libraries)})" if first.libraries else "")
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _where(host: str, world: World) -> str:
+    return f"{host}, {world.launch}" if world.launch else host

@@ -1,0 +1,44 @@
+"""Proxies, and what they leave out."""
+
+from __future__ import annotations
+
+import urllib.request
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hidl_cli.doctor.probes.network import is_left_out, probe
+from tests.doctor.machines import context, host
+
+OWN = ("localhost", "127.0.0.1", "node1")
+WORDS = st.lists(st.sampled_from(["localhost", ".example", "node1.example", "example", "127.0.0.1", "1"]), max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "caught"),
+    [
+        ("", OWN),
+        ("*", ()),
+        ("localhost,127.0.0.1", ("node1",)),
+        (" localhost , 127.0.0.1,NODE1 ", ()),
+    ],
+)
+def test_what_a_proxy_catches(no_proxy: str, caught: tuple[str, ...]) -> None:
+    assert probe(context(host(http_proxy="http://proxy:3128", no_proxy=no_proxy))).caught == caught
+
+
+def test_without_a_proxy_nothing_is_caught() -> None:
+    assert probe(context(host(no_proxy="example", http_proxy=""))).caught == ()
+
+
+def test_a_proxys_password_is_not_shown() -> None:
+    found = probe(context(host(HTTPS_PROXY="http://me:secret@proxy.example:3128")))
+    assert found.proxies == {"HTTPS_PROXY": "proxy.example"}
+
+
+@given(st.sampled_from(["localhost", "node1.example", "example", "127.0.0.1"]), WORDS)
+def test_a_host_is_left_out_where_pythons_urllib_leaves_it_out(name: str, words: list[str]) -> None:
+    no_proxy = ",".join(words)
+    theirs = urllib.request.proxy_bypass_environment(name, {"no": no_proxy})  # type: ignore[attr-defined]
+    assert is_left_out(name, no_proxy) == bool(theirs)

@@ -1,0 +1,40 @@
+"""Rules about the links of installations, on recorded facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.doctor.probes.in_use import InUse
+from hidl_cli.doctor.rules.in_use import RULES
+from tests.doctor.cases import Case, both_ways, named, severity
+
+ONE = InUse("mpi", Path("/stacks/local/mpi"), ("0" * 12,), "0" * 12, shown=True, has_modules=True)
+NONE_OF_TWO = replace(ONE, published=("0" * 12, "1" * 12), current=None)
+
+CASES: list[Case] = [
+    ("HD083", "no link", replace(ONE, current=None), "warning"),
+    ("HD083", "a link", ONE, None),
+    ("HD083", "nothing is installed", replace(ONE, published=(), current=None), None),
+    ("HD084", "no modulefile", replace(ONE, shown=False), "warning"),
+    ("HD084", "no modulefile, and no modules", replace(ONE, shown=False, has_modules=False), "info"),
+    ("HD084", "a modulefile", ONE, None),
+    ("HD084", "none is in use", replace(ONE, current=None, shown=False), None),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=named)
+def test_a_rule_finds_what_it_is_for(case: Case) -> None:
+    id, _, facts, expected = case
+    assert severity(RULES, id, facts) == expected
+
+
+def test_every_rule_is_tried_both_ways() -> None:
+    assert both_ways(RULES, CASES)
+
+
+def test_of_two_installations_none_is_chosen_for_the_user() -> None:
+    (finding,) = RULES.findings(NONE_OF_TWO)
+    assert "--fix" not in finding.mend

@@ -1,0 +1,229 @@
+"""Site files against what schedulers and modules say, as recorded and made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hidl_cli.doctor.context import Context
+from hidl_cli.doctor.probes.site import Counterpart, Wanted, probe
+from hidl_cli.doctor.rules.site import RULES, examine
+from hidl_cli.site.load import load_site
+from hidl_cli.site.probes.facts import Hardware, Node, Queue
+from hidl_workloads.doctor.finding import Finding
+from tests.site.recording import RecordedHost, recorded
+from tests.stack.spack.conftest import site
+
+UP = {"scontrol ping": "Slurmctld(primary) at head is UP\n"}
+NORMAL = Queue("normal", is_default=True, max_nodes=8, max_wall="48:00:00")
+NODES = tuple(Node(f"n{i}", Hardware(cores=64, memory_mib=256 * 1024, gpus=4), queues=("normal",)) for i in range(8))
+
+
+def facts(**found: Any) -> Counterpart:
+    """A site with one partition, and a scheduler that has it."""
+    described = found.pop("site", site())
+    return replace(Counterpart(described, queues=(NORMAL,), nodes=NODES), **found)
+
+
+def findings(facts: Counterpart) -> list[tuple[str, str]]:
+    return [(finding.rule, finding.severity) for finding in RULES.findings(facts)]
+
+
+def only(facts: Counterpart) -> Finding:
+    (finding,) = RULES.findings(facts)
+    return finding
+
+
+def partition(**keys: Any) -> Any:
+    return {"partitions": {"normal": {"node_type": "node"} | keys}}
+
+
+def test_a_file_that_agrees_with_the_machine_gives_nothing() -> None:
+    assert findings(facts(accounting="accounting_storage/slurmdbd", here=True)) == []
+
+
+def test_nothing_is_found_where_nothing_is_known() -> None:
+    assert findings(Counterpart(site())) == []
+
+
+# --- HD090
+
+
+def test_a_retired_site_is_an_error_that_names_its_successor() -> None:
+    finding = only(facts(site=site(status="retired", successor="vista")))
+    assert (finding.rule, finding.severity, finding.mend) == ("HD090", "error", "hidl site show vista")
+
+
+@pytest.mark.parametrize("status", ["in-service", "early", "declining", "planned", None])
+def test_other_states_of_a_site_are_no_finding(status: str | None) -> None:
+    assert findings(facts(site=site(status=status))) == []
+
+
+# --- HD091
+
+
+def test_a_partition_that_is_not_there_is_a_warning_and_an_error_where_it_is_the_default() -> None:
+    gone = site(partitions={"normal": {"node_type": "node"}, "old": {"node_type": "node"}})
+    assert findings(facts(site=gone)) == [("HD091", "warning")]
+    assert findings(facts(site=gone, queues=(Queue("old"),), nodes=())) == [("HD091", "error")]
+
+
+def test_the_schedulers_own_name_of_a_partition_counts() -> None:
+    assert findings(facts(site=site(**partition(queue="batch")), queues=(Queue("batch"),), nodes=())) == []
+
+
+def test_before_a_run_only_the_partition_that_it_asks_for_is_looked_at() -> None:
+    gone = site(partitions={"normal": {"node_type": "node"}, "old": {"node_type": "node"}})
+    assert findings(facts(site=gone, wanted=Wanted("normal", 2, 60.0))) == []
+    assert findings(facts(site=gone, wanted=Wanted("old", 2, 60.0))) == [("HD091", "error")]
+
+
+def test_hostile_names_are_quoted_in_the_cure() -> None:
+    finding = only(facts(site=site(status="retired", successor="x; rm -rf ~")))
+    assert "hidl site show 'x; rm -rf ~'" in finding.mend
+
+
+# --- HD092
+
+
+@pytest.mark.parametrize(
+    ("keys", "queue", "said"),
+    [
+        ({"max_nodes": 16}, NORMAL, "max_nodes is 16 in the file, and 8 for the scheduler"),
+        ({"max_nodes": 16}, replace(NORMAL, max_nodes=None), "max_nodes is 16 in the file, and normal has 8 nodes"),
+        ({}, replace(NORMAL, min_nodes=2), "min_nodes is 1 in the file, and 2 for the scheduler"),
+        ({"max_wall": "72:00:00"}, NORMAL, "max_wall is 72:00:00 in the file, and 48:00:00 for the scheduler"),
+    ],
+)
+def test_a_limit_that_the_scheduler_does_not_have(keys: dict[str, Any], queue: Queue, said: str) -> None:
+    finding = only(facts(site=site(**partition(**keys)), queues=(queue,)))
+    assert (finding.rule, finding.severity, finding.seen) == ("HD092", "warning", said)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"cores": 128}, "cores is 128 in the file, and 64 for the scheduler"),
+        ({"gpus": 8}, "gpus is 8 in the file, and 4 for the scheduler"),
+        ({"memory_gib": 512}, "memory_gib is 512 in the file, and 256.0 for the scheduler"),
+    ],
+)
+def test_hardware_that_the_nodes_do_not_have(keys: dict[str, Any], said: str) -> None:
+    assert only(facts(site=site(node_types={"node": keys}))).seen == said
+
+
+@pytest.mark.parametrize("keys", [{"max_nodes": 4}, {"max_wall": "01:00:00"}, {"max_nodes": 8}])
+def test_a_file_may_promise_less_than_the_machine_has(keys: dict[str, Any]) -> None:
+    assert findings(facts(site=site(**partition(**keys), node_types={"node": {"cores": 32, "gpus": 0}}))) == []
+
+
+def test_nodes_that_the_partitions_feature_leaves_out_do_not_count() -> None:
+    fat = Node("fat1", Hardware(cores=128), frozenset({"fat"}), ("normal",))
+    kinds = {"node_types": {"node": {"cores": 128}}}
+    mixed = facts(site=site(**partition(constraint="fat"), **kinds), nodes=(*NODES, fat))
+    assert findings(mixed) == []
+    assert findings(replace(mixed, nodes=(*NODES, replace(fat, hardware=Hardware(cores=96))))) == [("HD092", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (Wanted("normal", 9, None), "the run asks for 9 nodes, and normal admits 8 in a job"),
+        (Wanted("normal", 8, 200000.0), "the run asks for 55:33:20, and normal admits 48:00:00"),
+    ],
+)
+def test_a_run_beyond_the_schedulers_limits_is_an_error(wanted: Wanted, said: str) -> None:
+    finding = only(facts(wanted=wanted))
+    assert (finding.rule, finding.severity, finding.seen) == ("HD092", "error", said)
+
+
+# --- HD093
+
+
+@pytest.mark.parametrize(
+    ("modules", "expected"),
+    [
+        (["gcc/12.2", "mvapich2/2.3.7"], []),
+        (["gcc"], []),
+        (["gcc/9.9"], ["policies.modules names gcc/9.9; there is gcc/11.3, gcc/12.2"]),
+        (["cuda/12"], ["policies.modules names cuda/12; there is none of that name to be seen"]),
+    ],
+)
+def test_modules_that_are_gone_are_named_with_those_that_are_there(modules: list[str], expected: list[str]) -> None:
+    described = site(policies={"modules": modules})
+    found = facts(site=described, modules=frozenset({"gcc/11.3", "gcc/12.2", "mvapich2/2.3.7"}))
+    assert [finding.seen for finding in RULES.findings(found)] == expected
+
+
+def test_the_modules_of_an_mpi_library_are_looked_at_too() -> None:
+    described = site(mpi={"gdr": {"family": "mvapich2-gdr", "modules": ["mvapich2-gdr/2.3.6"]}})
+    found = facts(site=described, modules=frozenset({"mvapich2-gdr/2.3.7"}))
+    assert only(found).seen == "mpi.gdr.modules names mvapich2-gdr/2.3.6; there is mvapich2-gdr/2.3.7"
+
+
+# --- HD094, HD095, HD096
+
+
+def test_a_slurm_without_accounting_is_good_to_know() -> None:
+    assert findings(facts(accounting="accounting_storage/none")) == [("HD094", "info")]
+
+
+def test_a_scheduler_that_does_not_answer_is_an_error() -> None:
+    assert findings(Counterpart(site(), silence="Slurmctld(primary) at head is DOWN")) == [("HD095", "error")]
+
+
+def test_missing_programs_of_the_scheduler_are_an_error_on_the_site_alone() -> None:
+    assert findings(Counterpart(site(), here=True, program="scontrol")) == [("HD095", "error")]
+    assert findings(Counterpart(site(), here=None, program="scontrol")) == []
+
+
+def test_another_machine_is_not_held_against_the_file() -> None:
+    elsewhere = site(match={"hostname": "login[0-9]+"})
+    assert [
+        (one.rule, one.severity) for one in examine(Context(RecordedHost(recorded("ampere").directory), elsewhere))
+    ] == [("HD096", "info")]
+
+
+# --- recorded machines
+
+
+def ampere(**answers: str) -> RecordedHost:
+    """A recorded Slurm with Lmod, whose controller answers."""
+    return replace(recorded("ampere"), answers=UP | answers)
+
+
+def test_a_recorded_slurm_is_asked_for_all_that_it_has() -> None:
+    found = probe(Context(ampere(), site()))
+    assert found.queues
+    assert found.nodes
+    assert found.modules
+    assert "HD091" in [finding.rule for finding in RULES.findings(found)]
+
+
+def test_before_a_run_the_partitions_are_asked_for_and_nothing_else() -> None:
+    host = ampere()
+    allocation = SimpleNamespace(queue="normal", nodes=2, time_limit=60.0)
+    found = probe(Context(host, site(), plan=SimpleNamespace(allocation=allocation)))  # type: ignore[arg-type]
+    assert host.asked == ["scontrol ping", "scontrol --oneliner show partition"]
+    assert findings(found) == [("HD091", "error")]
+
+
+def test_where_the_controller_is_down_nothing_more_is_asked_of_it() -> None:
+    host = ampere(**{"scontrol ping": "Slurmctld(primary) at head is DOWN\n"})
+    assert findings(probe(Context(host, site()))) == [("HD095", "error")]
+    assert [words for words in host.asked if words.startswith("scontrol")] == ["scontrol ping"]
+
+
+def test_a_recorded_lsf_is_held_against_the_file() -> None:
+    host = recorded("summit")
+    described = site(scheduler="lsf", launchers=["jsrun"], **partition(queue="nosuch"))
+    assert findings(probe(Context(host, described))) == [("HD091", "error")]
+
+
+def test_the_local_site_has_no_scheduler_to_be_asked() -> None:
+    host = ampere()
+    assert examine(Context(host, load_site("local"))) == []
+    assert host.asked == []
