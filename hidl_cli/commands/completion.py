@@ -30,8 +30,16 @@ class Candidate:
 
 
 def answer(environment: Mapping[str, str]) -> tuple[str, int]:
-    """What the shell that asks in ``environment`` is told on stdout, and the exit status."""
-    return _SHELLS[environment[VARIABLE].removeprefix("complete_")](environment)
+    """What the shell that asks in ``environment`` is told on stdout, and the exit status.
+
+    Nothing where a file or directory cannot be read: a message would fall into the line that somebody types.
+    """
+    from hidl_cli.errors import HidlError
+
+    try:
+        return _SHELLS[environment[VARIABLE].removeprefix("complete_")](environment)
+    except (HidlError, OSError):
+        return "", 1
 
 
 def asked(environment: Mapping[str, str]) -> bool:

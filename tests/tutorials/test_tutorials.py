@@ -40,7 +40,7 @@ def done(name: str, home: Path, **variables: str) -> tuple[Path, list[str]]:
     program.chmod(0o755)
     page = TUTORIALS / f"{name}.md"
     text = page.read_text(encoding="utf-8")
-    printed = run(text, home, _environment(home, program.parent) | variables, timeout=200)
+    printed = run(text, home, _environment(home, program.parent) | variables, timeout=500)
     if WRITING:
         page.write_text(rewritten(text, printed, home), encoding="utf-8")
     return home, printed

@@ -21,7 +21,7 @@ All commands and options, as `hidl COMMAND --help` tells them. Data goes to stdo
 Every command takes `-h` and `--help`.
 
 """
-_BOUNDS = re.compile(r"\s*\[([^][]*)\]$")
+_BOUNDS = re.compile(r"\s*\\?\[([^][]*)\]$")  # some versions of typer escape them for rich
 
 
 def pages() -> dict[str, str]:

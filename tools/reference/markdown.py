@@ -10,7 +10,7 @@ _ENTITIES = {"<": "&lt;", ">": "&gt;", "|": "&#124;", "&": "&amp;"}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells are Markdown, and may hold line ends and bars."""
+    """A table; cells are what ``code`` and ``plain`` give, so that bars in them are no borders."""
     lines = [columns, ["---"] * len(columns), *([_cell(text) for text in row] for row in rows)]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines) + "\n"
 
@@ -35,4 +35,4 @@ def _escaped(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", r"\|")
+    return " ".join(text.split())

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from inspect import getdoc
+from typing import Any
+
 from hidl_cli.doctor.catalogue import rules
+from hidl_cli.doctor.fix import FIXES
+from hidl_workloads.doctor.finding import Rule
 
 from .markdown import code, plain, table
 
@@ -21,8 +27,14 @@ def pages() -> dict[str, str]:
     """The page."""
     known = list(rules())
     rows = [(f"[{code(rule.id)}](#{rule.id.lower()})", rule.severity, plain(rule.title)) for rule in known]
-    text = "".join(
-        f"## {rule.id}: {plain(rule.title)} {{ #{rule.id.lower()} }}\n\n**{rule.severity}**. {plain(rule.why)}\n\n"
-        for rule in known
-    )
-    return {"reference/doctor-rules.md": f"---\nhide: [toc]\n---\n\n{_HEAD}{table(('rule', '', 'title'), rows)}{text}"}
+    head = f"---\nhide: [toc]\n---\n\n{_HEAD}{table(('rule', '', 'finds'), rows)}"
+    return {"reference/doctor-rules.md": head + "".join(line for rule in known for line in _entry(rule))}
+
+
+def _entry(rule: Rule[Any]) -> Iterator[str]:
+    yield f"## {rule.id}: {plain(rule.title)} {{ #{rule.id.lower()} }}\n\n"
+    yield f"**{rule.severity}**. {plain(rule.why)}\n\n"
+    if when := " ".join((getdoc(rule.check) or "").replace("``", "`").split()):
+        yield f"When: {plain(when)}\n\n"
+    if fix := FIXES.get(rule.id):
+        yield f"`hidl doctor --fix` {plain(fix.does)}; to undo it: {plain(fix.undo)}.\n\n"
