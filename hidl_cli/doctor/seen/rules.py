@@ -11,12 +11,17 @@ RULES: Rules[str] = Rules()
 
 
 def _register(diagnosis: Diagnosis) -> None:
-    @RULES.rule(diagnosis.id, diagnosis.title, severity=diagnosis.severity, why=diagnosis.why)
+    """Make the diagnosis a rule; what it is told by stands in its documentation, as in that of written rules."""
+
     def shows(text: str) -> Iterator[Seen]:
         match = diagnosis.first_in(text)
         if match is not None:
             finding = diagnosis.finding(match)
             yield Seen(finding.seen, finding.mend, finding.where)
+
+    example = next(shows(diagnosis.examples[0].text))
+    shows.__doc__ = f"By what was printed, such as: {example.seen}"
+    RULES.rule(diagnosis.id, diagnosis.title, severity=diagnosis.severity, why=diagnosis.why)(shows)
 
 
 for _diagnosis in diagnoses():
