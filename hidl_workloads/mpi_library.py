@@ -43,6 +43,7 @@ def strange(libraries: Iterable[Path]) -> tuple[Path, ...]:
     """
     places = (Path(sys.prefix, name) for name in ("lib", "lib64"))
     own = {file.resolve() for place in places for file in place.glob("libmpi*") if _LIBMPI.match(file.name)}
-    if not own or "MPI4PY_MPIABI" in os.environ:
+    is_of_a_stack = sys.prefix != sys.base_prefix  # else these are the system's own places
+    if not own or not is_of_a_stack or "MPI4PY_MPIABI" in os.environ:
         return ()
     return tuple(path for path in libraries if path.resolve() not in own)

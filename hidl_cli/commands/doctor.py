@@ -36,6 +36,10 @@ def doctor(
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Look at so many compute nodes too: in this allocation, or a short job.")
     ] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", help="Where these nodes are asked for (default: the site's).")
+    ] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="The project that pays for them.")] = None,
     prefix: PrefixOption = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Mend what is safe to mend and can be taken back; see hidl doctor rules.")
@@ -70,9 +74,12 @@ def doctor(
             examined = examine(contexts(machine, root=where, stack=stack, nodes=nodes))
     if nodes is not None:
         from hidl_cli.doctor.job import examine_nodes
+        from hidl_cli.launch.allocation import Asked
 
-        installed = next((context.installation for context in asked if context.installation), None)
-        examined += examine_nodes(machine, installed, nodes, tell=say)
+        preferred = sorted(asked, key=lambda context: not context.is_active)
+        installed = next((context.installation for context in preferred if context.installation), None)
+        job = Asked(partition=partition, account=account)
+        examined += examine_nodes(machine, installed, nodes, asked=job, tell=say)
     _tell(examined, machine.name, asked[0].host.hostname, fixed, json=json)
     if examined.errors:
         raise typer.Exit(ExitCode.MISSING_PRECONDITION)

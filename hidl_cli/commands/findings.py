@@ -32,6 +32,8 @@ def show(findings: Iterable[Finding], *, on_stderr: bool = False) -> None:
         alike = list(group)
         console.print(Text.assemble((f"{severity} {rule}", _STYLES[severity]), " ", alike[0].title), soft_wrap=True)
         for finding in alike:
+            if finding.where and finding.where not in finding.seen:
+                line("where", finding.where)
             line("seen", finding.seen)
             line("mend", finding.mend)
         line("why", alike[0].why)

@@ -57,7 +57,8 @@ def run(
     site: SiteOption = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
     ranks_per_node: Annotated[
-        int | None, typer.Option(min=1, help="MPI ranks on each node (default: one for each GPU, else 1).")
+        int | None,
+        typer.Option(min=1, help="MPI ranks on each node (default: one for each GPU, else what the workload needs)."),
     ] = None,
     threads: Annotated[
         int | None,

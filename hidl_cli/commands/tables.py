@@ -87,7 +87,7 @@ def show_run(document: dict[str, Any]) -> None:
     verdict = document["verdict"]
     if verdict:
         rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})
-    rows += [{"": "likely cause", " ": f"{cause['title']} ({cause['rule']})"} for cause in document["causes"][:3]]
+    rows += [{"": "cause", " ": f"{cause['title']} ({cause['rule']})"} for cause in document["causes"][:3]]
     show_table(rows)
 
 

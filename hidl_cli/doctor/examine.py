@@ -55,12 +55,12 @@ def examine(contexts: Sequence[Context], subjects: Sequence[Subject] = HERE) -> 
 def _unknown(context: Context) -> Iterator[str]:
     """What these rules cannot judge, and why."""
     site, plan = context.site, context.plan
-    if not context.is_here:
-        yield f"this host is not known to be part of site {site.name}: of the site, only its file was looked at"
+    if not context.is_here and site.match is None:
+        yield f"whether this host is part of site {site.name} is not known: its file has no `match`"
     if context.stack is None:
-        yield f"no stack is installed for site {site.name} here, so nothing is known of its MPI library"
+        yield f"no stack is installed for site {site.name} here, so nothing is known of MPI: hidl install STACK"
     elif context.installation is None and plan is None:
-        yield f"stack {context.stack} is not in use for site {site.name} here, so nothing is known of its MPI library"
+        yield f"stack {context.stack} is not in use for site {site.name} here, so nothing is known of its MPI"
 
 
 def contexts(

@@ -60,8 +60,10 @@ def examine_nodes(
     if planned.plan.missing and not inside:
         raise UsageError(
             f"site {site.name} demands {' and '.join(planned.plan.missing)} of every job",
-            hint="call hidl doctor --nodes from within an allocation (salloc)",
+            hint=f"{planned.plan.missing[0]} NAME; or call hidl doctor --nodes from within an allocation (salloc)",
         )
+    stack = f" with stack {planned.plan.stack}" if planned.plan.stack else ""
+    tell(f"looking at {count} node(s){stack}: {'in this allocation' if inside else 'a job of its own'}")
     run = create(planned.plan, planned.script(), root=job_plan.root())
     (run.directory / "probe.sh").write_text(planned.probe(), encoding="utf-8")
     status = _run(run, planned, inside=inside, tell=tell)

@@ -86,7 +86,7 @@ def error_of(run: Run, status: Status) -> HidlError:
     tail = _tail(run) if status.state in _TELLING else ""
     next_step = hint.format(run=run.id)
     causes = likely_causes(run, status)
-    if causes:
+    if causes and causes[0].severity == "error":
         next_step = f"{causes[0].mend}\n      hidl logs --stderr {run.id} shows what it complained about"
     return JobFailed("\n".join(part for part in (message, tail, _told(causes)) if part), hint=next_step)
 
@@ -134,12 +134,14 @@ _DIAGNOSED = {**dict.fromkeys(_TELLING), State.TIMEOUT: "HD102", State.NODE_FAIL
 
 
 def _told(causes: list[Finding]) -> str:
-    """The first cause with its reason, and the names of the next few."""
+    """The first cause with its reason, and the names of the next few. A warning is no more than a possible cause."""
     if not causes:
         return ""
     likely, *others = causes
     place = f" on {likely.where}" if likely.where else ""
-    lines = [f"likely cause: {likely.title}{place} ({likely.rule})", f"  seen: {likely.seen}", f"  why: {likely.why}"]
+    word = "likely" if likely.severity == "error" else "possible"
+    lines = [f"{word} cause: {likely.title}{place} ({likely.rule})", f"  seen: {likely.seen}", f"  why: {likely.why}"]
+    lines += [f"  mend: {likely.mend}"] if likely.severity != "error" else []
     lines += [f"also seen: {other.title} ({other.rule})" for other in others[:_FURTHER_CAUSES]]
     return "\n".join(lines)
 

@@ -71,11 +71,12 @@ def prepare(request: Request, site: Site | None = None) -> Plan:
         raise UsageError(
             "--scale and --matrix exclude each other", hint="compare at one size, and then see how the best one scales"
         )
-    unit, sizes = _sizes(request, site)
-    least = workload.overhead_ranks + 1
+    least = workload.needed_ranks
+    unit, sizes = _sizes(request, site, least)
     if min(placement.ranks for _, placement in sizes) < least:
+        idle = f": {workload.overhead_ranks} of them do not compute" if workload.overhead_ranks else ""
         raise UsageError(
-            f"workload {workload.name} needs {least} ranks or more: {least - 1} of them do not compute",
+            f"workload {workload.name} needs {least} ranks or more{idle}",
             hint=f"--ranks-per-node {least}, or a --scale that begins with {least} ranks",
         )
     if request.baseline == "copies" and not can_be_copied(unit, sizes):
@@ -161,11 +162,18 @@ def _assignments(words: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in words)}
 
 
-def _sizes(request: Request, site: Site) -> tuple[str, list[tuple[int, Placement]]]:
-    """What is counted (``ranks`` or ``nodes``), and each step's number of them with its placement, smallest first."""
-    per_node = request.ranks_per_node or site.node_type(request.asked.partition).gpus or None
+def _sizes(request: Request, site: Site, least: int) -> tuple[str, list[tuple[int, Placement]]]:
+    """What is counted (``ranks`` or ``nodes``), and each step's number of them with its placement, smallest first.
+
+    Where nobody says how many ranks a node has: one for each GPU, else 1, and ``least`` ranks in all.
+    """
+
+    def per_node(nodes: int) -> int:
+        gpus = site.node_type(request.asked.partition).gpus
+        return request.ranks_per_node or max(gpus or 1, -(-least // nodes))
+
     if request.scale is None:
-        size = Size.of_nodes(request.nodes, per_node or 1)
+        size = Size.of_nodes(request.nodes, per_node(request.nodes))
         unit, counted = "ranks", [(size.ranks, size)]
     else:
         if request.nodes != 1:
@@ -174,7 +182,7 @@ def _sizes(request: Request, site: Site) -> tuple[str, list[tuple[int, Placement
         if unit == "ranks":
             counted = [(number, Size.of_ranks(number, request.ranks_per_node)) for number in numbers]
         else:
-            counted = [(number, Size.of_nodes(number, per_node or 1)) for number in numbers]
+            counted = [(number, Size.of_nodes(number, per_node(min(numbers)))) for number in numbers]
     sizes = [size for _, size in counted]
     placements = place(site, sizes, partition=request.asked.partition, threads=request.threads)
     return unit, [(number, placement) for (number, _), placement in zip(counted, placements, strict=True)]

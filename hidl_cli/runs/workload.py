@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hidl_cli.inputs.fields import EnvironmentVariable, Identifier, Module, Name, NonNegative, Scalar, Strict
+from hidl_cli.inputs.fields import EnvironmentVariable, Identifier, Module, Name, NonNegative, Positive, Scalar, Strict
 from hidl_cli.mpi import Family
 
 Value = Scalar
@@ -102,6 +102,9 @@ class Workload(Strict):
     )
     parameters: dict[Identifier, Parameter] = Field(default_factory=dict, description="what `--set` may change")
     metrics: dict[Identifier, Metric] = Field(default_factory=dict, description="what the program yields")
+    least_ranks: Positive = Field(
+        1, description="ranks without which it cannot run: what `hidl run` starts where nobody asks for a number"
+    )
     overhead_ranks: NonNegative = Field(
         0,
         description="ranks of each launch that do no work of their own, such as Dask's scheduler and client: a launch "
@@ -116,6 +119,11 @@ class Workload(Strict):
         description="a Python module of the stack that tells what the metrics will be, and runs nothing: `hidl run "
         "--estimate` starts it once with the program's module and arguments; null: nobody can tell",
     )
+
+    @property
+    def needed_ranks(self) -> int:
+        """Ranks of the smallest launch."""
+        return max(self.least_ranks, self.overhead_ranks + 1)
 
     def program_for(self, parameters: Mapping[str, Value]) -> Program:
         """The program that is started for these values of all parameters."""

@@ -6,10 +6,12 @@ They cost milliseconds, start nothing, and stop nothing: what they find goes to 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,22 +61,28 @@ def before_mpi() -> node.Node | None:
 
 def with_mpi(world: MPI.Comm, here: node.Node | None) -> None:
     """Let all rules judge all ranks and nodes, on rank 0; collective, with ``here`` from ``before_mpi``."""
-    mine: tuple[ranks.Rank | None, node.Node | None] = (None, None)
+    mine = ""  # as text: another version of this module, on another node, may write what this one cannot read
     with suppress(Exception):
-        mine = (ranks.this_rank(world.rank, world.size, version=mpi_library.version()), here)
+        rank = ranks.this_rank(world.rank, world.size, version=mpi_library.version())
+        mine = json.dumps([rank.to_json(), asdict(here) if here else None])
     everyone = world.gather(mine)
     if everyone is None:
         return
     with suppress(Exception):
+        told = [each for text in everyone for each in _read(text)]
         bound = os.environ.get(CORES_PER_RANK, "")
-        told = World(
-            tuple(rank for rank, _ in everyone if rank is not None),
-            cores_per_rank=int(bound) if bound.isdecimal() else None,
-        )
-        places = tuple(each for _, each in everyone if each is not None)
+        of_world = World(tuple(rank for rank, _ in told), cores_per_rank=int(bound) if bound.isdecimal() else None)
+        places = tuple(place for _, place in told if place is not None)
         of_each = (finding for place in places for finding in node.RULES.findings(place))
         untold = [finding for finding in of_each if finding.severity != "error"]
-        tell(worst_first([*ranks.RULES.findings(told), *nodes.RULES.findings(nodes.Nodes(places)), *untold]))
+        tell(worst_first([*ranks.RULES.findings(of_world), *nodes.RULES.findings(nodes.Nodes(places)), *untold]))
+
+
+def _read(text: str) -> Iterator[tuple[ranks.Rank, node.Node | None]]:
+    """What a rank told of itself and its node; nothing where that is not understood."""
+    with suppress(Exception):
+        rank, place = json.loads(text)
+        yield ranks.Rank.from_json(rank), node.Node.from_facts(place) if place else None
 
 
 def tell(findings: Iterable[Finding]) -> None:

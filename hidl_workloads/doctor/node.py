@@ -82,7 +82,8 @@ class Node:
         """Of what ``node_probe`` told; ``TypeError`` where that is something else."""
         rooms = {name: Room(**facts[name]) for name in ("tmp", "shm") if facts.get(name)}
         stack = {"stack": Stack(**facts["stack"])} if facts.get("stack") else {}
-        return cls(**{**facts, "tmp": None, "shm": None, "stack": None, **rooms, **stack}, wanted_memory=wanted_memory)
+        known = {"wanted_memory": wanted_memory, **facts, "tmp": None, "shm": None, "stack": None}
+        return cls(**{**known, **rooms, **stack})
 
 
 def probe(prefix: str | None = None, *, wanted_memory: int | None = None) -> Node:

@@ -33,7 +33,7 @@ class Nodes:
     """What the nodes told, of the ``hosts`` that were asked between ``began`` and ``ended``.
 
     Both are in seconds since the epoch, by the clock of the node that asked. ``outside``: a host that is not of the
-    job (where hidl runs); ``how``: what asked them, for people.
+    job (where hidl runs); ``said``: what was complained about meanwhile.
     """
 
     nodes: tuple[Node, ...]
@@ -41,7 +41,7 @@ class Nodes:
     began: float | None = None
     ended: float | None = None
     outside: Node | None = None
-    how: str = ""
+    said: str = ""
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -164,7 +164,7 @@ def silent_nodes(facts: Nodes) -> Iterator[Seen]:
     """A host of the allocation on which nothing could be started."""
     for host in facts.silent:
         mend = f"scontrol show node {host} (its State and Reason); try without it: --exclude={host}"
-        yield Seen(f"nothing came back{f' from {facts.how}' if facts.how else ''}", mend, host)
+        yield Seen(f"nothing came back{f'; it was said: {facts.said}' if facts.said else ''}", mend, host)
 
 
 @RULES.rule(

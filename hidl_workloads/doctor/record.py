@@ -11,7 +11,6 @@ from pathlib import Path
 from hidl_workloads.doctor.finding import Finding, worst_first
 
 SCHEMA = "hidl.findings/1"
-NAME = "findings.json"
 
 
 def read(file: Path) -> list[Finding]:

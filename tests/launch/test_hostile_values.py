@@ -84,7 +84,7 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, ke
         "run": text,
         "title": text,
         "scheduler": "slurm",
-        "launcher": name,
+        "as_root": name == "mpirun",
         "header": [],
         "modules": [],
         "activate": "/dev/null",
@@ -94,6 +94,8 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, ke
         "preload": False,
         "until_settled": False,
         "keeps_output": kept,
+        "cores_per_rank": None,
+        "node_memory": None,
         "steps": [step],
     }
     return render_script("job.sh.j2", values)

@@ -38,7 +38,7 @@ def causes(hidl: Hidl) -> Any:
     [
         ("module", "HD150", "A Python module is missing", "add no_such_module to a stack"),
         ("full", "HD170", "A file system is full", "df -h"),
-        ("files", "HD044", "Too many files are open", "ulimit -n"),
+        ("files", "HD044", "Few files may be open", "ulimit -n"),
         ("memory", "HD158", "The program got no more memory", "--ranks-per-node"),
         ("killed", "HD131", "A rank was killed (signal 9)", "fewer ranks on each node"),
         ("bus", "HD132", "A rank died of a bus error", "df -h /dev/shm"),
@@ -63,7 +63,7 @@ def test_singletons_are_told_with_their_cause(hidl: Hidl) -> None:
     hide_the_launcher = ["env", "-u", "PMI_FD", "-u", "PMI_RANK", "-u", "PMI_SIZE"]
     workload = with_command(hidl, "alone", [*hide_the_launcher, "python", "-m", "hidl_workloads.world"])
     completed = hidl("run", workload, "--ranks-per-node", "2")
-    assert "likely cause: N singletons instead of a world of N ranks (HD001)" in completed.stderr
+    assert "likely cause: The ranks are singletons (HD001)" in completed.stderr
 
 
 def test_the_document_of_a_failed_run_holds_its_causes(hidl: Hidl) -> None:
@@ -85,6 +85,15 @@ def test_what_the_program_printed_is_not_obeyed_by_the_terminal(hidl: Hidl) -> N
     completed = hidl("run", failing(hidl, "escapes"))
     assert "seen: \\x1b]0;owned\\x07/dev/sda: \\x1b[2JNo space left on device" in completed.stderr
     assert "\x1b[2J" not in completed.stderr
+
+
+def test_a_warning_is_no_more_than_a_possible_cause(hidl: Hidl) -> None:
+    said = "print('distributed.worker - WARNING - Unmanaged memory use is high.'); raise SystemExit(3)"
+    completed = hidl("run", with_command(hidl, "warned", ["python", "-c", said]))
+    told, _, next_step = completed.stderr.rpartition("next:")
+    assert "possible cause: Dask's workers run short of memory (HD223)" in told
+    assert "  mend: smaller chunks" in told
+    assert next_step.strip().startswith("hidl logs")
 
 
 def test_a_failure_that_nobody_knows_has_no_cause(hidl: Hidl) -> None:

@@ -135,6 +135,7 @@ def test_a_wrong_type_of_mpi_is_found_before_any_work(on_cluster: Callable[..., 
     completed = hidl("run", "work", *SITE, "--nodes", "2", "--mpi", "mine")
 
     assert (completed.returncode, "2 singletons" in completed.stderr) == (8, True), completed.stderr
+    assert "likely cause: The ranks are singletons" in completed.stderr
     assert "worked" not in (only_run(hidl) / "stdout.log").read_text()
 
 

@@ -99,6 +99,19 @@ def test_a_run_of_ranks_none_of_which_works_is_refused(hidl: Hidl) -> None:
     assert "needs 3 ranks or more: 2 of them do not compute" in refused.stderr
 
 
+@pytest.mark.parametrize("needs", [{"least_ranks": 2}, {"overhead_ranks": 1}], ids=lambda needs: next(iter(needs)))
+def test_as_many_ranks_are_started_as_the_workload_needs(hidl: Hidl, needs: dict[str, int]) -> None:
+    hidl.add_workload("pair", "toy.py", parameters=PARAMETERS, metrics=METRICS, **needs)
+    assert hidl.json("run", "pair", "--dry-run")["plan"]["steps"][0]["placement"]["ranks_per_node"] == 2
+
+
+def test_fewer_ranks_than_the_workload_needs_are_refused(hidl: Hidl) -> None:
+    hidl.add_workload("pair", "toy.py", parameters=PARAMETERS, metrics=METRICS, least_ranks=2)
+    refused = hidl("run", "pair", "--ranks-per-node", "1")
+    assert refused.returncode == 2
+    assert "workload pair needs 2 ranks or more" in refused.stderr
+
+
 def test_the_script_runs_again_in_a_copy_of_the_directory(hidl: Hidl, tmp_path: Path) -> None:
     hidl.json("run", "toy")
     copy = tmp_path / "a copy"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.cluster import LivingCluster
-from tests.conftest import Hidl
+from tests.conftest import PROGRAMS, Hidl
 
 SITE = ("--site", "test-cluster")
 PACED: dict[str, Any] = {
@@ -69,13 +69,20 @@ class silent(Alone):
 @rfm.simple_test
 class hanging(Alone):
     assignments = ["hang=true"]
+
+
+@rfm.simple_test
+class broken(Alone):
+    workload = "broken"
 """
 
 
 def with_checks(hidl: Hidl) -> Hidl:
-    """hidl with the workloads ``paced`` and ``spins`` and the checks above, where users keep theirs."""
+    """hidl with the workloads ``paced``, ``spins`` and ``broken`` and the checks above, where users keep theirs."""
     hidl.add_workload("paced", "paced.py", **PACED)
     hidl.add_workload("spins", "spins.py", metrics=PACED["metrics"], scaling=PACED["scaling"])
+    command = ["python", str(PROGRAMS / "fails.py"), "module"]
+    hidl.add_workload("broken", "fails.py", metrics=PACED["metrics"], program={"command": command})
     file = hidl.config / "reframe_checks" / "paced.py"
     file.parent.mkdir(parents=True)
     file.write_text(CHECKS)

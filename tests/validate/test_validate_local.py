@@ -92,6 +92,12 @@ def test_a_metric_that_is_missing_ends_with_9(hidl: Hidl) -> None:
     assert "metric rate is not in" in case["reason"]
 
 
+def test_a_job_that_fails_is_told_with_its_likely_cause_and_the_cure(hidl: Hidl) -> None:
+    (case,) = cases(hidl.json("validate", "--check", "broken", status=8)).values()
+    assert "likely cause: A Python module is missing (HD150)" in case["reason"]
+    assert "add no_such_module to a stack" in case["hint"]
+
+
 def test_a_job_that_reaches_its_time_limit_has_failed(hidl: Hidl) -> None:
     (case,) = cases(hidl.json("validate", "--check", "hanging", "--time", "00:00:03", status=8)).values()
 

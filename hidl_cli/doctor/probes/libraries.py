@@ -20,6 +20,8 @@ from hidl_cli.stack.installation import Installation
 #: What mpi4py's wheels call their modules: one for each ABI, or one alone where it was compiled against one library.
 _OF_A_WHEEL = re.compile(r"MPI\.(mpich|openmpi|impi|mpiabi|msmpi)\.")
 _SONAMES: dict[str, Abi] = {"libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
+#: These launchers are programs of an MPI library.
+_OF_A_LIBRARY = ("mpiexec", "mpirun", "mpirun_rsh")
 _OF_WHEELS: dict[str, Abi] = {"impi": "mpich"}
 
 
@@ -87,22 +89,40 @@ def _modules(prefix: Path) -> Iterator[Path]:
 
 
 def _mpiexec(context: Context, one: Job) -> Starter | None:
-    """The first on the PATH. Nobody calls it where the run that is planned names its launcher by a path."""
-    by_name = one.program is not None and os.sep not in one.program
-    if one.planned and not (by_name and one.launcher in ("mpiexec", "mpirun") and not _has_modules(context)):
+    """The one that the planned job takes from PATH, or that a person would call; None where it is named by its path."""
+    if not one.planned:
+        place = context.host.which("mpiexec")
+    elif one.launcher in ("mpiexec", "mpirun") and os.sep not in (one.program or os.sep):
+        place = _program(context, one)
+    else:
         return None
-    name = one.launcher if one.planned and one.launcher else "mpiexec"
-    place = context.host.which(name)
     if place is None:
         return None
     own = context.installation is not None and place == str(context.installation.mpiexec)
-    return Starter(place, None if own else runtime(context.host, name))
+    return Starter(place, None if own else runtime(context.host, place))
 
 
 def _is_there(context: Context, one: Job) -> bool | None:
     if one.program is None or (os.sep not in one.program and _has_modules(context)):
         return None
-    return context.host.which(one.program) is not None
+    return context.host.which(_program(context, one) or one.program) is not None
+
+
+def _program(context: Context, one: Job) -> str | None:
+    """Where the job will find its launcher; None: on a PATH that its modules make, or nowhere.
+
+    Of an MPI library that is on PATH the job script takes what lies beside ``mpicc``, and puts it before the stack's
+    own (templates/job.sh.j2).
+    """
+    program, host = one.program, context.host
+    if program is None or os.sep in program or one.launcher not in _OF_A_LIBRARY:
+        return program and host.which(program)
+    if _has_modules(context):
+        return None
+    wrapper = host.which("mpicc") or ""
+    if wrapper.endswith("/bin/mpicc"):
+        return wrapper.removesuffix("mpicc") + program
+    return str(context.installation.prefix / "bin" / program) if context.installation else host.which(program)
 
 
 def _has_modules(context: Context) -> bool:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from hidl_cli.doctor.context import Context
 from hidl_cli.site.probes import lsf, modules, slurm
-from hidl_cli.site.probes.cluster import cluster
 from hidl_cli.site.probes.facts import Node, Queue
 from hidl_cli.site.probes.host import Host
-from hidl_cli.site.schema import Match, Site
+from hidl_cli.site.schema import Site
 
 _SECONDS = 10.0
 _PROGRAMS = {"slurm": "scontrol", "lsf": "lsid"}
@@ -28,15 +27,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Counterpart:
-    """The site's file, and the machine that it describes.
+    """The site's file, and the machine that it describes; where this is another one, the file alone.
 
-    ``here``: is this that machine, by the file's ``match``; None where it has none. ``program``: of the scheduler,
-    where it is missing; ``silence``: why the scheduler gives no answer. ``queues``, ``nodes`` and ``modules`` are None
-    where nobody told. ``accounting``: Slurm's AccountingStorageType. ``wanted``: by the run that is about to start.
+    ``program``: of the scheduler, where it is missing; ``silence``: why the scheduler gives no answer. ``queues``,
+    ``nodes`` and ``modules`` are None where nobody told. ``accounting``: Slurm's AccountingStorageType. ``wanted``: by
+    the run that is about to start.
     """
 
     site: Site
-    here: bool | None = None
     program: str | None = None
     silence: str | None = None
     queues: tuple[Queue, ...] | None = None
@@ -52,31 +50,27 @@ def probe(context: Context) -> Counterpart:
     wanted = None
     if plan is not None:
         wanted = Wanted(plan.allocation.queue, plan.allocation.nodes, plan.allocation.time_limit)
-    here = _here(site.match, host)
     scheduler = site.scheduler
-    if here is False or scheduler is None or scheduler == "local":
-        return Counterpart(site, here, wanted=wanted)
+    if not context.is_here or scheduler is None or scheduler == "local":
+        return Counterpart(site, wanted=wanted)
     if host.which(_PROGRAMS[scheduler]) is None:
-        return Counterpart(site, here, program=_PROGRAMS[scheduler], wanted=wanted)
+        return Counterpart(site, program=_PROGRAMS[scheduler], wanted=wanted)
     known = frozenset(modules.available(host) or ()) if plan is None else None
-    return _slurm(site, host, here, known, wanted) if scheduler == "slurm" else _lsf(site, host, here, known, wanted)
+    return _slurm(site, host, known, wanted) if scheduler == "slurm" else _lsf(site, host, known, wanted)
 
 
-def _slurm(
-    site: Site, host: Host, here: bool | None, known: frozenset[str] | None, wanted: Wanted | None
-) -> Counterpart:
+def _slurm(site: Site, host: Host, known: frozenset[str] | None, wanted: Wanted | None) -> Counterpart:
     """``scontrol ping`` says at once where nobody answers; other commands try for ten to twenty seconds."""
     ping = host.ask("scontrol", "ping", seconds=_SECONDS)
     if ping is None or " is UP" not in ping:
         said = (ping or "").strip().partition("\n")[0] or "scontrol ping gives no answer"
-        return Counterpart(site, here, silence=said, modules=known or None, wanted=wanted)
+        return Counterpart(site, silence=said, modules=known or None, wanted=wanted)
     if wanted is not None:
-        return Counterpart(site, here, queues=slurm.queues(host) or None, wanted=wanted)
+        return Counterpart(site, queues=slurm.queues(host) or None, wanted=wanted)
     batch = slurm.probe(host)
     accounting = _ACCOUNTING.search(host.ask("scontrol", "show", "config", seconds=_SECONDS) or "")
     return Counterpart(
         site,
-        here,
         queues=(batch.queues if batch else ()) or None,
         nodes=(batch.nodes if batch else ()) or None,
         accounting=accounting[1] if accounting else None,
@@ -84,23 +78,9 @@ def _slurm(
     )
 
 
-def _lsf(site: Site, host: Host, here: bool | None, known: frozenset[str] | None, wanted: Wanted | None) -> Counterpart:
+def _lsf(site: Site, host: Host, known: frozenset[str] | None, wanted: Wanted | None) -> Counterpart:
     """LSF tells which hosts there are, but not which of them a queue has."""
     batch = lsf.probe(host)
     if batch is None or not batch.sources:
-        return Counterpart(site, here, silence="lsid gives no answer", modules=known or None, wanted=wanted)
-    return Counterpart(site, here, queues=batch.queues or None, modules=known or None, wanted=wanted)
-
-
-def _here(match: Match | None, host: Host) -> bool | None:
-    """Do all conditions of the file's ``match`` hold on this machine? None where that cannot be told."""
-    if match is None:
-        return None
-    if match.hostname is not None and not re.fullmatch(match.hostname, host.hostname):
-        return False
-    if not all(re.fullmatch(pattern, host.environment.get(name, "")) for name, pattern in match.env.items()):
-        return False
-    if match.cluster is None:
-        return True
-    name = cluster(host).name
-    return None if name is None else re.fullmatch(match.cluster, name) is not None
+        return Counterpart(site, silence="lsid gives no answer", modules=known or None, wanted=wanted)
+    return Counterpart(site, queues=batch.queues or None, modules=known or None, wanted=wanted)

@@ -44,7 +44,7 @@ def probe(context: Context) -> Held:
     if context.stack is None:
         return Held()
     try:
-        root = installations.root(context.site)
+        root = context.root or installations.root(context.site)
         prefix = installations.current(root / context.site.name / context.stack)
         if prefix is not None:
             return _installed(installations.at(prefix) or Installation(prefix, {}), context.site)

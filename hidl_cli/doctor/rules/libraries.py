@@ -33,7 +33,7 @@ def another_mpiexec(facts: Libraries) -> Iterator[Seen]:
     if job.planned:
         yield Seen(what, f"`prefix` or `modules` of MPI library {job.library.name} in the site's file: hidl site show")
     elif job.is_active:
-        yield Seen(f"{what}, by the stack that is activated", f"source {sh(f'{facts.prefix}/activate.sh')}")
+        yield Seen(f"{what} of the stack that is activated", f"source {sh(f'{facts.prefix}/activate.sh')}")
     else:
         yield Seen(
             f"{what}; hidl run takes the library's own, but by hand it would be this one",
@@ -92,11 +92,11 @@ def type_not_offered(facts: Libraries) -> Iterator[Seen]:
 def program_missing(facts: Libraries) -> Iterator[Seen]:
     """Sure where ranks start here, or the program lies beside the stack; a login node may lack what nodes have."""
     job = facts.job
-    if facts.program_is_there is not False or job.program is None or job.launcher is None:
+    if facts.program_is_there is not False or job.program is None or job.library is None:
         return
     in_the_stack = facts.prefix is not None and job.program.startswith(f"{facts.prefix}/")
     if in_the_stack:
-        mend = "install the stack again: hidl uninstall STACK, hidl install STACK"
+        mend = f"hidl uninstall {sh(job.library.name)} && hidl install {sh(job.library.name)}"
     elif "/" in job.program:
         mend = "`prefix` of the MPI library in the site's file: hidl site check --on-host"
     else:

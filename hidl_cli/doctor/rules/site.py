@@ -187,19 +187,6 @@ def silent_scheduler(facts: Counterpart) -> Iterator[Seen]:
     if facts.silence is not None:
         mend = f"try again later; hidl status asks anew. If it lasts, tell the staff of {facts.site.name}"
         yield Seen(facts.silence, mend, where=facts.site.name)
-    elif facts.program is not None and facts.here:
+    elif facts.program is not None:
         mend = "load the scheduler's module, or log in to a node where jobs are submitted"
         yield Seen(f"there is no {facts.program} on PATH", mend, where=facts.site.name)
-
-
-@RULES.rule(
-    "HD096",
-    "This is not the machine that the site's file describes",
-    severity="info",
-    why="What the file says of partitions, nodes and modules could not be held against the machine.",
-)
-def elsewhere(facts: Counterpart) -> Iterator[Seen]:
-    """By the file's ``match``."""
-    if facts.here is False:
-        mend = f"run hidl doctor --site {sh(facts.site.name)} there; hidl site detect says which site this is"
-        yield Seen(f"the `match` of site {facts.site.name} does not hold here", mend, where=facts.site.name)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from hidl_cli.doctor.context import Context
 from hidl_cli.doctor.probes.tuning import GDRCOPY, PREFIXES, Tuning, probe
 from hidl_cli.mpi import Library
+from hidl_cli.quoting import sh
 from hidl_cli.tuning import catalogue
 from hidl_cli.tuning.judge import Misfit, judge
 from hidl_cli.tuning.layers import LD_PRELOAD, Setting
@@ -54,7 +55,7 @@ def unread(facts: Tuning) -> Iterator[Seen]:
             who = "mpirun_rsh" if facts.job.launcher == "mpirun_rsh" else "the site's jobs (--export=NONE)"
             yield Seen(
                 f"{name} in your shell does not reach the ranks: {who} passes on what hidl sets alone",
-                f"unset {name}, and give it to the run: hidl run --mv2 {name}={value}",
+                f"unset {name}, and give it to the run: hidl run --mv2 {sh(f'{name}={value}')}",
             )
 
 

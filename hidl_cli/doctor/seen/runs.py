@@ -8,7 +8,7 @@ from pathlib import Path
 from hidl_cli.doctor.seen.matching import MOST, causes
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run
-from hidl_workloads.doctor.finding import Finding
+from hidl_workloads.doctor.finding import SEVERITIES, Finding
 
 CAUSES, FOUND_INSIDE = "causes", "findings"
 """Documents of a run's directory: what is told of it, and what its job found by itself (nodes and ranks)."""
@@ -17,7 +17,7 @@ CAUSES, FOUND_INSIDE = "causes", "findings"
 def causes_of(run: Run) -> list[Finding]:
     """The likely causes of a run's failure, the likeliest first: as they were written down, else found now.
 
-    What the job found by itself comes first; then what its stderr and stdout show.
+    Errors come before warnings; of either, what the job found by itself before what its stdout and stderr show.
     """
     kept = _documented(run, CAUSES)
     return _found(run) if kept is None else kept
@@ -32,10 +32,11 @@ def keep_causes(run: Run) -> None:
 
 
 def _found(run: Run) -> list[Finding]:
-    inside = [finding for finding in _documented(run, FOUND_INSIDE) or () if finding.severity != "info"]
+    inside = [finding for finding in _documented(run, FOUND_INSIDE) or () if finding.severity in ("error", "warning")]
     known = {finding.rule for finding in inside}
     printed = causes("\n".join(_end(log) for log in (run.stdout, run.stderr)))
-    return [*inside, *(finding for finding in printed if finding.rule not in known)]
+    found = [*inside, *(finding for finding in printed if finding.rule not in known)]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def _documented(run: Run, name: str) -> list[Finding] | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.doctor.probes.libraries import Starter, built_for, probe
-from tests.doctor.machines import context, host, installed, slurm
+from hidl_cli.runs.prepare import Request, prepare
+from tests.doctor.machines import context, host, installed, local, slurm
 from tests.site.recording import recorded
 
 OPEN_MPI = "mpiexec (Open MPI) 5.0.3\n"
@@ -27,6 +28,25 @@ def test_of_a_site_that_this_host_is_no_part_of_no_program_is_looked_for() -> No
     machine = host(None, "mpiexec", answers={"mpiexec --version": OPEN_MPI})
     found = probe(context(machine, slurm(), installed(PREFIX)))
     assert (found.mpiexec, found.program_is_there) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("programs", "place"),
+    [
+        (("mpicc", "mpiexec"), "/usr/bin/mpiexec"),  # the job script looks for the wrapper
+        (("mpiexec",), "/stacks/mpi/1/bin/mpiexec"),  # else the stack's own is the first, once it is activated
+    ],
+)
+def test_a_job_on_a_library_that_is_on_path_takes_what_lies_beside_mpicc(
+    config: Path, programs: tuple[str, ...], place: str
+) -> None:
+    file = config / "sites" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("{name: mine, title: a, extends: local, mpi: {theirs: {family: mpich}}, default_mpi: theirs}")
+    plan = prepare(Request("mpi-sanity", site="mine", hypothetical=True))
+    found = probe(context(host(None, *programs), local(), installed(PREFIX), plan=plan))
+    assert found.mpiexec is not None
+    assert found.mpiexec.place == place
 
 
 @pytest.mark.parametrize("family", ["mpich", "mvapich2"])

@@ -42,7 +42,7 @@ def partition(**keys: Any) -> Any:
 
 
 def test_a_file_that_agrees_with_the_machine_gives_nothing() -> None:
-    assert findings(facts(accounting="accounting_storage/slurmdbd", here=True)) == []
+    assert findings(facts(accounting="accounting_storage/slurmdbd")) == []
 
 
 def test_nothing_is_found_where_nothing_is_known() -> None:
@@ -164,7 +164,7 @@ def test_the_modules_of_an_mpi_library_are_looked_at_too() -> None:
     assert only(found).seen == "mpi.gdr.modules names mvapich2-gdr/2.3.6; there is mvapich2-gdr/2.3.7"
 
 
-# --- HD094, HD095, HD096
+# --- HD094, HD095
 
 
 def test_a_slurm_without_accounting_is_good_to_know() -> None:
@@ -175,16 +175,14 @@ def test_a_scheduler_that_does_not_answer_is_an_error() -> None:
     assert findings(Counterpart(site(), silence="Slurmctld(primary) at head is DOWN")) == [("HD095", "error")]
 
 
-def test_missing_programs_of_the_scheduler_are_an_error_on_the_site_alone() -> None:
-    assert findings(Counterpart(site(), here=True, program="scontrol")) == [("HD095", "error")]
-    assert findings(Counterpart(site(), here=None, program="scontrol")) == []
+def test_missing_programs_of_the_scheduler_are_an_error() -> None:
+    assert findings(Counterpart(site(), program="scontrol")) == [("HD095", "error")]
 
 
 def test_another_machine_is_not_held_against_the_file() -> None:
-    elsewhere = site(match={"hostname": "login[0-9]+"})
-    assert [
-        (one.rule, one.severity) for one in examine(Context(RecordedHost(recorded("ampere").directory), elsewhere))
-    ] == [("HD096", "info")]
+    host = ampere()
+    assert examine(Context(host, site(match={"hostname": "login[0-9]+"}))) == []
+    assert host.asked == []
 
 
 # --- recorded machines
@@ -192,7 +190,13 @@ def test_another_machine_is_not_held_against_the_file() -> None:
 
 def ampere(**answers: str) -> RecordedHost:
     """A recorded Slurm with Lmod, whose controller answers."""
-    return replace(recorded("ampere"), answers=UP | answers)
+    return submitting("ampere", "sbatch", **UP | answers)
+
+
+def submitting(system: str, program: str, **answers: str) -> RecordedHost:
+    """A recorded machine from which jobs are submitted."""
+    host = recorded(system)
+    return replace(host, programs={**host.programs, program: f"/usr/bin/{program}"}, answers=answers)
 
 
 def test_a_recorded_slurm_is_asked_for_all_that_it_has() -> None:
@@ -218,7 +222,7 @@ def test_where_the_controller_is_down_nothing_more_is_asked_of_it() -> None:
 
 
 def test_a_recorded_lsf_is_held_against_the_file() -> None:
-    host = recorded("summit")
+    host = submitting("summit", "bsub")
     described = site(scheduler="lsf", launchers=["jsrun"], **partition(queue="nosuch"))
     assert findings(probe(Context(host, described))) == [("HD091", "error")]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.doctor import catalogue
 from hidl_cli.doctor.seen.diagnosis import Diagnosis, Example, diagnoses
 from hidl_cli.doctor.seen.matching import MOST, causes
 
@@ -85,6 +86,11 @@ def test_what_a_cure_names_is_in_every_pattern(diagnosis: Diagnosis, pattern: st
 def test_each_cause_has_one_entry() -> None:
     ids = [diagnosis.id for diagnosis in diagnoses()]
     assert len(ids) == len(set(ids))
+
+
+def test_what_has_the_id_of_a_rule_has_its_title() -> None:
+    titles = {rule.id: rule.title for rule in catalogue.rules()}
+    assert {each.id: each.title for each in diagnoses() if titles[each.id] != each.title} == {}
 
 
 def test_a_cause_yields_to_known_causes_only() -> None:

@@ -13,6 +13,7 @@ from hidl_cli.record.run import Run
 from hidl_workloads.doctor.finding import Finding
 
 FULL = Finding("HD041", "error", "/dev/shm is full", "64 MiB of 64 MiB", "ranks talk through it", "empty it", "node2")
+UNBOUND = Finding("HD046", "warning", "ranks are not bound", "0-3", "they move", "--bind-to core")
 NOTE = Finding("HD045", "info", "cores are left", "3 of 4", "they could work too", "--threads 4")
 
 
@@ -41,12 +42,19 @@ def test_what_the_job_found_by_itself_comes_first_and_once(run: Run) -> None:
     assert rules(run).count("HD041") == 1
 
 
+def test_what_the_job_was_only_warned_of_stands_behind_what_failed(run: Run) -> None:
+    run.write("findings", {"schema": "hidl.findings/1", "findings": [UNBOUND.to_json()]})
+    assert rules(run) == ["HD132", "HD150", "HD046"]
+
+
 def test_what_is_only_good_to_know_is_no_cause(run: Run) -> None:
     run.write("findings", {"schema": "hidl.findings/1", "findings": [NOTE.to_json()]})
     assert "HD045" not in rules(run)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"findings": 3}', '{"findings": [{"rule": "HD041"}]}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"findings": 3}', '{"findings": [{"rule": "HD041"}]}', '{"findings": ["HD041"]}']
+)
 def test_a_damaged_document_of_the_job_is_passed_over(run: Run, text: str) -> None:
     (run.directory / "findings.json").write_text(text)
     assert rules(run) == ["HD132", "HD150"]

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +100,11 @@ def test_what_it_tells_of_this_machine_is_what_the_machine_says() -> None:
     assert here.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert here.tmp is not None
     assert here.tmp.identity == f"{Path('/tmp').stat().st_dev}:{Path('/tmp').stat().st_ino}"
+
+
+def test_facts_are_read_back_as_they_were_written() -> None:
+    here = probe("/nowhere", wanted_memory=GIB)
+    assert Node.from_facts(json.loads(json.dumps(asdict(here)))) == here
 
 
 def staged(command: str, *around: str) -> str:
