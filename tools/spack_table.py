@@ -111,8 +111,8 @@ def ask(instance: Instance, sites: list[Site]) -> None:
     """Ask Spack what is not known yet, and note each answer at once."""
     where = places(sites[0], Path(tempfile.gettempdir(), "hidl-table"))
     assert where.builtin is not None
-    for case in (case for site in sites for case in cases(site)):
-        for name in STACKS:
+    for name in STACKS:  # the small ones first
+        for case in (case for site in sites for case in cases(site)):
             said = _said()
             made, key = _environment(case.site, load_stack(name)), f"{case.site.name} {case.mpi} {name}"
             if said["cells"].get(key, {}).get("inputs") == made.inputs:

@@ -147,9 +147,8 @@ def test_no_spack_is_a_missing_precondition(hidl: Hidl, variable: str, said: str
     assert (failed.returncode, said in failed.stderr) == (4, True)
 
 
-def test_a_real_spack_builds_mpi4py_against_the_machines_mpich_and_two_ranks_run(
-    hidl: Hidl,
-) -> None:
+@pytest.mark.timeout(3600)
+def test_a_real_spack_builds_mpi4py_against_the_machines_mpich_and_two_ranks_run(hidl: Hidl) -> None:
     root = os.environ.get("HIDL_TEST_SPACK")
     if not root:
         pytest.skip("NOT TESTED: Spack; HIDL_TEST_SPACK=<root> asks for it (and HIDL_TEST_SPACK_PACKAGES=<clone>)")
