@@ -1,8 +1,8 @@
 """Record what commands print on a terminal, as a picture (SVG): python tools/record_terminal.py FILE COMMAND...
 
 Each COMMAND is a word of its own, in quotes; they run one after the other, for real, and the picture shows them with
-all that they print. Lines that are longer than the terminal is wide are cut. Without commands: those of the README,
-with the stack `pytorch` installed. The picture holds no font and refers to none.
+all that they print. Lines that are longer than the terminal is wide are cut. Without commands: those of the README
+(in a home where nothing is installed yet, HOME=...). The picture holds no font and refers to none.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
 _COMMANDS = (
-    "hidl install pytorch",
-    "hidl run resnet50 --scale 1,2 --set image_size=64 --set batch=8",
+    "hidl install mpi",
+    "hidl run kmeans --scale 1,2",
 )
 _WIDTH = 92
+_MOVING = re.compile(r"(?:\x1b\[\??[0-9;]*[A-HJKSTfhl]|\r)+")  # what moves or hides the cursor
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
@@ -56,7 +57,8 @@ def _printed(command: str) -> str:
         check=False,
     )
     print(done.stdout, end="")
-    return done.stdout.replace(str(Path.home()), "~")
+    kept = (line for line in done.stdout.splitlines() if not _MOVING.fullmatch(line))
+    return _MOVING.sub("", "\n".join(kept)).replace(str(Path.home()), "~")
 
 
 if __name__ == "__main__":
