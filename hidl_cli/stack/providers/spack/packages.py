@@ -209,10 +209,9 @@ def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) ->
 
 def _is_placed(site: Site, library: Mpi) -> bool:
     """Does the site's file say where the library lies: its prefix, or a module that is no compiler's or external's?"""
-    others = {
-        module for software in (*site.compilers.values(), *site.externals.values()) for module in software.modules
-    }
-    return bool(library.prefix or set(library.modules) - others)
+    of_compilers = {module for compiler in site.compilers.values() for module in compiler.modules}
+    of_externals = {module for external in site.externals.values() for module in external.modules}
+    return bool(library.prefix or set(library.modules) - of_compilers - of_externals)
 
 
 def _launchers(site: Site, library: Mpi | None) -> list[str]:
