@@ -118,7 +118,7 @@ def ask(instance: Instance, sites: list[Site]) -> None:
             if said["cells"].get(key, {}).get("inputs") == made.inputs:
                 continue
             print(f"{key}: ", end="", file=sys.stderr, flush=True)
-            answer = _answer(made, instance)
+            answer = {"why": "Spack cannot build it"} if made.lacks_mpi else _answer(made, instance)
             print(answer, file=sys.stderr, flush=True)
             said["cells"][key] = {"inputs": made.inputs, **answer}
             said |= {"spack": instance.version, "packages": _release(where.builtin), "date": f"{date.today()}"}
