@@ -118,7 +118,7 @@ def ask(instance: Instance, sites: list[Site]) -> None:
             if said["cells"].get(key, {}).get("inputs") == made.inputs:
                 continue
             print(f"{key}: ", end="", file=sys.stderr, flush=True)
-            answer = _answer(made, instance)
+            answer = {"why": "Spack cannot build it"} if made.lacks_mpi else _answer(made, instance)
             print(answer, file=sys.stderr, flush=True)
             said["cells"][key] = {"inputs": made.inputs, **answer}
             said |= {"spack": instance.version, "packages": _release(where.builtin), "date": f"{date.today()}"}
@@ -166,14 +166,15 @@ def _reason(message: str) -> str:
 
 
 def _cell(case: Case, name: str, said: dict[str, Any], reasons: list[str]) -> str:
-    known = said["cells"].get(f"{case.site.name} {case.mpi} {name}")
-    if known is None or known["inputs"] != _environment(case.site, load_stack(name)).inputs:
+    known, made = said["cells"].get(f"{case.site.name} {case.mpi} {name}"), _environment(case.site, load_stack(name))
+    if known is None or known["inputs"] != made.inputs:
         return "not tried"
     if "packages" in known:
         return f"yes, {known['packages']}"
-    if known["why"] not in reasons:
-        reasons.append(known["why"])
-    return f"no ({_letter(reasons.index(known['why']))})"
+    reason = "; ".join([known["why"].rstrip("."), *made.gaps])
+    if reason not in reasons:
+        reasons.append(reason)
+    return f"no ({_letter(reasons.index(reason))})"
 
 
 def _letter(number: int) -> str:

@@ -78,7 +78,9 @@ def _sources(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progr
     assert part is not None
     interpreter = python.python(plan.target, uv, log, progress, offline=False, wheels=to / "wheels")
     with tempfile.TemporaryDirectory(prefix="hidl-fetch-") as directory:
-        Path(directory, "spack.yaml").write_text(part.environment.text, encoding="utf-8")
+        # Spack empties the stages of what it mirrors: those of an installation under way are left alone.
+        staged = part.environment.staged_in(Path(directory, "stage"))
+        Path(directory, "spack.yaml").write_text(staged.text, encoding="utf-8")
         Path(directory, "spack.lock").write_text(part.lock.spack_lock, encoding="utf-8")
         words = ("mirror", "create", "--all", "--directory", str(to / "sources"))
         title = f"fetch the sources of {part.to_install} packages"

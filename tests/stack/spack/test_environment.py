@@ -134,6 +134,19 @@ def test_mvapich2_gdr_is_made_for_jsrun_where_that_alone_starts_its_ranks(where:
     assert found == [{"require": ["process_managers=jsrun", "pmi_version=pmi4pmix"]}, None]
 
 
+@pytest.mark.parametrize(
+    ("library", "lacks"), [({"family": "cray-mpich"}, True), ({"family": "mvapich2-gdr"}, False), (MPICH, False)]
+)
+def test_a_library_that_nobody_can_build_must_be_placed(where: Places, library: dict[str, str], lacks: bool) -> None:
+    assert made(where, site(mpi={"mine": library}, default_mpi="mine"), stack()).lacks_mpi == lacks
+
+
+def test_what_is_fetched_is_staged_apart_and_is_the_same_otherwise(where: Places, tmp_path: Path) -> None:
+    here = made(where, site(), stack())
+    apart = here.staged_in(tmp_path)
+    assert (spack(apart)["config"].pop("build_stage"), apart.inputs) == ([str(tmp_path)], here.inputs)
+
+
 def test_an_external_without_a_version_is_left_out_and_told(where: Places) -> None:
     found = made(where, site(externals={"cuda": {"prefix": "/opt/cuda"}}, compilers={"gcc": GCC}), stack())
     assert ("cuda" in found.document["spack"]["packages"], found.gaps) == (False, ("the version of cuda is unknown",))

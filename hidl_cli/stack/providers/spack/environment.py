@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +53,17 @@ class Environment:
 
         head = "# Written by hidl; the stack's recipe and the site's file are what to change.\n"
         return head + yaml.dump(self.document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110)
+
+    @property
+    def lacks_mpi(self) -> bool:
+        """Is its MPI library one that nobody can build, and that the site's file does not place?"""
+        return self.mpi in packages.OF_THE_SITE_ALONE and not self.external_mpi
+
+    def staged_in(self, stage: Path) -> Environment:
+        """The same, but built in ``stage``."""
+        spack = self.document["spack"]
+        config = spack["config"] | {"build_stage": [str(stage)]}
+        return replace(self, document={"spack": spack | {"config": config}})
 
     @property
     def inputs(self) -> str:

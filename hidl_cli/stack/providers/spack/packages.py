@@ -29,7 +29,7 @@ PACKAGES: Mapping[Family, str] = {
     "spectrum-mpi": "spectrum-mpi",
 }
 #: Those that nobody can build or unpack: where the site's own cannot be used, there is none.
-_OF_THE_SITE_ALONE = ("cray-mpich", "spectrum-mpi")
+OF_THE_SITE_ALONE = ("cray-mpich", "spectrum-mpi")
 #: Those that come as binaries wherever they are, so that Spack's own is as good as the site's.
 _BINARIES = ("mvapich2-gdr", "mvapich-plus")
 
@@ -193,14 +193,14 @@ def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) ->
         entry |= {"externals": [_placed({"spec": f"{package}@{mine.version}"}, mine)], "buildable": False}
         packages["mpi"] = {"require": [f"{package}@{mine.version}"], "buildable": False}
     else:
-        if family in _OF_THE_SITE_ALONE or (mine is not None and family not in _BINARIES):
+        if family in OF_THE_SITE_ALONE or (mine is not None and family not in _BINARIES):
             unknown = "version" if mine is None or mine.version is None else "prefix"
             gaps.append(f"the {unknown} of MPI library {name} is unknown")
         version = f"@{mine.version}" if mine is not None and mine.version is not None else ""
         packages["mpi"] = {"require": [package + version]}
         if family == "mvapich2-gdr" and _launchers(site, mine) == ["jsrun"]:
             entry["require"] = ["process_managers=jsrun", "pmi_version=pmi4pmix"]
-        if family in _OF_THE_SITE_ALONE:
+        if family in OF_THE_SITE_ALONE:
             entry["buildable"] = False
     if entry:
         packages[package] = entry
@@ -209,9 +209,9 @@ def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) ->
 
 def _is_placed(site: Site, library: Mpi) -> bool:
     """Does the site's file say where the library lies: its prefix, or a module that is no compiler's or external's?"""
-    compilers = (module for compiler in site.compilers.values() for module in compiler.modules)
-    externals = (module for external in site.externals.values() for module in external.modules)
-    return bool(library.prefix or set(library.modules) - {*compilers, *externals})
+    of_compilers = {module for compiler in site.compilers.values() for module in compiler.modules}
+    of_externals = {module for external in site.externals.values() for module in external.modules}
+    return bool(library.prefix or set(library.modules) - of_compilers - of_externals)
 
 
 def _launchers(site: Site, library: Mpi | None) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli import documents
+from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import lock as locks
 from hidl_cli.stack import own_wheel
 from hidl_cli.stack.lock import Choice, Lock, Locked, PassedOver
@@ -72,6 +73,11 @@ class FromSpack:
             progress.say(f"warning: {warning}")
         for gap in generated.gaps:
             progress.say(f"site {order.site.name}: {gap}")
+        if generated.lacks_mpi:
+            raise MissingPrecondition(
+                f"stack {order.stack.name} needs {generated.mpi}, which Spack cannot build, and which is not placed",
+                hint=f"say in a file of your own where it is and which version: `mpi` of site {order.site.name}",
+            )
         with tempfile.TemporaryDirectory(prefix="hidl-spack-") as directory:
             log = Path(directory, "concretize.log")
             log.touch()
