@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import os
+import platform
 import re
 import shutil
 import sys
@@ -139,6 +140,8 @@ def _answer(made: Environment, instance: Instance) -> dict[str, Any]:
             cause = error.__cause__
             if isinstance(cause, ProcessFailed) and cause.status == 124:  # as timeout(1) says it
                 return {"why": f"Spack found no answer within {PATIENCE // 60} minutes"}
+            if "internal error" in error.message:
+                return {"why": f"Spack ended with an internal error on {platform.machine()}"}
             return {"why": _reason(error.message)}
         nodes = lock.content_of(place / "spack.lock")["concrete_specs"].values()
         return {"packages": sum("external" not in node for node in nodes)}
