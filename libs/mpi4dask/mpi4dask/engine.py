@@ -31,9 +31,6 @@ logger = logging.getLogger("mpi4dask")
 
 YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
 PAUSE = 0.001
-#: Bytes of a message from which on its large frames are better read than sent, where ranks have to share cores: both
-#: would have to be running for MPI to carry them. Where both ranks poll, an envelope is quicker.
-DIRECT_FROM = 32 * 1024
 
 
 class Engine:
@@ -132,8 +129,7 @@ class Engine:
         """Send a message; never waits. Return its size in bytes."""
         self._learn_who_sleeps()
         limit = peer.eager_size - records.ENVELOPE.size - records.CONTROL_SIZE
-        shared_cores = not (self.spin and peer.spins)
-        layout = framing.lay_out(frames, min(limit, DIRECT_FROM) if peer.neighbour and shared_cores else limit)
+        layout = framing.lay_out(frames, limit)
         if not layout.alone and layout.packed_size <= limit:
             peer.put(records.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
         else:

@@ -30,7 +30,8 @@ class Spinner:
 
     def sent(self, size: int) -> None:
         """A message of so many bytes has gone out: an answer cannot come before the other end has got them."""
-        self._busy_until = time.perf_counter() + self.most + size / LARGE_BYTES_PER_SECOND
+        if self.most:
+            self._busy_until = time.perf_counter() + self.most + size / LARGE_BYTES_PER_SECOND
 
     def polled(self, before: float, now: float) -> None:
         """Two polls found nothing at these times, and nothing else was done between them."""
