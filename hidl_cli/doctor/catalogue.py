@@ -34,7 +34,7 @@ HERE: tuple[Subject, ...] = (
     Subject("hidl_cli.doctor.rules.in_use"),
     Subject("hidl_cli.doctor.rules.this_node"),
     Subject("hidl_cli.doctor.rules.stack", before_runs=True),
-    Subject("hidl_cli.doctor.rules.site", before_runs=True),
+    Subject("hidl_cli.doctor.rules.site"),  # before runs the scheduler itself says what it refuses
 )
 
 #: What is judged inside jobs, and by what they printed. Each has ``RULES``.

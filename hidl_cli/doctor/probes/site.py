@@ -17,21 +17,11 @@ _ACCOUNTING = re.compile(r"^AccountingStorageType\s*= (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a run is about to ask for: a queue by the scheduler's name, nodes, and seconds; None: not said."""
-
-    queue: str | None
-    nodes: int
-    seconds: float | None
-
-
-@dataclass(frozen=True)
 class Counterpart:
     """The site's file, and the machine that it describes; where this is another one, the file alone.
 
     ``program``: of the scheduler, where it is missing; ``silence``: why the scheduler gives no answer. ``queues``,
-    ``nodes`` and ``modules`` are None where nobody told. ``accounting``: Slurm's AccountingStorageType. ``wanted``: by
-    the run that is about to start.
+    ``nodes`` and ``modules`` are None where nobody told. ``accounting``: Slurm's AccountingStorageType.
     """
 
     site: Site
@@ -41,32 +31,25 @@ class Counterpart:
     nodes: tuple[Node, ...] | None = None
     accounting: str | None = None
     modules: frozenset[str] | None = None
-    wanted: Wanted | None = None
 
 
 def probe(context: Context) -> Counterpart:
-    """Ask the scheduler and the modules; before a run the partitions alone, which takes milliseconds."""
-    site, host, plan = context.site, context.host, context.plan
-    wanted = None
-    if plan is not None:
-        wanted = Wanted(plan.allocation.queue, plan.allocation.nodes, plan.allocation.time_limit)
-    scheduler = site.scheduler
+    """Ask the scheduler and the modules."""
+    site, host, scheduler = context.site, context.host, context.site.scheduler
     if not context.is_here or scheduler is None or scheduler == "local":
-        return Counterpart(site, wanted=wanted)
+        return Counterpart(site)
     if host.which(_PROGRAMS[scheduler]) is None:
-        return Counterpart(site, program=_PROGRAMS[scheduler], wanted=wanted)
-    known = frozenset(modules.available(host) or ()) if plan is None else None
-    return _slurm(site, host, known, wanted) if scheduler == "slurm" else _lsf(site, host, known, wanted)
+        return Counterpart(site, program=_PROGRAMS[scheduler])
+    known = frozenset(modules.available(host) or ())
+    return _slurm(site, host, known) if scheduler == "slurm" else _lsf(site, host, known)
 
 
-def _slurm(site: Site, host: Host, known: frozenset[str] | None, wanted: Wanted | None) -> Counterpart:
+def _slurm(site: Site, host: Host, known: frozenset[str]) -> Counterpart:
     """``scontrol ping`` says at once where nobody answers; other commands try for ten to twenty seconds."""
     ping = host.ask("scontrol", "ping", seconds=_SECONDS)
     if ping is None or " is UP" not in ping:
         said = (ping or "").strip().partition("\n")[0] or "scontrol ping gives no answer"
-        return Counterpart(site, silence=said, modules=known or None, wanted=wanted)
-    if wanted is not None:
-        return Counterpart(site, queues=slurm.queues(host) or None, wanted=wanted)
+        return Counterpart(site, silence=said, modules=known or None)
     batch = slurm.probe(host)
     accounting = _ACCOUNTING.search(host.ask("scontrol", "show", "config", seconds=_SECONDS) or "")
     return Counterpart(
@@ -78,9 +61,9 @@ def _slurm(site: Site, host: Host, known: frozenset[str] | None, wanted: Wanted 
     )
 
 
-def _lsf(site: Site, host: Host, known: frozenset[str] | None, wanted: Wanted | None) -> Counterpart:
+def _lsf(site: Site, host: Host, known: frozenset[str]) -> Counterpart:
     """LSF tells which hosts there are, but not which of them a queue has."""
     batch = lsf.probe(host)
     if batch is None or not batch.sources:
-        return Counterpart(site, silence="lsid gives no answer", modules=known or None, wanted=wanted)
-    return Counterpart(site, queues=batch.queues or None, modules=known or None, wanted=wanted)
+        return Counterpart(site, silence="lsid gives no answer", modules=known or None)
+    return Counterpart(site, queues=batch.queues or None, modules=known or None)

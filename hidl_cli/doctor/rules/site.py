@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hidl_cli.doctor.context import Context
 from hidl_cli.doctor.probes.site import Counterpart, probe
-from hidl_cli.launch.limits import clock, seconds
+from hidl_cli.launch.limits import seconds
 from hidl_cli.quoting import sh
 from hidl_cli.site.probes.facts import Node, Queue
 from hidl_cli.site.schema import NodeType, Partition, Site
@@ -44,15 +44,11 @@ def retired(facts: Counterpart) -> Iterator[Seen]:
     why="The scheduler refuses jobs for a partition (queue) that it does not know.",
 )
 def unknown_partition(facts: Counterpart) -> Iterator[Seen]:
-    """An error for the partition that the run asks for, and for the site's default one."""
+    """An error for the site's default one."""
     if facts.queues is None:
         return
     known = {queue.name for queue in facts.queues}
     listed = ", ".join(sorted(known)[:_SHOWN])
-    if facts.wanted is not None:
-        if facts.wanted.queue is not None and facts.wanted.queue not in known:
-            yield _unknown(facts.site, facts.wanted.queue, listed, "error")
-        return
     for key, partition in facts.site.partitions.items():
         name = partition.queue or key
         if name not in known:
@@ -75,13 +71,8 @@ def _unknown(site: Site, name: str, listed: str, severity: Severity | None) -> S
     why="Jobs within the file's limits are refused, or wait for ever; ranks are placed on cores that are not there.",
 )
 def too_much(facts: Counterpart) -> Iterator[Seen]:
-    """The file's limits against the scheduler's; an error where the run asks for more than the scheduler admits."""
+    """The file's limits against the scheduler's."""
     queues = {queue.name: queue for queue in facts.queues or ()}
-    if facts.wanted is not None:
-        queue = queues.get(facts.wanted.queue or "")
-        if queue is not None:
-            yield from _beyond_asked(queue, facts.wanted.nodes, facts.wanted.seconds)
-        return
     for key, partition in facts.site.partitions.items():
         queue = queues.get(partition.queue or key)
         if queue is None or queue.left_out is not None:
@@ -92,18 +83,6 @@ def too_much(facts: Counterpart) -> Iterator[Seen]:
         said = [*_limits(partition, queue, members), *_hardware(facts.site.node_types[partition.node_type], members)]
         if said:
             yield Seen("; ".join(said), f"correct it in the site's file: hidl site show {sh(facts.site.name)}", key)
-
-
-def _beyond_asked(queue: Queue, nodes: int, wall: float | None) -> Iterator[Seen]:
-    if queue.max_nodes is not None and nodes > queue.max_nodes:
-        what = f"the run asks for {nodes} nodes, and {queue.name} admits {queue.max_nodes} in a job"
-        yield Seen(what, f"--nodes {queue.max_nodes} or fewer, or another --partition", queue.name, severity="error")
-    if nodes < queue.min_nodes:
-        what = f"the run asks for {nodes} nodes, and {queue.name} admits no job of fewer than {queue.min_nodes}"
-        yield Seen(what, f"--nodes {queue.min_nodes}, or another --partition", queue.name, severity="error")
-    if queue.max_wall is not None and wall is not None and wall > seconds(queue.max_wall):
-        what = f"the run asks for {clock(wall)}, and {queue.name} admits {queue.max_wall}"
-        yield Seen(what, f"--time {queue.max_wall} or less, or another --partition", queue.name, severity="error")
 
 
 def _limits(partition: Partition, queue: Queue, members: list[Node]) -> Iterator[str]:

@@ -53,11 +53,6 @@ def mpi_types(host: Host) -> tuple[str, ...]:
     return tuple(dict.fromkeys(types))
 
 
-def queues(host: Host) -> tuple[Queue, ...]:
-    """The partitions alone, which is quick to ask; none where slurmctld gives no answer."""
-    return tuple(_queue(fields) for fields in _partitions(host))
-
-
 def _partitions(host: Host) -> tuple[dict[str, str], ...]:
     text = host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS)
     return tuple(_lines(text, "PartitionName"))

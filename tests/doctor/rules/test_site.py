@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.probes.site import Counterpart, Wanted, probe
+from hidl_cli.doctor.probes.site import Counterpart, probe
 from hidl_cli.doctor.rules.site import RULES, examine
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.facts import Hardware, Node, Queue
@@ -75,12 +74,6 @@ def test_the_schedulers_own_name_of_a_partition_counts() -> None:
     assert findings(facts(site=site(**partition(queue="batch")), queues=(Queue("batch"),), nodes=())) == []
 
 
-def test_before_a_run_only_the_partition_that_it_asks_for_is_looked_at() -> None:
-    gone = site(partitions={"normal": {"node_type": "node"}, "old": {"node_type": "node"}})
-    assert findings(facts(site=gone, wanted=Wanted("normal", 2, 60.0))) == []
-    assert findings(facts(site=gone, wanted=Wanted("old", 2, 60.0))) == [("HD091", "error")]
-
-
 def test_hostile_names_are_quoted_in_the_cure() -> None:
     finding = only(facts(site=site(status="retired", successor="x; rm -rf ~")))
     assert "hidl site show 'x; rm -rf ~'" in finding.mend
@@ -126,18 +119,6 @@ def test_nodes_that_the_partitions_feature_leaves_out_do_not_count() -> None:
     mixed = facts(site=site(**partition(constraint="fat"), **kinds), nodes=(*NODES, fat))
     assert findings(mixed) == []
     assert findings(replace(mixed, nodes=(*NODES, replace(fat, hardware=Hardware(cores=96))))) == [("HD092", "warning")]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "said"),
-    [
-        (Wanted("normal", 9, None), "the run asks for 9 nodes, and normal admits 8 in a job"),
-        (Wanted("normal", 8, 200000.0), "the run asks for 55:33:20, and normal admits 48:00:00"),
-    ],
-)
-def test_a_run_beyond_the_schedulers_limits_is_an_error(wanted: Wanted, said: str) -> None:
-    finding = only(facts(wanted=wanted))
-    assert (finding.rule, finding.severity, finding.seen) == ("HD092", "error", said)
 
 
 # --- HD093
@@ -205,14 +186,6 @@ def test_a_recorded_slurm_is_asked_for_all_that_it_has() -> None:
     assert found.nodes
     assert found.modules
     assert "HD091" in [finding.rule for finding in RULES.findings(found)]
-
-
-def test_before_a_run_the_partitions_are_asked_for_and_nothing_else() -> None:
-    host = ampere()
-    allocation = SimpleNamespace(queue="normal", nodes=2, time_limit=60.0)
-    found = probe(Context(host, site(), plan=SimpleNamespace(allocation=allocation)))  # type: ignore[arg-type]
-    assert host.asked == ["scontrol ping", "scontrol --oneliner show partition"]
-    assert findings(found) == [("HD091", "error")]
 
 
 def test_where_the_controller_is_down_nothing_more_is_asked_of_it() -> None:
