@@ -41,7 +41,10 @@ def test_a_launcher_that_binds_no_ranks_is_found(on_cluster: Callable[..., Hidl]
 
     found = cases(hidl.json("validate", *SITE, "--check", "mpi_sanity%scale=1-node", status=8))
 
-    assert "ranks 0, 1 share cores" in found["mpi_sanity %scale=1-node"]["reason"]
+    reason = found["mpi_sanity %scale=1-node"]["reason"]
+    assert "binding: rank 0 has 2 core(s), rank 1 has 2 core(s) (to be bound to: 1)" in reason
+    assert "Ranks are not bound to their cores (HD046)" in reason
+    assert "likely cause: A rank was killed" not in reason  # by srun, after the first had ended all
 
 
 def test_without_accounting_a_job_that_was_cancelled_has_failed_though_reframe_calls_it_completed(

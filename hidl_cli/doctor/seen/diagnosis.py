@@ -31,7 +31,8 @@ class Diagnosis(Strict):
     """One cause: the patterns of the lines that show it, why it matters, and how it is mended.
 
     ``mend`` may hold ``{name}`` for a named group of every pattern; a group ``host`` is where it happened. ``unless``
-    names causes of which this one is a mere consequence: where one of them is seen too, this is not told.
+    names causes of which this one is a mere consequence: where one of them is seen too, this is not told. ``not_after``
+    is a text of the program's own end: what is seen behind it is its consequence.
     """
 
     id: Annotated[str, Field(pattern=_ID)]
@@ -41,11 +42,14 @@ class Diagnosis(Strict):
     why: str
     mend: str
     unless: list[Annotated[str, Field(pattern=_ID)]] = Field(default_factory=list)
+    not_after: str | None = None
     examples: Annotated[list[Example], Field(min_length=1)]
 
     def first_in(self, text: str) -> re.Match[str] | None:
         """The first place of ``text`` that one of the patterns fits."""
-        found = [match for pattern in self.patterns if (match := _compiled(pattern).search(text))]
+        end = _compiled(self.not_after).search(text) if self.not_after else None
+        before = end.start() if end else len(text)
+        found = [match for pattern in self.patterns if (match := _compiled(pattern).search(text, 0, before))]
         return min(found, key=lambda match: match.start(), default=None)
 
     def finding(self, match: re.Match[str]) -> Finding:

@@ -140,7 +140,7 @@ def own(tmp_path: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_a_job_that_the_controller_forgot_is_lost(own: Bench) -> None:
-    run = own.running(own.start("--set", "sleep=300"))
+    run = own.running(own.start("--set", "sleep=300", "--no-check"))
     own.cluster.kill("slurmctld")
     for file in (own.cluster.directory / "state").glob("job_state*"):
         file.unlink()
@@ -151,7 +151,7 @@ def test_a_job_that_the_controller_forgot_is_lost(own: Bench) -> None:
 
 
 def test_a_full_disk_in_the_run_directory_is_told_and_the_end_is_not_lost(own: Bench) -> None:
-    run = own.running(own.start("--set", "sleep=4"))
+    run = own.running(own.start("--set", "sleep=4", "--no-check"))  # so small a disk is found before
     filler = run.parent / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
