@@ -30,6 +30,7 @@ RULES = (
     (r"\b\d{4}-\d\d-\d\d( |T)\d\d:\d\d(:\d\d)?", "<time>"),
     # A study's verdict is the machine's of that hour: the table before it is what must be there.
     (r"(?ms)^(pass|fail|inconclusive): \d+ ranks.*?(?=^picture|\Z)", "<verdict>\n"),
+    (r"(?m)^\S+ is best in \w+[,;].*$", "<ranking>"),
     (r"(<(?:kmeans|pi) run>.*?)\b(pass|fail|inconclusive)\b", r"\1<verdict>"),
     # How wide columns are follows from all of these.
     (r"[ \t]+", " "),
