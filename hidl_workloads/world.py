@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
 if TYPE_CHECKING:
@@ -135,11 +135,29 @@ def failure_ends_all_ranks() -> Iterator[None]:
 def _abort(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
+    for descriptor in (1, 2):
+        with suppress(OSError):  # it is closed
+            _wait_until_read(descriptor)
     from mpi4py import MPI
 
     # A status such as 256 would reach the launcher as 0.
     MPI.COMM_WORLD.Abort(status & 0xFF or 1)
     os._exit(status & 0xFF or 1)  # under srun, MPI_Abort can return: the launcher then ends the others
+
+
+def _wait_until_read(descriptor: int) -> None:
+    """Let the launcher read what is in this pipe, for a second at most: on an abort MPICH's drops what is unread."""
+    import fcntl
+    import stat
+    import struct
+    import termios
+
+    until = time.monotonic() + 1
+    while stat.S_ISFIFO(os.fstat(descriptor).st_mode) and time.monotonic() < until:
+        (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+        if not unread:
+            return
+        time.sleep(0.001)
 
 
 def _speaks_for_all(rank: int, environment: Mapping[str, str]) -> bool:

@@ -76,8 +76,9 @@ def refuse(start: Start) -> Callable[..., str]:
         assert ended.completed.status == 1
         assert not ended.document
         name = words[0].replace("_", "-")
-        (said,) = (line for line in ended.completed.stderr.splitlines() if line.startswith(f"{name}: "))
+        said = [line for line in ended.completed.stderr.splitlines() if line.startswith(f"{name}: ")]
+        assert len(said) == 1, ended.completed.stderr
         assert "Traceback" not in ended.completed.stderr
-        return str(said)
+        return said[0]
 
     return run

@@ -9,13 +9,17 @@ for ever for a rank that is gone; a launcher that ends all ranks by itself may b
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 import selectors
 import socket
+import stat
 import struct
 import sys
+import termios
 import threading
+import time
 import traceback
 from typing import Any, NoReturn
 
@@ -195,6 +199,18 @@ def _kept(connection: socket.socket) -> socket.socket:
 
 
 def _say(text: str) -> None:
-    """In one piece, so that other ranks' lines do not come between."""
+    """In one piece, so that other ranks' lines do not come between, and read before the end of all ranks drowns it."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+    with contextlib.suppress(OSError):  # it is closed
+        _wait_until_read(2)
+
+
+def _wait_until_read(descriptor: int) -> None:
+    """Let the launcher read what is in this pipe, for a second at most: on an abort MPICH's drops what is unread."""
+    until = time.monotonic() + 1
+    while stat.S_ISFIFO(os.fstat(descriptor).st_mode) and time.monotonic() < until:
+        (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+        if not unread:
+            return
+        time.sleep(0.001)
