@@ -18,7 +18,7 @@ demo: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" tools/demo
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -24,7 +24,7 @@ settings.load_profile("hidl")
 # NumPy's threads would wait for each other in loops, which takes minutes where other programs run beside.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
-pytest_plugins = ["tests.cluster.cluster"]
+pytest_plugins = ["tests.cluster.cluster", "tests.side_by_side"]
 
 REPOSITORY = Path(__file__).parent.parent
 PROGRAMS = REPOSITORY / "tests" / "programs"
@@ -111,7 +111,8 @@ def hidl(tmp_path: Path) -> Hidl:
 @pytest.fixture(scope="session")
 def stack_prefix(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``stack_prefix("mpi")``: the prefix of that stack, installed by hidl itself when it is first asked for."""
-    root = tmp_path_factory.mktemp("stacks")
+    temporary = tmp_path_factory.getbasetemp()
+    root = (temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary) / "stacks"
     installer = Hidl(_environment(root, root / "data"))
     prefixes: dict[str, Path] = {}
 
