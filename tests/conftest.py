@@ -15,6 +15,9 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
+from tests.cluster.cluster import LivingCluster
+from tests.side_by_side import common_directory
+
 #: No test fails because the machine is slow. Where ``CI`` is set the examples are the same each time.
 settings.register_profile(
     "hidl", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
@@ -111,8 +114,7 @@ def hidl(tmp_path: Path) -> Hidl:
 @pytest.fixture(scope="session")
 def stack_prefix(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """``stack_prefix("mpi")``: the prefix of that stack, installed by hidl itself when it is first asked for."""
-    temporary = tmp_path_factory.getbasetemp()
-    root = (temporary.parent if "PYTEST_XDIST_WORKER" in os.environ else temporary) / "stacks"
+    root = common_directory(tmp_path_factory) / "stacks"
     installer = Hidl(_environment(root, root / "data"))
     prefixes: dict[str, Path] = {}
 
@@ -137,6 +139,20 @@ def hidl_with(tmp_path: Path, stack_prefix: Callable[[str], Path]) -> Callable[.
             link.parent.mkdir(parents=True, exist_ok=True)
             link.symlink_to(installed)
         return Hidl(_environment(tmp_path, data))
+
+    return with_stacks
+
+
+@pytest.fixture
+def on_cluster(cluster: LivingCluster, hidl: Hidl, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Hidl]:
+    """``on_cluster("mpi")``: hidl on the cluster, these stacks installed where all nodes see them."""
+    data = common_directory(tmp_path_factory) / "cluster-data"
+    ready = Hidl(hidl.environment | cluster.environment | {"XDG_DATA_HOME": str(data)})
+
+    def with_stacks(*stacks: str) -> Hidl:
+        installed = ready("install", *stacks, "--site", "test-cluster")
+        assert installed.returncode == 0, installed.stderr
+        return ready
 
     return with_stacks
 

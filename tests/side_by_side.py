@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,14 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 REPOSITORY = Path(__file__).parent.parent
-#: How a file of tests names the one cluster, which tests may kill: ``cluster: LivingCluster``, or Slurm's ``Bench``.
-CLUSTER = ("LivingCluster", "bench: Bench")
+#: How the tests of the one cluster, which they may kill, name it among their arguments.
+CLUSTER = ("cluster: LivingCluster", "on_cluster: Callable", "bench: Bench")
+
+
+def common_directory(factory: pytest.TempPathFactory) -> Path:
+    """The temporary directory that is one for all processes of this session; each one's own directory lies in it."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
 @pytest.hookimpl

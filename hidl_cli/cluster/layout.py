@@ -11,6 +11,7 @@ from pathlib import Path
 from hidl_cli import paths
 from hidl_cli.errors import UsageError
 
+_LONGEST_SOCKET = "/spool/node64/node64_999999.4294967291"  # that of a batch script; without it Slurm cancels the job
 _SOCKET_PATH_MAX = 107  # bytes of sockaddr_un.sun_path, less its NUL: unix(7)
 
 _PARTS = ("etc", "run", "log", "state", "spool", "ssh")
@@ -40,7 +41,7 @@ class Layout:
                 f"a cluster cannot live in {text!r}: Slurm's configuration takes letters, digits and ._/@+~- only",
                 hint="name another place with --directory",
             )
-        if len(text) + len("/run/mariadb.sock") > _SOCKET_PATH_MAX:
+        if len(text) + len(_LONGEST_SOCKET) > _SOCKET_PATH_MAX:
             raise UsageError(
                 f"a cluster cannot live in {text}: its sockets' paths would be longer than {_SOCKET_PATH_MAX} bytes",
                 hint="name a shorter place with --directory",

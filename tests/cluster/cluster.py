@@ -17,6 +17,7 @@ import pytest
 from hidl_cli.cluster import packages
 from hidl_cli.cluster.cluster import Cluster, shared
 from hidl_cli.errors import MissingPrecondition
+from tests.side_by_side import common_directory
 
 FIXTURES = ("cluster", "second_cluster")
 
@@ -185,14 +186,20 @@ def living(directory: Path, *shares: Path, nodes: int, accounting: bool) -> Iter
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivingCluster]:
     """Four nodes with accounting. All temporary directories of this session are seen on the nodes."""
-    base = tmp_path_factory.getbasetemp()
+    base = common_directory(tmp_path_factory)
     # The end of the path is that of a user's cluster: by it the site test-cluster is recognized.
     with living(base / "hidl" / "cluster", base, nodes=4, accounting=True) as found:
         yield found
 
 
 @pytest.fixture
-def second_cluster(tmp_path: Path) -> Iterator[LivingCluster]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty directory whose path is short enough for the sockets of a cluster."""
+    return tmp_path_factory.mktemp("place")
+
+
+@pytest.fixture
+def second_cluster(place: Path, tmp_path: Path) -> Iterator[LivingCluster]:
     """One node without accounting, beside any other cluster."""
-    with living(tmp_path / "second", tmp_path, nodes=1, accounting=False) as found:
+    with living(place / "second", tmp_path, nodes=1, accounting=False) as found:
         yield found

@@ -308,10 +308,10 @@ def test_of_two_ups_at_once_the_second_finds_all_done(second_cluster: LivingClus
 
 
 def test_two_clusters_that_come_up_at_once_do_not_take_each_others_network(
-    second_cluster: LivingCluster, tmp_path: Path
+    second_cluster: LivingCluster, place: Path
 ) -> None:
     assert down(second_cluster.directory, "--purge") == 0
-    others = [tmp_path / "a", tmp_path / "b"]
+    others = [place / "a", place / "b"]
     command = [sys.executable, "-m", "hidl_cli", "cluster", "up", "--no-accounting", "--nodes", "1", "--directory"]
     try:
         ups = [subprocess.Popen([*command, directory], stderr=subprocess.DEVNULL) for directory in others]
@@ -324,25 +324,36 @@ def test_two_clusters_that_come_up_at_once_do_not_take_each_others_network(
 # --- what cannot be ---------------------------------------------------------------------------------------------------
 
 
-def test_where_there_is_no_cluster_env_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(MissingPrecondition, match=f"no cluster in {tmp_path}"):
-        _ = Cluster(tmp_path).environment_lines
+def test_where_there_is_no_cluster_env_says_how_to_get_one(place: Path) -> None:
+    with pytest.raises(MissingPrecondition, match=f"no cluster in {place}"):
+        _ = Cluster(place).environment_lines
 
 
 @pytest.mark.parametrize("name", ["a b", "a#b", "a,b", "a\nb", "a%n", "x" * 100])
-def test_a_directory_that_slurm_cannot_take_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_directory_that_slurm_cannot_take_is_refused(place: Path, name: str) -> None:
     with pytest.raises(UsageError, match="cannot live in"):
-        Cluster(tmp_path / name)
+        Cluster(place / name)
+
+
+def test_the_sockets_of_jobs_fit_wherever_a_cluster_may_live() -> None:
+    longest = "spool/node64/node64_999999.4294967291"  # where slurmstepd listens for the script of job 999999
+    directories = [Path("/" + "x" * length) for length in range(40, 100)]
+    fit = [directory for directory in directories if len(str(directory / longest)) <= 107]
+    for directory in fit:
+        Cluster(directory)
+    for directory in directories[len(fit) :]:
+        with pytest.raises(UsageError, match="sockets"):
+            Cluster(directory)
 
 
 @pytest.mark.parametrize("wish", [{"nodes": 0}, {"nodes": 65}, {"cpus_per_node": 0}])
-def test_an_impossible_wish_is_refused(tmp_path: Path, wish: dict[str, int]) -> None:
+def test_an_impossible_wish_is_refused(place: Path, wish: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="1 to"):
-        Cluster(tmp_path).up(**wish)
+        Cluster(place).up(**wish)
 
 
-def test_a_share_that_is_not_there_is_refused(hidl: Hidl, tmp_path: Path) -> None:
-    refused = hidl("cluster", "up", "--share", str(tmp_path / "absent"))
+def test_a_share_that_is_not_there_is_refused(hidl: Hidl, place: Path) -> None:
+    refused = hidl("cluster", "up", "--directory", str(place), "--share", str(place / "absent"))
     assert (refused.returncode, "there is no such directory" in refused.stderr) == (2, True)
 
 
@@ -351,13 +362,13 @@ def test_a_share_that_is_not_there_is_refused(hidl: Hidl, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_cluster_of_tests_ends_with_the_tests_however_they_end(
-    second_cluster: LivingCluster, tmp_path: Path, number: signal.Signals
+    second_cluster: LivingCluster, place: Path, number: signal.Signals
 ) -> None:
     script = (
         "import sys, time\nfrom pathlib import Path\nfrom tests.cluster.cluster import living\n"
         "with living(Path(sys.argv[1]), nodes=1, accounting=False):\n    print('up', flush=True)\n    time.sleep(60)\n"
     )
-    directory = tmp_path / "third"
+    directory = place / "third"
     with subprocess.Popen(
         [sys.executable, "-c", script, directory], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as tests:

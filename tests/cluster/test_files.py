@@ -25,8 +25,8 @@ needs_ssh_keygen = pytest.mark.skipif("openssh-client" in packages.missing(accou
 
 
 @pytest.fixture
-def layout(tmp_path: Path) -> Layout:
-    found = Layout.of(tmp_path / "cluster")
+def layout(place: Path) -> Layout:
+    found = Layout.of(place / "cluster")
     found.make()
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,9 @@ FILL = "mount -t tmpfs -o size=1m full /dev/shm && head -c 1048576 /dev/zero > /
 
 
 @pytest.fixture
-def on_cluster(cluster: LivingCluster, hidl: Hidl, tmp_path_factory: pytest.TempPathFactory) -> Hidl:
-    """hidl on the cluster, with stack mpi where all nodes see it."""
-    data = tmp_path_factory.getbasetemp() / "cluster-data"
-    ready = Hidl(hidl.environment | cluster.environment | {"XDG_DATA_HOME": str(data)})
-    installed = ready("install", "mpi", *SITE)
-    assert installed.returncode == 0, installed.stderr
-    return ready
+def with_mpi(on_cluster: Callable[..., Hidl]) -> Hidl:
+    """hidl on the cluster, with stack mpi."""
+    return on_cluster("mpi")
 
 
 def site(hidl: Hidl, **keys: Any) -> None:
@@ -48,9 +44,9 @@ def examined(hidl: Hidl, *, status: int = 4) -> dict[tuple[str, str | None], str
 
 
 @pytest.fixture
-def faults(cluster: LivingCluster, on_cluster: Hidl, tmp_path: Path) -> Iterator[Hidl]:
+def faults(cluster: LivingCluster, with_mpi: Hidl, tmp_path: Path) -> Iterator[Hidl]:
     """A cluster each of whose nodes but the first has a fault of its own, and a site that has mpirun_rsh alone."""
-    prefix = prefix_of(on_cluster)
+    prefix = prefix_of(with_mpi)
     other = tmp_path / "other"
     other.joinpath("bin").mkdir(parents=True)
     other.joinpath("bin", "python").symlink_to(Path(prefix, "bin", "python").resolve())
@@ -59,9 +55,9 @@ def faults(cluster: LivingCluster, on_cluster: Hidl, tmp_path: Path) -> Iterator
     cluster.on("node3", "mount", "-t", "tmpfs", "empty", prefix)
     cluster.on("node4", "sh", "-c", FILL)
     cluster.kill_on("node3", "sshd")
-    site(on_cluster, launchers=["mpirun_rsh"])
+    site(with_mpi, launchers=["mpirun_rsh"])
     try:
-        yield on_cluster
+        yield with_mpi
     finally:
         cluster.on("node2", "umount", prefix)
         cluster.on("node3", "umount", prefix)
@@ -69,8 +65,8 @@ def faults(cluster: LivingCluster, on_cluster: Hidl, tmp_path: Path) -> Iterator
         cluster.mend()
 
 
-def test_a_healthy_cluster_has_no_finding_above_info(on_cluster: Hidl) -> None:
-    document = on_cluster.json("doctor", *SITE, "--stack", "mpi", "--nodes", "4")
+def test_a_healthy_cluster_has_no_finding_above_info(with_mpi: Hidl) -> None:
+    document = with_mpi.json("doctor", *SITE, "--stack", "mpi", "--nodes", "4")
 
     told = {(each["rule"], each["where"]): each["severity"] for each in document["findings"]}
     assert set(told.values()) == {"info"}
@@ -79,11 +75,11 @@ def test_a_healthy_cluster_has_no_finding_above_info(on_cluster: Hidl) -> None:
     assert document["unknown"] == []
 
 
-def test_srun_with_a_type_that_the_library_does_not_speak_makes_singletons(on_cluster: Hidl) -> None:
-    mpi = {"mine": {"family": "mpich", "prefix": prefix_of(on_cluster), "srun_mpi": "none"}}
-    site(on_cluster, mpi=mpi, default_mpi="mine")
+def test_srun_with_a_type_that_the_library_does_not_speak_makes_singletons(with_mpi: Hidl) -> None:
+    mpi = {"mine": {"family": "mpich", "prefix": prefix_of(with_mpi), "srun_mpi": "none"}}
+    site(with_mpi, mpi=mpi, default_mpi="mine")
 
-    assert examined(on_cluster) == {("HD001", "srun --mpi=none"): "error"}
+    assert examined(with_mpi) == {("HD001", "srun --mpi=none"): "error"}
 
 
 def test_each_fault_of_a_node_is_found_with_its_id_and_its_node(faults: Hidl) -> None:
@@ -95,10 +91,10 @@ def test_each_fault_of_a_node_is_found_with_its_id_and_its_node(faults: Hidl) ->
     }
 
 
-def test_in_an_allocation_no_other_job_is_submitted(cluster: LivingCluster, on_cluster: Hidl) -> None:
+def test_in_an_allocation_no_other_job_is_submitted(cluster: LivingCluster, with_mpi: Hidl) -> None:
     before = cluster("squeue", "-h", "--states=all", "-o", "%j").stdout.split()
-    command = on_cluster.command("doctor", *SITE, "--stack", "mpi", "--nodes", "2", "--json")
-    completed = cluster("salloc", "-N2", "--ntasks-per-node=2", *command, **on_cluster.environment)
+    command = with_mpi.command("doctor", *SITE, "--stack", "mpi", "--nodes", "2", "--json")
+    completed = cluster("salloc", "-N2", "--ntasks-per-node=2", *command, **with_mpi.environment)
 
     assert completed.returncode == 0, completed.stderr
     told = {(each["rule"], each["where"]) for each in json.loads(completed.stdout)["findings"]}
@@ -108,11 +104,11 @@ def test_in_an_allocation_no_other_job_is_submitted(cluster: LivingCluster, on_c
 
 
 def test_limits_of_the_shell_reach_the_ranks_of_a_job_and_are_found_there(
-    cluster: LivingCluster, on_cluster: Hidl
+    cluster: LivingCluster, with_mpi: Hidl
 ) -> None:
-    command = on_cluster.command("doctor", *SITE, "--stack", "mpi", "--nodes", "1", "--json")
+    command = with_mpi.command("doctor", *SITE, "--stack", "mpi", "--nodes", "1", "--json")
     limited = ("prlimit", "--memlock=65536:65536", *command)
-    completed = cluster(*limited, **on_cluster.environment)
+    completed = cluster(*limited, **with_mpi.environment)
 
     findings = json.loads(completed.stdout)["findings"]
     assert [each["severity"] for each in findings if (each["rule"], each["where"]) == ("HD043", "node1")] == ["info"]

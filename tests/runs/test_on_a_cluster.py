@@ -17,21 +17,6 @@ SITE = ("--site", "test-cluster")
 TINY = [f"--set={word}" for word in ("image_size=32", "batch=2", "steps=2", "warmup=1")]
 
 
-@pytest.fixture
-def on_cluster(cluster: LivingCluster, hidl: Hidl, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Hidl]:
-    """``on_cluster("mpi")``: hidl on the cluster, these stacks installed where all nodes see them."""
-    data = tmp_path_factory.getbasetemp() / "cluster-data"
-    environment = hidl.environment | cluster.environment | {"XDG_DATA_HOME": str(data)}
-
-    def with_stacks(*stacks: str) -> Hidl:
-        ready = Hidl(environment)
-        installed = ready("install", *stacks, *SITE)
-        assert installed.returncode == 0, installed.stderr
-        return ready
-
-    return with_stacks
-
-
 def only_run(hidl: Hidl) -> Path:
     (run,) = hidl.runs.iterdir()
     return run

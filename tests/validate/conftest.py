@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.cluster import LivingCluster
 from tests.conftest import PROGRAMS, Hidl
 
 SITE = ("--site", "test-cluster")
@@ -101,20 +100,17 @@ def hidl(hidl_with: Callable[..., Hidl]) -> Hidl:
 
 
 @pytest.fixture
-def on_cluster(cluster: LivingCluster, hidl: Hidl, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Hidl]:
-    """``on_cluster("mpi")``: hidl on the cluster, these stacks installed; ``launchers``: the site's, in order.
+def ordered(on_cluster: Callable[..., Hidl]) -> Callable[..., Hidl]:
+    """``ordered("mpi")``: hidl on the cluster, these stacks installed; ``launchers``: the site's, in order.
 
     The cluster's Slurm binds no ranks to cores, and Hydra does: so mpiexec comes first.
     """
-    data = tmp_path_factory.getbasetemp() / "cluster-data"
-    ready = Hidl(hidl.environment | cluster.environment | {"XDG_DATA_HOME": str(data)})
 
     def with_stacks(*stacks: str, launchers: str = "[mpiexec, srun]") -> Hidl:
+        ready = on_cluster(*stacks)
         file: Path = ready.config / "sites" / "test-cluster.yaml"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"name: test-cluster\nextends: test-cluster\nlaunchers: {launchers}\n")
-        installed = ready("install", *stacks, *SITE)
-        assert installed.returncode == 0, installed.stderr
         return ready
 
     return with_stacks

@@ -12,8 +12,8 @@ from tests.conftest import Hidl
 from tests.validate.conftest import SITE, cases
 
 
-def test_the_smoke_suite_passes_on_four_nodes(on_cluster: Callable[..., Hidl]) -> None:
-    hidl = on_cluster("mpi", "pytorch")
+def test_the_smoke_suite_passes_on_four_nodes(ordered: Callable[..., Hidl]) -> None:
+    hidl = ordered("mpi", "pytorch")
 
     document = hidl.json("validate", *SITE, "--tag", "smoke", "--jobs", "2")
 
@@ -25,9 +25,9 @@ def test_the_smoke_suite_passes_on_four_nodes(on_cluster: Callable[..., Hidl]) -
 
 
 def test_a_study_over_four_nodes_takes_place_in_one_job_and_one_slowed_rank_fails_it(
-    on_cluster: Callable[..., Hidl],
+    ordered: Callable[..., Hidl],
 ) -> None:
-    hidl = on_cluster("mpi")
+    hidl = ordered("mpi")
 
     found = cases(hidl.json("validate", *SITE, "--check", "paced", "--check", r"slowed%scale=4-nodes", status=10))
 
@@ -36,8 +36,8 @@ def test_a_study_over_four_nodes_takes_place_in_one_job_and_one_slowed_rank_fail
     assert hidl.json("status", found["paced %scale=4-nodes"]["run"])["hosts"] == ["node1", "node2", "node3", "node4"]
 
 
-def test_a_launcher_that_binds_no_ranks_is_found(on_cluster: Callable[..., Hidl]) -> None:
-    hidl = on_cluster("mpi", launchers="[srun]")
+def test_a_launcher_that_binds_no_ranks_is_found(ordered: Callable[..., Hidl]) -> None:
+    hidl = ordered("mpi", launchers="[srun]")
 
     found = cases(hidl.json("validate", *SITE, "--check", "mpi_sanity%scale=1-node", status=8))
 
@@ -48,9 +48,9 @@ def test_a_launcher_that_binds_no_ranks_is_found(on_cluster: Callable[..., Hidl]
 
 
 def test_without_accounting_a_job_that_was_cancelled_has_failed_though_reframe_calls_it_completed(
-    on_cluster: Callable[..., Hidl], cluster: LivingCluster
+    ordered: Callable[..., Hidl], cluster: LivingCluster
 ) -> None:
-    hidl = on_cluster("mpi")
+    hidl = ordered("mpi")
     with cluster.restored():
         cluster.switch(accounting=False)
         with hidl.start(

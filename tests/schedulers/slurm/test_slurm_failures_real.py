@@ -125,12 +125,12 @@ def test_hidl_is_killed_before_it_notes_the_job_and_the_run_is_found(bench: Benc
 
 
 @pytest.fixture
-def own(tmp_path: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def own(tmp_path: Path, place: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """A cluster of one node for one test. The runs lie on a file system of 4 MiB that it shares."""
     state = tmp_path_factory.mktemp("small_disk")
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", state], check=True)
     try:
-        with living(tmp_path / "hidl" / "cluster", data, tmp_path, state, nodes=1, accounting=False) as cluster:
+        with living(place / "hidl" / "cluster", data, tmp_path, state, nodes=1, accounting=False) as cluster:
             variables = cluster.environment | {"XDG_STATE_HOME": str(state)}
             hidl = Hidl(_environment(tmp_path, data) | variables)
             hidl.add_workload("toy", "toy.py", parameters=PARAMETERS, metrics=METRICS)
