@@ -9,14 +9,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
-from tests.cluster.cluster import LivingCluster
-from tests.side_by_side import common_directory
+if TYPE_CHECKING:
+    from tests.cluster.cluster import LivingCluster
 
 #: No test fails because the machine is slow. Where ``CI`` is set the examples are the same each time.
 settings.register_profile(
@@ -112,9 +112,9 @@ def hidl(tmp_path: Path) -> Hidl:
 
 
 @pytest.fixture(scope="session")
-def stack_prefix(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def stack_prefix(common_directory: Path) -> Callable[[str], Path]:
     """``stack_prefix("mpi")``: the prefix of that stack, installed by hidl itself when it is first asked for."""
-    root = common_directory(tmp_path_factory) / "stacks"
+    root = common_directory / "stacks"
     installer = Hidl(_environment(root, root / "data"))
     prefixes: dict[str, Path] = {}
 
@@ -144,9 +144,9 @@ def hidl_with(tmp_path: Path, stack_prefix: Callable[[str], Path]) -> Callable[.
 
 
 @pytest.fixture
-def on_cluster(cluster: LivingCluster, hidl: Hidl, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Hidl]:
+def on_cluster(cluster: LivingCluster, hidl: Hidl, common_directory: Path) -> Callable[..., Hidl]:
     """``on_cluster("mpi")``: hidl on the cluster, these stacks installed where all nodes see them."""
-    data = common_directory(tmp_path_factory) / "cluster-data"
+    data = common_directory / "cluster-data"
     ready = Hidl(hidl.environment | cluster.environment | {"XDG_DATA_HOME": str(data)})
 
     def with_stacks(*stacks: str) -> Hidl:

@@ -18,9 +18,10 @@ REPOSITORY = Path(__file__).parent.parent
 CLUSTER = ("cluster: LivingCluster", "on_cluster: Callable", "bench: Bench")
 
 
-def common_directory(factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def common_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The temporary directory that is one for all processes of this session; each one's own directory lies in it."""
-    own = factory.getbasetemp()
+    own = tmp_path_factory.getbasetemp()
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 

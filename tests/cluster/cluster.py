@@ -17,7 +17,6 @@ import pytest
 from hidl_cli.cluster import packages
 from hidl_cli.cluster.cluster import Cluster, shared
 from hidl_cli.errors import MissingPrecondition
-from tests.side_by_side import common_directory
 
 FIXTURES = ("cluster", "second_cluster")
 
@@ -184,11 +183,10 @@ def living(directory: Path, *shares: Path, nodes: int, accounting: bool) -> Iter
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LivingCluster]:
+def cluster(common_directory: Path) -> Iterator[LivingCluster]:
     """Four nodes with accounting. All temporary directories of this session are seen on the nodes."""
-    base = common_directory(tmp_path_factory)
     # The end of the path is that of a user's cluster: by it the site test-cluster is recognized.
-    with living(base / "hidl" / "cluster", base, nodes=4, accounting=True) as found:
+    with living(common_directory / "hidl" / "cluster", common_directory, nodes=4, accounting=True) as found:
         yield found
 
 
