@@ -63,5 +63,22 @@ def test_the_environment_is_passed_on_by_itself() -> None:
     assert (launch.forwarded, launch.rest, [word for word in launch.argv if "N=" in word]) == ((), (), [])
 
 
+@pytest.mark.parametrize(
+    ("family", "srun_mpi", "environment", "fence"),
+    [
+        ("openmpi", None, {}, "ring"),
+        ("openmpi", "pmix_v4", {}, "ring"),
+        ("openmpi", "pmix", {"SLURM_PMIX_FENCE": "tree"}, None),
+        ("openmpi", "pmi2", {}, None),
+        ("mpich", "pmix", {}, None),
+    ],
+)
+def test_ranks_of_open_mpi_leave_init_together_unless_somebody_knows_better(
+    family: Family, srun_mpi: str | None, environment: dict[str, str], fence: str | None
+) -> None:
+    launch = Srun().launch(request(family, mpi={"srun_mpi": srun_mpi}, environment=environment))
+    assert launch.environment.get("SLURM_PMIX_FENCE") == fence
+
+
 def mpi_words(family: Family, **mpi: str) -> list[str]:
     return [word for word in Srun().launch(request(family, mpi=mpi)).argv if word.startswith("--mpi")]
