@@ -38,11 +38,13 @@ def measure() -> list[Outcome]:
     added = median_difference(ours, theirs)
     in_process = median_difference(parts["Python, 8 B"], parts["C, 8 B"])
     share = 100 * (median_ratio(parts["Python, 1 MB"], parts["C, 1 MB"]) - 1)
+    as_cold = median_ratio(parts["Python, 1 MB"], parts["C, 1 MB, 128 lines"])
     told = "; ".join(f"{name} {median(microseconds):.3f}" for name, microseconds in parts.items())
     return [
         Outcome("omb latency, 8 B, added to C: programs", added, 0.3, "us", programs),
         Outcome("omb latency, 8 B, added to C: one process", in_process, 0.3, "us", told),
         Outcome("omb latency, 1 MB, added to C: one process", share, 1, "%"),
+        Outcome("omb latency, 1 MB, to C that touches as much memory", as_cold, 1, ""),
     ]
 
 

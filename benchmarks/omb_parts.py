@@ -24,6 +24,8 @@ from hidl_workloads.omb.latency import ping_pong_in
 from hidl_workloads.omb.options import Options
 
 ROUNDS, CALLS, LARGE = 101, 5_000, 1 << 20
+INTERPRETER = 128
+"""Lines of memory that C reads before each call of MPI, to lose at 8 B what Python does."""
 
 Part = Callable[[int], float]
 
@@ -32,7 +34,7 @@ def main(library: str) -> None:
     """Measure every part in turn, ``ROUNDS`` times."""
     world = MPI.COMM_WORLD
     pingpong = ctypes.CDLL(library)
-    pingpong.ping_pong.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int]
+    pingpong.ping_pong.argtypes = [ctypes.c_void_p, ctypes.c_void_p, *4 * [ctypes.c_int]]
     for function in (pingpong.ping_pong, pingpong.send_to_nobody):
         function.restype = ctypes.c_double
     parts: dict[str, Part] = {
@@ -42,7 +44,6 @@ def main(library: str) -> None:
         **_latencies("1 MB, NumPy", LARGE, pingpong, 50, "numpy"),
         "send to nobody, C": pingpong.send_to_nobody,
         **{f"send to nobody, {name}": part for name, part in _sends().items()},
-        **_cold(),
         "loop": _timed(None),
         "method without arguments": _timed(world.Get_rank),
         "C function, lock kept": _timed(ctypes.PyDLL(library).nothing),
@@ -66,8 +67,11 @@ def _latencies(name: str, size: int, pingpong: Any, fewer: int, kind: str = "byt
     exchange = ping_pong_in(sent, received, point, 1 - MPI.COMM_WORLD.rank)
     addresses = [buffer.read(size).ctypes.data for buffer in (sent, received)]
 
-    def c(calls: int) -> float:
-        return float(pingpong.ping_pong(*addresses, size, calls // fewer, calls // fewer // 10))
+    def c(calls: int, lines: int = 0) -> float:
+        return float(pingpong.ping_pong(*addresses, size, calls // fewer, calls // fewer // 10, lines))
+
+    def chasing(calls: int) -> float:
+        return c(calls, INTERPRETER)
 
     def python(calls: int) -> float:
         calls //= fewer
@@ -77,7 +81,7 @@ def _latencies(name: str, size: int, pingpong: Any, fewer: int, kind: str = "byt
         exchange.repeat(calls)
         return (MPI.Wtime() - start) * 1e6 / 2 / calls
 
-    return {f"C, {name}": c, f"Python, {name}": python}
+    return {f"C, {name}": c, f"C, {name}, {INTERPRETER} lines": chasing, f"Python, {name}": python}
 
 
 def _sends() -> dict[str, Part]:
@@ -103,29 +107,6 @@ def _sending(message: Any, send: Callable[..., Any] = MPI.COMM_WORLD.Send) -> Pa
         return (time.perf_counter() - start) * 1e6 / calls
 
     return measure
-
-
-def _cold() -> dict[str, Part]:
-    """A send to nobody when a copy of 1 MB has just filled the caches, and the copy alone."""
-    import numpy as np
-
-    there, here = (np.ones(LARGE, "u1") for _ in range(2))
-    message, send, nobody, copy = (there[:8], 8, MPI.CHAR), MPI.COMM_WORLD.Send, MPI.PROC_NULL, np.copyto
-
-    def both(calls: int) -> float:
-        start = time.perf_counter()
-        for _ in repeat(None, calls // 50):
-            copy(here, there)
-            send(message, nobody, 1)
-        return (time.perf_counter() - start) * 1e6 / (calls // 50)
-
-    def alone(calls: int) -> float:
-        start = time.perf_counter()
-        for _ in repeat(None, calls // 50):
-            copy(here, there)
-        return (time.perf_counter() - start) * 1e6 / (calls // 50)
-
-    return {"copy of 1 MB": alone, "copy of 1 MB, send to nobody": both}
 
 
 def _timed(function: Callable[[], Any] | None) -> Part:

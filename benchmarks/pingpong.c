@@ -9,7 +9,27 @@
 #include <string.h>
 #include <unistd.h>
 
-double ping_pong(char *sent, char *received, int size, int iterations, int warmup)
+enum { LINE = 64, LINES = 4096 };
+static struct {
+    size_t next;
+    char rest[LINE - sizeof(size_t)];
+} chain[LINES];
+
+/* Read so many lines of memory, far from each other, of which each tells where the next one is: what an interpreter
+ * does from call to call. */
+static void chase(int lines)
+{
+    volatile size_t at = 0;
+
+    if (!chain[0].next)
+        for (size_t i = 0; i < LINES; i++)
+            chain[i].next = (i + 1103) % LINES;
+    while (lines-- > 0)
+        at = chain[at].next;
+}
+
+/* The microseconds one way; each call of MPI follows upon a chase through ``lines`` lines of memory. */
+double ping_pong(char *sent, char *received, int size, int iterations, int warmup, int lines)
 {
     double start = 0.0;
     int rank;
@@ -19,11 +39,14 @@ double ping_pong(char *sent, char *received, int size, int iterations, int warmu
     for (int i = 0; i < warmup + iterations; i++) {
         if (i == warmup)
             start = MPI_Wtime();
+        chase(lines);
         if (rank == 0) {
             MPI_Send(sent, size, MPI_CHAR, 1, 1, MPI_COMM_WORLD);
+            chase(lines);
             MPI_Recv(received, size, MPI_CHAR, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         } else {
             MPI_Recv(received, size, MPI_CHAR, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            chase(lines);
             MPI_Send(sent, size, MPI_CHAR, 0, 1, MPI_COMM_WORLD);
         }
     }
@@ -60,7 +83,7 @@ int main(int argc, char **argv)
         MPI_Abort(MPI_COMM_WORLD, 1);
     memset(sent, 'a', size);
     memset(received, 'b', size);
-    double microseconds = ping_pong(sent, received, size, atoi(argv[2]), atoi(argv[3]));
+    double microseconds = ping_pong(sent, received, size, atoi(argv[2]), atoi(argv[3]), 0);
     if (rank == 0)
         printf("%.6f\n", microseconds);
     MPI_Finalize();
