@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
+from hidl_workloads import freed_memory
 from hidl_workloads.data_parallel.buckets import Bucket
 from hidl_workloads.data_parallel.choice import choose
 from hidl_workloads.resnet50 import torch_backends
@@ -76,16 +77,24 @@ def contender(backend: Any) -> dict[str, float]:
 
 
 def scaling(blocks: int = 9) -> dict[str, list[float]]:
-    """Rates of ResNet-50 on images of 224 pixels, in images a second: both ranks alone, and both together, in turn.
+    """Rates of ResNet-50 on images of 224 pixels, in images a second, in turn.
 
-    Alone, each process trains a model of its own at the same time as the other does: that is the limit.
+    ``alone``, each process trains a model of its own at the same time as the other does: that is the limit.
+    ``in_step``, they wait for each other before each step as well: what any training loses that is synchronous.
+    ``together``, they train one model.
     """
     alone, together = _training(Parameters(), MPI.COMM_SELF), _training(Parameters())
-    rates: dict[str, list[float]] = {"alone": [], "together": []}
-    alone()
-    together()
+
+    def in_step() -> None:
+        WORLD.Barrier()
+        alone()
+
+    ways = {"alone": alone, "in_step": in_step, "together": together}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    for step in ways.values():
+        step()
     for _ in range(blocks):
-        for name, step in (("alone", alone), ("together", together)):
+        for name, step in ways.items():
             WORLD.Barrier()
             before = time.perf_counter()
             for _ in range(_BLOCK):
@@ -131,6 +140,7 @@ def _timed(act: Callable[[], None], times: int) -> float:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    freed_memory.keep()
     what, file = sys.argv[1:]
     measured = scaling() if what == "scaling" else contender(what)
     if WORLD.rank == 0:

@@ -10,6 +10,7 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hidl_workloads import freed_memory
 from hidl_workloads.data_parallel.torch_gradients import named_weights
 from hidl_workloads.resnet50 import torch_backends
 from hidl_workloads.resnet50.parameters import Parameters
@@ -23,6 +24,7 @@ class TorchTrainer:
     def __init__(self, communicator: MPI.Comm, parameters: Parameters, batch: Batch) -> None:
         if "OMP_NUM_THREADS" in os.environ:
             torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+        freed_memory.keep()
         torch.manual_seed(rank_seed(parameters.seed, communicator.rank))
         self.versions = {"torch": torch.__version__}
         # On CPUs this layout makes a step on images of 64 pixels 1.5 times as fast; on those of 224 it costs nothing.
