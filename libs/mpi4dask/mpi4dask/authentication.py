@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from mpi4dask.errors import HandshakeError
 
 MAGIC = b"mpi4dask"
-VERSION = 2  # of the handshake and of what travels over MPI
+VERSION = 3  # of the handshake and of what travels over MPI
 TOKEN_VARIABLE = "MPI4DASK_TOKEN"
 
 _HELLO = struct.Struct("<8sHH32s16sQiiIQ")

@@ -24,7 +24,8 @@ class Counters:
     envelopes_received: int = 0
     large_transfers_sent: int = 0
     large_transfers_received: int = 0
-    direct_bytes_received: int = 0  # of mpi_bytes_received, those read straight from the memory of another rank
+    direct_bytes_received: int = 0  # of mpi_bytes_received, those that came straight from the memory of another rank
+    transfers_helped: int = 0  # large ones of which this end, the sender, has copied a part
     wakeups_sent: int = 0  # doorbells rung
     wakeups_received: int = 0
     spins: int = 0  # polls that found nothing

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mpi4dask import direct, framing, records
+from mpi4dask.both_ends import Pull, Push, Span, UnreadableError
 from mpi4dask.buffers import Pool
 from mpi4dask.channel import Channel
 from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
 from mpi4dask.peer import Peer
-from mpi4dask.transfers import Incoming, Outgoing, UnreadableError
+from mpi4dask.transfers import Incoming, Outgoing
 from mpi4dask.world import World
 
 logger = logging.getLogger("mpi4dask")
@@ -59,15 +60,35 @@ class LargeMessages:
         if apart:
             buffers = [b"".join(layout.packed), *buffers]
         addresses = _addresses(buffers) if peer.neighbour is not None and room >= 0 else []
-        head = records.TRANSFER.pack(number, sum(map(framing.length, layout.alone)), len(addresses))
+        outgoing = peer.outgoing[number] = Outgoing(buffers, self._settings.chunk_size, peer.rank, channel)
+        beside = sum(map(framing.length, layout.alone))
+        head = records.TRANSFER.pack(number, outgoing.counts.address, beside, len(addresses))
         head += struct.pack(f"<{len(addresses)}Q", *addresses)
         if apart:
             peer.put(records.LARGE_APART, layout.nframes, remote, layout.packed_size, head)
         else:
             peer.put(records.LARGE, layout.nframes, remote, layout.packed_size, head, *layout.packed)
         channel.outgoing += 1
-        peer.outgoing[number] = Outgoing(buffers, self._settings.chunk_size, peer.rank, channel)
         counters.large_transfers_sent += 1
+
+    def help(self, peer: Peer, number: int, size: int, asker: int, spans: Sequence[Span]) -> None:
+        """The receiver copies a message from this memory, and would have this end copy from its last piece on."""
+        outgoing = peer.outgoing[number]
+        outgoing.push = Push(spans, size, outgoing.counts, asker)
+        self._has_work(peer)
+
+    def gone(self, peer: Peer, number: int) -> None:
+        """The receiver has it, or nobody will receive it."""
+        outgoing = peer.outgoing.pop(number)
+        self._end_help(peer, number, outgoing)
+        outgoing.channel.gone()
+
+    def _end_help(self, peer: Peer, number: int, outgoing: Outgoing) -> None:
+        """Copy no more, and say so."""
+        if outgoing.push is not None:
+            self._answer(peer, records.HELPED, 0, number)
+            counters.transfers_helped += bool(outgoing.push.copied)
+            outgoing.push = None
 
     # Receiving
 
@@ -115,23 +136,32 @@ class LargeMessages:
         return sent or received
 
     def _progress_outgoing(self, peer: Peer) -> bool:
-        done = [n for n, transfer in peer.outgoing.items() if transfer.tag >= 0 and transfer.progress(self._comm)]
-        for number in done:
-            peer.outgoing.pop(number).channel.gone()
-        return bool(done)
+        moved = False
+        for number, outgoing in list(peer.outgoing.items()):
+            if outgoing.push is not None:
+                moved |= self._push_on(peer, number, outgoing)
+            if outgoing.tag >= 0 and outgoing.progress(self._comm):
+                self.gone(peer, number)
+                moved = True
+        return moved
+
+    def _push_on(self, peer: Peer, number: int, outgoing: Outgoing) -> bool:
+        assert outgoing.push is not None
+        moved = peer.neighbour is not None and outgoing.push.advance(peer.neighbour)
+        if peer.neighbour is None or outgoing.push.done:
+            self._end_help(peer, number, outgoing)
+        return moved
 
     def _progress_incoming(self, peer: Peer) -> bool:
         under_way = []
-        moved, readable = False, peer.neighbour is not None
+        moved, read, readable = False, False, peer.neighbour is not None
         for incoming in peer.incoming:
             if incoming.tag >= 0:
-                done = incoming.progress(self._comm, self._settings.chunk_size, self._pool)
-            elif moved:
-                done = False  # one piece is read in each turn, and what came first is complete first
-            else:
-                moved = True
-                done = self._read_on(peer, incoming)
-            if done:
+                moved |= incoming.progress(self._comm, self._settings.chunk_size, self._pool)
+            elif not read:  # one is read in each turn: what came first is complete first
+                read = True
+                moved |= self._read_on(peer, incoming)
+            if incoming.complete:
                 moved = True
                 self._end(incoming)
             else:
@@ -139,16 +169,29 @@ class LargeMessages:
         peer.incoming = under_way
         if readable and peer.neighbour is None:
             self._leave_to_mpi(peer)
+            moved = True
         return moved
 
     def _read_on(self, peer: Peer, incoming: Incoming) -> bool:
         assert peer.neighbour is not None
         try:
-            return incoming.read_on(peer.neighbour, self._pool)
+            return incoming.read_on(peer.neighbour, self._pool, self._ask_for_help)
         except UnreadableError:
             logger.info("The memory of rank %d cannot be read: large frames go through MPI", peer.rank)
             peer.neighbour = None
             return False
+
+    def _ask_for_help(self, incoming: Incoming, pull: Pull, spans: Sequence[Span], size: int) -> bool:
+        """Ask the sender to copy too, where it has a core of its own to do so; return whether it was asked."""
+        peer = incoming.peer
+        room = peer.eager_size - records.ENVELOPE.size - records.RECORD.size - records.HELP_WANTED.size
+        if not peer.spins or len(spans) * records.SPAN.size > room or (peer.neighbour and peer.neighbour.is_here):
+            return False
+        wanted = records.HELP_WANTED.pack(pull.counts.address, size)
+        peer.put(records.HELP, len(spans), incoming.number, 0, wanted, *(records.SPAN.pack(*span) for span in spans))
+        peer.flush()
+        peer.helping[incoming.number] = pull
+        return True
 
     def _leave_to_mpi(self, peer: Peer) -> None:
         """Let what was to be read from the peer's memory begin again, by MPI."""
@@ -184,7 +227,7 @@ class LargeMessages:
 
     def keep_memory(self, peer: Peer) -> None:
         """Nobody will look after this peer any more, but MPI or the peer itself may still read what is on its way."""
-        if peer.outgoing or peer.incoming or peer.in_flight:
+        if peer.outgoing or peer.incoming or peer.in_flight or peer.helping:
             _abandoned.append(peer)
 
 

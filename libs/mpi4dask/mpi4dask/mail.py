@@ -52,7 +52,7 @@ class Mail:
                     _take(channel, number, block)
                 at += second
             elif kind in (records.LARGE, records.LARGE_APART):
-                transfer, alone, count = records.TRANSFER.unpack_from(view, at)
+                transfer, helper, alone, count = records.TRANSFER.unpack_from(view, at)
                 at += records.TRANSFER.size
                 addresses = struct.unpack_from(f"<{count}Q", view, at)
                 at += 8 * count
@@ -62,18 +62,26 @@ class Mail:
                     at += second
                 message = Message(second + alone)
                 channel = self.channels.get(first)
-                incoming = Incoming(peer, transfer, channel, message, number, second, block, addresses)
+                incoming = Incoming(peer, transfer, channel, message, number, second, block, helper, addresses)
                 self._large.take(incoming)
             elif kind == records.READY:
                 peer.outgoing[first].tag = number
                 wanted = True
+            elif kind == records.HELP:
+                asker, size = records.HELP_WANTED.unpack_from(view, at)
+                at += records.HELP_WANTED.size
+                end_of_spans = at + number * records.SPAN.size
+                self._large.help(peer, first, size, asker, [*records.SPAN.iter_unpack(view[at:end_of_spans])])
+                at = end_of_spans
             else:
                 self._control(peer, kind, first)
         return wanted
 
     def _control(self, peer: Peer, kind: int, word: int) -> None:
         if kind == records.RELEASED:
-            peer.outgoing.pop(word).channel.gone()
+            self._large.gone(peer, word)
+        elif kind == records.HELPED:
+            del peer.helping[word]
         elif kind == records.CLOSED:
             channel = self.channels.get(word)
             if channel is not None:

@@ -10,6 +10,7 @@ from mpi4dask.counters import counters
 from mpi4dask.direct import Neighbour
 
 if TYPE_CHECKING:
+    from mpi4dask.both_ends import Pull
     from mpi4dask.link import Link
     from mpi4dask.transfers import Incoming, Outgoing
 
@@ -64,6 +65,7 @@ class Peer:
         self.asleep = True
         self.outgoing: dict[int, Outgoing] = {}
         self.incoming: list[Incoming] = []
+        self.helping: dict[int, Pull] = {}  # by transfer: what it was asked to help with, until it looks no more
         self.dead = False
 
     def put(self, kind: int, number: int, first: int, second: int, *parts: Any) -> None:
@@ -137,5 +139,6 @@ class Peer:
     def busy(self) -> bool:
         """Whether MPI has something to do for this peer."""
         return bool(self.in_flight or self.incoming or self.parts or self.received < self.announced) or any(
-            transfer.tag >= 0 or transfer.channel.closed for transfer in self.outgoing.values()
+            transfer.tag >= 0 or transfer.push is not None or transfer.channel.closed
+            for transfer in self.outgoing.values()
         )

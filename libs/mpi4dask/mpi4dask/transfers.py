@@ -1,5 +1,5 @@
 """Large frames: the receiver allocates the final buffers. Then it reads the frames from the sender's memory, where both
-are on one node (see `direct`), or posts its receives, and only then asks the sender to send.
+are on one node, with the sender's help (see `both_ends`), or posts its receives, and only then asks the sender to send.
 
 What was announced is always answered (ready or declined), and what was asked for is always sent and received to the
 last byte, even when its connection has closed meanwhile. So no receive is ever cancelled and no tag carries a stray
@@ -9,13 +9,13 @@ message when it is used again; only the death of the peer ends a transfer early.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from mpi4dask import framing, gpu
+from mpi4dask import direct, framing, gpu
+from mpi4dask.both_ends import WORTH_IT, Counts, Pull, Push, Span, piece_size
 from mpi4dask.buffers import Pool, host_block
 from mpi4dask.channel import Channel, Message
-from mpi4dask.direct import PIECE, Neighbour
 
 if TYPE_CHECKING:
     from mpi4dask.peer import Peer
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 WINDOW = 2  # pieces of one transfer in flight: the next is ready when one ends
 
 
-class UnreadableError(Exception):
-    """The memory of another process cannot be read, or not any more."""
+AskForHelp = Callable[["Incoming", Pull, Sequence[Span], int], bool]
 
 
 def pieces(buffers: Sequence[Any], chunk: int) -> Iterator[Any]:
@@ -41,7 +40,7 @@ def pieces(buffers: Sequence[Any], chunk: int) -> Iterator[Any]:
 class Outgoing:
     """A message whose frames wait for the receiver's word, and then go out piece by piece."""
 
-    __slots__ = ("channel", "pending", "rank", "sent_all", "tag", "waiting")
+    __slots__ = ("channel", "counts", "pending", "push", "rank", "sent_all", "tag", "waiting")
 
     def __init__(self, buffers: Sequence[Any], chunk: int, rank: int, channel: Channel) -> None:
         self.waiting = pieces(buffers, chunk)
@@ -50,6 +49,8 @@ class Outgoing:
         self.tag = -1
         self.sent_all = False
         self.channel = channel
+        self.counts = Counts()  # of a push; the receiver knows where they are
+        self.push: Push | None = None  # the help that the receiver asked for
 
     def progress(self, comm: Any) -> bool:
         """Send what the window allows; return whether the last piece has gone."""
@@ -76,6 +77,7 @@ class Incoming:
         "block",
         "channel",
         "entries",
+        "helper",
         "message",
         "nframes",
         "number",
@@ -83,9 +85,8 @@ class Incoming:
         "peer",
         "pending",
         "places",
-        "read",
+        "pull",
         "tag",
-        "targets",
     )
 
     def __init__(  # noqa: PLR0917
@@ -97,6 +98,7 @@ class Incoming:
         nframes: int,
         packed_size: int,
         block: memoryview | None,
+        helper: int,
         addresses: Sequence[int],
     ) -> None:
         self.peer = peer
@@ -107,14 +109,14 @@ class Incoming:
         self.packed_size = packed_size
         self.apart = block is None  # the packed block comes as the first part
         self.block = block
+        self.helper = helper  # where the sender counts what it has copied
         self.addresses = addresses  # where the parts lie at the sender; none where only MPI can carry them
         self.tag = -1  # MPI's, where that carries it
         self.entries: list[framing.Entry] | None = None
         self.alone: list[Any] = []
         self.pending: deque[tuple[Any, Any]] = deque()
         self.places = iter(addresses)
-        self.targets: deque[tuple[int, Any]] = deque()  # the parts to be read next: from where, into what
-        self.read = 0  # bytes of the first of them
+        self.pull: Pull | None = None  # what is being read from the sender's memory
 
     def has_room(self, backlog: int) -> bool:
         """Whether its connection's reader is near enough that memory may be taken for it."""
@@ -143,35 +145,40 @@ class Incoming:
         self._complete()
         return True
 
-    def read_on(self, neighbour: Neighbour, pool: Pool) -> bool:
-        """Read up to `PIECE` bytes; return whether the message is complete, with its frames in place.
+    def read_on(self, neighbour: direct.Neighbour, pool: Pool, ask: AskForHelp) -> bool:
+        """Read what one turn of the loop allows; return whether something was read. It may be `complete` then.
 
         Raise UnreadableError where the sender's memory cannot be read.
         """
-        left = PIECE
-        while self.targets or self.entries is None:
-            if not self.targets:
-                parts = self._next_parts(pool)
-                self.targets.extend((next(self.places), part) for part in parts)
-                continue
-            if not left:
-                return False
-            source, target = self.targets[0]
-            size = min(left, len(target) - self.read)
-            if not neighbour.read(source + self.read, target, self.read, size):
-                raise UnreadableError
-            left -= size
-            self.read += size
-            if self.read == len(target):
-                self.targets.popleft()
-                self.read = 0
-        self._complete()
-        return True
+        if self.pull is None:
+            self.pull = self._next_pull(pool, ask)
+        moved = self.pull.advance(neighbour)
+        if self.pull.complete and self.entries is None:
+            self.pull = None
+            moved = True
+        elif self.pull.complete:
+            self._complete()
+        return moved
+
+    def _next_pull(self, pool: Pool, ask: AskForHelp) -> Pull:
+        parts = self._next_parts(pool)
+        spans = [(next(self.places), direct.address(part), len(part)) for part in parts]
+        total = sum(size for _, _, size in spans)
+        size = piece_size(total)
+        pull = Pull(spans, size, parts)
+        if total >= WORTH_IT and self.entries is not None and ask(self, pull, spans, size):
+            pull.expect_help(self.helper)
+        return pull
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last byte has arrived, and the frames are in place."""
+        return self.message.frames is not None
 
     def rewind(self) -> None:
         """Begin again, by MPI."""
         self.addresses = ()
-        self.targets.clear()
+        self.pull = None
         self.entries = None
         if self.apart:
             self.block = None

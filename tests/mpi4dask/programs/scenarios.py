@@ -16,6 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import scenarios_both_ends
 import scenarios_comm
 import scenarios_faults
 import scenarios_trust
@@ -25,7 +26,7 @@ from pair import Pair
 
 SCENARIOS = {
     name: value
-    for module in (scenarios_comm, scenarios_faults, scenarios_trust)
+    for module in (scenarios_both_ends, scenarios_comm, scenarios_faults, scenarios_trust)
     for name, value in vars(module).items()
     if asyncio.iscoroutinefunction(value) and [*inspect.signature(value).parameters] == ["pair"]
 }
