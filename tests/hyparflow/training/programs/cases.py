@@ -19,6 +19,8 @@ from mpi4py import MPI
 WORLD = MPI.COMM_WORLD
 FOUND: dict[str, Any] = {}
 X, Y = small.data()
+#: Steps after which a training breaks off: at the end of the first epoch, and in the midst of the second.
+BREAKS = (5, 8)
 
 
 def main() -> None:
@@ -47,11 +49,7 @@ def weights(root: Path) -> dict[str, Any]:
     """Those of the last checkpoint, as plain Keras has them."""
     model = small.compiled(small.build())
     progress = hyparflow.load_into(model, root)
-    return {
-        "step": progress.step,
-        "history": progress.history,
-        "values": [np.asarray(v).copy() for v in model.variables],
-    }
+    return {"step": progress.step, "values": [np.asarray(v).copy() for v in model.variables]}
 
 
 def far(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -59,17 +57,17 @@ def far(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(float(np.abs(np.asarray(a, "float64") - np.asarray(b, "float64")).max()) for a, b in pairs)
 
 
-def training(strategy: Any, root: Path, **options: Any) -> Any:
-    """10 steps: the epochs have 5; saved after 3 of the second's, with the data shuffled."""
+def training(strategy: Any, root: Path, **options: Any) -> tuple[Any, Any]:
+    """10 steps, in two epochs of 5, with the data shuffled; the model and its history."""
     model = built(strategy)
-    strategy.fit(model, X, Y, batch_size=small.BATCH, epochs=2, verbose=0, checkpoint=root, **options)
-    return model
+    history = strategy.fit(model, X, Y, batch_size=small.BATCH, epochs=2, verbose=0, checkpoint=root, **options)
+    return model, history.history
 
 
 def interrupted(root: Path) -> None:
-    """With 4 partitions without a break, and from step 3 on with 1 and 2."""
+    """With 4 partitions without a break, and after each of the breaks with 1 and 2."""
     strategy = hyparflow.Strategy(4, 1, micro_batches=4, costs="estimated", seed=7)
-    training(strategy, root / "4x1", checkpoint_every=3, keep=None)
+    _, FOUND["straight"] = training(strategy, root / "4x1", checkpoint_every=1, keep=None)
     parts = WORLD.Split(0 if WORLD.rank < 1 else 1 if WORLD.rank < 3 else 2)
     if WORLD.rank < 3:
         partitions = 1 if WORLD.rank < 1 else 2
@@ -78,19 +76,21 @@ def interrupted(root: Path) -> None:
 
 
 def goes_on(root: Path, strategy: Any, name: str) -> Any:
-    """From step 3 of the training with 4 partitions; the micro-batches are as small as they were then."""
-    if strategy.comm.rank == 0:
-        shutil.copytree(root / "4x1" / "step-0000000003", root / name / "step-0000000003")
-    strategy.comm.Barrier()
-    model = training(strategy, root / name, restart=True)
-    if strategy.comm.rank == 0:
-        straight, broken = weights(root / "4x1"), weights(root / name)
-        FOUND[f"break-{name}"] = {
-            "far": far(straight, broken),
-            "steps": [straight["step"], broken["step"]],
-            "histories": [straight["history"], broken["history"]],
-            "micro_batches": strategy.plan.micro_batches,
-        }
+    """From each break of the training with 4 partitions; the micro-batches are as small as they were then."""
+    for step in BREAKS:
+        own, saved = root / f"{name}-{step}", f"step-{step:010}"
+        if strategy.comm.rank == 0:
+            shutil.copytree(root / "4x1" / saved, own / saved)
+        strategy.comm.Barrier()
+        model, history = training(strategy, own, restart=True)
+        if strategy.comm.rank == 0:
+            straight, broken = weights(root / "4x1"), weights(own)
+            FOUND[f"break-{name}-{step}"] = {
+                "far": far(straight, broken),
+                "steps": [straight["step"], broken["step"]],
+                "history": history,
+                "micro_batches": strategy.plan.micro_batches,
+            }
     return model
 
 
