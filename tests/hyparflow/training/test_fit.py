@@ -94,6 +94,9 @@ def test_a_saved_model_has_its_optimizer_as_it_was_compiled(found: Any) -> None:
         ("ranks differ", "DataError", "do not read the same data"),
         ("callback", "RequestError", "BackupAndRestore"),
         ("checkpoints in the way", "CheckpointError", "restart=True"),
+        ("two kinds of weights", "DataError", "cannot be given together"),
+        ("class_weight for two outputs", "DataError", "class_weight is for models with one output"),
+        ("compiled in the scope", "RequestError", "compile() it, or make its optimizer, after that"),
         ("own data on a rank", "DataError", "seed what is random"),
     ],
 )
@@ -108,6 +111,19 @@ def test_one_micro_batch_has_keras_own_history_with_its_callbacks(found: Any) ->
     expected = {name: pytest.approx(values, rel=1e-6) for name, values in beside["expected"].items()}
 
     assert (beside["found"], beside["epochs"][0]) == (expected, beside["epochs"][1])
+
+
+@pytest.mark.parametrize("weights", ["plain", "class_weight", "sample_weight"])
+def test_a_sequential_model_has_keras_own_history(found: Any, weights: str) -> None:
+    history, expected = found["sequential"][weights]
+
+    assert history == {name: pytest.approx(values, rel=1e-9) for name, values in expected.items()}
+
+
+def test_weights_change_what_is_learned(found: Any) -> None:
+    losses = [tuple(history["loss"]) for history, _ in found["sequential"].values()]
+
+    assert len(set(losses)) == 3
 
 
 def test_callbacks_leave_all_ranks_with_one_history(found: Any) -> None:

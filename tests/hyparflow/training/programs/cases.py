@@ -32,6 +32,7 @@ def main() -> None:
     evaluation(everybody, hybrid)
     refusals(everybody, hybrid, directory)
     beside_keras(directory)
+    sequential()
     for own in WORLD.allgather(FOUND):
         for name, value in own.items():
             FOUND.setdefault(name, value)
@@ -39,10 +40,10 @@ def main() -> None:
         found.write_text(json.dumps(FOUND, default=lambda value: value.tolist()))
 
 
-def built(strategy: Any, make: Callable[[], Any] = small.build) -> Any:
+def built(strategy: Any, make: Callable[[], Any] = small.build, compiled: Callable[[Any], Any] = small.compiled) -> Any:
     with strategy.scope():
         model = make()
-    return small.compiled(model)
+    return compiled(model)
 
 
 def weights(root: Path) -> dict[str, Any]:
@@ -172,6 +173,18 @@ def refusals(strategy: Any, model: Any, directory: Path) -> None:
         "checkpoints in the way": lambda: strategy.fit(
             model, X, Y, batch_size=small.BATCH, checkpoint=directory / "break" / "4x1"
         ),
+        "two kinds of weights": lambda: hyparflow.fit(
+            classifying(chain()),
+            X[0],
+            Y[0],
+            batch_size=small.BATCH,
+            class_weight={0: 2.0},
+            sample_weight=np.ones(small.COUNT),
+        ),
+        "class_weight for two outputs": lambda: strategy.fit(
+            model, X, Y, batch_size=small.BATCH, class_weight={0: 2.0}
+        ),
+        "compiled in the scope": lambda: built(strategy, lambda: classifying(chain())),
         "own data on a rank": lambda: strategy.fit(
             model, [x + WORLD.rank for x in X], Y, batch_size=small.BATCH, verbose=0
         ),
@@ -213,6 +226,45 @@ def beside_keras(directory: Path) -> None:
             "logs": [each[2] for each in every],
             "checkpoints": sorted(path.name for path in directory.glob("best-*.keras")),
         }
+
+
+def sequential() -> None:
+    """A Sequential model, 2 partitions x 2 replicas, without and with weights: what Keras makes of the same."""
+    draw = np.random.default_rng(4)
+    kinds: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "class_weight": {"class_weight": {0: 2.0, 2: 0.25}},
+        "sample_weight": {"sample_weight": draw.uniform(0.0, 2.0, small.COUNT)},
+    }
+    options: dict[str, Any] = {"batch_size": small.BATCH, "epochs": 3, "shuffle": False, "verbose": 0}
+    for kind, weights in kinds.items():
+        strategy = hyparflow.Strategy(2, 2, micro_batches=2, costs="estimated", seed=7)
+        history = strategy.fit(built(strategy, chain, classifying), X[0], Y[0], **options, **weights)
+        keras.utils.set_random_seed(7)
+        expected = classifying(chain()).fit(X[0], Y[0], **options, **weights)
+        FOUND.setdefault("sequential", {})[kind] = [history.history, expected.history]
+
+
+def chain() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((6,), name="u"),
+            keras.layers.Dense(8, "tanh", name="first"),
+            keras.layers.Dense(8, "tanh", name="second"),
+            keras.layers.Dense(3, "softmax", name="last"),
+        ],
+        name="chain",
+    )
+
+
+def classifying(model: Any) -> Any:
+    model.compile(
+        keras.optimizers.SGD(0.2),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        weighted_metrics=["accuracy"],
+    )
+    return model
 
 
 def callbacks() -> list[Any]:
