@@ -38,12 +38,13 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
             parameters.layout(world.size)
         except ValueError as error:
             raise Refused(str(error)) from error
+        if world.rank == 0:
+            print(f"{name} on {world.size} rank(s): building and planning the model", flush=True)
         from hidl_workloads.hyparflow.trainer import Trainer  # Keras and TensorFlow come only now
 
         trainer = Trainer(world, parameters, lambda: make(parameters))
         if world.rank == 0:
-            print(f"{name}, {trainer.parameter_count:,} parameters, {parameters.precision}, on CPU", flush=True)
-            print(trainer.plan, flush=True)
+            print(header(trainer, parameters), flush=True)
         measured = _train(world, trainer, parameters)
         prediction = trainer.plan.prediction
         predicted = Predicted(prediction.step_seconds, prediction.bubble, trainer.plan.micro_batches)
@@ -67,6 +68,8 @@ def _train(world: MPI.Comm, trainer: Trainer, parameters: Common) -> Measured:
         start = time.perf_counter()
         step = trainer.step()
         seconds.append(time.perf_counter() - start)
+        if number == 0 and world.rank == 0:
+            print(f"First step: {seconds[0]:.1f} s", flush=True)
         loss = step.loss
         if not math.isfinite(loss):
             raise FloatingPointError(f"the loss is {loss} in step {number + 1}: choose a smaller learning_rate")
@@ -94,10 +97,22 @@ def _checksum(world: MPI.Comm, trainer: Trainer) -> str:
     return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 
+def header(trainer: Trainer, parameters: Common) -> str:
+    """Say what will be trained, and what the first step takes that the others do not."""
+    nodes = sum(len(stage.nodes) for stage in trainer.plan.stages)
+    return "\n".join(
+        (
+            f"{trainer.parameter_count:,} parameters, {parameters.precision}, on CPU",
+            str(trainer.plan),
+            f"Compiling {nodes:,} nodes in {trainer.plan.partitions} partition(s): the first step takes longest",
+        )
+    )
+
+
 def summary(measured: Measured) -> str:
     """The result in a line: the mean over the steps, +- its 95 % interval."""
     rates = [measured.images / each for each in measured.seconds]
     return (
         f"{intervals.mean(rates):.1f} +-{intervals.half_width(rates):.1f} images/s on {len(measured.peaks)} rank(s), "
-        f"first step {measured.first_step:.1f} s, at most {max(measured.peaks):.0f} MiB per rank"
+        f"at most {max(measured.peaks):.0f} MiB per rank"
     )

@@ -41,6 +41,14 @@ def test_what_cannot_be_done_ends_with_three_and_one_line(
     assert (run(arguments), words in capsys.readouterr().err) == (3, True)
 
 
+def test_a_file_that_keras_did_not_save_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.keras").write_text("no model")
+
+    code = run(["plan", str(tmp_path / "text.keras"), "--partitions", "2"])
+
+    assert (code, "is not a model that Keras saved" in capsys.readouterr().err) == (3, True)
+
+
 def test_every_finding_is_a_line(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(
         [

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 from hyparflow.errors import HyparflowError, PlanError
 from hyparflow.schedules.actions import NAMES
@@ -200,17 +201,27 @@ def _model(text: str) -> Any:
     """
     place, colon, name = text.rpartition(":")
     if text.endswith((".keras", ".h5")):
-        if not Path(text).is_file():
-            raise PlanError(f"there is no file {text}")
-        import keras
-
-        return keras.saving.load_model(text)
+        return _saved(text)
     if not colon:
         raise PlanError(f"{text} is neither a .keras file nor module:function")
     function = getattr(_module(place), name, None)
     if not callable(function):
         raise PlanError(f"{place} has no function {name}")
     return function()
+
+
+def _saved(path: str) -> Any:
+    if not Path(path).is_file():
+        raise PlanError(f"there is no file {path}")
+    if path.endswith(".keras") and not is_zipfile(path):  # of which Keras says that it is not there
+        raise PlanError(f"{path} is not a model that Keras saved, or not a whole one")
+    import keras
+
+    try:
+        return keras.saving.load_model(path)
+    except Exception as error:  # Keras raises what its parts raise
+        reason = str(error).rpartition("Exception encountered: ")[2].partition(" Full object config: ")[0]
+        raise PlanError(f"Keras cannot load {path}: {reason}") from error
 
 
 def _module(place: str) -> Any:

@@ -8,8 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 from hyparflow.errors import PlanError
+from hyparflow.planning import strips
 from hyparflow.planning.plan import Plan
 from hyparflow.planning.planner import plan
+from hyparflow.planning.tables import duration, text
 
 from tests.hyparflow.graphs import chain
 
@@ -41,10 +43,31 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
 
 
 def test_every_crossing_tensor_is_printed_with_its_bytes(planned: Plan) -> None:
-    text = str(planned)
+    shown = str(planned)
     size = planned.micro_batch_size * 128
-    shown = f"{size} B" if size < 1024 else f"{size / 1024:.1f} KiB"
-    assert all(f"{name} ({shown})" in text for name, _ in planned.tensors.values())
+    volume = f"{size} B" if size < 1024 else f"{size / 1024:.1f} KiB"
+    assert all(f"{name} ({volume})" in shown for name, _ in planned.tensors.values())
+
+
+def test_a_narrow_terminal_shows_every_number_whole(planned: Plan) -> None:
+    shown = text(planned, width=80)
+
+    assert all(duration(stage.forward_seconds) in shown for stage in planned.stages)
+    assert all(word in shown for word in ("partition", "backward", "weights", "peak memory"))
+
+
+def test_the_strips_show_every_forward_pass(planned: Plan) -> None:
+    shown = "".join(bar for partition in range(3) for bar in strips.strip(planned, partition, 500)).upper()
+
+    assert all(shown.count(f"F{number}") + shown.count(f"X{number}") == len(planned.stages) for number in range(4))
+
+
+@pytest.mark.parametrize("width", [10, 70, 700])
+def test_a_strip_fills_its_width_and_leaves_the_bubble_free(planned: Plan, width: int) -> None:
+    for partition, bubble in enumerate(planned.prediction.bubble):
+        strip = "".join(bars := strips.strip(planned, partition, width))
+        assert len(strip) == width
+        assert strip.count(".") / width == pytest.approx(bubble, abs=(len(bars) + 1) / width)
 
 
 def test_the_picture_has_one_bar_per_pass_that_takes_time(planned: Plan, tmp_path: Path) -> None:

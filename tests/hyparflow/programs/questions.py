@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 from hyparflow.backends import Place, ProgramOptions
 from hyparflow.backends.tensorflow import build
+from hyparflow.commandline import run
 from hyparflow.graph.from_keras import graph_of, variables_of
 from hyparflow.planning.stages import stages_of
 from in_process import InProcess
@@ -38,6 +41,18 @@ def planned(model: str, **request: Any) -> dict[str, Any]:
     plan = json.loads(hyparflow.plan(made, costs="measured", **request).to_json())
     changed = [each.path for each in made.variables if not np.array_equal(before[each.path], each)]
     return {**plan, "changed": changed}
+
+
+def saved(model: str, path: str) -> None:
+    """Save a named model, as Keras does."""
+    getattr(models, model)().save(path)
+
+
+def command(words: Sequence[str]) -> dict[str, Any]:
+    """What the command `hyparflow` says to these words, and its exit code."""
+    with redirect_stdout(io.StringIO()) as output, redirect_stderr(io.StringIO()) as complaints:
+        status = run(words)
+    return {"status": status, "stdout": output.getvalue(), "stderr": complaints.getvalue()}
 
 
 def fingerprints(model: str, seeds: Sequence[int]) -> list[str]:

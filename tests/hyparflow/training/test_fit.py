@@ -32,24 +32,31 @@ def found(directory: Path) -> Any:
     return json.loads((directory / "found.json").read_text())
 
 
-_WORLDS = pytest.mark.parametrize("world", ["1x1", "2x1", "2x2"])
+@pytest.fixture(params=["1x1", "2x1", "2x2"])
+def world(request: pytest.FixtureRequest) -> Any:
+    """Partitions x replicas that go on with what 4 partitions began."""
+    return request.param
 
 
-@_WORLDS
-def test_a_training_goes_on_with_other_partitions_and_replicas_to_the_same_weights(found: Any, world: str) -> None:
-    assert found[f"break-{world}"]["far"] <= 1e-12
+@pytest.fixture(params=[5, 8])
+def broken(found: Any, world: str, request: pytest.FixtureRequest) -> Any:
+    """A training that went on from that step."""
+    return found[f"break-{world}-{request.param}"]
 
 
-@_WORLDS
-def test_the_history_of_a_training_with_a_break_is_whole(found: Any, world: str) -> None:
-    straight, broken = found[f"break-{world}"]["histories"]
-
-    assert {name: pytest.approx(values, rel=1e-9) for name, values in straight.items()} == broken
+def test_a_training_goes_on_with_other_partitions_and_replicas_to_the_same_weights(broken: Any) -> None:
+    assert broken["steps"] == [10, 10]
+    assert broken["far"] <= 1e-12
 
 
-@_WORLDS
-def test_micro_batches_stay_as_small_as_they_were_before_the_break(found: Any, world: str) -> None:
-    assert found[f"break-{world}"]["micro_batches"] == (2 if world == "2x2" else 4)
+def test_the_history_of_a_training_with_a_break_is_whole(broken: Any, found: Any) -> None:
+    straight = {name: pytest.approx(values, rel=1e-9) for name, values in found["straight"].items()}
+
+    assert straight == broken["history"]
+
+
+def test_micro_batches_stay_as_small_as_they_were_before_the_break(broken: Any, world: str) -> None:
+    assert broken["micro_batches"] == (2 if world == "2x2" else 4)
 
 
 @pytest.mark.parametrize("kind", ["dict", "PyDataset", "tf.data", "generator"])
@@ -87,6 +94,9 @@ def test_a_saved_model_has_its_optimizer_as_it_was_compiled(found: Any) -> None:
         ("ranks differ", "DataError", "do not read the same data"),
         ("callback", "RequestError", "BackupAndRestore"),
         ("checkpoints in the way", "CheckpointError", "restart=True"),
+        ("two kinds of weights", "DataError", "cannot be given together"),
+        ("class_weight for two outputs", "DataError", "class_weight is for models with one output"),
+        ("compiled in the scope", "RequestError", "compile() it, or make its optimizer, after that"),
         ("own data on a rank", "DataError", "seed what is random"),
     ],
 )
@@ -101,6 +111,19 @@ def test_one_micro_batch_has_keras_own_history_with_its_callbacks(found: Any) ->
     expected = {name: pytest.approx(values, rel=1e-6) for name, values in beside["expected"].items()}
 
     assert (beside["found"], beside["epochs"][0]) == (expected, beside["epochs"][1])
+
+
+@pytest.mark.parametrize("weights", ["plain", "class_weight", "sample_weight"])
+def test_a_sequential_model_has_keras_own_history(found: Any, weights: str) -> None:
+    history, expected = found["sequential"][weights]
+
+    assert history == {name: pytest.approx(values, rel=1e-9) for name, values in expected.items()}
+
+
+def test_weights_change_what_is_learned(found: Any) -> None:
+    losses = [tuple(history["loss"]) for history, _ in found["sequential"].values()]
+
+    assert len(set(losses)) == 3
 
 
 def test_callbacks_leave_all_ranks_with_one_history(found: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,12 @@ def test_ranks_that_hold_the_same_weights_end_with_the_same(run: Any, mode: str)
     checksums = documents(run, mode)[1]["weight_checksum"]["samples"]
     assert len(checksums) == 2
     assert len(set(checksums)) == 1
+
+
+def test_what_takes_long_is_said_before_it_begins(run: Any) -> None:
+    words = ["building and planning", "the first step takes longest", "First step: "]
+    said = (Path(run["directory"]) / "stdout.log").read_text()
+    assert re.findall("|".join(words), said) == words * len(MODES)
 
 
 def test_a_batch_belongs_to_a_replica(run: Any) -> None:

@@ -46,7 +46,10 @@ class Engine:
         self.options = options or Options()
         self.graph = graph_of(model)
         if self.graph.fingerprint != plan.fingerprint:
-            raise PlanError(f"the plan was made for another model than {model.name}: make it anew")
+            raise PlanError(
+                f"the plan was made for another model than {model.name}: make it anew; and name inputs and layers "
+                "where a rank builds other models too, for Keras' own names count what a process has built"
+            )
         self.world = World(world, plan.partitions, plan.replicas, plan.pipelines)
         partition = self.world.seat.partition
         actions = plan.actions

@@ -6,6 +6,7 @@ import math
 from html import escape
 from typing import TYPE_CHECKING
 
+from hyparflow.planning import bars
 from hyparflow.planning.tables import duration, summary
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ def drawing(plan: Plan) -> str:
 def _bar(plan: Plan, span: Span, y: float, scale: float) -> str:
     action = span.action
     x, width = LEFT + span.begin * scale, (span.end - span.begin) * scale
-    pale = " other" if action.pipeline or (action.stage // plan.partitions) % 2 else ""
-    kind = action.kind if plan.stages[action.stage].sends else "fused"
+    pale = " other" if bars.is_other(plan, action) else ""
+    kind = bars.kind(plan, action)
     label = ""
     if width >= 7 * len(str(action.micro_batch)) + 3:
         over = " on-other" if pale else " on-backward" if action.kind == "backward" else ""
@@ -101,8 +102,8 @@ def _legend(plan: Plan) -> list[str]:
         ("update", "sum of gradients, update"),
         ("idle", "idle"),
     ]
-    if plan.chunks > 1 or plan.pipelines > 1:
-        entries.append(("forward other", "odd chunks" if plan.chunks > 1 else "second pipeline"))
+    if others := bars.others(plan):
+        entries.append(("forward other", others))
     parts, x = [], LEFT
     for kind, words in entries:
         parts.append(f'<rect class="{kind}" x="{x}" y="62" width="14" height="14" rx="2"/>')

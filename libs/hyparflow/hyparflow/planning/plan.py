@@ -80,7 +80,7 @@ class Plan:
         return tuple(stage for stage in self.stages if self.owner(stage.index, pipeline) == partition)
 
     def table(self) -> RenderableType:
-        """Stages and partitions as tables for a terminal."""
+        """Stages and partitions as tables, and the timeline of a step, for a terminal."""
         from hyparflow.planning.tables import tables
 
         return tables(self)

@@ -1,12 +1,15 @@
-"""The plan in words and numbers: tables for a terminal."""
+"""The plan in words and numbers, for a terminal."""
 
 from __future__ import annotations
 
 import io
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group
 from rich.table import Table
+
+from hyparflow.planning.strips import Strips
 
 if TYPE_CHECKING:
     from hyparflow.planning.plan import Plan
@@ -45,8 +48,8 @@ def summary(plan: Plan) -> str:
 
 
 def tables(plan: Plan) -> Group:
-    """Summary, stages, and partitions."""
-    return Group(summary(plan), _stages(plan), _partitions(plan))
+    """Summary, stages, partitions, and the timeline of a step."""
+    return Group(summary(plan), _stages(plan), _partitions(plan), Strips(plan))
 
 
 def text(plan: Plan, width: int = 140) -> str:
@@ -56,16 +59,25 @@ def text(plan: Plan, width: int = 140) -> str:
     return written.getvalue().rstrip()
 
 
+def _table(title: str, *numbers: str) -> Table:
+    """A table that begins with these columns of numbers; where it is narrow, only names are broken into lines."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    _add_numbers(table, *numbers)
+    return table
+
+
+def _add_numbers(table: Table, *titles: str) -> None:
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+
+
 def _stages(plan: Plan) -> Table:
-    table = Table(title="Stages (a micro-batch)", title_justify="left")
-    table.add_column("stage", justify="right")
-    table.add_column("partition", justify="right")
-    table.add_column("nodes", justify="right")
-    table.add_column("from", overflow="fold")
-    table.add_column("to", overflow="fold")
-    for title in ("forward", "backward", "weights", "held"):
-        table.add_column(title, justify="right")
-    table.add_column("sends")
+    marked = ", *: recomputes" if any(stage.recompute for stage in plan.stages) else ""
+    table = _table(f"Stages (a micro-batch{marked})", "stage", "partition", "nodes")
+    table.add_column("from", overflow="fold", min_width=5)
+    table.add_column("to", overflow="fold", min_width=5)
+    _add_numbers(table, "forward", "backward", "weights", "held")
+    table.add_column("sends", overflow="fold", min_width=7)
     for stage in plan.stages:
         owners = ", ".join(str(plan.owner(stage.index, pipeline)) for pipeline in range(plan.pipelines))
         table.add_row(
@@ -75,7 +87,7 @@ def _stages(plan: Plan) -> Table:
             stage.first,
             stage.last,
             duration(stage.forward_seconds),
-            duration(stage.backward_seconds) + (" (recomputes)" if stage.recompute else ""),
+            duration(stage.backward_seconds) + ("*" if stage.recompute else ""),
             size(stage.parameter_bytes),
             size(stage.activation_bytes),
             "\n".join(_sent(plan, tensor, to) for tensor, to in stage.sends.items()) or "-",
@@ -89,9 +101,7 @@ def _sent(plan: Plan, tensor: int, to: tuple[int, ...]) -> str:
 
 
 def _partitions(plan: Plan) -> Table:
-    table = Table(title="Partitions (a step)", title_justify="left")
-    for title in ("partition", "busy", "bubble", "sum and update", "peak memory"):
-        table.add_column(title, justify="right")
+    table = _table("Partitions (a step)", "partition", "busy", "bubble", "sum and update", "peak memory")
     prediction = plan.prediction
     rows = zip(prediction.busy_seconds, prediction.bubble, prediction.tail_seconds, prediction.peak_bytes, strict=True)
     for partition, (busy, bubble, tail, peak) in enumerate(rows):

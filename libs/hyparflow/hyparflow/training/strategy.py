@@ -104,14 +104,21 @@ class Strategy:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Build models in here: from the same seed on all ranks, and without memory for other ranks' variables."""
+        """Build models in here: from the same seed on all ranks, and without memory for other ranks' variables.
+
+        Compile them after it. Raises RequestError on all ranks where that is done in here, and cannot be.
+        """
         import keras
 
         from hyparflow.graph.initialise import deferred
 
         keras.utils.set_random_seed(self.seed)
-        with deferred() if self._sessions.partitions > 1 else nullcontext():
-            yield
+        try:
+            with deferred() if self._sessions.partitions > 1 else nullcontext():
+                yield
+        except RequestError as error:
+            agreed(error)  # they all do the same
+            raise
 
     def fit(
         self,

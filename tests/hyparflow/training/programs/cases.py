@@ -19,6 +19,8 @@ from mpi4py import MPI
 WORLD = MPI.COMM_WORLD
 FOUND: dict[str, Any] = {}
 X, Y = small.data()
+#: Steps after which a training breaks off: at the end of the first epoch, and in the midst of the second.
+BREAKS = (5, 8)
 
 
 def main() -> None:
@@ -30,6 +32,7 @@ def main() -> None:
     evaluation(everybody, hybrid)
     refusals(everybody, hybrid, directory)
     beside_keras(directory)
+    sequential()
     for own in WORLD.allgather(FOUND):
         for name, value in own.items():
             FOUND.setdefault(name, value)
@@ -37,21 +40,17 @@ def main() -> None:
         found.write_text(json.dumps(FOUND, default=lambda value: value.tolist()))
 
 
-def built(strategy: Any, make: Callable[[], Any] = small.build) -> Any:
+def built(strategy: Any, make: Callable[[], Any] = small.build, compiled: Callable[[Any], Any] = small.compiled) -> Any:
     with strategy.scope():
         model = make()
-    return small.compiled(model)
+    return compiled(model)
 
 
 def weights(root: Path) -> dict[str, Any]:
     """Those of the last checkpoint, as plain Keras has them."""
     model = small.compiled(small.build())
     progress = hyparflow.load_into(model, root)
-    return {
-        "step": progress.step,
-        "history": progress.history,
-        "values": [np.asarray(v).copy() for v in model.variables],
-    }
+    return {"step": progress.step, "values": [np.asarray(v).copy() for v in model.variables]}
 
 
 def far(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -59,17 +58,17 @@ def far(one: dict[str, Any], other: dict[str, Any]) -> float:
     return max(float(np.abs(np.asarray(a, "float64") - np.asarray(b, "float64")).max()) for a, b in pairs)
 
 
-def training(strategy: Any, root: Path, **options: Any) -> Any:
-    """10 steps: the epochs have 5; saved after 3 of the second's, with the data shuffled."""
+def training(strategy: Any, root: Path, **options: Any) -> tuple[Any, Any]:
+    """10 steps, in two epochs of 5, with the data shuffled; the model and its history."""
     model = built(strategy)
-    strategy.fit(model, X, Y, batch_size=small.BATCH, epochs=2, verbose=0, checkpoint=root, **options)
-    return model
+    history = strategy.fit(model, X, Y, batch_size=small.BATCH, epochs=2, verbose=0, checkpoint=root, **options)
+    return model, history.history
 
 
 def interrupted(root: Path) -> None:
-    """With 4 partitions without a break, and from step 3 on with 1 and 2."""
+    """With 4 partitions without a break, and after each of the breaks with 1 and 2."""
     strategy = hyparflow.Strategy(4, 1, micro_batches=4, costs="estimated", seed=7)
-    training(strategy, root / "4x1", checkpoint_every=3, keep=None)
+    _, FOUND["straight"] = training(strategy, root / "4x1", checkpoint_every=1, keep=None)
     parts = WORLD.Split(0 if WORLD.rank < 1 else 1 if WORLD.rank < 3 else 2)
     if WORLD.rank < 3:
         partitions = 1 if WORLD.rank < 1 else 2
@@ -78,19 +77,21 @@ def interrupted(root: Path) -> None:
 
 
 def goes_on(root: Path, strategy: Any, name: str) -> Any:
-    """From step 3 of the training with 4 partitions; the micro-batches are as small as they were then."""
-    if strategy.comm.rank == 0:
-        shutil.copytree(root / "4x1" / "step-0000000003", root / name / "step-0000000003")
-    strategy.comm.Barrier()
-    model = training(strategy, root / name, restart=True)
-    if strategy.comm.rank == 0:
-        straight, broken = weights(root / "4x1"), weights(root / name)
-        FOUND[f"break-{name}"] = {
-            "far": far(straight, broken),
-            "steps": [straight["step"], broken["step"]],
-            "histories": [straight["history"], broken["history"]],
-            "micro_batches": strategy.plan.micro_batches,
-        }
+    """From each break of the training with 4 partitions; the micro-batches are as small as they were then."""
+    for step in BREAKS:
+        own, saved = root / f"{name}-{step}", f"step-{step:010}"
+        if strategy.comm.rank == 0:
+            shutil.copytree(root / "4x1" / saved, own / saved)
+        strategy.comm.Barrier()
+        model, history = training(strategy, own, restart=True)
+        if strategy.comm.rank == 0:
+            straight, broken = weights(root / "4x1"), weights(own)
+            FOUND[f"break-{name}-{step}"] = {
+                "far": far(straight, broken),
+                "steps": [straight["step"], broken["step"]],
+                "history": history,
+                "micro_batches": strategy.plan.micro_batches,
+            }
     return model
 
 
@@ -172,6 +173,18 @@ def refusals(strategy: Any, model: Any, directory: Path) -> None:
         "checkpoints in the way": lambda: strategy.fit(
             model, X, Y, batch_size=small.BATCH, checkpoint=directory / "break" / "4x1"
         ),
+        "two kinds of weights": lambda: hyparflow.fit(
+            classifying(chain()),
+            X[0],
+            Y[0],
+            batch_size=small.BATCH,
+            class_weight={0: 2.0},
+            sample_weight=np.ones(small.COUNT),
+        ),
+        "class_weight for two outputs": lambda: strategy.fit(
+            model, X, Y, batch_size=small.BATCH, class_weight={0: 2.0}
+        ),
+        "compiled in the scope": lambda: built(strategy, lambda: classifying(chain())),
         "own data on a rank": lambda: strategy.fit(
             model, [x + WORLD.rank for x in X], Y, batch_size=small.BATCH, verbose=0
         ),
@@ -213,6 +226,45 @@ def beside_keras(directory: Path) -> None:
             "logs": [each[2] for each in every],
             "checkpoints": sorted(path.name for path in directory.glob("best-*.keras")),
         }
+
+
+def sequential() -> None:
+    """A Sequential model, 2 partitions x 2 replicas, without and with weights: what Keras makes of the same."""
+    draw = np.random.default_rng(4)
+    kinds: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "class_weight": {"class_weight": {0: 2.0, 2: 0.25}},
+        "sample_weight": {"sample_weight": draw.uniform(0.0, 2.0, small.COUNT)},
+    }
+    options: dict[str, Any] = {"batch_size": small.BATCH, "epochs": 3, "shuffle": False, "verbose": 0}
+    for kind, weights in kinds.items():
+        strategy = hyparflow.Strategy(2, 2, micro_batches=2, costs="estimated", seed=7)
+        history = strategy.fit(built(strategy, chain, classifying), X[0], Y[0], **options, **weights)
+        keras.utils.set_random_seed(7)
+        expected = classifying(chain()).fit(X[0], Y[0], **options, **weights)
+        FOUND.setdefault("sequential", {})[kind] = [history.history, expected.history]
+
+
+def chain() -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((6,), name="u"),
+            keras.layers.Dense(8, "tanh", name="first"),
+            keras.layers.Dense(8, "tanh", name="second"),
+            keras.layers.Dense(3, "softmax", name="last"),
+        ],
+        name="chain",
+    )
+
+
+def classifying(model: Any) -> Any:
+    model.compile(
+        keras.optimizers.SGD(0.2),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        weighted_metrics=["accuracy"],
+    )
+    return model
 
 
 def callbacks() -> list[Any]:
