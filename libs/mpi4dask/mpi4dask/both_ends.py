@@ -23,7 +23,7 @@ from mpi4dask.direct import Neighbour
 TURN = 4 << 20  # bytes that one end copies in one turn of its event loop, in half a millisecond or so
 WORTH_IT = 1 << 20  # bytes of a message from which on a sender is asked to help
 _MOST_PIECES = 254  # so that one more still fits a byte
-_SMALLEST_PIECE = 256 << 10  # a claim takes some microseconds, such a piece 30 or so
+_SMALLEST_PIECE = 512 << 10  # a claim takes some microseconds, such a piece 60 or so
 
 Span = tuple[int, int, int]  # where it lies at the sender, where it goes at the receiver, its bytes
 
