@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from hidl_cli.cluster import marks
@@ -23,6 +24,10 @@ def test_a_process_that_forks_away_from_itself_is_never_lost_from_sight(tmp_path
 
 def test_a_process_of_another_cluster_is_none_of_this_one(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"], env=marks.environment(tmp_path / "a", "x")) as process:
+        while not Path(
+            f"/proc/{process.pid}/environ"
+        ).read_bytes():  # exec has closed Popen's pipe, and is not over yet
+            time.sleep(0.001)
         found = marks.find(tmp_path / "a"), marks.find(tmp_path), marks.find(tmp_path / "a" / "b")
         process.kill()
     assert found == ({"x": [process.pid]}, {}, {})

@@ -57,7 +57,7 @@ def programs(tmp_path: Path) -> Path:
     """A directory of recording launchers and a scontrol."""
     directory = tmp_path / "bin"
     directory.mkdir()
-    for name, text in {**dict.fromkeys(LIBRARIES, RECORDER), "scontrol": SCONTROL}.items():
+    for name, text in {**dict.fromkeys([*LIBRARIES, "mpicc"], RECORDER), "scontrol": SCONTROL}.items():
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)
     return directory
