@@ -26,7 +26,7 @@ def test_a_process_of_another_cluster_is_none_of_this_one(tmp_path: Path) -> Non
     with subprocess.Popen(["sleep", "60"], env=marks.environment(tmp_path / "a", "x")) as process:
         while not Path(
             f"/proc/{process.pid}/environ"
-        ).read_bytes():  # exec has closed Popen's pipe, and is not over yet
+        ).read_bytes():  # exec has closed Popen's pipe, and goes on
             time.sleep(0.001)
         found = marks.find(tmp_path / "a"), marks.find(tmp_path), marks.find(tmp_path / "a" / "b")
         process.kill()
