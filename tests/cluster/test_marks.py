@@ -24,9 +24,7 @@ def test_a_process_that_forks_away_from_itself_is_never_lost_from_sight(tmp_path
 
 def test_a_process_of_another_cluster_is_none_of_this_one(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"], env=marks.environment(tmp_path / "a", "x")) as process:
-        while not Path(
-            f"/proc/{process.pid}/environ"
-        ).read_bytes():  # exec has closed Popen's pipe, and goes on
+        while not Path(f"/proc/{process.pid}/environ").read_bytes():  # exec has closed Popen's pipe, and goes on
             time.sleep(0.001)
         found = marks.find(tmp_path / "a"), marks.find(tmp_path), marks.find(tmp_path / "a" / "b")
         process.kill()
