@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from hyparflow.engine.engine import Batch, Options
 from hyparflow.tracing.recorder import Recorder
+from hyparflow.training.collectives import meet
 from hyparflow.training.session import Session
 from mpi4py import MPI
 from numpy.typing import NDArray
@@ -120,6 +121,7 @@ def _plan(communicator: MPI.Comm, model: Any, parameters: Common) -> Any:
             ).to_json()
         except hyparflow.HyparflowError as error:
             fault = str(error)
+    meet(communicator)  # without taking the cores from the rank that measures
     text, fault = communicator.bcast((text, fault))
     if fault is not None:
         raise Refused(fault)

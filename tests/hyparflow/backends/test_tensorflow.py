@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tangled on 2 stages in both directions": {"model": "tangled", "stages": 2, "schedule_name": "gems", "steps": 1},
     "resnet20 on 4 stages, recomputed": {"model": "resnet20", "stages": 4, "recompute": True},
     "masks on 3 stages": {"model": "nested", "stages": 3},
+    "regularizers on 2 stages": {"model": "penalised", "stages": 2},
 }
 
 

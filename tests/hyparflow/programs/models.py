@@ -109,6 +109,32 @@ def random(plan: Sequence[tuple[str, int, int]]) -> Any:
     return keras.Model(tensors[0], [tensors[leaf] for leaf in leaves])
 
 
+def penalised() -> Any:
+    """Regularizers of every kind, equal and unequal ones, on small weights and on more than are summed at once."""
+    narrow = vector = x = keras.Input((3,))
+    for regularizer in ("l2", "l1", "l1l2", "l2", keras.regularizers.L2(0.3), _product):
+        x = layers.Dense(3, kernel_regularizer=regularizer, bias_regularizer="l1")(x)
+    for width in (400, 400, 600, 600):
+        narrow = layers.Dense(width, "tanh", kernel_regularizer="l2")(narrow)
+    return keras.Model(vector, layers.Dense(3, kernel_regularizer="l1")(narrow) + x)
+
+
+def _product(kernel: Any) -> Any:
+    """A regularizer that is no sum over elements."""
+    return 1e-3 * keras.ops.prod(kernel)
+
+
+def penalised_data(rows: int) -> tuple[list[Any], list[Any]]:
+    """Vectors."""
+    random = np.random.default_rng(11)
+    return [random.normal(size=(rows, 3))], [random.normal(size=(rows, 3))]
+
+
+def compile_penalised(model: Any) -> None:
+    """Plain."""
+    model.compile(keras.optimizers.SGD(0.001), "mse")
+
+
 def nested() -> Any:
     """A nested model and a Sequential, one called twice, and a mask."""
     words = keras.Input((5,), dtype="int32", name="words")

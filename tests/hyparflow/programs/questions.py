@@ -133,6 +133,7 @@ def mixed(policy: str) -> dict[str, Any]:
 def normalised(policy: str) -> dict[str, Any]:
     """The largest difference of a variable after a step of a model with BatchNormalization of images, and its kernels.
 
+    One of them is called three times.
     Kernels: the normalising operations in the forward program of the first stage.
     """
     random = np.random.default_rng(7)
@@ -146,12 +147,13 @@ def normalised(policy: str) -> dict[str, Any]:
         for scale, center in ((True, True), (False, True), (True, False)):
             x = keras.layers.BatchNormalization(momentum=0.5, scale=scale, center=center)(x)
             x = keras.layers.Activation("tanh")(x)
-        model = keras.Model(image, x)
+        shared = keras.layers.BatchNormalization(momentum=0.5)
+        model = keras.Model(image, shared(shared(shared(x) * 3.0) + 2.0))
         model.compile(keras.optimizers.SGD(0.5), "mse")
         return model
 
     whole, cut = make(), make()
-    pipeline = InProcess(cut, graph_of(cut), [0, 0, 0, 1, 1, 1], 2)
+    pipeline = InProcess(cut, graph_of(cut), [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1], 2)
     data = [[array.astype(policy) for array in arrays] for arrays in (inputs, targets)]
     Sequential(whole, 2).step(*data)
     pipeline.step(*data)

@@ -94,7 +94,7 @@ class Update:
             # As in Keras, a norm that is not finite makes every gradient NaN; with a loss scale nothing is updated.
             factor = math.nan if not math.isfinite(norm) else self._shrink(norm)
         if self._apply is None:
-            self._apply = self._compile(places)
+            self._apply = self._compile(buffers, places)
         self._apply([buffer.array for buffer in buffers], np.float64(factor))
         return updated, norm if self._clip is not None else None
 
@@ -114,20 +114,20 @@ class Update:
         wait(self._replica.Iallreduce(MPI.IN_PLACE, total, MPI.SUM))
         return float(total[0])
 
-    def _compile(self, places: Mapping[str, tuple[int, Slot]]) -> Any:
+    def _compile(self, buffers: Sequence[Buffer], places: Mapping[str, tuple[int, Slot]]) -> Any:
         """The update as one TensorFlow program."""
         import tensorflow as tf
 
         def apply(flat: Sequence[tf.Tensor], factor: tf.Tensor) -> None:
-            gradients = []
-            for name in self._names:
-                index, slot = places[name]
-                part = flat[index][slot.offset : slot.offset + slot.size]
-                gradients.append(tf.reshape(part, slot.shape))
+            parts: list[dict[str, tf.Tensor]] = []
+            for array, buffer in zip(flat, buffers, strict=True):
+                pieces = tf.split(array, [slot.size for slot in buffer.slots])
+                parts.append({slot.variable: piece for slot, piece in zip(buffer.slots, pieces, strict=True)})
+            gradients = [tf.reshape(parts[places[n][0]][n], places[n][1].shape) for n in self._names]
             if not gradients:
                 gradients = [tf.zeros((), tf.float32)]
             if self._clip is not None or self._scaled:
                 gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
             self.optimizer.apply(gradients, self._variables)
 
-        return tf.function(apply, reduce_retracing=False)
+        return tf.function(apply, autograph=False)

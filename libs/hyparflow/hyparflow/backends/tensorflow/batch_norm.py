@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -40,8 +41,32 @@ def fits(operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) 
     )
 
 
-def fused(layer: keras.layers.BatchNormalization, value: Any) -> Any:
-    """The layer's output; its moving statistics are assigned."""
+@dataclass(frozen=True)
+class Moments:
+    """What one call saw: mean and variance by channel, and the momentum with which they enter the moving ones.
+
+    ``variance``: of the population that the samples were drawn from, as the kernel estimates it; Keras takes that of
+    the ``samples`` themselves.
+    """
+
+    mean: Any
+    variance: Any
+    momentum: float
+    samples: int
+
+    @property
+    def share_of_mean(self) -> float:
+        """What the moving mean takes of ``mean``."""
+        return 1.0 - self.momentum
+
+    @property
+    def share_of_variance(self) -> float:
+        """What the moving variance takes of ``variance``."""
+        return (1.0 - self.momentum) * (self.samples - 1) / self.samples
+
+
+def fused(layer: keras.layers.BatchNormalization, value: Any) -> tuple[Any, Moments]:
+    """The layer's output, and what its moving statistics have to be told."""
     channels = [value.shape[-1]]
     with tf.name_scope(layer.name):
         made, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
@@ -53,9 +78,14 @@ def fused(layer: keras.layers.BatchNormalization, value: Any) -> Any:
             epsilon=layer.epsilon,
             is_training=True,
         )
-        # The kernel gives the variance of the population that the samples were drawn from, Keras takes theirs.
-        samples = math.prod(value.shape[:3])
-        variance *= (samples - 1) / samples
-        for variable, seen in ((layer.moving_mean, mean), (layer.moving_variance, variance)):
-            variable.assign(variable.value * layer.momentum + seen * (1.0 - layer.momentum))
-        return tf.cast(made, layer.compute_dtype)
+        seen = Moments(mean, variance, layer.momentum, math.prod(value.shape[:3]))
+        return tf.cast(made, layer.compute_dtype), seen
+
+
+def assign(layer: keras.layers.BatchNormalization, seen: Moments) -> None:
+    """Advance the layer's moving statistics, as Keras does within its call."""
+    for variable, moment, share in (
+        (layer.moving_mean, seen.mean, seen.share_of_mean),
+        (layer.moving_variance, seen.variance, seen.share_of_variance),
+    ):
+        variable.assign(variable.value * seen.momentum + moment * share)

@@ -23,7 +23,8 @@ class Accumulator:
         """The operation, in the graph that is being built, that adds gradients (by variable)."""
         import tensorflow as tf
 
-        flat = [tf.reshape(gradients[slot.variable], [-1]) for slot in self.slots]
+        all_in_a_row = tf.constant([-1])
+        flat = [tf.reshape(gradients[slot.variable], all_in_a_row) for slot in self.slots]
         return self.flat.assign_add(flat[0] if len(flat) == 1 else tf.concat(flat, 0), read_value=False)
 
     def zero(self) -> None:

@@ -49,13 +49,34 @@ class Moving:
             scope.put(variable, value)
 
     def added(self, scope: Scope, flat: Any) -> Any:
-        """The flat b of the micro-batch, once the layers have run in the scope; learns the decay a."""
-        calls = [scope.counts[id(variable)] for variable in self.variables]
-        momentum = [layer.momentum for layer in (*self.layers, *self.layers)]
-        decay = [m**n for m, n in zip(momentum, calls, strict=True)]
-        self.decay = np.repeat(np.array(decay, self.dtype), self.sizes)
-        after = [scope.get_current_value(variable) for variable in self.variables]
-        return tf.concat(after, 0) - self.decay * flat
+        """The flat b of the micro-batch, once the layers have run in the scope; learns the decay a.
+
+        What a layer assigned is a*M + b. Of most layers the scope knows moments instead, of which b is a share.
+        """
+        parts = [self._part(scope, position) for position in range(len(self.variables))]
+        values, shares, decays, included = zip(*parts, strict=True)
+        self.decay = self._spread(decays)
+        added = tf.concat(values, 0)
+        if any(share != 1 for share in shares):
+            added *= self._spread(shares)
+        if any(included):
+            added -= self._spread(included) * flat
+        return added
+
+    def _part(self, scope: Scope, position: int) -> tuple[Any, float, float, float]:
+        """A value, what share of it b takes, the variable's a, and how much of M is in that share."""
+        variable, layer = self.variables[position], self.layers[position % len(self.layers)]
+        seen = scope.moments.get(id(layer))
+        if seen is None:
+            decay = layer.momentum ** scope.counts[id(variable)]
+            return scope.get_current_value(variable), 1.0, decay, decay
+        if position < len(self.layers):
+            return seen.mean, seen.share_of_mean, seen.momentum, 0.0
+        return seen.variance, seen.share_of_variance, seen.momentum, 0.0
+
+    def _spread(self, by_variable: Sequence[float]) -> Any:
+        """Numbers by variable as a flat array."""
+        return np.repeat(np.array(by_variable, self.dtype), self.sizes)
 
     def read(self) -> None:
         """Read the moving values, which stay the same during a step."""

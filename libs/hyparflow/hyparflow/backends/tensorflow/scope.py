@@ -16,13 +16,15 @@ from hyparflow.graph.from_keras import Call
 class Scope(StatelessScope):
     """A StatelessScope in which every assignment is counted; losses of layers are collected.
 
-    ``values``: Keras variable -> tensor, for all variables that the nodes read.
+    ``values``: Keras variable -> tensor, for all variables that the nodes read. ``moments``: id of a
+    BatchNormalization that was called once -> what it saw, which is in no variable yet.
     """
 
     def __init__(self, values: Iterable[tuple[Any, Any]]) -> None:
         super().__init__(collect_losses=True, initialize_variables=False)
         self.assigned: dict[int, Any] = {}
         self.counts: Counter[int] = Counter()
+        self.moments: dict[int, batch_norm.Moments] = {}
         for variable, value in values:
             self.put(variable, value)
 
@@ -36,24 +38,35 @@ class Scope(StatelessScope):
         self.counts[id(update[0])] += 1
         super().add_update(update)
 
+    def run(self, call: Call, values: dict[int, Any], outputs: tuple[int, ...], training: bool) -> None:
+        """Run one node on ``values`` (tensor of the graph -> TensorFlow tensor), and put its outputs there.
 
-def run(call: Call, values: dict[int, Any], outputs: tuple[int, ...], training: bool) -> None:
-    """Run one node on ``values`` (tensor of the graph -> TensorFlow tensor), and put its outputs there.
+        ``training`` overrides what the call itself said, as Keras does when it runs a functional model.
+        """
+        for tensor, mask in call.input_masks.items():
+            if get_keras_mask(values[tensor]) is None:
+                set_keras_mask(values[tensor], values[mask])
+        arguments, keywords = call.arguments.fill_in({symbol: values[tensor] for symbol, tensor in call.inputs.items()})
+        if "training" in getattr(call.operation, "_call_context_args", ()):
+            keywords["training"] = training
+        again = [layer for layer in layers_in(call.operation) if id(layer) in self.moments]
+        for layer in again:
+            batch_norm.assign(layer, self.moments.pop(id(layer)))
+        if batch_norm.fits(call.operation, arguments, keywords):
+            made = [self._normalised(call.operation, *arguments)]
+        else:
+            made = tree.flatten(call.operation(*arguments, **keywords))
+        masks = [get_keras_mask(x) for x, mask in zip(made, call.output_masks, strict=True) if mask is not None]
+        values.update(zip(outputs, [*made, *masks], strict=True))
 
-    ``training`` overrides what the call itself said, as Keras does when it runs a functional model.
-    """
-    for tensor, mask in call.input_masks.items():
-        if get_keras_mask(values[tensor]) is None:
-            set_keras_mask(values[tensor], values[mask])
-    arguments, keywords = call.arguments.fill_in({symbol: values[tensor] for symbol, tensor in call.inputs.items()})
-    if "training" in getattr(call.operation, "_call_context_args", ()):
-        keywords["training"] = training
-    if batch_norm.fits(call.operation, arguments, keywords):
-        made = [batch_norm.fused(call.operation, *arguments)]
-    else:
-        made = tree.flatten(call.operation(*arguments, **keywords))
-    masks = [get_keras_mask(x) for x, mask in zip(made, call.output_masks, strict=True) if mask is not None]
-    values.update(zip(outputs, [*made, *masks], strict=True))
+    def _normalised(self, layer: Any, value: Any) -> Any:
+        """The output of a BatchNormalization; the order of several calls matters to its moving statistics."""
+        made, seen = batch_norm.fused(layer, value)
+        if id(layer.moving_mean) in self.assigned:
+            batch_norm.assign(layer, seen)
+        else:
+            self.moments[id(layer)] = seen
+        return made
 
 
 def layers_in(operation: Any) -> list[Any]:
@@ -68,4 +81,4 @@ def distinct(things: Iterable[Any]) -> list[Any]:
 
 def reads(variables: Mapping[str, Any]) -> dict[str, Any]:
     """Each variable's value, read once in the graph that is being built."""
-    return {name: variable.value.read_value() for name, variable in variables.items()}
+    return {name: variable.value.value() for name, variable in variables.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hyparflow.backends.tensorflow.scope import Scope, distinct, layers_in, run
+from hyparflow.backends.tensorflow.scope import Scope, distinct, layers_in
 from hyparflow.graph.from_keras import Calls
 
 
@@ -88,7 +88,7 @@ def _draws_of(calls: Calls, node: int, generator: Any) -> int:
         values = {tensor.index: tf.compat.v1.placeholder(tensor.dtype, (1, *tensor.shape)) for tensor in tensors}
         variables = [(v, tf.compat.v1.placeholder(v.dtype, v.shape)) for v in call.operation.variables]
         with Scope(variables) as scope:
-            run(call, values, graph.nodes[node].outputs, training=True)
+            scope.run(call, values, graph.nodes[node].outputs, training=True)
         counted = scope.counts
 
     tf.compat.v1.wrap_function(trace, [])

@@ -12,7 +12,8 @@ from hyparflow.backends import StageShape
 from hyparflow.backends.tensorflow.buffers import Accumulator
 from hyparflow.backends.tensorflow.losses import OutputLoss
 from hyparflow.backends.tensorflow.moving import Moving
-from hyparflow.backends.tensorflow.scope import Scope, reads, run
+from hyparflow.backends.tensorflow.penalties import penalties
+from hyparflow.backends.tensorflow.scope import Scope, reads
 from hyparflow.backends.tensorflow.seeds import Seeds
 from hyparflow.errors import UnsupportedModel
 from hyparflow.graph.from_keras import Calls
@@ -155,7 +156,7 @@ def _forward(
         for index in sorted(parts.stage.nodes):
             parts.seeds.before(index, scope, states)
             before = len(scope.assigned)
-            run(parts.calls.calls[index], values, nodes[index].outputs, signature.training)
+            scope.run(parts.calls.calls[index], values, nodes[index].outputs, signature.training)
             if len(scope.assigned) > before:
                 _check_assigned(scope, parts, nodes[index].name)
     if signature.training:
@@ -199,7 +200,7 @@ def _losses(
             compiled.setdefault(loss.output, []).append(value)
             weighted.append(value if loss.weight is None else value * tf.convert_to_tensor(loss.weight, value.dtype))
     weighted += [tf.reduce_sum(value) for value in added]
-    weighted += [tf.reduce_sum(parts.trainable[name].regularizer(trainable[name])) for name in parts.regularized]
+    weighted += penalties((parts.trainable[name].regularizer, trainable[name]) for name in parts.regularized)
     total = tf.add_n([tf.cast(value, weighted[0].dtype) for value in weighted]) if weighted else None
     graph.loss_outputs = list(compiled)
     shown = [total if total is not None else tf.zeros(()), *(tf.add_n(each) for each in compiled.values())]
