@@ -23,6 +23,7 @@ NAMES = (
     "comm",
     "dask_apps",
     "pipeline",
+    "first_step",
 )
 
 

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import HIDL, Outcome
+from benchmarks import stacks
+from benchmarks.measure import Outcome
 
 _REPOSITORY = Path(__file__).parent.parent
 _RANKS = 2
@@ -55,20 +56,9 @@ def scaling() -> list[Outcome]:
 
 def _stack() -> tuple[Path, tuple[str, ...]]:
     """The prefix of stack horovod and both other ways, or that of pytorch and gloo alone, where it is not installed."""
-    listed = _hidl("stack", "list", "--json")
-    for stack, others in (("horovod", ("horovod", "gloo")), ("pytorch", ("gloo",))):
-        for found in listed["stacks"]:
-            if found["name"] == stack and (found["installations"] or stack == "pytorch"):
-                (installed,) = _hidl("install", stack, "--json")["installations"]
-                return Path(installed["prefix"]), others
-    raise SystemExit("hidl knows no stack pytorch")
-
-
-def _hidl(*words: str) -> Any:
-    done = subprocess.run([HIDL, *words], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"hidl {' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
-    return json.loads(done.stdout)
+    if (prefix := stacks.installed("horovod")) is not None:
+        return prefix, ("horovod", "gloo")
+    return stacks.install("pytorch"), ("gloo",)
 
 
 def _ranks(prefix: Path, what: str) -> Any:

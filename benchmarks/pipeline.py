@@ -17,7 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import HIDL, Outcome
+from benchmarks import stacks
+from benchmarks.measure import Outcome
 
 _REPOSITORY = Path(__file__).parent.parent
 _DEPTHS = (56, 110)
@@ -98,7 +99,7 @@ def _contenders() -> dict[str, tuple[Any, ...]]:
             {"partitions": 1, "replicas": 2, "micro_batches": _MICRO_BATCHES // 2, "schedule": "1f1b"},
         ),
     }
-    if (other := _installed("horovod")) is not None:
+    if (other := stacks.installed("horovod")) is not None:
         found["horovod"] = (other, "horovod", 2, {})
     return found
 
@@ -156,23 +157,5 @@ class _Contender:
 
 
 def _prefix() -> Path:
-    """The installation that runs hyparflow; installed where it is not."""
-    return _installed("hyparflow") or _install("hyparflow")
-
-
-def _installed(stack: str) -> Path | None:
-    listed = json.loads(_hidl("stack", "list", "--json"))
-    found = next((each for each in listed["stacks"] if each["name"] == stack and each["installations"]), None)
-    return None if found is None else _install(stack)  # "nothing to do", and its prefix
-
-
-def _install(stack: str) -> Path:
-    (installed,) = json.loads(_hidl("install", stack, "--json"))["installations"]
-    return Path(installed["prefix"])
-
-
-def _hidl(*words: str) -> str:
-    done = subprocess.run([HIDL, *words], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"hidl {' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
+    """The installation that runs hyparflow."""
+    return stacks.install("hyparflow")
