@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -41,7 +42,7 @@ from hidl_cli.stack.schema import Stack
 
 STACKS = ("mpi", "omb", "mpi4dask", "hyparflow", "horovod")
 SAID = Path(__file__).parent.parent / "docs" / "reference" / "spack-sites.json"
-#: Seconds that Spack gets for one cell.
+#: Seconds of a processor that Spack gets for one cell.
 PATIENCE = 900
 
 _HEAD = """\
@@ -140,15 +141,15 @@ def _answer(made: Environment, instance: Instance, machine: str) -> dict[str, An
         command = call.step(instance, place, "concretize", "concretize", python=None, offline=True)
         command = dataclasses.replace(
             command,
-            argv=("timeout", str(PATIENCE), *command.argv),
+            argv=("prlimit", f"--cpu={PATIENCE}:", *command.argv),
             variables={**command.variables, "PYTHONPATH": str(place)},
         )
         try:
             call.run(command, log, doing="no")
         except HidlError as error:
             cause = error.__cause__
-            if isinstance(cause, ProcessFailed) and cause.status == 124:  # as timeout(1) says it
-                return {"why": f"Spack found no answer within {PATIENCE // 60} minutes"}
+            if isinstance(cause, ProcessFailed) and cause.status == 128 + signal.SIGXCPU:  # as a shell says it
+                return {"why": f"Spack found no answer within {PATIENCE // 60} minutes of a processor"}
             return {"why": _reason(error.message)}
         nodes = lock.content_of(place / "spack.lock")["concrete_specs"].values()
         return {"packages": sum("external" not in node for node in nodes)}

@@ -35,13 +35,26 @@ def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+def _standing_in(root: Path, program: str) -> Instance:
+    (root / "bin").mkdir()
+    (root / "bin" / "spack").write_text(f"#!{sys.executable}\n{program}")
+    (root / "bin" / "spack").chmod(0o755)
+    return Instance(root, "1.2.0", (1, 2))
+
+
 def test_spack_is_shown_the_sites_processors_and_hidls_packages_first(
     table: ModuleType, where: Places, tmp_path: Path
 ) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "spack").write_text(f"#!{sys.executable}\n{_SHOWN}")
-    (tmp_path / "bin" / "spack").chmod(0o755)
     machine = site(node_types={"node": {"arch": "aarch64", "gpus": 0}})
     made = environment(machine, stack(), where, view=Path("view"), release=(1, 2))
-    shown = table._answer(made, Instance(tmp_path, "1.2.0", (1, 2)), table._machine(machine))
+    shown = table._answer(made, _standing_in(tmp_path, _SHOWN), table._machine(machine))
     assert shown == {"why": "aarch64 ['hidl', 'builtin']"}
+
+
+def test_spack_has_its_time_of_a_processor_and_no_more(
+    table: ModuleType, where: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "PATIENCE", 1)
+    instance = _standing_in(tmp_path, "while True: pass")
+    made = environment(site(), stack(), where, view=Path("view"), release=(1, 2))
+    assert table._answer(made, instance, "x86_64")["why"].startswith("Spack found no answer within")
