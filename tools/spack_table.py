@@ -70,6 +70,10 @@ the site. The places are not: Spack runs the compilers and asks the modules whil
 stood for theirs, and invented prefixes for their modules. Spack was told the family of the site's processors: without
 that it ends with an internal error where they are not this machine's.
 
+A site whose compiler is too old for TensorFlow can have it as a wheel: `spack: {{wheels: true}}` in a file of your own
+leaves MPI and what is built on it to Spack. Where Fortran is missing, name the compiler's (`fortran`), or an RPM of
+MVAPICH2-GDR ([how](../how-to/install-with-spack.md)).
+
 """
 
 
