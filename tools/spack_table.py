@@ -16,6 +16,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -41,7 +42,7 @@ from hidl_cli.stack.schema import Stack
 
 STACKS = ("mpi", "omb", "mpi4dask", "hyparflow", "horovod")
 SAID = Path(__file__).parent.parent / "docs" / "reference" / "spack-sites.json"
-#: Seconds that Spack gets for one cell.
+#: Seconds of a processor that Spack gets for one cell.
 PATIENCE = 900
 
 _HEAD = """\
@@ -66,7 +67,12 @@ letter leads to the reason below.
 Asked of Spack {spack} with spack-packages {packages} on {date}, without a network, on another machine than these:
 `python tools/spack_table.py --spack ROOT --packages CLONE`. Versions, variants, targets and requirements are those of
 the site. The places are not: Spack runs the compilers and asks the modules while it concretizes, so this machine's GCC
-stood for theirs, and invented prefixes for their modules.
+stood for theirs, and invented prefixes for their modules. Spack was told the family of the site's processors: without
+that it ends with an internal error where they are not this machine's.
+
+A site whose compiler is too old for TensorFlow can have it as a wheel: `spack: {{wheels: true}}` in a file of your own
+leaves MPI and what is built on it to Spack. Where Fortran is missing, name the compiler's (`fortran`), or an RPM of
+MVAPICH2-GDR ([how](../how-to/install-with-spack.md)).
 
 """
 
@@ -119,38 +125,53 @@ def ask(instance: Instance, sites: list[Site]) -> None:
             if said["cells"].get(key, {}).get("inputs") == made.inputs:
                 continue
             print(f"{key}: ", end="", file=sys.stderr, flush=True)
-            answer = {"why": "Spack cannot build it"} if made.lacks_mpi else _answer(made, instance)
+            answer = {"why": made.lacks_mpi} if made.lacks_mpi else _answer(made, instance, _machine(case.site))
             print(answer, file=sys.stderr, flush=True)
             said["cells"][key] = {"inputs": made.inputs, **answer}
             said |= {"spack": instance.version, "packages": _release(where.builtin), "date": f"{date.today()}"}
             documents.write_text(SAID, json.dumps(said, indent=1, sort_keys=True) + "\n")
 
 
-def _answer(made: Environment, instance: Instance) -> dict[str, Any]:
-    """``packages``, how many would be installed, or ``why`` there is no answer."""
+def _answer(made: Environment, instance: Instance, machine: str) -> dict[str, Any]:
+    """``packages``, how many would be installed on a ``machine`` of that kind, or ``why`` there is no answer."""
     with tempfile.TemporaryDirectory(prefix="hidl-table-") as directory:
         place, log = Path(directory), Path(directory, "log")
         log.touch()
-        (place / "spack.yaml").write_text(yaml.safe_dump(_here(made)), encoding="utf-8")
+        # Unsorted: of two repositories that know a package, the first has it.
+        (place / "spack.yaml").write_text(yaml.safe_dump(_here(made, machine), sort_keys=False), encoding="utf-8")
+        # Spack builds for processors of the family that Python says it runs on: it is told the site's.
+        told = f"import platform\nplatform.machine = lambda: {machine!r}\n"
+        (place / "sitecustomize.py").write_text(told, encoding="utf-8")
         command = call.step(instance, place, "concretize", "concretize", python=None, offline=True)
-        command = dataclasses.replace(command, argv=("timeout", str(PATIENCE), *command.argv))
+        command = dataclasses.replace(
+            command,
+            argv=("prlimit", f"--cpu={PATIENCE}:", *command.argv),
+            variables={**command.variables, "PYTHONPATH": str(place)},
+        )
         try:
             call.run(command, log, doing="no")
         except HidlError as error:
             cause = error.__cause__
-            if isinstance(cause, ProcessFailed) and cause.status == 124:  # as timeout(1) says it
-                return {"why": f"Spack found no answer within {PATIENCE // 60} minutes"}
-            if "internal error" in error.message:
-                return {"why": f"Spack ended with an internal error on {platform.machine()}"}
+            if isinstance(cause, ProcessFailed) and cause.status == 128 + signal.SIGXCPU:  # as a shell says it
+                return {"why": f"Spack found no answer within {PATIENCE // 60} minutes of a processor"}
             return {"why": _reason(error.message)}
         nodes = lock.content_of(place / "spack.lock")["concrete_specs"].values()
         return {"packages": sum("external" not in node for node in nodes)}
 
 
-def _here(made: Environment) -> dict[str, Any]:
-    """The environment for a machine that is not the site: with places that Spack can look at."""
+def _machine(site: Site) -> str:
+    """The family of the site's processors, as Python names it."""
+    return site.node_type().arch or platform.machine()
+
+
+def _here(made: Environment, machine: str) -> dict[str, Any]:
+    """The environment for a machine that is not the site: with places that Spack can look at.
+
+    What the packages say of themselves may differ with the ``machine``: each kind gets a cache of its own.
+    """
     spack = json.loads(json.dumps(made.document["spack"]))
     spack["concretizer"]["targets"] = {"host_compatible": False}
+    spack["config"]["misc_cache"] = str(Path(tempfile.gettempdir(), "hidl-table", machine))
     programs = {"c": shutil.which("gcc"), "cxx": shutil.which("g++"), "fortran": shutil.which("gfortran")}
     for name, entry in spack["packages"].items():
         for external in entry.get("externals", []):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,26 @@ def recipe(hidl: Hidl, name: str, **keys: object) -> None:
     file = hidl.config / "stacks" / f"{name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(yaml.safe_dump(document))
+
+
+def processes_of(place: Path) -> list[str]:
+    """The command lines of living processes that name ``place``."""
+    found = []
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdecimal() and int(directory.name) != os.getpid():
+            try:
+                words = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if str(place) in words and state not in "ZX":
+                found.append(words)
+    return found
+
+
+def gone(place: Path) -> bool:
+    """Does every process that names ``place`` end within a few seconds?"""
+    deadline = time.monotonic() + 10
+    while processes_of(place) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not processes_of(place)

@@ -15,31 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Hidl
-from tests.stack.conftest import recipe
+from tests.stack.conftest import gone, recipe
 from tests.stack.wheelhouse import make_wheel
-
-
-def processes_of(place: Path) -> list[str]:
-    """The command lines of living processes that name ``place``."""
-    found = []
-    for directory in Path("/proc").iterdir():
-        if directory.name.isdecimal() and int(directory.name) != os.getpid():
-            try:
-                words = (directory / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                state = (directory / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if str(place) in words and state not in "ZX":
-                found.append(words)
-    return found
-
-
-def gone(place: Path) -> bool:
-    """Does every process that names ``place`` end within a few seconds?"""
-    deadline = time.monotonic() + 10
-    while processes_of(place) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not processes_of(place)
 
 
 def wait_for_step(root: Path, sign: str) -> None:

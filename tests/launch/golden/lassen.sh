@@ -108,8 +108,7 @@ list_hosts > hosts
 write_status RUNNING null null
 
 # The MPI library of the site, spectrum-mpi (spectrum-mpi), takes the place of the stack's own: they share one ABI.
-mpi_prefix=$(command -v mpicc || true)
-mpi_prefix=${mpi_prefix%/bin/mpicc}
+mpi_prefix=/usr/tce/packages/spectrum-mpi/spectrum-mpi-rolling-release-clang-ibm-16.0.6-cuda-11.8.0-gcc-11.2.1
 
 # The stack, and what all steps share.
 # shellcheck disable=SC1091

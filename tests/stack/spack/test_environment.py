@@ -110,7 +110,8 @@ def test_what_the_site_does_not_say_is_told_and_not_guessed(where: Places, libra
 
 
 def test_modules_that_are_of_compilers_and_externals_alone_do_not_place_a_library(where: Places) -> None:
-    software = {"compilers": {"gcc": {"version": "13.3.0", "modules": ["gcc/13"]}}, "default_compiler": "gcc"}
+    gcc = {"version": "13.3.0", "modules": ["gcc/13"], "fortran": "gfortran"}
+    software = {"compilers": {"gcc": gcc}, "default_compiler": "gcc"}
     libraries = [MPICH | {"prefix": None, "modules": ["gcc/13", *own]} for own in ([], ["mpich/4.2"])]
     found = [made(where, site(mpi={"mine": mine}, default_mpi="mine", **software), stack()) for mine in libraries]
     gap = "the prefix of MPI library mine is unknown"
@@ -126,6 +127,11 @@ def test_fortran_is_that_of_the_default_compiler_where_it_has_one(where: Places)
     assert [packages.get("fortran") for packages in chosen] == [{"require": ["gcc"], "prefer": ["gcc@13.3.0"]}, None]
 
 
+def test_a_default_compiler_without_fortran_is_told(where: Places) -> None:
+    found = made(where, site(compilers={"gcc": GCC}, default_compiler="gcc"), stack())
+    assert found.gaps == ("compiler gcc names no `fortran`, and what needs one cannot be built",)
+
+
 def test_mvapich2_gdr_is_made_for_jsrun_where_that_alone_starts_its_ranks(where: Places) -> None:
     gdr = {"family": "mvapich2-gdr"}
     lone = site(scheduler="lsf", launchers=["jsrun"], mpi={"gdr": gdr}, default_mpi="gdr")
@@ -135,10 +141,27 @@ def test_mvapich2_gdr_is_made_for_jsrun_where_that_alone_starts_its_ranks(where:
 
 
 @pytest.mark.parametrize(
-    ("library", "lacks"), [({"family": "cray-mpich"}, True), ({"family": "mvapich2-gdr"}, False), (MPICH, False)]
+    ("library", "lacks"),
+    [
+        ({"family": "cray-mpich"}, "Spack cannot build it"),
+        ({"family": "mvapich2"}, "Spack calls all its versions deprecated"),
+        ({"family": "mvapich2", "version": "2.3.7", "prefix": "/opt/mvapich2"}, None),
+        ({"family": "mvapich2-gdr"}, None),
+        (MPICH, None),
+    ],
 )
-def test_a_library_that_nobody_can_build_must_be_placed(where: Places, library: dict[str, str], lacks: bool) -> None:
+def test_a_library_that_spack_does_not_build_must_be_placed(
+    where: Places, library: dict[str, str], lacks: str | None
+) -> None:
     assert made(where, site(mpi={"mine": library}, default_mpi="mine"), stack()).lacks_mpi == lacks
+
+
+@pytest.mark.parametrize(("keys", "release"), [({"deprecated": "for a reason"}, (1, 2)), ({}, (0, 23))])
+def test_a_deprecated_library_is_built_where_it_is_admitted(
+    where: Places, keys: dict[str, str], release: tuple[int, int]
+) -> None:
+    machine = site(mpi={"mine": {"family": "mvapich2"}}, default_mpi="mine")
+    assert made(where, machine, stack(**keys), release).lacks_mpi is None
 
 
 def test_what_is_fetched_is_staged_apart_and_is_the_same_otherwise(where: Places, tmp_path: Path) -> None:
@@ -164,8 +187,9 @@ def test_constraints_of_stack_and_site_are_lists_of_their_own_each_once(where: P
     assert packages["py-torch"]["require"] == ["@2.5:", "+mpi", "~distributed"]
 
 
-def test_gpus_of_nvidia_decide_variants(where: Places) -> None:
-    nodes = {"node": {"arch": "x86_64", "gpus": 4, "gpu_arch": "sm_80"}}
+@pytest.mark.parametrize("number", [4, None])
+def test_gpus_of_nvidia_decide_variants_even_where_their_number_is_unknown(where: Places, number: int | None) -> None:
+    nodes = {"node": {"arch": "x86_64", "gpus": number, "gpu_arch": "sm_80"}}
     assert spack(made(where, site(node_types=nodes), stack()))["packages"]["all"] == {
         "require": ["target=x86_64"],
         "variants": ["+cuda", "cuda_arch=80", "~rocm"],

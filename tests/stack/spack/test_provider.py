@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PROGRAMS, Hidl
+from tests.stack.conftest import gone
 
 INSTALL = ("install", "mpi", "--provider", "spack")
 
@@ -147,15 +148,49 @@ def test_no_spack_is_a_missing_precondition(hidl: Hidl, variable: str, said: str
     assert (failed.returncode, said in failed.stderr) == (4, True)
 
 
-@pytest.mark.timeout(3600)
-def test_a_real_spack_builds_mpi4py_against_the_machines_mpich_and_two_ranks_run(hidl: Hidl) -> None:
+@pytest.fixture
+def real(hidl: Hidl) -> Hidl:
+    """hidl with a real Spack, where one is named."""
     root = os.environ.get("HIDL_TEST_SPACK")
     if not root:
         pytest.skip("NOT TESTED: Spack; HIDL_TEST_SPACK=<root> asks for it (and HIDL_TEST_SPACK_PACKAGES=<clone>)")
     packages = os.environ.get("HIDL_TEST_SPACK_PACKAGES", "")
     python = os.environ.get("SPACK_PYTHON", "")
-    real = Hidl(hidl.environment | {"HIDL_SPACK": root, "HIDL_SPACK_PACKAGES": packages, "SPACK_PYTHON": python})
+    return Hidl(hidl.environment | {"HIDL_SPACK": root, "HIDL_SPACK_PACKAGES": packages, "SPACK_PYTHON": python})
+
+
+@pytest.mark.timeout(3600)
+def test_a_real_spack_builds_mpi4py_against_the_machines_mpich_and_two_ranks_run(real: Hidl) -> None:
     done = real(*INSTALL, "--json", timeout=3000)
     assert done.returncode == 0, done.stderr
     (manifest,) = json.loads(done.stdout)["installations"]
     assert all(check["ok"] for check in manifest["verification"]["checks"])
+
+
+@pytest.mark.timeout(3600)
+def test_a_real_spack_that_is_killed_goes_on_where_it_was(real: Hidl, root: Path) -> None:
+    def ended_at(sign: str, number: signal.Signals) -> list[str]:
+        """What hidl says until it says ``sign``, and its process group is ended with that signal."""
+        child = real.start(*INSTALL, stderr=subprocess.PIPE, start_new_session=True)
+        assert child.stderr is not None
+        said = []
+        for line in child.stderr:
+            said.append(line)
+            if sign in line:
+                os.killpg(child.pid, number)
+                break
+        said += child.stderr.readlines()
+        assert (child.wait() != 0, gone(root), published(root)) == (True, True, []), said
+        return said
+
+    ended_at("concretize stack mpi", signal.SIGKILL)
+    begun = ended_at("fetch the sources", signal.SIGTERM)
+    begun += ended_at("built ", signal.SIGKILL)
+    begun += ended_at("built ", signal.SIGINT)
+    done = real(*INSTALL, "--json", timeout=3000)
+    assert done.returncode == 0, done.stderr
+    (manifest,) = json.loads(done.stdout)["installations"]
+    assert all(check["ok"] for check in manifest["verification"]["checks"])
+    said = [*begun, *done.stderr.splitlines(keepends=True)]
+    once = [line for line in said if "built " in line or "wrote the lock" in line]
+    assert len(once) == len(set(once)), said

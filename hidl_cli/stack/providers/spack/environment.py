@@ -37,6 +37,7 @@ class Environment:
     """``document`` is the content of ``spack.yaml``; ``warnings`` and ``gaps`` are for the user, a line each.
 
     ``mpi`` and ``mpi_version``: the family of its MPI library, and its version where the site has it already.
+    ``lacks_mpi``: why there can be none, where Spack builds none and the site's file does not place it.
     """
 
     document: Mapping[str, Any]
@@ -45,6 +46,7 @@ class Environment:
     external_mpi: bool
     warnings: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()
+    lacks_mpi: str | None = None
 
     @property
     def text(self) -> str:
@@ -53,11 +55,6 @@ class Environment:
 
         head = "# Written by hidl; the stack's recipe and the site's file are what to change.\n"
         return head + yaml.dump(self.document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110)
-
-    @property
-    def lacks_mpi(self) -> bool:
-        """Is its MPI library one that nobody can build, and that the site's file does not place?"""
-        return self.mpi in packages.OF_THE_SITE_ALONE and not self.external_mpi
 
     def staged_in(self, stage: Path) -> Environment:
         """The same, but built in ``stage``."""
@@ -119,7 +116,15 @@ def environment(
     if mirrors:
         spack["mirrors"] = mirrors
     spack["modules"] = _modules(site, where)
-    return Environment({"spack": spack}, chosen.mpi, chosen.version, chosen.external_mpi, tuple(warnings), chosen.gaps)
+    return Environment(
+        {"spack": spack},
+        mpi=chosen.mpi,
+        mpi_version=chosen.version,
+        external_mpi=chosen.external_mpi,
+        warnings=tuple(warnings),
+        gaps=chosen.gaps,
+        lacks_mpi=None if chosen.external_mpi else _unbuildable(chosen.mpi, stack.spack.deprecated, release),
+    )
 
 
 def roots(site: Site, stack: Stack) -> list[str]:
@@ -127,6 +132,15 @@ def roots(site: Site, stack: Stack) -> list[str]:
     if stack.spack is None:
         return []
     return [spec for spec in stack.spack.specs if not (site.spack.wheels and name_of(spec) in stack.spack.wheels)]
+
+
+def _unbuildable(mpi: Family, admitted: str | None, release: tuple[int, int]) -> str | None:
+    """Why Spack does not build this MPI library. ``admitted``: why the stack has it build what it calls deprecated."""
+    if mpi in packages.OF_THE_SITE_ALONE:
+        return "Spack cannot build it"
+    if mpi in packages.DEPRECATED and release >= COMPILERS_ARE_PACKAGES and not admitted:
+        return "Spack calls all its versions deprecated"
+    return None
 
 
 def name_of(spec: str) -> str:

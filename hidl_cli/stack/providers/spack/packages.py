@@ -30,6 +30,8 @@ PACKAGES: Mapping[Family, str] = {
 }
 #: Those that nobody can build or unpack: where the site's own cannot be used, there is none.
 OF_THE_SITE_ALONE = ("cray-mpich", "spectrum-mpi")
+#: Those of which Spack 1.x calls every version deprecated, and so builds none that is not admitted.
+DEPRECATED = ("mvapich2",)
 #: Those that come as binaries wherever they are, so that Spack's own is as good as the site's.
 _BINARIES = ("mvapich2-gdr", "mvapich-plus")
 
@@ -108,10 +110,11 @@ def _for_all(site: Site) -> dict[str, Any]:
     target = site.spack.target or node.arch
     if target:
         chosen["require"] = [f"target={target}"]
-    arch = node.gpu_arch or ""
-    if node.gpus and arch.startswith("sm_"):
+    # Where the number of GPUs is unknown, their kind tells that there are some.
+    arch = node.gpu_arch if node.gpu_arch and node.gpus != 0 else ""
+    if arch.startswith("sm_"):
         chosen["variants"] = ["+cuda", f"cuda_arch={arch.removeprefix('sm_')}", "~rocm"]
-    elif node.gpus and arch.startswith("gfx"):
+    elif arch.startswith("gfx"):
         chosen["variants"] = ["~cuda", "+rocm", f"amdgpu_target={arch}"]
     else:
         chosen["variants"] = ["~cuda", "~rocm"]
@@ -166,6 +169,8 @@ def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
                 # Where a package refuses this version, another of the same compiler serves as well.
                 version = f"{default.package}@{default.version}"
                 packages[language] = {"require": [default.package], "prefer": [version]}
+            if not default.fortran:
+                gaps.append(f"compiler {site.default_compiler} names no `fortran`, and what needs one cannot be built")
     return packages
 
 

@@ -75,7 +75,7 @@ class FromSpack:
             progress.say(f"site {order.site.name}: {gap}")
         if generated.lacks_mpi:
             raise MissingPrecondition(
-                f"stack {order.stack.name} needs {generated.mpi}, which Spack cannot build, and which is not placed",
+                f"stack {order.stack.name} needs {generated.mpi}, which is not placed: {generated.lacks_mpi}",
                 hint=f"say in a file of your own where it is and which version: `mpi` of site {order.site.name}",
             )
         with tempfile.TemporaryDirectory(prefix="hidl-spack-") as directory:

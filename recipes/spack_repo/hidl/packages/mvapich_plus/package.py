@@ -1,4 +1,4 @@
-from spack.package import maintainers, version
+from spack.package import conflicts, maintainers, version
 from spack_repo.builtin.packages.mvapich_plus.package import MvapichPlus as BuiltinMvapichPlus
 from spack_repo.hidl.smoke import compiled_program, run_ranks
 
@@ -16,6 +16,9 @@ class MvapichPlus(BuiltinMvapichPlus):
         url="https://mvapich.cse.ohio-state.edu/download/mvapich/plus/5.0.0/mvapich-plus-installer.sh",
         expand=False,
     )
+
+    for _family in ("aarch64", "ppc64le"):
+        conflicts(f"target={_family}:", msg="OSU's binaries of MVAPICH-Plus are for x86_64 alone")
 
     @property
     def download_instr(self):
