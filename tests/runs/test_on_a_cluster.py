@@ -68,7 +68,7 @@ def test_copies_show_the_slow_node(on_cluster: Callable[..., Hidl], launcher: st
 
 def test_pairs_show_the_node_whose_cable_is_slow(on_cluster: Callable[..., Hidl], cluster: LivingCluster) -> None:
     hidl = on_cluster("mpi")
-    little = ("latency_iterations=20", "bandwidth_iterations=1", "bandwidth_size=16384", "warmup=0", "repetitions=3")
+    little = ("latency_iterations=20", "bandwidth_iterations=1", "bandwidth_size=16384", "warmup=0", "repetitions=7")
     slow = ("tbf", "rate", "20mbit", "burst", "16k", "latency", "10s")
     cluster.on("node3", "tc", "qdisc", "add", "dev", "eth0", "root", *slow)
     try:
