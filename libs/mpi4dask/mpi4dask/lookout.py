@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 FRESH = 0.001  # seconds for which what is known of who sleeps holds
 SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find should have had its doorbell
-LATE = 10.0  # seconds after which a doorbell is missing; it waits for its sender, who may wait for a core
 
 
 class Lookout:
@@ -22,7 +21,7 @@ class Lookout:
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
-        self._unannounced: list[tuple[Peer, int, float]] = []  # what looks found: received by then, and when
+        self._unannounced: list[tuple[Peer, int]] = []  # envelopes that the last look found: received by then
         self._soon: asyncio.TimerHandle | None = None
         self._later = loop.call_later(SAFETY, self._look)
 
@@ -44,14 +43,14 @@ class Lookout:
             self._engine.wake()
 
     def _look(self) -> None:
-        """Look after the mail. What is found may just have overtaken its doorbell: it counts as rescued where that is
-        missing later."""
-        now = self._loop.time()
-        waiting = [each for each in self._unannounced if each[0].announced < each[1] and each[0].links]
-        self._unannounced = [each for each in waiting if now - each[2] < LATE]
-        counters.rescues += len(waiting) - len(self._unannounced)
+        """Look after the mail. What is found may just have overtaken its doorbell: it counts as rescued where none was
+        heard by the next look."""
+        for peer, received in self._unannounced:
+            if peer.announced < received and peer.links:
+                counters.rescues += 1
         known = [(peer, peer.received) for peer in self._engine.peers.values()]
-        if self._engine.look():
-            self._unannounced += [(peer, peer.received, now) for peer, before in known if peer.received > before]
+        found = self._engine.look()
+        self._unannounced = [(peer, peer.received) for peer, before in known if found and peer.received > before]
+        if self._unannounced:
             self._engine.wake()
         self._later = self._loop.call_later(SAFETY, self._look)
