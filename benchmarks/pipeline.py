@@ -49,8 +49,9 @@ def speed(depth: int) -> list[Outcome]:
 def memory(depth: int = 110) -> Outcome:
     """The greater of the ranks' peaks under 1F1B over GPipe's, at 16 micro-batches."""
     peaks = {}
+    prefix = stacks.install("hyparflow")
     for schedule in ("gpipe", "1f1b"):
-        with _Contender.started(depth, _prefix(), "hyparflow", 2, _settings(schedule, 16)) as contender:
+        with _Contender.started(depth, prefix, "hyparflow", 2, _settings(schedule, 16)) as contender:
             peaks[schedule] = max(contender.known["peaks"])
     details = ", ".join(f"{name} {peak / 2**20:.0f} MiB" for name, peak in peaks.items())
     name = f"ResNet-{depth}, 16 micro-batches: peak memory, 1f1b / gpipe"
@@ -87,7 +88,7 @@ def _settings(schedule: str, micro_batches: int) -> dict[str, Any]:
 
 def _contenders() -> dict[str, tuple[Any, ...]]:
     """Name -> the arguments of ``_Contender.started`` after the depth."""
-    prefix = _prefix()
+    prefix = stacks.install("hyparflow")
     found = {
         "sequential": (prefix, "sequential", 1, {}),
         "pipeline": (prefix, "hyparflow", 2, _settings("1f1b", _MICRO_BATCHES)),
@@ -154,8 +155,3 @@ class _Contender:
                 found: dict[str, Any] = json.loads(line)
                 return found
         raise SystemExit(f"{self._process.args} ended with {self._process.wait()}")
-
-
-def _prefix() -> Path:
-    """The installation that runs hyparflow."""
-    return stacks.install("hyparflow")

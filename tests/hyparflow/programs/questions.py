@@ -133,8 +133,8 @@ def mixed(policy: str) -> dict[str, Any]:
 def normalised(policy: str) -> dict[str, Any]:
     """The largest difference of a variable after a step of a model with BatchNormalization of images, and its kernels.
 
-    One of them is called three times.
-    Kernels: the normalising operations in the forward program of the first stage.
+    One of the layers is called three times. Kernels: the normalising operations in the forward program of the first
+    stage.
     """
     random = np.random.default_rng(7)
     inputs, targets = [random.normal(2.0, 3.0, size=(4, 4, 4, 3))], [random.normal(size=(4, 4, 4, 3))]
