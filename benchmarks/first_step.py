@@ -1,6 +1,7 @@
-"""The first step of ResNet-1001 (version 2, batch 8): hyparflow on 4 ranks, then Keras in one process.
+"""The first step of ResNet-1001 (version 2, batch 8): hyparflow on 4 ranks, then one process in two ways.
 
-What takes so long is tracing and compiling thousands of operations; Keras' process may use all cores.
+What takes so long is tracing and compiling thousands of operations. The two ways are those of
+``benchmarks.first_step_alone``: Keras as people use it, and the leanest program that does the same.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ _PARTITIONS, _DEPTH, _BATCH, _MICRO_BATCHES = 4, 1001, 8, 4
 
 
 def measure() -> list[Outcome]:
-    """Time and memory as parts of Keras'."""
+    """Time and memory as parts of those of one process."""
     prefix = stacks.install("hyparflow")
-    ours, theirs = _hyparflow(), _keras(prefix)
-    print(f"hyparflow: {ours}, Keras: {theirs}", file=sys.stderr)
-    seconds, memory = (tuple(each[figure] for each in (ours, theirs)) for figure in ("seconds", "mebibytes"))
-    return [
-        Outcome(
-            f"ResNet-{_DEPTH}: first step in {_PARTITIONS} partitions / Keras'",
-            seconds[0] / seconds[1],
-            1 / 3,
-            "",
-            "{:.1f} s, {:.1f} s".format(*seconds),
-        ),
-        Outcome(
-            f"ResNet-{_DEPTH}: greatest memory of a rank / Keras'",
-            memory[0] / memory[1],
-            0.5,
-            "",
-            "{:.0f} MiB, {:.0f} MiB".format(*memory),
-        ),
-    ]
+    ours = _hyparflow()
+    outcomes = []
+    for way, name in (("lean", "one function of TensorFlow's"), ("keras", "Keras'")):
+        alone = _alone(prefix, way)
+        print(f"hyparflow: {ours}, {way}: {alone}", file=sys.stderr)
+        for figure, words, unit, bound in (
+            ("seconds", "time", "s", 1 / 3),
+            ("mebibytes", "greatest memory of a rank", "MiB", 0.5),
+        ):
+            outcomes.append(
+                Outcome(
+                    f"ResNet-{_DEPTH}, first step in {_PARTITIONS} partitions: {words} / {name}",
+                    ours[figure] / alone[figure],
+                    bound,
+                    "",
+                    f"{ours[figure]:.1f} {unit}, {alone[figure]:.1f} {unit}",
+                )
+            )
+    return outcomes
 
 
 def _hyparflow() -> dict[str, float]:
@@ -52,9 +53,10 @@ def _hyparflow() -> dict[str, float]:
     return {"seconds": metrics["first_step_time"]["value"], "mebibytes": max(metrics["peak_memory"]["samples"])}
 
 
-def _keras(prefix: Path) -> dict[str, float]:
-    """See ``benchmarks.first_step_keras``."""
-    command = [str(prefix / "bin" / "python"), "-m", "benchmarks.first_step_keras", str(_DEPTH), str(_BATCH)]
+def _alone(prefix: Path, way: str) -> dict[str, float]:
+    """See ``benchmarks.first_step_alone``."""
+    python = str(prefix / "bin" / "python")
+    command = [python, "-m", "benchmarks.first_step_alone", way, str(_DEPTH), str(_BATCH)]
     environment = {**os.environ, "PYTHONPATH": str(_REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:

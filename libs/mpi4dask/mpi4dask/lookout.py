@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
 from mpi4dask.counters import counters
@@ -12,45 +13,48 @@ if TYPE_CHECKING:
     from mpi4dask.peer import Peer
 
 FRESH = 0.001  # seconds for which what is known of who sleeps holds
-SAFETY = 1.0  # seconds between two looks of a sleeping engine; what they find should have had its doorbell
+SOON = 2 * FRESH  # seconds from falling asleep to the first look; each of the next ones takes twice as long
+SAFETY = 1.0  # seconds, the longest; what a look found should have had its doorbell when that time has passed
 
 
 class Lookout:
-    """Of one engine, from its beginning until `close`."""
+    """Of one engine, from its beginning until `close`.
+
+    Our word that we sleep may be on its way when something is sent by an engine whose loop, or whose process, is held
+    up then: it has no doorbell until that engine goes on. The looks find it after twice the time at most that has
+    passed since we fell asleep.
+    """
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
-        self._unannounced: list[tuple[Peer, int]] = []  # envelopes that the last look found: received by then
-        self._soon: asyncio.TimerHandle | None = None
-        self._later = loop.call_later(SAFETY, self._look)
+        self._found: deque[tuple[float, Peer, int]] = deque()  # when, whose, and how many envelopes it had sent by then
+        self._look_after(SAFETY)
 
     def fell_asleep(self) -> None:
-        """Look once more soon: our word that we sleep may have been on its way when something was sent by an engine
-        whose loop was held up then."""
-        if self._soon is None:
-            self._soon = self._loop.call_later(2 * FRESH, self._look_soon)
+        """Look soon."""
+        if self._delay > SOON:
+            self._timer.cancel()
+            self._look_after(SOON)
 
     def close(self) -> None:
         """Look no more."""
-        self._later.cancel()
-        if self._soon is not None:
-            self._soon.cancel()
+        self._timer.cancel()
 
-    def _look_soon(self) -> None:
-        self._soon = None
-        if self._engine.look():
-            self._engine.wake()
+    def _look_after(self, delay: float) -> None:
+        self._delay = delay
+        self._timer = self._loop.call_later(delay, self._look)
 
     def _look(self) -> None:
-        """Look after the mail. What is found may just have overtaken its doorbell: it counts as rescued where none was
-        heard by the next look."""
-        for peer, received in self._unannounced:
+        """Look after the mail. What is found may have overtaken its doorbell: it counts as rescued where none was heard
+        in the time after."""
+        now = self._loop.time()
+        while self._found and self._found[0][0] <= now - SAFETY:
+            _, peer, received = self._found.popleft()
             if peer.announced < received and peer.links:
                 counters.rescues += 1
-        known = [(peer, peer.received) for peer in self._engine.peers.values()]
-        found = self._engine.look()
-        self._unannounced = [(peer, peer.received) for peer, before in known if found and peer.received > before]
-        if self._unannounced:
+        before = [(peer, peer.received) for peer in self._engine.peers.values()]
+        if self._engine.look():
+            self._found.extend((now, peer, peer.received) for peer, known in before if peer.received > known)
             self._engine.wake()
-        self._later = self._loop.call_later(SAFETY, self._look)
+        self._look_after(min(2 * self._delay, SAFETY))

@@ -29,7 +29,7 @@ class Peer:
     - A doorbell that was rung over a connection which then ended is rung again over another, or over the next one.
 
     Where the sender's event loop is held up, it neither reads that word nor rings. So it polls before it sends, if its
-    last poll was longer ago than `lookout.FRESH`, and an engine that fell asleep looks once more after twice that time.
+    last poll was longer ago than `lookout.FRESH`, and an engine that fell asleep looks by itself, as `Lookout` says.
     """
 
     def __init__(  # noqa: PLR0917

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import time
 
 import numpy as np
 from distributed.comm import Comm, CommClosedError
@@ -12,6 +13,7 @@ from distributed.protocol import to_serialize
 from mpi4dask import counters
 from mpi4dask.authentication import PROOF_SIZE
 from mpi4dask.endpoint import current_world, endpoint
+from mpi4dask.lookout import FRESH, SAFETY, SOON
 from pair import WORLD, Pair
 
 
@@ -279,18 +281,60 @@ async def a_message_is_read_while_the_loop_of_its_sender_is_held_up(pair: Pair) 
     await pair.meet()
     if pair.serves:
         WORLD.Barrier()  # the reader has fallen asleep, and this loop has not heard of it
+        time.sleep(2 * FRESH)
         await comm.write("now")
         WORLD.Barrier()  # the reader has read it
     else:
-        lookout = engine._lookout
-        lookout._later.cancel()  # nor does the reader look by itself
-        reading = asyncio.ensure_future(comm.read())
-        while engine._awake or lookout._soon is not None:
+        while engine._awake or engine._lookout._delay == SOON:  # its first look is still to come
             await asyncio.sleep(0.001)
+        engine._lookout.close()  # no other look comes
+        reading = asyncio.ensure_future(comm.read())
         await asyncio.to_thread(WORLD.Barrier)
         assert await reading == "now"
         await asyncio.to_thread(WORLD.Barrier)
+        engine._lookout._look()
+
+
+async def a_message_without_its_doorbell_is_found_and_the_doorbell_comes_later(pair: Pair) -> None:
+    engine = endpoint().engine
+    assert engine is not None
+    comm = await pair.comm()
+    await works(comm)
+    await pair.meet()
+    peer = comm._link.peer
+    if pair.serves:
+        WORLD.Barrier()
+        engine._learn_who_sleeps = lambda: None  # as though this process were held up between its poll and the sending
+        peer.asleep = peer.fresh = False
+        await comm.write("now")
+        WORLD.Barrier()  # the reader has read it
+        del engine._learn_who_sleeps
+    else:
+        while engine._awake:
+            await asyncio.sleep(0.001)
+        reading = asyncio.ensure_future(comm.read())
+        await asyncio.to_thread(WORLD.Barrier)
+        assert await reading == "now"
+        if engine.spin:  # else every message has its doorbell at once
+            assert peer.announced < peer.received
+        await asyncio.to_thread(WORLD.Barrier)
+        while peer.announced < peer.received:
+            await asyncio.sleep(0.001)
+
+
+async def looks_become_rare_and_begin_anew_with_each_sleep(pair: Pair) -> None:
+    engine = endpoint().engine
+    assert engine is not None
+    lookout = engine._lookout
+    lookout.fell_asleep()
+    delays = []
+    while lookout._delay < SAFETY:
+        delays.append(lookout._delay)
+        lookout._timer.cancel()
         lookout._look()
+    assert delays == [SOON * 2**n for n in range(9)]
+    lookout.fell_asleep()
+    assert lookout._delay == SOON
 
 
 async def frames_that_cannot_be_read_from_memory_go_by_mpi(pair: Pair) -> None:
