@@ -12,7 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,13 @@ def speed(depth: int) -> list[Outcome]:
         names = _contenders()
         running = {name: stack.enter_context(_Contender.started(depth, *how)) for name, how in names.items()}
         seconds: dict[str, list[float]] = {name: [] for name in running}
+        predicted: list[float] = []
         for _ in range(_ROUNDS):
+            predicted.append(running["pipeline"].known["predicted"])
             for name, contender in running.items():
                 seconds[name].append(contender.steps(_STEPS)["seconds"])
-        predicted = running["pipeline"].known["predicted"]
-    return _judged(f"ResNet-{depth}", seconds, predicted)
+        planned = running["pipeline"].known["planned"]
+    return _judged(f"ResNet-{depth}", seconds, predicted, planned)
 
 
 def memory(depth: int = 110) -> Outcome:
@@ -58,7 +60,11 @@ def memory(depth: int = 110) -> Outcome:
     return Outcome(name, peaks["1f1b"] / peaks["gpipe"], 0.7, "", details)
 
 
-def _judged(model: str, seconds: Mapping[str, list[float]], predicted: float) -> list[Outcome]:
+def _judged(
+    model: str, seconds: Mapping[str, list[float]], predicted: Sequence[float], planned: float
+) -> list[Outcome]:
+    """``predicted``: of each round's pipeline, from its last step before; ``planned``: before the first step."""
+
     def ratio(one: str, other: str) -> float:
         return statistics.median(a / b for a, b in zip(seconds[one], seconds[other], strict=True))
 
@@ -66,14 +72,15 @@ def _judged(model: str, seconds: Mapping[str, list[float]], predicted: float) ->
     told = ", ".join(f"{name} {value:.3f} s" for name, value in medians.items())
     # The shortest time of m micro-batches over p equal stages: (m + p - 1) / (m * p) of one process' time.
     bubble = (_MICRO_BATCHES + _PARTITIONS - 1) / (_MICRO_BATCHES * _PARTITIONS)
-    off = abs(predicted / medians["pipeline"] - 1)
+    foreseen = statistics.median(a / b for a, b in zip(predicted, seconds["pipeline"], strict=True))
+    guesses = f"predicted {statistics.median(predicted):.3f} s, by the plan {planned:.3f} s"
     outcomes = [
         Outcome(
             f"{model}: pipeline's time / bubble bound", ratio("pipeline", "sequential") / bubble, 1 / 0.93, "", told
         ),
         Outcome(f"{model}: pipeline's time / Keras' with 2 threads", ratio("pipeline", "keras"), 1 / 1.15, ""),
         Outcome(f"{model}: 2 replicas' time / one process'", ratio("replicas", "sequential"), 1 / 1.9, ""),
-        Outcome(f"{model}: predicted time is off by", off, 0.1, "", f"predicted {predicted:.3f} s"),
+        Outcome(f"{model}: predicted time is off by", abs(foreseen - 1), 0.1, "", guesses),
     ]
     if "horovod" in seconds:
         outcomes.append(Outcome(f"{model}: 2 replicas' time / Horovod's", ratio("replicas", "horovod"), 1, ""))
@@ -106,7 +113,7 @@ def _contenders() -> dict[str, tuple[Any, ...]]:
 
 
 class _Contender:
-    """A running program of ``benchmarks.pipeline_ranks``."""
+    """A running program of ``benchmarks.pipeline_ranks``; ``known``: what it said last."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -146,7 +153,8 @@ class _Contender:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
-        return self._line()
+        self.known = self._line()
+        return self.known
 
     def _line(self) -> dict[str, Any]:
         assert self._process.stdout is not None

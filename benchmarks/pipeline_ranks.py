@@ -5,14 +5,16 @@
     mpiexec -n RANKS python -m benchmarks.pipeline_ranks CONTENDER DEPTH SETTINGS
 
 Rank 0 reads from its standard input how many steps the next block has, a line each, and answers with one line of JSON;
-its first line says that it is ready. The end of the input is the end. While other contenders are measured, nothing here
-computes or spins.
+its first line says that it is ready. Each line says too, where the contender has a plan, what a step of the next block
+is predicted to take. The end of the input is the end. While other contenders are measured, nothing here computes or
+spins.
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +29,7 @@ MICRO_BATCHES = 8
 _POLL = 0.01  # seconds between looks whether rank 0 has heard of a block
 
 Step = Callable[[], Any]
+Foresee = Callable[[], dict[str, float]]  # collective; what is known of the next steps, on rank 0
 
 
 def model(depth: int) -> keras.Model:
@@ -46,7 +49,7 @@ def data(rows: int) -> tuple[np.ndarray, np.ndarray]:
     return random.normal(size=(rows, 32, 32, 3)).astype(np.float32), random.integers(0, 10, rows)
 
 
-def sequential(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+def sequential(depth: int, settings: dict[str, Any]) -> tuple[Step, Foresee]:
     """One process: gradients accumulated over the micro-batches, in one program; then one update."""
     made = model(depth)
     images, labels = (tf.constant(each) for each in data(BATCH))
@@ -72,20 +75,20 @@ def sequential(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, An
             accumulate(images[first : first + size], labels[first : first + size])
         update()
 
-    return step, {}
+    return step, dict
 
 
-def keras_itself(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+def keras_itself(depth: int, settings: dict[str, Any]) -> tuple[Step, Foresee]:
     """One process: Keras' own training on the whole batch."""
     made = model(depth)
     images, labels = (tf.constant(each) for each in data(BATCH))
-    return lambda: made.train_on_batch(images, labels), {}
+    return lambda: made.train_on_batch(images, labels), dict
 
 
-def hyparflow(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+def hyparflow(depth: int, settings: dict[str, Any]) -> tuple[Step, Foresee]:
     """This library; ``settings``: partitions, replicas, micro_batches (of a replica), schedule."""
-    from hyparflow.engine.engine import Batch, Engine
-    from hyparflow.planning.planner import plan
+    from hyparflow.engine.engine import Batch, Engine, Options, Span
+    from hyparflow.planning.planner import plan, refine
     from mpi4py import MPI
 
     made = model(depth)
@@ -97,15 +100,37 @@ def hyparflow(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any
         else None
     )
     parallel = world.bcast(parallel)
-    engine = Engine(made, parallel, world)
+    engine = Engine(made, parallel, world, Options(trace=True))
     rows = BATCH // parallel.replicas
     images, labels = data(BATCH)
     own = slice(engine.world.seat.replica * rows, (engine.world.seat.replica + 1) * rows)
     batch = Batch((images[own],), (labels[own],))
-    return lambda: engine.train_step(batch), {"predicted": parallel.prediction.step_seconds}
+    spans: tuple[Span, ...] = ()
+
+    def step() -> None:
+        nonlocal spans
+        spans = engine.train_step(batch).spans
+
+    def foresee() -> dict[str, float]:
+        seen: list[dict[int, tuple[float, float]]] | None = world.gather(
+            {stage: (_median(spans, stage, "forward"), _median(spans, stage, "backward")) for stage in engine.programs}
+        )
+        if seen is None:
+            return {}
+        stages = dict(item for rank in seen for item in rank.items())  # of replicas, the last one's
+        measured = [stages[stage.index] for stage in parallel.stages]
+        again = refine(parallel, engine.graph, measured, keep=True)
+        return {"planned": parallel.prediction.step_seconds, "predicted": again.prediction.step_seconds}
+
+    return step, foresee
 
 
-def horovod(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any]]:
+def _median(spans: Any, stage: int, kind: str) -> float:
+    """Seconds of a stage's passes of that kind."""
+    return statistics.median(span.end - span.begin for span in spans if (span.stage, span.kind) == (stage, kind))
+
+
+def horovod(depth: int, settings: dict[str, Any]) -> tuple[Step, Foresee]:
     """Two replicas whose gradients Horovod averages."""
     import horovod.tensorflow as hvd
     from mpi4py import MPI
@@ -124,7 +149,7 @@ def horovod(depth: int, settings: dict[str, Any]) -> tuple[Step, dict[str, Any]]
         gradients = hvd.DistributedGradientTape(tape).gradient(loss, [weight.value for weight in weights])
         made.optimizer.apply(gradients, weights)
 
-    return step, {}
+    return step, dict
 
 
 CONTENDERS = {"sequential": sequential, "keras": keras_itself, "hyparflow": hyparflow, "horovod": horovod}
@@ -135,17 +160,18 @@ def main(contender: str, depth: int, settings: dict[str, Any]) -> None:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    step, known = CONTENDERS[contender](depth, settings)
+    step, foresee = CONTENDERS[contender](depth, settings)
     for _ in range(2):
         step()
-    _answer(world, {"ready": True, **known})
+    _answer(world, {"ready": True, **foresee()})
     while steps := _told(world):
         world.Barrier()
         before = time.perf_counter()
         for _ in range(steps):
             step()
         world.Barrier()
-        _answer(world, {"seconds": (time.perf_counter() - before) / steps})
+        seconds = (time.perf_counter() - before) / steps
+        _answer(world, {"seconds": seconds, **foresee()})
 
 
 def _told(world: Any) -> int:
