@@ -1,4 +1,7 @@
-"""mpi:// of mpi4dask against tcp:// of distributed: latency by size, oversubscribed, in a crowd, and idle."""
+"""mpi:// of mpi4dask against tcp:// of distributed: latency by size, oversubscribed, in a crowd, and idle.
+
+Latency by size against ucx:// of distributed-ucxx too, where the Python of the ranks has it.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,17 @@ def measure() -> list[Outcome]:
         many = _figures(python, 2 * len(os.sched_getaffinity(0)), "oversubscribed")
         idle = _figures(python, 2, "idle")["idle CPU"]
     outcomes = [_ratio(name, figure, 1 / SPEED_UP[name]) for name, figure in pinned.items()]
+    outcomes += [_ratio(name, figure, 1.0, "ucx") for name, figure in pinned.items() if "ucx" in figure]
     outcomes += [_ratio(name, figure, 1.0) for name, figure in crowd.items()]
     outcomes += [_ratio(f"{name}, two ranks per core", figure, 1.0) for name, figure in many.items()]
     share = idle["mpi"] * 100
     return [*outcomes, Outcome("idle CPU of mpi://", share, 0.3, "%", f"tcp:// {idle['tcp'] * 100:.2f} %")]
 
 
-def _ratio(name: str, figure: dict[str, float], bound: float) -> Outcome:
-    mpi, tcp = figure["mpi"], figure["tcp"]
-    details = f"{mpi * 1e6:.1f} us against {tcp * 1e6:.1f} us: {tcp / mpi:.2f} times as fast"
-    return Outcome(f"mpi:// / tcp://, {name}", mpi / tcp, bound, "", details)
+def _ratio(name: str, figure: dict[str, float], bound: float, other: str = "tcp") -> Outcome:
+    mpi, theirs = figure["mpi"], figure[other]
+    details = f"{mpi * 1e6:.1f} us against {theirs * 1e6:.1f} us: {theirs / mpi:.2f} times as fast"
+    return Outcome(f"mpi:// / {other}://, {name}", mpi / theirs, bound, "", details)
 
 
 def _python(directory: Path) -> Path:

@@ -1,14 +1,15 @@
-"""The ranks of `benchmarks.comm`: mpi:// and tcp:// in turn, within one process and one run.
+"""The ranks of `benchmarks.comm`: mpi:// and tcp:// in turn, and ucx:// where it is installed, within one run.
 
     mpiexec -n RANKS python comm_ranks.py RESULT messages|oversubscribed|crowd|idle
 
 Ranks of the lower half listen, those of the upper half connect, each to one other. The last rank writes
-{figure: {"mpi": seconds, "tcp": seconds}} as JSON: medians over rounds, one way.
+{figure: {scheme: seconds}} as JSON: medians over rounds, one way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import statistics
@@ -29,6 +30,7 @@ HALF = WORLD.size // 2
 SERVES = WORLD.rank < HALF
 OTHER = WORLD.rank + HALF if SERVES else WORLD.rank - HALF
 SCHEMES = ("mpi", "tcp")
+UCX = ("ucx",) if importlib.util.find_spec("distributed_ucxx") else ()
 ROUNDS = 7
 
 Measure = Callable[[Comm], Awaitable[float]]
@@ -105,11 +107,11 @@ async def in_turn(measures: dict[str, Measure], comms: dict[str, Comm]) -> dict[
     """Each measure on each scheme, interleaved; the first round is not counted."""
     figures: dict[str, dict[str, float]] = {}
     for name, measure in measures.items():
-        seen: dict[str, list[float]] = {scheme: [] for scheme in SCHEMES}
+        seen: dict[str, list[float]] = {scheme: [] for scheme in comms}
         for _ in range(ROUNDS + 1):
-            for scheme in SCHEMES:
+            for scheme, comm in comms.items():
                 await together()
-                seen[scheme].append(await measure(comms[scheme]))
+                seen[scheme].append(await measure(comm))
         figures[name] = {scheme: statistics.median(values[1:]) for scheme, values in seen.items()}
     return figures
 
@@ -135,7 +137,8 @@ async def main(result: Path, what: str) -> None:
         figures = {"idle CPU": {scheme: await idle_share(scheme) for scheme in SCHEMES}}
     else:
         idle = [await connections(scheme, 200) for scheme in SCHEMES] if what == "crowd" else []
-        comms = {scheme: (await connections(scheme, 1))[0] for scheme in SCHEMES}
+        schemes = (*SCHEMES, *UCX) if what == "messages" else SCHEMES
+        comms = {scheme: (await connections(scheme, 1))[0] for scheme in schemes}
         pings = {name: ping_pong(message, turns) for name, (message, turns) in MESSAGES.items()}
         measures: dict[str, Measure] = pings
         if what == "crowd":

@@ -39,7 +39,7 @@ class Compiler(Strict):
 
 
 class External(Strict):
-    """Software that is there already, and that Spack does not build."""
+    """Software that is there already, and that Spack does not build, or only where this one does not serve."""
 
     version: Version | None = Field(None, description="its version, as it tells it itself; null: unknown")
     prefix: Place | None = Field(None, description="where it is installed; null: its modules say where")
@@ -47,6 +47,7 @@ class External(Strict):
     variants: str = Field(
         "", pattern=r"^[^\x00-\x1f]*$", description="how it was built, as Spack says it: +pic ~shared"
     )
+    buildable: bool = Field(False, description="may Spack build another where a package refuses this one")
 
 
 class Spack(Strict):

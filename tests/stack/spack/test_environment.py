@@ -97,6 +97,16 @@ def test_the_mpi_library_of_the_site_is_the_only_one(where: Places) -> None:
     )
 
 
+@pytest.mark.parametrize("buildable", [False, True])
+def test_software_of_the_site_is_the_only_one_unless_it_says_otherwise(where: Places, buildable: bool) -> None:
+    cmake = {"version": "3.24.2", "prefix": "/opt/cmake"} | ({"buildable": True} if buildable else {})
+    packages = spack(made(where, site(externals={"cmake": cmake}), stack()))["packages"]
+    assert packages["cmake"] == {
+        "externals": [{"spec": "cmake@3.24.2", "prefix": "/opt/cmake"}],
+        "buildable": buildable,
+    }
+
+
 @pytest.mark.parametrize(
     ("library", "gap"),
     [

@@ -127,7 +127,7 @@ def _external(name: str, external: External, gaps: list[str]) -> dict[str, Any] 
         gaps.append(f"the {what} of {name} is unknown")
         return None
     spec = f"{name}@{external.version} {external.variants}".strip()
-    return {"externals": [_placed({"spec": spec}, external)], "buildable": False}
+    return {"externals": [_placed({"spec": spec}, external)], "buildable": external.buildable}
 
 
 def _placed(entry: dict[str, Any], where: External | Compiler | Mpi) -> dict[str, Any]:
