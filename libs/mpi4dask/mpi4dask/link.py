@@ -334,6 +334,8 @@ class Link(asyncio.BufferedProtocol):
             return
         self._goodbye_said = True
         self.transport.write(_RECORD.pack(_GOODBYE, 0, self.peer.sent if self.peer else 0, not self.handshake.done))
+        if self.peer is not None:
+            self.peer.said_goodbye(self)
 
     def _hang_up(self) -> None:
         if self._hung_up:

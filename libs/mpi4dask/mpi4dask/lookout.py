@@ -10,6 +10,7 @@ from mpi4dask.counters import counters
 
 if TYPE_CHECKING:
     from mpi4dask.engine import Engine
+    from mpi4dask.link import Link
     from mpi4dask.peer import Peer
 
 FRESH = 0.001  # seconds for which what is known of who sleeps holds
@@ -28,7 +29,8 @@ class Lookout:
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
-        self._found: deque[tuple[float, Peer, int]] = deque()  # when, whose, and how many envelopes it had sent by then
+        # When, whose, how many envelopes it had sent by then, and the connections over which it could ring.
+        self._found: deque[tuple[float, Peer, int, tuple[Link, ...]]] = deque()
         self._look_after(SAFETY)
 
     def fell_asleep(self) -> None:
@@ -47,14 +49,15 @@ class Lookout:
 
     def _look(self) -> None:
         """Look after the mail. What is found may have overtaken its doorbell: it counts as rescued where none was heard
-        in the time after."""
+        in the time after, although a connection lasted that long."""
         now = self._loop.time()
         while self._found and self._found[0][0] <= now - SAFETY:
-            _, peer, received = self._found.popleft()
-            if peer.announced < received and peer.links:
+            _, peer, received, links = self._found.popleft()
+            if peer.announced < received and not peer.links.keys().isdisjoint(links):
                 counters.rescues += 1
         before = [(peer, peer.received) for peer in self._engine.peers.values()]
         if self._engine.look():
-            self._found.extend((now, peer, peer.received) for peer, known in before if peer.received > known)
+            arrived = (peer for peer, known in before if peer.received > known)
+            self._found.extend((now, peer, peer.received, tuple(peer.links)) for peer in arrived)
             self._engine.wake()
         self._look_after(min(2 * self._delay, SAFETY))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from mpi4dask import records
@@ -26,7 +26,8 @@ class Peer:
       `sent`, and rings at once where an envelope was still on its way.
     - That word wakes nobody. An engine that falls asleep itself, and so may miss it, first rings for every envelope
       that had no doorbell; one that wakes to send something looks for it first. Until then it polls, and reads it.
-    - A doorbell that was rung over a connection which then ended is rung again over another, or over the next one.
+    - A doorbell that was rung over a connection which then ended is rung again over another, or over the next one. Over
+      one that is about to end, because this end has said goodbye, it is rung only where there is no other.
 
     Where the sender's event loop is held up, it neither reads that word nor rings. So it polls before it sends, if its
     last poll was longer ago than `lookout.FRESH`, and an engine that fell asleep looks by itself, as `Lookout` says.
@@ -51,7 +52,7 @@ class Peer:
         self.eager_size = eager_size
         self.spins = spins
         self.neighbour = neighbour  # where large frames are read straight from the other process's memory
-        self.links: dict[Link, None] = {}
+        self.links: OrderedDict[Link, None] = OrderedDict()  # the last one is rung over
         self.rung_over: Link | None = None
         self.owes_ring = False
         self.rung = 0  # what the last doorbell said
@@ -102,7 +103,7 @@ class Peer:
             self.ring()
 
     def ring(self) -> None:
-        """Ring the doorbell, over the youngest connection to that engine."""
+        """Ring the doorbell, over the youngest connection to that engine that stays."""
         self.rung_over = next(reversed(self.links), None)
         self.owes_ring = self.rung_over is None
         if self.rung_over is not None:
@@ -116,6 +117,11 @@ class Peer:
         self.links[link] = None
         if self.owes_ring:
             self.ring()
+
+    def said_goodbye(self, link: Link) -> None:
+        """The other end of that connection may hang up, and hear no more doorbells."""
+        if link in self.links:
+            self.links.move_to_end(link, last=False)
 
     def drop_link(self, link: Link) -> None:
         """A connection has ended, maybe before the doorbell was heard that was rung over it: ring over another."""

@@ -259,6 +259,16 @@ async def doorbells_into_a_closed_socket_kill_nobody(pair: Pair) -> None:
     await works(first)
 
 
+async def doorbells_take_a_connection_that_stays(pair: Pair) -> None:
+    first, second = await pair.comm(), await pair.comm()
+    await pair.meet()
+    if pair.serves:
+        await second.close()
+        first._link.peer.ring()
+        assert first._link.peer.rung_over is first._link
+    await works(first)
+
+
 async def closes_of_both_ends_cross_without_harm(pair: Pair) -> None:
     comm = await pair.comm()
     for _ in range(20):

@@ -163,9 +163,9 @@ async def main(seconds: float) -> int:
     watching.cancel()
     unexplained = watch.unexplained()
     print(
-        f"rank {WORLD.rank}: {count} connections; {before} -> {after}; {counters}; stood still for "
-        f"{[round(end - begin, 2) for begin, end in watch.standstills]} s; doorbells missed: {len(watch.missing)}, "
-        f"of which unexplained: {len(unexplained)}",
+        f"rank {WORLD.rank}: {count} connections; {before} -> {after}; {counters}; held up {len(watch.standstills)} "
+        f"times, for {max((end - begin for begin, end in watch.standstills), default=0.0):.2f} s at most; doorbells "
+        f"missed: {len(watch.missing)}, of which unexplained: {len(unexplained)}",
         flush=True,
     )
     grown = after["MiB"] > before["MiB"] + 256 or after["tags"] or after["channels"] > before["channels"]
