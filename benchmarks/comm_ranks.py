@@ -19,6 +19,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+if importlib.util.find_spec("distributed_ucxx"):
+    import ucxx  # noqa: F401 - before MPI, whose wheels bring an older UCX that it cannot be loaded behind
+
 import numpy as np
 from distributed.comm import Comm, connect, listen
 from distributed.protocol import to_serialize
