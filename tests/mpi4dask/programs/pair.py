@@ -1,4 +1,8 @@
-"""Two ranks that talk over mpi://, and tell each other what they need over MPI itself."""
+"""Two ranks that talk over mpi://, and tell each other what they need over MPI itself.
+
+Not by mpi4py's `allreduce` of objects: its first one duplicates the communicator, a collective call, without giving
+back the interpreter's lock (4.1). Where the other rank still waits for a message of this one, both wait for ever.
+"""
 
 from __future__ import annotations
 

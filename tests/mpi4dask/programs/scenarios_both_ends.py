@@ -101,8 +101,8 @@ async def the_sender_of_a_large_message_helps_to_copy_it(pair: Pair) -> None:
     for turn in range(10):
         await _exchange(comm, turn)
     can = _peer(comm).neighbour is not None and _peer(comm).spins
-    helped = await asyncio.to_thread(WORLD.allreduce, counters.transfers_helped - before)
-    assert bool(helped) == can
+    helped = await asyncio.to_thread(WORLD.allgather, counters.transfers_helped - before)  # allreduce: see pair.py
+    assert any(helped) == can
 
 
 async def a_sender_that_is_busy_is_not_waited_for(pair: Pair) -> None:
