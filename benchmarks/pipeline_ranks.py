@@ -88,18 +88,13 @@ def keras_itself(depth: int, settings: dict[str, Any]) -> tuple[Step, Foresee]:
 def hyparflow(depth: int, settings: dict[str, Any]) -> tuple[Step, Foresee]:
     """This library; ``settings``: partitions, replicas, micro_batches (of a replica), schedule."""
     from hyparflow.engine.engine import Batch, Engine, Options, Span
-    from hyparflow.planning.planner import plan, refine
+    from hyparflow.planning.planner import refine
+    from hyparflow.training.planning import planned
     from mpi4py import MPI
 
     made = model(depth)
     world = MPI.COMM_WORLD
-    # One rank plans: measured costs differ from rank to rank.
-    parallel = (
-        plan(made, batch_size=BATCH, costs="measured", recompute=False, refinements=1, **settings)
-        if world.rank == 0
-        else None
-    )
-    parallel = world.bcast(parallel)
+    parallel = planned(world, made, batch_size=BATCH, costs="measured", recompute=False, refinements=1, **settings)
     engine = Engine(made, parallel, world, Options(trace=True))
     rows = BATCH // parallel.replicas
     images, labels = data(BATCH)

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from hyparflow.engine.engine import Batch, Options
 from hyparflow.tracing.recorder import Recorder
-from hyparflow.training.collectives import meet
+from hyparflow.training.planning import planned
 from hyparflow.training.session import Session
 from mpi4py import MPI
 from numpy.typing import NDArray
@@ -100,29 +100,23 @@ def make_batch(parameters: Common, replica: int) -> Batch:
     return Batch((images.astype(kind, copy=False),), (labels,))
 
 
-def _plan(communicator: MPI.Comm, model: Any, parameters: Common) -> Any:
-    """The plan, made by rank 0 for all."""
+def _plan(communicator: MPI.Comm, model: Any, parameters: Common) -> hyparflow.Plan:
+    """The plan, the same on all ranks."""
     partitions, replicas = parameters.layout(communicator.size)
-    text, fault = "", None
-    if communicator.rank == 0:
-        try:
-            text = hyparflow.plan(
-                model,
-                partitions=partitions,
-                replicas=replicas,
-                batch_size=parameters.batch * replicas,
-                micro_batches=parameters.micro_batches or "auto",
-                schedule=parameters.schedule,
-                chunks=parameters.chunks,
-                recompute=_RECOMPUTE[parameters.recompute],
-                costs=parameters.costs,
-                refinements=parameters.refinements,
-                memory_limit=parameters.memory_limit * 2**20 or None,
-            ).to_json()
-        except hyparflow.HyparflowError as error:
-            fault = str(error)
-    meet(communicator)  # without taking the cores from the rank that measures
-    text, fault = communicator.bcast((text, fault))
-    if fault is not None:
-        raise Refused(fault)
-    return hyparflow.Plan.from_json(text)
+    try:
+        return planned(
+            communicator,
+            model,
+            partitions=partitions,
+            replicas=replicas,
+            batch_size=parameters.batch * replicas,
+            micro_batches=parameters.micro_batches or "auto",
+            schedule=parameters.schedule,
+            chunks=parameters.chunks,
+            recompute=_RECOMPUTE[parameters.recompute],
+            costs=parameters.costs,
+            refinements=parameters.refinements,
+            memory_limit=parameters.memory_limit * 2**20 or None,
+        )
+    except hyparflow.HyparflowError as error:
+        raise Refused(str(error)) from error

@@ -97,6 +97,7 @@ def test_a_saved_model_has_its_optimizer_as_it_was_compiled(found: Any) -> None:
         ("two kinds of weights", "DataError", "cannot be given together"),
         ("class_weight for two outputs", "DataError", "class_weight is for models with one output"),
         ("compiled in the scope", "RequestError", "compile() it, or make its optimizer, after that"),
+        ("a stage that one rank cannot run", "RequestError", "this rank has no such operation"),
         ("own data on a rank", "DataError", "seed what is random"),
     ],
 )
@@ -104,6 +105,12 @@ def test_a_wrong_request_is_refused_alike_on_all_ranks(found: Any, request_: str
     refused = found["refusals"][request_]
 
     assert (refused["raised"][0], text in refused["raised"][1], refused["alike"]) == (error, True, True), refused
+
+
+def test_a_refined_plan_rests_on_what_each_rank_saw_of_its_own_stages(found: Any) -> None:
+    own = [["first", "second"], ["a", "b"]]
+
+    assert found["refinement"] == {"costs": "refined", "alike": True, "made": [*own, *own]}
 
 
 def test_one_micro_batch_has_keras_own_history_with_its_callbacks(found: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +15,7 @@ from hyparflow.planning.memory import Memory
 from hyparflow.planning.partition import Bounds, cut
 from hyparflow.planning.plan import Plan
 from hyparflow.planning.prediction import predict, with_costs
+from hyparflow.planning.rehearsal import Passes, one_by_one
 from hyparflow.planning.request import Assignment, Recompute, Request, counts_of, wrong_for, wrong_numbers
 from hyparflow.planning.stages import Stage, crossings, stages_of
 from hyparflow.schedules import check
@@ -40,6 +41,7 @@ def plan(
     memory_limit: int | None = None,
     network: Network | None = None,
     refinements: int = 0,
+    timed: Callable[[Any, Graph, Plan], Sequence[Passes]] | None = None,
 ) -> Plan:
     """The plan of a training: who computes what, when, and what that is expected to take.
 
@@ -52,9 +54,10 @@ def plan(
         or index) or layer -> stage.
     :param costs: ``measured`` runs each different node once through TensorFlow; ``estimated`` counts their work.
     :param memory_limit: bytes of a rank, for weights, gradients, optimizer and activations.
-    :param refinements: so many times the plan's stages are compiled and timed in this process and the model is cut
-        again (`refine`); the prediction then rests on the times of the last stages. It takes as long as compiling the
-        model does.
+    :param refinements: so many times the plan's stages are compiled and timed and the model is cut again (`refine`);
+        the prediction then rests on the times of the last stages. It takes as long as compiling the model does.
+    :param timed: how stages are timed (model, graph, plan -> what `refine` takes); if None, one after the other in this
+        process. `hyparflow.training.planning.planned` has all ranks time their own, at once.
     :raises PlanError: with everything that is wrong with the request.
     :raises UnsupportedModel: if the model cannot be cut.
     """
@@ -76,17 +79,15 @@ def plan(
         costs = _costs(costs, model_or_graph, graph, request)
     planned = _best(graph, request, costs, given)
     for remaining in range(refinements, -1, -1) if refinements else ():
-        from hyparflow.planning.measuring import measured_stages
-
-        stages = measured_stages(model_or_graph, graph, planned)
-        planned = refine(planned, graph, stages, costs=costs, keep=given is not None or remaining == 0)
+        seen = (timed or one_by_one)(model_or_graph, graph, planned)
+        planned = refine(planned, graph, seen, costs=costs, keep=given is not None or remaining == 0)
     return planned
 
 
 def refine(
     planned: Plan,
     model_or_graph: Any,
-    measured: Sequence[tuple[float, float]],
+    measured: Sequence[Passes],
     *,
     costs: Costs | None = None,
     keep: bool = False,

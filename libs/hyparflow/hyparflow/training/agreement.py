@@ -17,16 +17,19 @@ _LAUNCHERS_RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "P
 
 
 def together(comm: Any, action: Callable[[], T]) -> T:
-    """Do on every rank what needs no other rank; if it fails on any, all raise what the lowest of those ranks raised.
+    """Do something on every rank; if it fails on any, all raise what the lowest of those ranks raised.
 
     Such an error has ``agreed_on``: the rank that says it, where nobody catches it. Errors of other kinds than
-    HyparflowError become one on the other ranks.
+    HyparflowError become one on the other ranks. One that all ranks have raised together within the action is raised
+    as it is.
     """
     result: T
     error: Exception | None = None
     try:
         result = action()
     except Exception as caught:
+        if hasattr(caught, "agreed_on"):
+            raise
         error = caught
     known = isinstance(error, HyparflowError)
     every = gather_all(comm, None if error is None else (type(error).__name__, str(error), known))

@@ -1,4 +1,4 @@
-"""The session of the model that is being trained: its plan, made on rank 0, and what follows from it."""
+"""The session of the model that is being trained: its plan, and what follows from it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hyparflow.checkpoints.directory import Progress
 from hyparflow.engine.engine import Options
+from hyparflow.planning.plan import Plan
 from hyparflow.training import requests
 from hyparflow.training.agreement import together
 from hyparflow.training.data import Source
 from hyparflow.training.metrics import Meter
+from hyparflow.training.planning import planned
 from hyparflow.training.session import Session
 
 if TYPE_CHECKING:
     import keras
-
-    from hyparflow.planning.plan import Plan
 
 
 class Sessions:
@@ -59,28 +59,23 @@ class Sessions:
         return self.current
 
     def _planned(self, model: keras.Model, batch_size: int, progress: Progress | None) -> Plan:
-        """The plan, the same on all ranks: costs are measured on rank 0."""
-        from hyparflow.planning.plan import Plan
-        from hyparflow.planning.planner import plan
-
+        """The plan that was given, or one from this request; the same on all ranks."""
         micro_batches = self._micro_batches
         if micro_batches == "auto" and progress is not None and progress.micro_batches % self.replicas == 0:
             micro_batches = progress.micro_batches // self.replicas  # the same numbers as before the restart
-
-        def make() -> str | None:
-            if self.comm.rank:
-                return None
-            if self._plan is not None:
-                requests.check_batch(self._plan, batch_size)
-                return self._plan.to_json()
-            asked: dict[str, Any] = {
-                "partitions": self.partitions,
-                "replicas": self.replicas,
-                "micro_batches": micro_batches,
-            }
-            return plan(model, batch_size=batch_size, **asked, **self._request).to_json()
-
-        return Plan.from_json(self.comm.bcast(together(self.comm, make), root=0))
+        given = self._plan
+        if given is not None:
+            together(self.comm, lambda: requests.check_batch(given, batch_size))
+            return Plan.from_json(self.comm.bcast(given.to_json()))
+        return planned(
+            self.comm,
+            model,
+            partitions=self.partitions,
+            replicas=self.replicas,
+            batch_size=batch_size,
+            micro_batches=micro_batches,
+            **self._request,
+        )
 
     def least(self, batch_size: int) -> int:
         """A batch that can be shared out, for a model that is not trained: any will do, for smaller ones are filled."""

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import small
 import tensorflow as tf
+from hyparflow.training.planning import planned
 from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD
@@ -31,6 +32,7 @@ def main() -> None:
     several_kinds_of_data(everybody, hybrid, directory)
     evaluation(everybody, hybrid)
     refusals(everybody, hybrid, directory)
+    refinement(everybody)
     beside_keras(directory)
     sequential()
     for own in WORLD.allgather(FOUND):
@@ -185,6 +187,9 @@ def refusals(strategy: Any, model: Any, directory: Path) -> None:
             model, X, Y, batch_size=small.BATCH, class_weight={0: 2.0}
         ),
         "compiled in the scope": lambda: built(strategy, lambda: classifying(chain())),
+        "a stage that one rank cannot run": lambda: hyparflow.fit(
+            refusing(), X[0], Y[0], partitions=1, replicas=4, batch_size=small.BATCH, costs="estimated", refinements=1
+        ),
         "own data on a rank": lambda: strategy.fit(
             model, [x + WORLD.rank for x in X], Y, batch_size=small.BATCH, verbose=0
         ),
@@ -198,6 +203,41 @@ def refusals(strategy: Any, model: Any, directory: Path) -> None:
             raised = ["nothing", "", None]
         every = WORLD.allgather(raised)
         FOUND.setdefault("refusals", {})[name] = {"raised": every[0], "alike": every.count(every[0]) == len(every)}
+
+
+class Refusing(keras.layers.Layer):
+    """Passes on what it is given, until a rank cannot any more."""
+
+    refuses = False
+
+    def call(self, given: Any) -> Any:
+        if self.refuses:
+            raise hyparflow.RequestError("this rank has no such operation")
+        return given
+
+
+def refusing() -> Any:
+    """A model that the last rank cannot run."""
+    layer = Refusing()
+    model = classifying(chain(layer))
+    layer.refuses = WORLD.rank == 3
+    return model
+
+
+def refinement(strategy: Any) -> None:
+    """A plan that all ranks refine, of a model whose variables are made where they are needed."""
+    with strategy.scope():
+        model = small.build()
+    plan = planned(
+        WORLD, small.compiled(model), partitions=2, replicas=2, batch_size=small.BATCH, micro_batches=2,
+        costs="estimated", assignment=["add"], refinements=1,
+    )  # fmt: skip
+    made = [variable.path for variable in model.trainable_variables if variable._value is not None]
+    FOUND["refinement"] = {
+        "costs": plan.costs,
+        "alike": len(set(WORLD.allgather(plan.to_json()))) == 1,
+        "made": WORLD.allgather(sorted({path.partition("/")[0] for path in made})),
+    }
 
 
 def beside_keras(directory: Path) -> None:
@@ -245,10 +285,11 @@ def sequential() -> None:
         FOUND.setdefault("sequential", {})[kind] = [history.history, expected.history]
 
 
-def chain() -> Any:
+def chain(*more: Any) -> Any:
     return keras.Sequential(
         [
             keras.Input((6,), name="u"),
+            *more,
             keras.layers.Dense(8, "tanh", name="first"),
             keras.layers.Dense(8, "tanh", name="second"),
             keras.layers.Dense(3, "softmax", name="last"),

@@ -40,7 +40,8 @@ class Moving:
         self.decay = np.ones(sum(self.sizes), self.dtype)
         self.gathered: Any = None
         self.value: Any = None
-        self._read = tf.function(lambda: tf.concat([variable.value for variable in self.variables], 0))
+        values = [variable.value for variable in self.variables]
+        self._read = tf.function(lambda: tf.concat(values, 0), autograph=False).get_concrete_function()
         self._assign = tf.function(self._assign_all)
 
     def feed(self, scope: Scope, flat: Any) -> None:
