@@ -1,7 +1,8 @@
 """Training ResNets with hyparflow on two pinned ranks, against one process, Keras' own threads, and Horovod, in turn.
 
-All contenders of a ResNet are started once, compile, and wait; then they take turns, some steps each, so that a drift
-of the machine's speed meets all of them. One rank has one core and one thread; Keras' own training has two threads.
+All contenders of a ResNet are started once, compile, and are stopped; then they take turns, some steps each, so that a
+drift of the machine's speed meets all of them. One rank has one core and one thread; Keras' own training has two
+threads.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -117,11 +119,11 @@ def _contenders() -> dict[str, tuple[Any, ...]]:
 
 
 class _Contender:
-    """A running program of ``benchmarks.pipeline_ranks``; ``known``: what it said last."""
+    """A program of ``benchmarks.pipeline_ranks``, stopped but for its own steps; ``known``: what it said last."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
-        self.known = self._line()
+        self.known: dict[str, Any] = {"processes": []}
 
     @classmethod
     @contextlib.contextmanager
@@ -145,9 +147,12 @@ class _Contender:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
+        contender = cls(process)
         try:
-            yield cls(process)
+            contender._wait()
+            yield contender
         finally:
+            contender._signal(signal.SIGCONT)
             assert process.stdin is not None
             process.stdin.close()
             process.wait()
@@ -155,15 +160,23 @@ class _Contender:
     def steps(self, count: int) -> dict[str, Any]:
         """Run a block of steps; returns seconds of a step, and the ranks' peaks of memory in bytes."""
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
-        self.known = self._line()
+        self._wait()
         return self.known
 
-    def _line(self) -> dict[str, Any]:
+    def _signal(self, number: int) -> None:
+        """To all ranks: the launcher has put each into a session of its own."""
+        for process in self.known["processes"]:
+            os.kill(process, number)
+
+    def _wait(self) -> None:
+        """Until it has answered; then stop it."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                found: dict[str, Any] = json.loads(line)
-                return found
+                self.known = json.loads(line)
+                self._signal(signal.SIGSTOP)
+                return
         raise SystemExit(f"{self._process.args} ended with {self._process.wait()}")

@@ -5,14 +5,15 @@
     mpiexec -n RANKS python -m benchmarks.pipeline_ranks CONTENDER DEPTH SETTINGS
 
 Rank 0 reads from its standard input how many steps the next block has, a line each, and answers with one line of JSON;
-its first line says that it is ready. Each line says too, where the contender has a plan, what a step of the next block
-is predicted to take. The end of the input is the end. While other contenders are measured, nothing here computes or
-spins.
+its first line says that it is ready. Each line has the ranks' process numbers too, and, where the contender has a plan,
+what a step of the next block is predicted to take. The end of the input is the end. Between its blocks a contender
+computes nothing, but its MPI, and Horovod's own thread, may take whole cores: whoever measures others stops it.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import statistics
 import sys
@@ -26,7 +27,6 @@ import tensorflow as tf
 
 BATCH = 256
 MICRO_BATCHES = 8
-_POLL = 0.01  # seconds between looks whether rank 0 has heard of a block
 
 Step = Callable[[], Any]
 Foresee = Callable[[], dict[str, float]]  # collective; what is known of the next steps, on rank 0
@@ -170,26 +170,18 @@ def main(contender: str, depth: int, settings: dict[str, Any]) -> None:
 
 
 def _told(world: Any) -> int:
-    """Rank 0's next line, on every rank; 0 at the end. The others sleep until then: MPI would spin."""
-    from mpi4py import MPI
-
-    if world.rank == 0:
-        line = sys.stdin.readline()
-        steps = int(line) if line.strip() else 0
-        for other in range(1, world.size):
-            world.send(steps, other, 77)
-        return steps
-    while not world.Iprobe(0, 77, MPI.Status()):
-        time.sleep(_POLL)
-    told: int = world.recv(source=0, tag=77)
+    """Rank 0's next line, on every rank; 0 at the end."""
+    line = sys.stdin.readline() if world.rank == 0 else ""
+    told: int = world.bcast(int(line) if line.strip() else 0)
     return told
 
 
 def _answer(world: Any, found: dict[str, Any]) -> None:
-    """Print what rank 0 found, with every rank's peak memory in bytes."""
+    """Print what rank 0 found, with every rank's peak memory in bytes, and its process."""
     peaks = world.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    processes = world.gather(os.getpid())
     if world.rank == 0:
-        print(json.dumps({**found, "peaks": peaks}), flush=True)
+        print(json.dumps({**found, "peaks": peaks, "processes": processes}), flush=True)
 
 
 if __name__ == "__main__":
