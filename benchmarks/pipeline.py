@@ -1,8 +1,8 @@
 """Training ResNets with hyparflow on two pinned ranks, against one process, Keras' own threads, and Horovod, in turn.
 
-All contenders of a ResNet are started once, compile, and are stopped; then they take turns, some steps each, so that a
-drift of the machine's speed meets all of them. One rank has one core and one thread; Keras' own training has two
-threads.
+All contenders of a ResNet are started once, compile, and are stopped; then they take turns, one step that is not timed
+and some that are, so that a drift of the machine's speed meets all of them. One rank has one core and one thread;
+Keras' own training has two threads.
 """
 
 from __future__ import annotations

@@ -160,6 +160,7 @@ def main(contender: str, depth: int, settings: dict[str, Any]) -> None:
         step()
     _answer(world, {"ready": True, **foresee()})
     while steps := _told(world):
+        step()  # whoever ran in between has the caches
         world.Barrier()
         before = time.perf_counter()
         for _ in range(steps):
