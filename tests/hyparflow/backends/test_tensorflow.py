@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 #: What rounding alone may do to a variable over a few steps.
@@ -58,6 +58,7 @@ def assignments(draw: st.DrawFn) -> tuple[list[tuple[str, int, int]], list[int]]
 
 
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@example(case=([("half", 0, 0)] * 3, [0, 1, 1]), recompute=False)  # no variable at all
 @given(case=assignments(), recompute=st.booleans())
 def test_any_graph_on_any_stages_trains_as_the_whole(
     ask: Callable[..., Any], case: tuple[list[Any], list[int]], recompute: bool
