@@ -115,6 +115,8 @@ class Pull(_End):
 
         Raise UnreadableError where the sender's memory cannot be read.
         """
+        if self.complete:  # from the beginning: a message may have nothing but its packed block
+            return False
         before = self.copied
         for _ in range(self._in_a_turn):
             if self._others and not self._claim(neighbour):

@@ -80,6 +80,12 @@ async def messages_of_thousands_of_small_frames_come_in_order(pair: Pair) -> Non
     assert [part[0] for part in heard] == list(range(3000))
 
 
+async def small_frames_alone_fill_more_than_an_envelope(pair: Pair) -> None:
+    for count in (1, 7, 40):
+        heard = await echo(pair, {number: to_serialize(np.full(30_000, number, dtype="u1")) for number in range(count)})
+        assert [int(part.sum()) for part in heard.values()] == [30_000 * number for number in range(count)]
+
+
 async def not_deserialized_where_not_wanted(pair: Pair) -> None:
     array = np.arange(100_000)
     comm = await pair.comm(listen_args={"deserialize": False})

@@ -15,6 +15,7 @@ import hashlib
 import random
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,24 @@ WORLD = MPI.COMM_WORLD
 TICK = 0.05  # seconds between two looks at the clock
 LAG = 60.0  # seconds; a connection whose peer has closed it, and which is open after that, is left for ever
 SIZES = (0, 1, 100, 5_000, 60_000, 131_000, 140_000, 1_000_000, 9_000_000)
+SMALL = (0, 100, 5_000, 30_000)  # no frame of such a message travels alone
 
 
 def payload(rng: random.Random) -> dict[str, Any]:
-    """An array and the digest of its bytes."""
-    data = np.frombuffer(rng.randbytes(rng.choice(SIZES)), dtype="u1")
-    return {"data": to_serialize(data), "digest": hashlib.sha1(data.tobytes()).hexdigest()}
+    """An array, or up to 40 small ones, and the digest of their bytes."""
+    sizes = [rng.choice(SMALL) for _ in range(rng.randrange(2, 40))] if rng.random() < 0.1 else [rng.choice(SIZES)]
+    data = [np.frombuffer(rng.randbytes(size), dtype="u1") for size in sizes]
+    return {"data": [to_serialize(part) for part in data], "digest": digest(data)}
+
+
+def digest(data: Iterable[Any]) -> str:
+    """Of the bytes of arrays."""
+    return hashlib.sha1(b"".join(part.tobytes() for part in data)).hexdigest()
 
 
 def check(message: dict[str, Any]) -> None:
     """The bytes are those that were sent."""
-    assert hashlib.sha1(message["data"].tobytes()).hexdigest() == message["digest"], "a payload came damaged"
+    assert digest(message["data"]) == message["digest"], "a payload came damaged"
 
 
 serving: set[asyncio.Task[Any]] = set()
@@ -56,7 +64,7 @@ async def serve(comm: Comm) -> None:
         while True:
             message = await comm.read()
             check(message)
-            await comm.write({"data": to_serialize(message["data"]), "digest": message["digest"]})
+            await comm.write({**message, "data": [to_serialize(part) for part in message["data"]]})
     except CommClosedError:
         comm.abort()
 
