@@ -10,14 +10,11 @@ from typing import Any
 
 from distributed.comm import CommClosedError
 from distributed.comm.core import Comm
-from distributed.comm.utils import from_frames, to_frames
 
 from mpi4dask.link import Link
+from mpi4dask.messages import GPU_FAMILIES, from_frames, to_frames
 
 logger = logging.getLogger("mpi4dask")
-
-_NO_SHARDS = 1 << 62  # large frames are cut by the transport, so distributed need not
-_GPU_FAMILIES = ("cuda", "dask", "pickle", "error")
 
 
 class MPIComm(Comm):
@@ -35,7 +32,7 @@ class MPIComm(Comm):
         self._peer_addr = peer_addr
         self._closed = False
         super().__init__(deserialize=deserialize)
-        self._families = _GPU_FAMILIES if link.handshake.gpu_frames else None
+        self._families = GPU_FAMILIES if link.handshake.gpu_frames else None
         self._finalizer = weakref.finalize(self, _abandon, link, f"{local_addr} to {peer_addr}")
         self._finalizer.atexit = False
 
@@ -99,7 +96,6 @@ class MPIComm(Comm):
             serializers=serializers or self._families,
             on_error=on_error,
             context={"sender": self.local_info, "recipient": self.remote_info, **self.handshake_options},
-            frame_split_size=_NO_SHARDS,
         )
         self._check_writable()
         link = self._link

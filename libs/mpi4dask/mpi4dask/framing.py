@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpi4dask import gpu
 from mpi4dask.errors import ProtocolError
@@ -22,8 +21,7 @@ _SIZE = _ALONE - 1
 Buffer = Any  # bytes-like, or an object with __cuda_array_interface__
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """A message ready to travel: the parts of its packed block, and the frames that follow."""
 
     nframes: int  # 0: the block is one frame without a table
@@ -33,8 +31,7 @@ class Layout:
     size: int  # bytes of all frames
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """One word of the table."""
 
     size: int

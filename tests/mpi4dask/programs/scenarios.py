@@ -19,6 +19,7 @@ from typing import Any
 import scenarios_both_ends
 import scenarios_comm
 import scenarios_faults
+import scenarios_messages
 import scenarios_trust
 from mpi4dask import transport
 from mpi4py import MPI
@@ -26,7 +27,7 @@ from pair import Pair
 
 SCENARIOS = {
     name: value
-    for module in (scenarios_both_ends, scenarios_comm, scenarios_faults, scenarios_trust)
+    for module in (scenarios_both_ends, scenarios_comm, scenarios_faults, scenarios_messages, scenarios_trust)
     for name, value in vars(module).items()
     if asyncio.iscoroutinefunction(value) and [*inspect.signature(value).parameters] == ["pair"]
 }

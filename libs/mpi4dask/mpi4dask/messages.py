@@ -1,0 +1,159 @@
+"""A message as frames and back: in `distributed`'s own format, with a shorter way for arrays of NumPy.
+
+What distributed.protocol writes of an array beside its bytes, and what it makes of that, follows from how the array
+lies in memory. Working it out takes longer than a small message is on its way, so both are kept: of arrays that lie
+alike, distributed writes the first header, and reads the first. All that is not a plain array it does every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pickle import PickleBuffer
+from typing import Any, TypeVar
+
+import msgpack
+from distributed import protocol
+from distributed.comm.utils import OFFLOAD_THRESHOLD
+from distributed.protocol.serialize import (
+    Pickled,
+    Serialize,
+    Serialized,
+    ToPickle,
+    msgpack_decode_default,
+    msgpack_encode_default,
+)
+from distributed.protocol.utils import msgpack_opts
+from distributed.sizeof import safe_sizeof
+from distributed.utils import offload
+
+from mpi4dask.framing import Buffer, length
+
+try:
+    import numpy
+except ImportError:  # numpy is optional
+    numpy = None  # type: ignore[assignment]
+
+GPU_FAMILIES = ("cuda", "dask", "pickle", "error")
+"""The serializers where both ends take frames in GPU memory."""
+
+_NO_SHARDS = 1 << 62  # large frames are cut by the transport, so distributed need not
+_PLAIN = "biufc"  # kinds of dtypes whose arrays are their bytes
+_KEPT = 1024
+_headers: dict[tuple[Any, ...], bytes] = {}  # by layout
+_layouts: dict[bytes, tuple[Any, ...]] = {}  # by header
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+async def to_frames(
+    msg: Any, serializers: Sequence[str] | None, on_error: str, context: dict[str, Any], allow_offload: bool
+) -> list[Buffer]:
+    """The frames of a message; those of a large one are made in another thread."""
+
+    def whole(part: Any) -> list[Buffer]:
+        return protocol.dumps(part, serializers, on_error, context, _NO_SHARDS)
+
+    compressed = context.get("compression", "auto") is not None
+    make = whole if numpy is None or compressed or serializers not in (None, GPU_FAMILIES) else partial(dumps, whole)
+    if allow_offload and OFFLOAD_THRESHOLD and not 0 <= safe_sizeof(msg, default_size=-1) <= OFFLOAD_THRESHOLD:
+        return await offload(make, msg)
+    return make(msg)
+
+
+async def from_frames(
+    frames: list[Buffer], deserialize: bool, deserializers: Sequence[str] | None, allow_offload: bool
+) -> Any:
+    """The message of these frames; a large one is made in another thread."""
+
+    def whole(some: list[Buffer]) -> Any:
+        return protocol.loads(some, deserialize, deserializers)
+
+    alone = len(frames) == 1
+    others = numpy is None or not deserialize or deserializers not in (None, GPU_FAMILIES)
+    make = whole if alone or others else partial(loads, whole)
+    if allow_offload and deserialize and OFFLOAD_THRESHOLD and sum(map(length, frames)) > OFFLOAD_THRESHOLD:
+        return await offload(make, frames)
+    return make(frames)
+
+
+def dumps(whole: Callable[[Any], list[Buffer]], msg: Any) -> list[Buffer]:
+    """The frames that `whole` makes of a message: distributed.protocol.dumps, without compression."""
+    frames: list[Buffer] = [b""]
+
+    def aside(obj: Any) -> Any:
+        kind = _kind(obj)
+        if kind is None:
+            return msgpack_encode_default(obj)
+        place = {kind: len(frames)}
+        is_array = type(obj) is Serialize and type(obj.data) is numpy.ndarray
+        header = _headers.get(_layout(obj.data)) if is_array else None
+        if header is not None:
+            frames.extend((header, PickleBuffer(obj.data).raw()))
+            return place
+        own = whole(obj)[1:]
+        frames.extend(own)
+        if is_array and _are_the_bytes_of(obj.data, own[1:]):
+            _keep(_headers, _layout(obj.data), own[0])
+        return place
+
+    with suppress(Exception):
+        frames[0] = msgpack.packb(msg, default=aside, use_bin_type=True)
+        return frames
+    return whole(msg)  # distributed pickles it, or tells what is wrong
+
+
+def loads(whole: Callable[[list[Buffer]], Any], frames: list[Buffer]) -> Any:
+    """The message that `whole` makes of frames: distributed.protocol.loads."""
+    of_one = [b"", *frames[1:]]  # the same, where the message is only one of its objects
+
+    def aside(obj: dict[str, Any]) -> Any:
+        if "__Serialized__" not in obj and "__Pickled__" not in obj:
+            return msgpack_decode_default(obj)
+        place = obj.get("__Serialized__", 0)
+        header = bytes(frames[place]) if place else b""
+        if header in _layouts:
+            shape, dtype, strides, writeable = _layouts[header]
+            array: Any = numpy.ndarray(shape, dtype, frames[place + 1], 0, strides)
+            if array.flags.writeable and not writeable:
+                array.flags.writeable = False
+            if array.flags.writeable == writeable:
+                return array
+        of_one[0] = msgpack.packb(obj)
+        made = whole(of_one)
+        own = frames[place + 1 : place + 2]
+        if place and type(made) is numpy.ndarray and _are_the_bytes_of(made, own):
+            _keep(_layouts, header, _layout(made))
+        return made
+
+    with suppress(Exception):
+        return msgpack.unpackb(frames[0], object_hook=aside, use_list=False, **msgpack_opts)
+    return whole(frames)  # distributed tells what is wrong
+
+
+def _kind(obj: Any) -> str | None:
+    if isinstance(obj, (Serialize, Serialized)):
+        return "__Serialized__"
+    return "__Pickled__" if isinstance(obj, (ToPickle, Pickled)) else None
+
+
+def _layout(array: Any) -> tuple[Any, ...]:
+    """How an array lies in memory, and whether it may be written to."""
+    return array.shape, array.dtype, array.strides, array.flags.writeable
+
+
+def _are_the_bytes_of(array: Any, frames: Sequence[Buffer]) -> bool:
+    """Whether the frames are a single one: the memory of this plain array, all of it."""
+    if len(frames) != 1 or array.dtype.kind not in _PLAIN or not array.nbytes:
+        return False
+    frame = numpy.frombuffer(frames[0], dtype="u1")
+    addresses = {each.__array_interface__["data"][0] for each in (array, frame)}
+    return frame.nbytes == array.nbytes and len(addresses) == 1
+
+
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    if len(kept) >= _KEPT:
+        kept.clear()
+    kept[key] = value
