@@ -13,6 +13,12 @@ import pytest
 
 PROGRAMS = Path(__file__).parent / "programs"
 STACKS = {"mpich": "mpi4dask", "openmpi": "mpi4dask-openmpi"}
+#: Ways to wait and to send: polling where cores are free, or never; reading from the sender's memory, or all by MPI.
+WAYS: dict[str, tuple[str, dict[str, str]]] = {
+    "mpich": ("mpich", {}),
+    "mpich, never polling": ("mpich", {"SPIN": "0s"}),
+    "openmpi, never polling, all by MPI": ("openmpi", {"SPIN": "0s", "DIRECT": "off"}),
+}
 #: Open MPI refuses root and more ranks than cores unless told otherwise.
 _OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -80,21 +86,17 @@ def outcomes(
     certificate: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], Any]:
-    """``outcomes("mpich")``: what became of each scenario on that library, from one launch.
-
-    On MPICH engines poll where cores are free, and read large frames from the sender's memory; on Open MPI they never
-    poll, and MPI carries all. So both ways to wait and to send are tried.
-    """
+    """``outcomes("mpich")``: what became of each scenario in that way, from one launch."""
     known: dict[str, Any] = {}
 
-    def on(library: str) -> Any:
-        if library not in known:
+    def of(way: str) -> Any:
+        if way not in known:
+            library, settings = WAYS[way]
             results = tmp_path_factory.mktemp("scenarios") / "results.json"
-            prefix = "DASK_DISTRIBUTED__COMM__MPI__"
-            ways = {} if library == "mpich" else {f"{prefix}SPIN": "0s", f"{prefix}DIRECT": "off"}
-            done = run_ranks(library, 2, "scenarios.py", str(results), str(certificate), **ways)
+            variables = {f"DASK_DISTRIBUTED__COMM__MPI__{name}": value for name, value in settings.items()}
+            done = run_ranks(library, 2, "scenarios.py", str(results), str(certificate), **variables)
             assert results.exists(), done.stdout + done.stderr
-            known[library] = json.loads(results.read_text())
-        return known[library]
+            known[way] = json.loads(results.read_text())
+        return known[way]
 
-    return on
+    return of

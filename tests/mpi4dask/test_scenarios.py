@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.mpi4dask.conftest import PROGRAMS, STACKS
+from tests.mpi4dask.conftest import PROGRAMS, WAYS
 
 
 def scenarios() -> list[str]:
@@ -25,6 +25,6 @@ def scenarios() -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", scenarios())
-@pytest.mark.parametrize("library", STACKS)
-def test_scenario(library: str, scenario: str, outcomes: Callable[[str], Any]) -> None:
-    assert outcomes(library)[scenario] == ["ok", "ok"]
+@pytest.mark.parametrize("way", WAYS)
+def test_scenario(way: str, scenario: str, outcomes: Callable[[str], Any]) -> None:
+    assert outcomes(way)[scenario] == ["ok", "ok"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 import secrets
 import time
 from typing import Any
@@ -31,6 +30,7 @@ logger = logging.getLogger("mpi4dask")
 
 YIELDING_POLLS = 200  # polls that give way to other processes before the pauses between polls grow
 PAUSE = 0.001
+AT_ONCE = 8000  # bytes of an envelope that MPI takes from the sender at once; MPICH through shared memory, below 8 KiB
 
 
 class Engine:
@@ -67,6 +67,7 @@ class Engine:
         self._polled_at = 0.0
         self._active_until = 0.0
         self._tick_handle: asyncio.Handle | None = None
+        self._pause_handle: asyncio.Handle | None = None
         self._closed = False
         self._ready: Any = getattr(loop, "_ready", None)
         self._lost: set[int] = set()
@@ -128,7 +129,9 @@ class Engine:
     def send(self, peer: Peer, channel: Channel, remote: int, frames: list[Any]) -> int:
         """Send a message; never waits. Return its size in bytes."""
         self._learn_who_sleeps()
-        limit = peer.eager_size - records.ENVELOPE.size - records.CONTROL_SIZE
+        # What MPI does not take at once both ends have to work on: where they get no core, it is better read by one.
+        whole = min(peer.eager_size, AT_ONCE) if peer.neighbour and self._spinner.crowded else peer.eager_size
+        limit = whole - records.ENVELOPE.size - records.CONTROL_SIZE
         layout = framing.lay_out(frames, limit)
         if not layout.alone and layout.packed_size <= limit:
             peer.put(records.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
@@ -175,6 +178,9 @@ class Engine:
         """Poll from the loop's next turn on."""
         if self._rise():
             self._schedule(0.0)
+        elif self._pause_handle is not None:
+            self._pause_handle.cancel()
+            self._schedule(0.0)
 
     def _rise(self) -> bool:
         """Be awake from now on; return whether that is new."""
@@ -191,7 +197,7 @@ class Engine:
             peer.announced = max(peer.announced, sent)
             self._awake_for[peer] = None
             self._keep(peer)
-        if self._rise():
+        if self._rise() or self._pause_handle is not None:
             self._tick()  # a turn of the loop sooner than `wake`
 
     def spin_for(self, channel: Channel) -> None:
@@ -212,14 +218,13 @@ class Engine:
             before = now
 
     def _schedule(self, delay: float) -> None:
-        if delay:
-            self._tick_handle = None
-            self.loop.call_later(delay, self._tick)
-        else:
-            self._tick_handle = self.loop.call_soon(self._tick)
+        self._tick_handle = None if delay else self.loop.call_soon(self._tick)
+        self._pause_handle = self.loop.call_later(delay, self._tick) if delay else None
 
     def _tick(self) -> None:
-        self._tick_handle = None
+        if self._pause_handle is not None:
+            self._pause_handle.cancel()
+        self._tick_handle = self._pause_handle = None
         if self._closed:
             return
         if self._poll():
@@ -233,9 +238,8 @@ class Engine:
         if time.perf_counter() < self._active_until:
             self._schedule(0.0)
         else:  # MPI has something to do, and others want the core
-            if self._idle_polls:
-                os.sched_yield()
-            self._schedule(0.0 if self._idle_polls < YIELDING_POLLS else PAUSE)
+            pays = not self._idle_polls or (self._idle_polls < YIELDING_POLLS and self._spinner.give_way())
+            self._schedule(0.0 if pays else PAUSE)
 
     def _sleep(self) -> None:
         counters.sleeps += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 LARGE_BYTES_PER_SECOND = 2e9  # how fast the other end gets a large message, at the least
@@ -38,6 +39,19 @@ class Spinner:
         if now - before > PREEMPTED:
             self._paused_until = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether others took the core not long ago, for longer than a message takes."""
+        return time.perf_counter() < self._paused_until
+
+    def give_way(self) -> bool:
+        """Let others have the core; return whether it came back soon, so that this is not worse than a pause."""
+        if not self.crowded:
+            before = time.perf_counter()
+            os.sched_yield()
+            self.polled(before, time.perf_counter())
+        return not self.crowded
 
     def calm(self) -> None:
         """A whole spell of polling was not interrupted."""
