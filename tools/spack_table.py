@@ -44,6 +44,7 @@ STACKS = ("mpi", "omb", "mpi4dask", "hyparflow", "horovod")
 SAID = Path(__file__).parent.parent / "docs" / "reference" / "spack-sites.json"
 #: Seconds of a processor that Spack gets for one cell.
 PATIENCE = 900
+_NO_ANSWER = "Spack found no answer"
 
 _HEAD = """\
 # Sites and Spack
@@ -153,7 +154,7 @@ def _answer(made: Environment, instance: Instance, machine: str) -> dict[str, An
         except HidlError as error:
             cause = error.__cause__
             if isinstance(cause, ProcessFailed) and cause.status == 128 + signal.SIGXCPU:  # as a shell says it
-                return {"why": f"Spack found no answer within {PATIENCE // 60} minutes of a processor"}
+                return {"why": f"{_NO_ANSWER} within {PATIENCE // 60} minutes of a processor"}
             return {"why": _reason(error.message)}
         nodes = lock.content_of(place / "spack.lock")["concrete_specs"].values()
         return {"packages": sum("external" not in node for node in nodes)}
@@ -198,7 +199,8 @@ def _cell(case: Case, name: str, said: dict[str, Any], reasons: list[str]) -> st
     reason = "; ".join([known["why"].rstrip("."), *made.gaps])
     if reason not in reasons:
         reasons.append(reason)
-    return f"no ({_letter(reasons.index(reason))})"
+    verdict = "unknown" if reason.startswith(_NO_ANSWER) else "no"
+    return f"{verdict} ({_letter(reasons.index(reason))})"
 
 
 def _letter(number: int) -> str:
