@@ -144,7 +144,11 @@ class Peer:
     @property
     def busy(self) -> bool:
         """Whether MPI has something to do for this peer."""
-        return bool(self.in_flight or self.incoming or self.parts or self.received < self.announced) or any(
+        if self.in_flight or self.incoming or self.parts or self.received < self.announced:
+            return True
+        if not self.outgoing:
+            return False
+        return any(
             transfer.tag >= 0 or transfer.push is not None or transfer.channel.closed
             for transfer in self.outgoing.values()
         )
