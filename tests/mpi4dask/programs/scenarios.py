@@ -18,6 +18,7 @@ from typing import Any
 
 import scenarios_both_ends
 import scenarios_comm
+import scenarios_crowd
 import scenarios_faults
 import scenarios_messages
 import scenarios_trust
@@ -27,7 +28,14 @@ from pair import Pair
 
 SCENARIOS = {
     name: value
-    for module in (scenarios_both_ends, scenarios_comm, scenarios_faults, scenarios_messages, scenarios_trust)
+    for module in (
+        scenarios_both_ends,
+        scenarios_comm,
+        scenarios_crowd,
+        scenarios_faults,
+        scenarios_messages,
+        scenarios_trust,
+    )
     for name, value in vars(module).items()
     if asyncio.iscoroutinefunction(value) and [*inspect.signature(value).parameters] == ["pair"]
 }
