@@ -47,11 +47,15 @@ class Spinner:
 
     def give_way(self) -> bool:
         """Let others have the core; return whether it came back soon, so that this is not worse than a pause."""
-        if not self.crowded:
-            before = time.perf_counter()
-            os.sched_yield()
-            self.polled(before, time.perf_counter())
-        return not self.crowded
+        if self.crowded:
+            return False
+        before = time.perf_counter()
+        os.sched_yield()
+        self.polled(before, time.perf_counter())
+        if self.crowded:
+            return False
+        self.calm()
+        return True
 
     def calm(self) -> None:
         """A whole spell of polling was not interrupted."""
