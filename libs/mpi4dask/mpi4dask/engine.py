@@ -176,10 +176,7 @@ class Engine:
 
     def wake(self) -> None:
         """Poll from the loop's next turn on."""
-        if self._rise():
-            self._schedule(0.0)
-        elif self._pause_handle is not None:
-            self._pause_handle.cancel()
+        if self._rise() or self._end_pause():
             self._schedule(0.0)
 
     def _rise(self) -> bool:
@@ -197,7 +194,7 @@ class Engine:
             peer.announced = max(peer.announced, sent)
             self._awake_for[peer] = None
             self._keep(peer)
-        if self._rise() or self._pause_handle is not None:
+        if self._rise() or self._end_pause():
             self._tick()  # a turn of the loop sooner than `wake`
 
     def spin_for(self, channel: Channel) -> None:
@@ -221,9 +218,15 @@ class Engine:
         self._tick_handle = None if delay else self.loop.call_soon(self._tick)
         self._pause_handle = self.loop.call_later(delay, self._tick) if delay else None
 
+    def _end_pause(self) -> bool:
+        """Return whether the next poll was only to come after a pause; it does not come then."""
+        if self._pause_handle is None:
+            return False
+        self._pause_handle.cancel()
+        self._pause_handle = None
+        return True
+
     def _tick(self) -> None:
-        if self._pause_handle is not None:
-            self._pause_handle.cancel()
         self._tick_handle = self._pause_handle = None
         if self._closed:
             return

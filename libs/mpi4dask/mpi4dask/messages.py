@@ -51,13 +51,13 @@ V = TypeVar("V")
 async def to_frames(
     msg: Any, serializers: Sequence[str] | None, on_error: str, context: dict[str, Any], allow_offload: bool
 ) -> list[Buffer]:
-    """The frames of a message; those of a large one are made in another thread."""
+    """The frames of a message. As by distributed.comm.utils, those of a large one are made in another thread."""
 
     def whole(part: Any) -> list[Buffer]:
         return protocol.dumps(part, serializers, on_error, context, _NO_SHARDS)
 
-    compressed = context.get("compression", "auto") is not None
-    make = whole if numpy is None or compressed or serializers not in (None, GPU_FAMILIES) else partial(dumps, whole)
+    known = serializers in (None, GPU_FAMILIES) and context.get("compression", "auto") is None
+    make = partial(dumps, whole) if known and numpy is not None else whole
     if allow_offload and OFFLOAD_THRESHOLD and not 0 <= safe_sizeof(msg, default_size=-1) <= OFFLOAD_THRESHOLD:
         return await offload(make, msg)
     return make(msg)
@@ -66,14 +66,13 @@ async def to_frames(
 async def from_frames(
     frames: list[Buffer], deserialize: bool, deserializers: Sequence[str] | None, allow_offload: bool
 ) -> Any:
-    """The message of these frames; a large one is made in another thread."""
+    """The message of these frames. As by distributed.comm.utils, a large one is made in another thread."""
 
     def whole(some: list[Buffer]) -> Any:
         return protocol.loads(some, deserialize, deserializers)
 
-    alone = len(frames) == 1
-    others = numpy is None or not deserialize or deserializers not in (None, GPU_FAMILIES)
-    make = whole if alone or others else partial(loads, whole)
+    known = len(frames) > 1 and deserialize and deserializers in (None, GPU_FAMILIES)
+    make = partial(loads, whole) if known and numpy is not None else whole
     if allow_offload and deserialize and OFFLOAD_THRESHOLD and sum(map(length, frames)) > OFFLOAD_THRESHOLD:
         return await offload(make, frames)
     return make(frames)
