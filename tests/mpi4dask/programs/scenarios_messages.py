@@ -113,12 +113,11 @@ async def what_cannot_be_written_or_read_is_distributeds_error(pair: Pair) -> No
         raise AssertionError("no error")
 
     for message in (2**70, {"x": [to_serialize(np.ones(3)), 2**70]}):
-        assert error(lambda: messages.dumps(_DUMPS, message)) == error(lambda: _DUMPS(message))  # noqa: B023
+        assert error(partial(messages.dumps, _DUMPS, message)) == error(partial(_DUMPS, message))
     whole = _DUMPS({"x": to_serialize(np.ones(100))})
     messages.loads(protocol.loads, whole)
     for frames in ([*whole[:2], whole[2][:50]], [b"\xc1", *whole[1:]], [whole[0], b"", whole[2]], [b""]):
-        expected = error(lambda: protocol.loads(frames))  # noqa: B023
-        assert error(lambda: messages.loads(protocol.loads, frames)) == expected  # noqa: B023
+        assert error(partial(messages.loads, protocol.loads, frames)) == error(partial(protocol.loads, frames))
 
 
 async def of_arrays_that_lie_alike_distributed_writes_and_reads_the_first(pair: Pair) -> None:
