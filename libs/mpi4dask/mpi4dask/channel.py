@@ -34,6 +34,7 @@ class Channel:
         self.on_quiet: Callable[[], None] | None = None  # called when it has ended, or has nothing more to send
         self._waiter: asyncio.Future[None] | None = None
         self._flushed: asyncio.Future[None] | None = None
+        self._unheard = False
 
     def announce(self, message: Message) -> None:
         """Take a message into the inbox, complete or not."""
@@ -55,16 +56,24 @@ class Channel:
         self.outgoing -= 1
         if self.outgoing:
             return
-        if self._flushed is not None and not self._flushed.done():
-            self._flushed.set_result(None)
+        self._end_flush()
         if self.on_quiet is not None:
             self.on_quiet()
 
+    def unheard(self) -> None:
+        """The other end reads no more: what has not gone out is not waited for."""
+        self._unheard = True
+        self._end_flush()
+
     async def flushed(self) -> None:
-        """Return when no large message waits to go out."""
-        if self.outgoing:
+        """Return when no large message waits to go out to somebody who reads it."""
+        if self.outgoing and not self._unheard:
             self._flushed = self.loop.create_future()
             await self._flushed
+
+    def _end_flush(self) -> None:
+        if self._flushed is not None and not self._flushed.done():
+            self._flushed.set_result(None)
 
     def drop(self) -> None:
         """Forget all messages: nobody will read them."""

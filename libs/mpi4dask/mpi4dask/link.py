@@ -214,6 +214,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _hear_goodbye(self, sent: int, early: bool) -> None:
         self._goodbye_heard = True
+        self.channel.unheard()
         if self.engine is None or early:  # what it said of its end by MPI may have come before the inbox was open
             self.channel.end(CommClosedError("the peer closed the connection"))
         if self.engine is not None and self.peer is not None:

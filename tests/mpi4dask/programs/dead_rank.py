@@ -19,6 +19,7 @@ from typing import Any
 from distributed import Client, Scheduler, Worker
 from distributed.comm import CommClosedError, connect
 from mpi4dask import transport
+from mpi4dask.endpoint import endpoint
 from mpi4py import MPI
 
 WORLD = MPI.COMM_WORLD
@@ -56,6 +57,13 @@ async def as_client(result: Path, scheduler: str, victim: str) -> None:
         await client.shutdown()
 
 
+async def drain() -> None:
+    """Return when MPI has all that this rank has sent: what it has not, is lost with a rank that does not finalize."""
+    engine = endpoint().engine
+    while engine is not None and engine._awake:
+        await asyncio.sleep(0.01)
+
+
 async def main() -> None:
     """Each rank its part."""
     rank = WORLD.rank
@@ -72,6 +80,7 @@ async def main() -> None:
             worker = await Worker(scheduler_address, nthreads=1, protocol="mpi", host="127.0.0.1")
             await share(worker.address if rank == 1 else None, 1)
             await worker.finished()
+    await asyncio.wait([asyncio.ensure_future(drain())], timeout=10)
     os._exit(0)  # MPI_Finalize would wait for the dead
 
 

@@ -56,6 +56,22 @@ async def a_close_tells_the_peer(pair: Pair) -> None:
     assert comm.closed()
 
 
+async def a_close_does_not_wait_for_a_peer_that_has_closed_and_is_held_up(pair: Pair) -> None:
+    comm = await pair.comm()
+    if pair.serves:
+        await asyncio.to_thread(WORLD.recv, None, 1, 7)
+        await comm.close()
+        WORLD.recv(None, 1, 8)  # its loop stands still
+    else:
+        WORLD.send(None, 0, 7)
+        time.sleep(0.5)  # no turn of this loop hears of the close
+        await comm.write(to_serialize(np.arange(100_000)))
+        try:
+            await asyncio.wait_for(comm.close(), 10)
+        finally:
+            WORLD.send(None, 0, 8)
+
+
 async def a_pending_read_ends_with_its_own_close(pair: Pair) -> None:
     comm = await pair.comm()
     reading = asyncio.ensure_future(comm.read())
