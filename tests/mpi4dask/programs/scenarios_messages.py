@@ -29,18 +29,6 @@ class Colour(enum.Enum):
     RED = 1
 
 
-class Counted:
-    """A function, and how often it was called."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.calls = 0
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        self.calls += 1
-        return self.function(*args, **options)
-
-
 def ways_to_lie(dtype: str) -> list[Any]:
     """Arrays of a dtype, lying in memory in all ways that matter."""
     array = np.arange(24).astype("i8").astype(dtype) if dtype not in {"V5", "i4,f8"} else np.zeros(24, dtype)
@@ -122,14 +110,14 @@ async def what_cannot_be_written_or_read_is_distributeds_error(pair: Pair) -> No
 
 async def of_arrays_that_lie_alike_distributed_writes_and_reads_the_first(pair: Pair) -> None:
     comm = await pair.comm()
-    dumps, loads = Counted(protocol.dumps), Counted(protocol.loads)
-    with mock.patch.object(protocol, "dumps", dumps), mock.patch.object(protocol, "loads", loads):
+    watched = {"dumps": protocol.dumps, "loads": protocol.loads}
+    with mock.patch.multiple(protocol, **{name: mock.Mock(wraps=real) for name, real in watched.items()}):
         for number in range(3):
             sent = {"status": "OK", "data": {"a": to_serialize(np.full((7, 11), number, dtype="f4"))}}
             await comm.write(sent)
             heard = await comm.read()
             assert heard["data"]["a"].tolist() == [[number] * 11] * 7
-    assert (dumps.calls, loads.calls) == (1, 1)
+        assert (protocol.dumps.call_count, protocol.loads.call_count) == (1, 1)
 
 
 async def messages_are_compressed_where_both_ends_agreed_to(pair: Pair) -> None:
