@@ -1,38 +1,50 @@
-# make demo   set up, install a stack, run ResNet-50 on 1 and 2 ranks, print how it scales
-# make test   set up, then linters and all tests
-# make lint   ruff and mypy
-# make docs   the documentation, into site/: open site/index.html
-# make bench  the benchmarks: ratios within one run
-# make soak   30 minutes of random messages over mpi://; SOAK_PYTHON is a Python of the stack mpi4dask
-.PHONY: demo test lint docs bench soak clean
+.PHONY: help demo test quick lint parameters docs bench rehearse keras-table soak clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BEGAN := $(shell date +%s)
+.DEFAULT_GOAL := help
 
 $(READY): pyproject.toml tools/bootstrap
 	tools/bootstrap $(VENV)
 	touch $@
 
-demo: $(READY)
-	PATH="$(CURDIR)/$(BIN):$$PATH" tools/demo
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
-test: lint
-	$(BIN)/pytest -n 2
+demo: $(READY)  ## set up, install a stack, run ResNet-50 on 1 and 2 ranks, print how it scales: 8 minutes at most
+	DEMO_BEGAN=$(BEGAN) PATH="$(CURDIR)/$(BIN):$$PATH" tools/demo
 
-lint: $(READY)
+test: lint  ## set up, then linters and all tests, on 2 to 4 cores
+	tools/run_tests $(BIN)/pytest
+
+quick: lint  ## linters and the tests that are not slow: 4 minutes on 2 cores
+	$(BIN)/pytest -m "not slow"
+
+lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(READY)
+parameters: $(READY)  ## hidl_workloads/parameters.py, from recipes/workloads
+	$(BIN)/python tools/parameters.py
+
+docs: $(READY)  ## the documentation, into site/: open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-bench: $(READY)
+bench: $(READY)  ## the benchmarks: ratios within one run
 	$(BIN)/python -m benchmarks
 
-soak:
+rehearse: $(READY)  ## hidl on a twin of every site that runs; writes docs/reference/rehearsed-sites.md
+	$(BIN)/hidl rehearse --all --report docs/reference/rehearsed-sites.md
+
+keras-table: $(READY)  ## all of Keras in two partitions beside one process: hours; writes docs/reference/hyparflow-keras.md
+	$(BIN)/hidl install tensorflow
+	$(BIN)/hidl stack exec tensorflow -- sh -c '$(BIN)/python -m tests.hyparflow.tables.page "$$VIRTUAL_ENV"'
+
+soak:  ## 30 minutes of random messages over mpi://; SOAK_PYTHON is a Python of the stack mpi4dask
 	"$(dir $(SOAK_PYTHON))mpiexec" -n 4 "$(SOAK_PYTHON)" tests/mpi4dask/programs/soak.py 1800
 
-clean:
+clean:  ## remove what the above made
 	rm -rf $(VENV) site

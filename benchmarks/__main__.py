@@ -24,6 +24,7 @@ NAMES = (
     "dask_apps",
     "pipeline",
     "first_step",
+    "plan_accuracy",
 )
 
 

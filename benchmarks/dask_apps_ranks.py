@@ -12,7 +12,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hidl_workloads.dask_apps import cluster, merge, transpose
-from hidl_workloads.dask_apps.parameters import Common
+from hidl_workloads.parameters import Dask
 
 _REPEATS = 3
 _FLOATS = 16 * 2**20  # 128 MiB
@@ -20,7 +20,7 @@ _FLOATS = 16 * 2**20  # 128 MiB
 
 def main(protocol: str) -> None:
     """Bring Dask up on all ranks, measure on the client."""
-    if not cluster.start(MPI.COMM_WORLD, Common(protocol=protocol), threads=1):  # type: ignore[arg-type]
+    if not cluster.start(MPI.COMM_WORLD, Dask(protocol=protocol), threads=1):  # type: ignore[arg-type]
         return
     from distributed import Client
 
@@ -56,7 +56,7 @@ def _worker_to_worker(client: Any, one: str, other: str) -> float:
     return _timed(lambda: client.submit(len, made, workers=other, pure=False).result())
 
 
-def _application(module: Any, client: Any, parameters: Common, workers: int) -> float:
+def _application(module: Any, client: Any, parameters: Dask, workers: int) -> float:
     job = module.make(client, parameters, workers)
     return _timed(job.work)
 

@@ -24,11 +24,11 @@ import torch
 from mpi4py import MPI
 
 from hidl_workloads import freed_memory
-from hidl_workloads.data_parallel.buckets import Bucket
-from hidl_workloads.data_parallel.choice import choose
-from hidl_workloads.resnet50 import torch_backends
-from hidl_workloads.resnet50.parameters import Parameters
-from hidl_workloads.resnet50.torch_model import ResNet50
+from hidl_workloads.parameters import Resnet50
+from hidl_workloads.resnet50 import torch_network
+from hidl_workloads.training import torch_strategies
+from hidl_workloads.training.data_parallel.buckets import Bucket
+from hidl_workloads.training.data_parallel.choice import choose
 
 WORLD = MPI.COMM_WORLD
 #: Bytes of float32, and how often they are averaged in a block.
@@ -69,7 +69,7 @@ WAYS: dict[str, Callable[[int], Average]] = {"mpi4py": _over_mpi, "horovod": _ho
 
 def contender(backend: Any) -> dict[str, float]:
     """Median seconds of a training step on images of 64 pixels, and of averaging each size."""
-    results = {"step": _timed(_training(Parameters(backend=backend, image_size=64)), 3)}
+    results = {"step": _timed(_training(Resnet50(backend=backend, image_size=64)), 3)}
     for size, times in SIZES.items():
         tensor = torch.ones(size // 4)
         results[str(size)] = _timed(partial(WAYS[backend](len(tensor)), tensor), times)
@@ -83,7 +83,7 @@ def scaling(blocks: int = 9) -> dict[str, list[float]]:
     ``in_step``, they wait for each other before each step as well: what any training loses that is synchronous.
     ``together``, they train one model.
     """
-    alone, together = _training(Parameters(), MPI.COMM_SELF), _training(Parameters())
+    alone, together = _training(Resnet50(), MPI.COMM_SELF), _training(Resnet50())
 
     def in_step() -> None:
         WORLD.Barrier()
@@ -104,13 +104,13 @@ def scaling(blocks: int = 9) -> dict[str, list[float]]:
     return rates
 
 
-def _training(parameters: Parameters, communicator: MPI.Comm = WORLD) -> Callable[[], None]:
+def _training(parameters: Resnet50, communicator: MPI.Comm = WORLD) -> Callable[[], None]:
     torch.manual_seed(WORLD.rank)
     side = parameters.image_size
     images = torch.randn(BATCH, 3, side, side).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(1000, (BATCH,))
-    plain = ResNet50().to(memory_format=torch.channels_last)
-    backend = torch_backends.make(communicator, plain, torch.optim.SGD(plain.parameters(), lr=0.01), parameters)
+    plain = torch_network().to(memory_format=torch.channels_last)
+    backend = torch_strategies.make(communicator, plain, torch.optim.SGD(plain.parameters(), lr=0.01), parameters)
     model, optimizer = backend.model, backend.optimizer
 
     def step() -> None:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import HIDL, Outcome, in_turn, median_ratio, private_environment, wall
+from benchmarks.measure import HIDL, Outcome, cpu, in_turn, median_ratio, private_environment, wall
 
 
 def measure() -> list[Outcome]:
@@ -42,10 +42,12 @@ def measure() -> list[Outcome]:
         ones, others = in_turn(hidl, by_hand, runs=9)
         hidl()
         again = [wall([HIDL, "install", "mpi"], env=env) for _ in range(7)]
+        busy = [cpu([HIDL, "install", "mpi"], env=env) for _ in range(7)]
     details = f"{statistics.median(ones):.2f} s against {statistics.median(others):.2f} s"
     return [
         Outcome("hidl install mpi / by hand", median_ratio(ones, others), 1.3, "", details),
-        Outcome("hidl install mpi, nothing to do", statistics.median(again), 0.5, "s"),
+        Outcome("hidl install mpi, nothing to do", min(again), 0.3, "s", "the fastest of 7"),
+        Outcome("the same, processor time", min(busy), 0.3, "s", "the least of 7"),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -39,6 +40,14 @@ def wall(command: Sequence[str], env: Mapping[str, str] | None = None, cwd: Path
     if done.returncode != 0:
         raise SystemExit(f"{command} ended with {done.returncode}:\n{done.stdout.decode()}{done.stderr.decode()}")
     return seconds
+
+
+def cpu(command: Sequence[str], env: Mapping[str, str] | None = None) -> float:
+    """Seconds of processor time of one run of ``command`` with all its processes; it must end with status 0."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall(command, env=env)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime)
 
 
 def output(command: Sequence[str], env: Mapping[str, str] | None = None) -> str:

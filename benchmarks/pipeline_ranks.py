@@ -130,7 +130,7 @@ def horovod(depth: int, settings: dict[str, Any]) -> tuple[Step, Foresee]:
     import horovod.tensorflow as hvd
     from mpi4py import MPI
 
-    from hidl_workloads import horovod_world
+    from hidl_workloads.training import horovod_world
 
     made = model(depth)
     horovod_world.init(hvd, MPI.COMM_WORLD, "mpi")

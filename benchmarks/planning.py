@@ -9,13 +9,13 @@ from pathlib import Path
 from benchmarks.measure import Outcome
 from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.placement import Size, place
-from hidl_cli.launch.script import job_script
+from hidl_cli.launch.placement import Placement, bind_to_cores
 from hidl_cli.mpi import Library
-from hidl_cli.runs.load import load_workload
-from hidl_cli.runs.parameters import resolve
-from hidl_cli.runs.planning import Choices, make_plan
-from hidl_cli.runs.prepare import stack_for
+from hidl_cli.plan.job_script import job_script
+from hidl_cli.plan.load import load_workload
+from hidl_cli.plan.parameters import resolve
+from hidl_cli.plan.planning import Choices, make_plan
+from hidl_cli.plan.prepare import stack_for
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import Installation
 
@@ -56,7 +56,7 @@ def _plan(nodes: list[int]) -> str:
     )
     workload = load_workload("resnet50")
     parameters = resolve(workload, [])
-    placements = place(site, [Size.of_nodes(count, 4) for count in nodes])
+    placements = bind_to_cores(site, [Placement.of_nodes(count, 4) for count in nodes])
     installation = Installation.at(Path("/installations/large/pytorch/0"))
     plan = make_plan(
         Choices(
@@ -69,7 +69,7 @@ def _plan(nodes: list[int]) -> str:
             launcher=launcher("mpiexec"),
         ),
         unit="nodes",
-        sizes=list(zip(nodes, placements, strict=True)),
+        placements=placements,
         repetitions=1,
         asked=Asked(),
     )

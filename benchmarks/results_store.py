@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Outcome
-from hidl_cli.results.extract import Record
-from hidl_cli.results.filters import Filters
-from hidl_cli.results.samples import Sample
-from hidl_cli.results.store import Store
+from hidl_cli.analysis.samples import Sample
+from hidl_cli.store.extract import Record
+from hidl_cli.store.filters import Filters
+from hidl_cli.store.store import Store
 
 _SIZES = (10_000, 100_000, 1_000_000)
 #: Each run has 2 sizes x 5 repetitions x 2 metrics.
 _A_RUN = 20
-#: Nightlies: as many workloads and sites as there are, each measured anew night after night.
+#: Nightlies: as many workloads and sites as there are, each measured every night.
 _WORKLOADS = 25
 _SITES = 4
 

@@ -1,4 +1,4 @@
-"""JSON documents on disk: written beside their place and renamed into it, so that no reader sees half of one."""
+"""Documents on disk: written beside their place and renamed into it, so that no reader sees half of one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from typing import Any
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
     """Write ``text`` (UTF-8) to ``path`` atomically; the directory is made where it is missing."""
+    write_bytes(path, text.encode("utf-8"), mode=mode)
+
+
+def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write ``data`` to ``path`` atomically; the directory is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         Path(beside).chmod(mode)
@@ -31,5 +36,5 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Return the parsed document; ``OSError`` where it cannot be read, ``ValueError`` where it is no JSON."""
+    """Return the parsed document; ``OSError`` where it cannot be read, ``ValueError`` if it is not JSON."""
     return json.loads(path.read_text(encoding="utf-8"))

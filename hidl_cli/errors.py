@@ -19,16 +19,14 @@ Verdicts are no errors: ``hidl run`` ends with 10 (below target) or 11 (inconclu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from hidl_cli.inputs.findings import Finding
+from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """What ``hidl`` tells the shell."""
+    """The exit status of ``hidl``."""
 
     OK = 0
     UNEXPECTED = 1
@@ -60,6 +58,35 @@ class HidlError(Exception):
         self.hint = hint
 
 
+@dataclass(frozen=True)
+class Mark:
+    """A place in a file: ``line`` and ``column`` count from 1; ``length`` is how many characters it spans.
+
+    ``text`` is the whole line. Line 0 stands for the file as a whole.
+    """
+
+    file: Path
+    line: int = 0
+    column: int = 0
+    length: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem: what is wrong, where, what was expected there, and the nearest valid word if one is near.
+
+    ``path`` is the place in the document (``("node_types", "gpu", "cores")``), ``mark`` its place in the file, or None
+    if there is no file (a value given on the command line).
+    """
+
+    message: str
+    expected: str
+    path: tuple[str | int, ...] = ()
+    mark: Mark | None = None
+    suggestion: str | None = None
+
+
 class UsageError(HidlError):
     """The command line names something that does not exist or does not fit together."""
 
@@ -67,13 +94,13 @@ class UsageError(HidlError):
 
 
 class InvalidInput(HidlError):
-    """A file or a value that a person wrote is wrong; ``findings`` holds every fault, each with its place."""
+    """A file or a value that a person wrote is wrong; ``problems`` holds all of them, each with its place."""
 
     exit_code = ExitCode.INVALID_INPUT
 
-    def __init__(self, message: str, *, findings: Sequence[Finding] = (), hint: str | None = None) -> None:
+    def __init__(self, message: str, *, problems: Sequence[Problem] = (), hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
-        self.findings = tuple(findings)
+        self.problems = tuple(problems)
 
 
 class MissingPrecondition(HidlError):
@@ -89,7 +116,7 @@ class BuildFailed(HidlError):
 
 
 class SubmitRefused(HidlError):
-    """The scheduler, or a limit of the site, does not admit the job."""
+    """The scheduler, or a limit of the site, does not allow the job."""
 
     exit_code = ExitCode.SUBMIT_REFUSED
 

@@ -7,6 +7,7 @@ whole on a time-out, an interrupt or an error, and it gets SIGTERM from the kern
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import select
 import signal
@@ -14,17 +15,22 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from hidl_cli import terminal
 from hidl_cli.errors import ProcessFailed
 
 _PR_SET_PDEATHSIG = 1
 _TAIL = 4000
 _GRACE_SECONDS = 5.0
+#: How long a command that is attended may take to end after an interrupt, and the time between two beats, in seconds.
+_ATTENDED_GRACE_SECONDS = 20.0
+_BEAT_SECONDS = 10.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -57,7 +63,7 @@ def run(
     ``check``, ends with a status other than 0.
     """
     argv = tuple(os.fspath(word) for word in command)
-    with _output_files(log) as (out, err), _signals_deferred() as deliver_signals:
+    with _output_files(log) as (out, err), signals_deferred() as deferred:
         start = out.tell()
         try:
             child = subprocess.Popen(
@@ -73,7 +79,7 @@ def run(
             raise ProcessFailed(argv, cwd=cwd, status=127, output=str(error), log=log) from error
 
         def alongside() -> None:
-            deliver_signals()
+            deferred.deliver()
             if meanwhile is not None:
                 meanwhile()
 
@@ -101,6 +107,99 @@ def start_detached(
         return subprocess.Popen(
             argv, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
         )
+
+
+def start_bound(
+    command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path
+) -> subprocess.Popen[bytes]:
+    """Start ``command`` in a group of its own, with output as for ``start_detached``; SIGTERM ends it with hidl."""
+    argv = [os.fspath(word) for word in command]
+    with stdout.open("ab") as out, stderr.open("ab") as err:
+        return subprocess.Popen(
+            argv,
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            preexec_fn=_new_group_that_dies_with_parent(),  # noqa: PLW1509 - it calls nothing that takes a lock
+        )
+
+
+def start_conversation(command: Sequence[str], *, env: Mapping[str, str], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start ``command`` in a session of its own, with pipes to its standard input and from its standard output."""
+    return subprocess.Popen(
+        list(command),
+        env=dict(env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        bufsize=0,
+        start_new_session=True,
+    )
+
+
+def start_attached(
+    command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], own_session: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start ``command`` with this process's own streams, and the descriptors that it inherited.
+
+    ``own_session``: signals to the process group of this one do not reach it.
+    """
+    argv = [os.fspath(word) for word in command]
+    return subprocess.Popen(argv, cwd=cwd, env=dict(env), close_fds=False, start_new_session=own_session)
+
+
+def attend(
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    deferred: Deferred,
+    started: Callable[[int], object] = lambda _: None,
+    beat: Callable[[], object] = lambda: None,
+) -> int:
+    """Run ``command`` with this process's own streams and, if they are a terminal, in its foreground.
+
+    Returns its exit status (negative: the signal); the terminal then has its former modes. An interrupt (in
+    ``deferred``) of this process ends the command and its process group, and SIGTERM reaches it when this process is
+    killed. What is suspended from the terminal goes on: nobody could wake it. ``started`` gets the process's number;
+    ``beat`` is called at once and every few seconds. Raises ``ProcessFailed`` if it cannot be started.
+    """
+    argv = [os.fspath(word) for word in command]
+    prepare = _new_group_that_dies_with_parent()
+    with terminal.lent() as come_to_foreground, _wakes() as wait:
+
+        def between_fork_and_exec() -> None:
+            prepare()
+            come_to_foreground()
+
+        try:
+            child = subprocess.Popen(
+                argv,
+                cwd=cwd,
+                env=dict(env),
+                preexec_fn=between_fork_and_exec,  # noqa: PLW1509 - it calls nothing that takes a lock
+            )
+        except OSError as error:
+            raise ProcessFailed(argv, cwd=cwd, status=127, output=str(error), log=None) from error
+        try:
+            started(child.pid)
+            deadline = math.inf
+            while child.poll() is None and time.monotonic() < deadline:
+                if deferred.arrived and deadline == math.inf:
+                    deadline = time.monotonic() + _ATTENDED_GRACE_SECONDS
+                    with suppress(ProcessLookupError):
+                        os.killpg(child.pid, signal.SIGTERM)
+                with suppress(ProcessLookupError):
+                    if _is_stopped(child.pid):
+                        os.killpg(child.pid, signal.SIGCONT)
+                beat()
+                wait(min(_BEAT_SECONDS, max(0.0, deadline - time.monotonic())))
+        finally:
+            if child.returncode is None:
+                _end_group(child)
+    return child.wait()
 
 
 def replace_with(command: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str]) -> None:
@@ -134,30 +233,37 @@ class _output_files:
             file.close()
 
 
+class Deferred:
+    """Signals that arrived and are not handled yet, by their numbers."""
+
+    def __init__(self) -> None:
+        self.arrived: list[int] = []
+        self._handlers: dict[signal.Signals, Any] = {}
+        if threading.current_thread() is threading.main_thread():  # elsewhere no handler runs
+            self._handlers = {each: signal.getsignal(each) for each in _INTERRUPTS if callable(signal.getsignal(each))}
+            for number in self._handlers:
+                signal.signal(number, lambda number, _: self.arrived.append(number))
+
+    def deliver(self) -> None:
+        """Let the handlers run again, now for what arrived."""
+        while self._handlers:
+            signal.signal(*self._handlers.popitem())
+        while self.arrived:
+            signal.raise_signal(self.arrived.pop())
+
+
 @contextmanager
-def _signals_deferred() -> Iterator[Callable[[], None]]:
-    """Let no signal handler run until the function that this gives is called.
+def signals_deferred() -> Iterator[Deferred]:
+    """Let no handler of an interrupt run until ``Deferred.deliver`` is called, or the context is left.
 
     A handler that raises while a process is being forked is lost, for Python ignores what its hooks around a fork
     raise; and one that raises right after it leaves a child that nobody knows.
     """
-    arrived: list[int] = []
-    handlers: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():  # elsewhere no handler runs
-        handlers = {number: signal.getsignal(number) for number in _INTERRUPTS if callable(signal.getsignal(number))}
-        for number in handlers:
-            signal.signal(number, lambda number, _: arrived.append(number))
-
-    def deliver() -> None:
-        while handlers:
-            signal.signal(*handlers.popitem())
-        while arrived:
-            signal.raise_signal(arrived.pop())
-
+    deferred = Deferred()
     try:
-        yield deliver
+        yield deferred
     finally:
-        deliver()
+        deferred.deliver()
 
 
 def _wait(child: subprocess.Popen[bytes], timeout: float | None, meanwhile: Callable[[], object]) -> int | None:
@@ -183,6 +289,34 @@ def _ends_within(child: subprocess.Popen[bytes], timeout: float) -> bool:
         return bool(select.select([descriptor], [], [], timeout)[0])
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _wakes() -> Iterator[Callable[[float], object]]:
+    """Give what waits up to so many seconds for a signal: that a child ended or stopped, or an interrupt."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before, handler = signal.set_wakeup_fd(writer, warn_on_full_buffer=False), signal.getsignal(signal.SIGCHLD)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # by default it would wake nobody
+
+    def wait(seconds: float) -> None:
+        if select.select([reader], [], [], seconds)[0]:
+            os.read(reader, 4096)
+
+    try:
+        yield wait
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a child was suspended and that was not seen before."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG) is not None
+    except ChildProcessError:
+        return False
 
 
 def _end_group(child: subprocess.Popen[bytes]) -> None:

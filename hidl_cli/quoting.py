@@ -46,3 +46,9 @@ def word(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._/@+~:-]+", value):
         raise InvalidInput(f"the value {value!r} cannot stand in a configuration file as it is")
     return value
+
+
+def lua(value: str) -> str:
+    """Quote ``value`` as a string of Lua: every byte that is no letter, digit or harmless mark by its number."""
+    plain = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 ._/:,;@+=&|*()~-")
+    return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03d}" for byte in value.encode()) + '"'

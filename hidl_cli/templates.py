@@ -1,4 +1,4 @@
-"""Jinja2 over the shipped ``templates/``, with the borders to shells, to Tcl and to HTML built in."""
+"""Jinja2 over the shipped ``templates/``, with the borders to shells, Tcl, Lua and HTML built in."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import jinja2
 from markupsafe import Markup
 
 from hidl_cli import paths
-from hidl_cli.inputs.findings import visible
-from hidl_cli.quoting import comment, sh, sh_line, tcl, word
+from hidl_cli.inputs.problems import visible
+from hidl_cli.quoting import comment, lua, sh, sh_line, tcl, word
 
 
 def render_script(template: str, values: Mapping[str, Any]) -> str:
@@ -32,6 +32,11 @@ def render_modulefile(template: str, values: Mapping[str, Any]) -> str:
 def render_configuration(template: str, values: Mapping[str, Any]) -> str:
     """Render a configuration file of a daemon: each value must be one plain word, for these files know no quoting."""
     return _render(template, values, word)
+
+
+def render_lua(template: str, values: Mapping[str, Any]) -> str:
+    """Render a program in Lua: each value is quoted as one string, or is a number by the filter ``number``."""
+    return _render(template, values, lua)
 
 
 def render_page(template: str, values: Mapping[str, Any]) -> str:
@@ -61,18 +66,24 @@ def _render(template: str, values: Mapping[str, Any], quote: Callable[[str], str
         words=lambda values: Markup(sh_line(values)),
         comment=lambda value: Markup(comment(str(value))),
         raw_name=_variable_name,
+        commas=lambda values: Markup(",".join(word(str(value)) for value in values)),
+        number=lambda value: Markup(int(value)),
         words_of_copy=_words_of_copy,
     )
     return environment.get_template(template).render(values)
 
 
 def _words_of_copy(words: Sequence[str], hostfile: str, option: str) -> Markup:
-    """A launch as ``words``, but with the host file of the copy, and its host as the value of ``option`` (if any)."""
+    """A launch as ``words`` with the host file of the copy, and its host as the end of ``option`` (if any).
+
+    The option stands before the launcher's others: after ``srun``, after ``flux run``.
+    """
     quoted = ['"steps/$step/hosts"' if word == hostfile else sh(word) for word in words]
-    return Markup(" ".join([quoted[0], *([f'{sh(option)}="$host"'] if option else []), *quoted[1:]]))
+    at = next((number for number, word in enumerate(words) if word.startswith("-")), 1)
+    return Markup(" ".join([*quoted[:at], *([f'{sh(option)}"$host"'] if option else []), *quoted[at:]]))
 
 
 def _variable_name(name: str) -> Markup:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError(f"{name!r} is no name of a shell variable")
+        raise ValueError(f"{name!r} is not a name of a shell variable")
     return Markup(name)

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         decision = decide(options.directory, options.rounds, seconds_left=options.seconds_left)
     except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
-        print(f"hidl: whether the study is settled cannot be told: {error!r}", file=sys.stderr)
+        print(f"hidl: cannot determine whether the study is settled: {error!r}", file=sys.stderr)
         return _CANNOT_TELL
     print(f"# {'enough' if decision.stop else 'going on'}: {decision.why}")
     if decision.stop:
@@ -67,7 +67,8 @@ def _efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> list
 
     Sizes are the plan's, or numbers of workers where some ranks do no work of their own (as in hidl's verdict)."""
     scaling = plan["workload"]["scaling"]
-    sign = 1 if scaling["kind"] == "weak" else -1
+    better = plan["workload"].get("metrics", {}).get(scaling["metric"], {}).get("better")
+    sign = 1 if (better or {"weak": "higher", "strong": "lower"}[scaling["kind"]]) == "higher" else -1
     overhead = plan["workload"].get("overhead_ranks", 0)
     rates: dict[int, dict[int, float]] = {}
     limits: dict[int, float] = {}
@@ -91,8 +92,10 @@ def _efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> list
 
 
 def _value(step: Path, metric: str) -> float:
-    document = _read(step / "metrics.json")
-    return next(float(found["value"]) for found in document["metrics"] if found["name"] == metric)
+    files = (step / name for name in ("metrics.json", "found.json", "timing.json"))
+    documents = (_read(file) for file in files if file.exists())
+    found = (each for document in documents for each in document["metrics"])
+    return next(float(each["value"]) for each in found if each["name"] == metric)
 
 
 def _read(path: Path) -> Any:

@@ -12,7 +12,7 @@ _CHOSEN_OUTSIDE = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TU
 
 
 def keep() -> bool:
-    """Have glibc keep what is freed, so that the kernel need not clear it anew in each step; return whether it will.
+    """Have glibc keep what is freed, so that the kernel need not clear it again in each step; return whether it will.
 
     PyTorch on CPUs gives its activations back to the C library. For ResNet-50 at 224 pixels, batch 8, glibc returns
     some 140 MiB of them to the kernel in each step, which faults them in again: 2 to 5 % of the step's time. An

@@ -30,10 +30,10 @@ def main(arguments: list[str]) -> None:
 
 def _provide_torchvision() -> None:
     """``torchvision.models.resnet50()``: the same parameters, of the same names and initial values."""
-    from hidl_workloads.resnet50.torch_model import ResNet50
+    from hidl_workloads.resnet50 import torch_network
 
     models = ModuleType("torchvision.models")
-    models.resnet50 = ResNet50  # type: ignore[attr-defined]
+    models.resnet50 = torch_network  # type: ignore[attr-defined]
     torchvision = ModuleType("torchvision")
     torchvision.models = models  # type: ignore[attr-defined]
     sys.modules.update({"torchvision": torchvision, "torchvision.models": models})

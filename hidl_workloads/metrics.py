@@ -52,9 +52,11 @@ def report(
     """
     from mpi4py import MPI, __version__
 
-    from hidl_workloads import mpi_library
+    from hidl_workloads import gpus, mpi_library
 
+    device = os.environ.get(gpus.DEVICE)
     hosts = communicator.gather(MPI.Get_processor_name())
+    cards = communicator.gather(gpus.facts()) if device == "gpu" else None
     target = os.environ.get(METRICS_FILE)
     if communicator.rank != 0 or not target:
         return
@@ -62,7 +64,12 @@ def report(
     document = {
         "schema": SCHEMA,
         "program": program,
-        "world": {"size": communicator.size, "hosts": hosts},
+        "world": {
+            "size": communicator.size,
+            "hosts": hosts,
+            **({"device": device} if device else {}),
+            **({"gpus": cards} if cards is not None else {}),
+        },
         "parameters": dict(parameters),
         "versions": {**base, **versions},
         "metrics": [metric.as_document() for metric in metrics],

@@ -10,11 +10,11 @@ from mpi4py import MPI
 
 
 class Refused(Exception):
-    """The program cannot or must not go on; every rank raises it, with the same message."""
+    """The program cannot run as requested; raised on every rank with the same message."""
 
 
 def agree(communicator: MPI.Comm, fault: str | None) -> None:
-    """Raise ``Refused`` on every rank where one of them has a ``fault``; collective. The first rank's is told."""
+    """Raise ``Refused`` on every rank if one of them has a ``fault``, with the first rank's message; collective."""
     faults = communicator.allgather(fault)
     failed = [rank for rank, each in enumerate(faults) if each is not None]
     if not failed:
@@ -27,7 +27,7 @@ def agree(communicator: MPI.Comm, fault: str | None) -> None:
 
 
 @contextmanager
-def told_once(communicator: MPI.Comm, program: str) -> Iterator[None]:
+def exit_if_refused(communicator: MPI.Comm, program: str) -> Iterator[None]:
     """Where the program is refused, rank 0 says why, and all ranks end; every rank enters this."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""As ``hidl_workloads.world``, for a module whose threads leave MPI alone: MPI is told so, and takes no locks.
+"""As ``hidl_workloads.world``, for a module that calls MPI from one thread: MPI is initialised so, and takes no locks.
 
 ::
 

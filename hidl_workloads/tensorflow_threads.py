@@ -1,4 +1,4 @@
-"""How many threads TensorFlow computes with."""
+"""TensorFlow's number of threads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def set_threads() -> None:
-    """Take the numbers of threads from TensorFlow's own variables, else from ``OMP_NUM_THREADS``, else leave them.
+    """Set TensorFlow's threads from its own variables, else from ``OMP_NUM_THREADS``, else leave them.
 
     This must come before TensorFlow's first operation.
     """

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hidl_workloads import mpi_library
+from hidl_workloads import kernels, mpi_library
 from hidl_workloads.findings import Check
 from hidl_workloads.metrics import write_json
 from hidl_workloads.world import EXPECTED_SIZE, failure_ends_all_ranks
@@ -41,6 +41,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--mpi", default=Path(sys.prefix), type=Path, metavar="DIR", help="where MPI lies (default: Python's prefix)"
     )
+    parser.add_argument(
+        "--outside", type=Path, metavar="DIR", help="the MPI library is another one: it must not lie in this directory"
+    )
+    parser.add_argument("--gpus", default="", metavar="ARCH,...", help="GPUs that the frameworks must have kernels for")
     parser.add_argument("--report", required=True, type=Path, metavar="FILE", help="where rank 0 writes the report")
     options = parser.parse_args(arguments)
     world = MPI.COMM_WORLD
@@ -52,7 +56,10 @@ def main(arguments: Sequence[str]) -> int:
         *imports,
         check_allreduce(world),
         check_one_library(libraries),
-        check_library_in_prefix(libraries, options.mpi),
+        check_library_outside(libraries, options.outside)
+        if options.outside
+        else check_library_in_prefix(libraries, options.mpi),
+        *([kernels.check(options.gpus.split(","))] if options.gpus else []),
     ]
     if world.allreduce(all(check.ok for check in own), MPI.LAND):  # further ones would not tell more, and may hang
         for module in options.modules.split(","):
@@ -120,6 +127,17 @@ def check_library_in_prefix(libraries: Sequence[Path] | None, place: Path) -> Ch
     if outside:
         return Check(name, False, f"outside {prefix}: {', '.join(outside)}")
     return Check(name, bool(libraries), str(prefix) if libraries else "none is mapped")
+
+
+def check_library_outside(libraries: Sequence[Path] | None, stack: Path) -> Check:
+    """No mapped MPI library may lie inside ``stack``: the site's is to take the place of the stack's own."""
+    name = "MPI library of the site"
+    if libraries is None:
+        return Check(name, True, "not checked: this system has no /proc/self/maps")
+    inside = [str(path) for path in libraries if path.resolve().is_relative_to(stack.resolve())]
+    if inside:
+        return Check(name, False, f"the stack's own is loaded: {', '.join(inside)}")
+    return Check(name, bool(libraries), ", ".join(map(str, libraries)) or "none is mapped")
 
 
 def merge(of_ranks: Sequence[Check]) -> Check:

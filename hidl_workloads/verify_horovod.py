@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hidl_workloads.data_parallel.weights import checksum
 from hidl_workloads.findings import Check
+from hidl_workloads.training.data_parallel.weights import checksum
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -39,14 +40,15 @@ async def _exchange(communicator: MPI.Comm) -> None:
         for _ in _SIZES:
             await comm.write(await comm.read())
 
-    listener = await listen("mpi://127.0.0.1:0", echo)
+    hosts = set(communicator.allgather(socket.gethostname()))
+    listener = await listen("mpi://127.0.0.1:0" if len(hosts) == 1 else "mpi://0.0.0.0:0", echo)
     addresses = communicator.allgather(listener.contact_address)
     comm = await connect(addresses[(communicator.rank + 1) % communicator.size])
     for size in _SIZES:
         sent = bytes([communicator.rank + 1]) * size
         await comm.write({"sent": sent})
         if (await comm.read()) != {"sent": sent}:
-            raise ValueError(f"a message of {size} bytes over mpi:// did not come back as it was sent")
+            raise ValueError(f"a message of {size} bytes over mpi:// was changed on its way and back")
     # The others may not be ready yet, and are served by the very loop that waits here.
     done = communicator.Ibarrier()
     while not done.Test():

@@ -20,16 +20,28 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 
+from hidl_workloads import launched
+
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import NoReturn
+
+    from mpi4py import MPI
 
     from hidl_workloads.doctor.ranks import World
 
 EXPECTED_SIZE = "HIDL_WORLD_SIZE"
 WRONG_WORLD = 86
 """Exit status of every rank of a world that has not the expected size."""
+
+SITE_LIBRARY = "HIDL_SITE_MPI"
+"""Names the site's MPI library that is to take the place of the stack's own."""
+WRONG_LIBRARY = 87
+"""Exit status of every rank where the stack's own was loaded."""
+
+NO_GPU = 88
+"""Exit status of every rank of a run on GPUs if one of them has none."""
 
 _NO_EXPECTATION = 2
 _INTERRUPTED = 130
@@ -38,18 +50,6 @@ _INTERRUPTED = 130
 # to get as far as they are, so that the message is printed, and the step's status is theirs, not that of a signal.
 _GATHERING_SECONDS = 2.0
 
-# A rank's number, as its launcher tells it: the message is printed once, by the rank whose number is 0. The first of
-# these that is set holds: inside a Slurm job, ranks of other launchers see the SLURM_PROCID of what started them.
-_RANK_VARIABLES = (
-    "MV2_COMM_WORLD_RANK",  # mpirun_rsh
-    "OMPI_COMM_WORLD_RANK",  # mpirun, jsrun
-    "JSM_NAMESPACE_RANK",  # jsrun
-    "PMIX_RANK",  # srun --mpi=pmix
-    "PMI_RANK",  # mpiexec, srun --mpi=pmi2
-    "PALS_RANKID",  # Cray's mpiexec
-    "FLUX_TASK_RANK",
-    "SLURM_PROCID",  # srun
-)
 _KIND_VARIABLES = ("SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMIX_NAMESPACE", "SLURM_MPI_TYPE", "MPIRUN_RSH_LAUNCH")
 
 
@@ -57,21 +57,33 @@ def main(arguments: list[str]) -> int:
     """Check the world and run ``arguments[0]`` as a module with the rest as its arguments; returns the exit status."""
     expected = os.environ.get(EXPECTED_SIZE, "")
     if not expected.isdecimal() or int(expected) < 1:
-        _say(f"hidl: ${EXPECTED_SIZE} must be the number of ranks that were asked for, not {expected!r}")
+        _say(f"hidl: ${EXPECTED_SIZE} must be the requested number of ranks, not {expected!r}")
         return _NO_EXPECTATION
     from hidl_workloads.doctor import in_job
 
     here = in_job.before_mpi()
+    wants_gpu = os.environ.get("HIDL_DEVICE") == "gpu"
+    fault = _take_gpu(launched.told(launched.LOCAL_RANKS, os.environ)) if wants_gpu else None  # before MPI opens them
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
     if world.size != int(expected):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if _speaks_for_all(world.rank, os.environ):
-            _say(_told(_wrong_world(int(expected), os.environ)))
+        if _prints_the_message(world.rank, os.environ):
+            _say(_format_wrong_world(_wrong_world(int(expected), os.environ)))
         if world.size == 1:
             time.sleep(_GATHERING_SECONDS)
         return WRONG_WORLD
+    if of_the_stack := _library_of_the_stack(os.environ):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if world.rank == 0:
+            _say(of_the_stack)
+        return WRONG_LIBRARY
+    if wants_gpu and (without := _without_gpu(world, fault)):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if world.rank == 0:
+            _say(without)
+        return NO_GPU
     in_job.with_mpi(world, here)
     if arguments:
         import runpy
@@ -82,21 +94,73 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _take_gpu(local_rank: int | None) -> str | None:
+    """Take the GPU of this rank; return why there is none. Empty: the local rank is unknown before MPI is up."""
+    if local_rank is None:
+        return ""
+    from hidl_workloads import gpus
+
+    try:
+        gpus.take(os.environ, local_rank)
+    except gpus.NoGpu as error:
+        return str(error)
+    return None
+
+
+def _without_gpu(world: MPI.Comm, fault: str | None) -> str | None:
+    """Return what to say if a rank has no GPU, for the first such rank; None if each has one. Collective."""
+    from mpi4py import MPI
+
+    from hidl_workloads import gpus
+
+    neighbours = world.Split_type(MPI.COMM_TYPE_SHARED)
+    if fault == "":
+        fault = _take_gpu(neighbours.rank)
+    neighbours.Free()
+    told = world.allgather((fault, MPI.Get_processor_name()))
+    missing = [(rank, reason, host) for rank, (reason, host) in enumerate(told) if reason is not None]
+    if not missing:
+        return None
+    rank, reason, host = missing[0]
+    return gpus.message(reason or "", host, rank, len(missing), world.size)
+
+
+def _library_of_the_stack(environment: Mapping[str, str]) -> str | None:
+    """What to say where the stack's own MPI library is loaded, and the site's was to take its place; else None."""
+    wanted = environment.get(SITE_LIBRARY)
+    if not wanted:
+        return None
+    from pathlib import Path
+
+    from hidl_workloads import mpi_library
+
+    own = [
+        str(path) for path in mpi_library.mapped() or () if path.resolve().is_relative_to(Path(sys.prefix).resolve())
+    ]
+    if not own:
+        return None
+    return (
+        f"hidl: the ranks loaded the stack's own MPI library, {own[0]}, and not the site's, {wanted}: it is not on "
+        "LD_LIBRARY_PATH\n"
+        f"next: give {wanted} its `modules` or its `prefix` in the site's file; --mpi stack runs on the stack's own"
+    )
+
+
 def _wrong_world(expected: int, environment: Mapping[str, str]) -> World:
     """This rank's world, which is not of the expected size, with what its launcher told it."""
     from mpi4py import MPI
 
     from hidl_workloads import mpi_library
-    from hidl_workloads.doctor.ranks import SIZE_VARIABLES, World, this_rank
+    from hidl_workloads.doctor.ranks import World, this_rank
 
     rank = this_rank(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, version=mpi_library.version())
-    names = (*SIZE_VARIABLES, *_RANK_VARIABLES, *_KIND_VARIABLES)
+    names = (*launched.SIZES, *launched.RANKS, *_KIND_VARIABLES)
     seen = tuple(f"{name}={environment[name]}" for name in names if name in environment)
     nothing = "no variable of a launcher: it did not start the program, or its environment was not passed on"
     return World((rank,), expected=expected, evidence=seen or (nothing,))
 
 
-def _told(world: World) -> str:
+def _format_wrong_world(world: World) -> str:
     """What is wrong with ``world``, why that is, and what to look at; the run's findings are told of it too."""
     from hidl_workloads.doctor import in_job
     from hidl_workloads.doctor.ranks import RULES
@@ -104,7 +168,7 @@ def _told(world: World) -> str:
     (wrong,) = [finding for finding in RULES.findings(world) if finding.rule in ("HD001", "HD008")]
     in_job.keep([wrong])
     what, *more = wrong.seen.split("; ")
-    lines = (wrong.why, f"mend: {wrong.mend}", "The MPI library of the program, and what its launcher told it:")
+    lines = (wrong.why, f"fix: {wrong.mend}", "The MPI library of the program, and what its launcher reported:")
     return "\n".join((f"hidl: {wrong.severity} {wrong.rule}: {what}.", *lines, *(f"  {each}" for each in more)))
 
 
@@ -160,12 +224,11 @@ def _wait_until_read(descriptor: int) -> None:
         time.sleep(0.001)
 
 
-def _speaks_for_all(rank: int, environment: Mapping[str, str]) -> bool:
+def _prints_the_message(rank: int, environment: Mapping[str, str]) -> bool:
     """Whether this process prints the message: rank 0, as far as MPI or the launcher's variables can tell."""
     if rank != 0:
         return False
-    numbers = [environment[name] for name in _RANK_VARIABLES if name in environment]
-    return not numbers or numbers[0] == "0"
+    return launched.told(launched.RANKS, environment) in (None, 0)
 
 
 def _say(text: str) -> None:

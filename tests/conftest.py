@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +27,14 @@ settings.load_profile("hidl")
 
 # NumPy's threads would wait for each other in loops, which takes minutes where other programs run beside.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+# Tests start hidl hundreds of times; without bytecode each start compiles 300 files (0.5 s).
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Unbuffered, print writes a line in pieces, and those of two ranks mix.
+os.environ.pop("PYTHONUNBUFFERED", None)
+
+# Started in the background (nohup make test &), a shell's children ignore the interrupt; the tests send it to theirs.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.cluster.cluster", "tests.side_by_side"]
 
@@ -144,9 +153,9 @@ def hidl_with(tmp_path: Path, stack_prefix: Callable[[str], Path]) -> Callable[.
 
 
 @pytest.fixture
-def on_cluster(cluster: LivingCluster, hidl: Hidl, common_directory: Path) -> Callable[..., Hidl]:
+def on_cluster(cluster: LivingCluster, hidl: Hidl) -> Callable[..., Hidl]:
     """``on_cluster("mpi")``: hidl on the cluster, these stacks installed where all nodes see them."""
-    data = common_directory / "cluster-data"
+    data = cluster.directory.parent / "cluster-data"
     ready = Hidl(hidl.environment | cluster.environment | {"XDG_DATA_HOME": str(data)})
 
     def with_stacks(*stacks: str) -> Hidl:

@@ -1,4 +1,4 @@
-"""Which tests run beside each other under ``pytest -n 2``: the tests of one directory do not, nor do the cluster's."""
+"""How the tests run in parallel: the number of processes, which tests share one, in which order, and which are slow."""
 
 from __future__ import annotations
 
@@ -14,8 +14,19 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 REPOSITORY = Path(__file__).parent.parent
-#: How the tests of the one cluster, which they may kill, name it among their arguments.
-CLUSTER = ("cluster: LivingCluster", "on_cluster: Callable", "bench: Bench")
+#: How tests of the cluster, which they may kill, name it among their arguments.
+CLUSTER = ("cluster: LivingCluster", "on_cluster: Callable", "ordered: Callable", "bench: Bench")
+#: Directories whose tests kill daemons and nodes; they have a cluster of their own.
+KILLERS = ("tests/cluster", "tests/schedulers")
+#: The units of the cluster's tests.
+KILLED, USED = "the cluster that tests kill", "the cluster that tests use"
+#: Directories whose session fixtures take longer than their tests gain by running in parallel.
+WHOLE = (
+    *("tests/cluster/lsf", "tests/cluster/twin", "tests/docs", "tests/hyparflow", "tests/mpi4dask", "tests/report"),
+    "tests/workloads/ml",
+)
+#: Fixtures that take a real Slurm, or a stack of hundreds of megabytes: the tests that need them are slow.
+SLOW_FIXTURES = frozenset({"ask", "cluster", "mpi4dask_python", "second_cluster", "summit", "twin"})
 
 
 @pytest.fixture(scope="session")
@@ -26,23 +37,49 @@ def common_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.hookimpl
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Make one that keeps directories whole, since their tests share what is slow to make, in their order.
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """All tests: 2 to 4 processes, by the cores of this process; where files or tests are named: this process."""
+    if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.collectonly:
+        return 0
+    return min(max(len(os.sched_getaffinity(0)), 2), 4)
 
-    The cluster's tests come early, so that one process waits for Slurm while the other one computes.
-    """
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests with slow fixtures; under xdist, units with slow tests come first, and the cluster's before them."""
+    for item in items:
+        if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {_unit(item.nodeid) for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: _rank(_unit(item.nodeid), slow))
+
+
+@pytest.hookimpl
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Make one that hands out units: a file, or more where tests share what is slow to make."""
     config.option.loadscopereorder = False
     return SideBySide(config, log)
 
 
 class SideBySide(LoadScopeScheduling):
-    """Hands the tests of one directory, or all tests of the cluster, to one process."""
+    """Hands all tests of a unit to one process, in their order."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _scope(nodeid.partition("::")[0])
+        return _unit(nodeid)
+
+
+def _rank(unit: str, slow: set[str]) -> int:
+    return 0 if unit in (KILLED, USED) else 1 if unit in slow else 2
+
+
+def _unit(nodeid: str) -> str:
+    return _unit_of(nodeid.partition("::")[0])
 
 
 @cache
-def _scope(file: str) -> str:
+def _unit_of(file: str) -> str:
     text = (REPOSITORY / file).read_text(encoding="utf-8")
-    return "the cluster" if any(name in text for name in CLUSTER) else str(Path(file).parent)
+    if any(name in text for name in CLUSTER):
+        return KILLED if file.startswith(KILLERS) else USED
+    return next((directory for directory in WHOLE if file.startswith(f"{directory}/")), file)

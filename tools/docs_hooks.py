@@ -10,8 +10,11 @@ from mkdocs.structure.files import File, Files
 from reference import pages  # MkDocs looks for modules beside this file
 
 _ROOT = Path(__file__).parents[1]
-#: The READMEs that pages link to: they lie where people look for them, and are pages of the documentation too.
+#: Files that pages link to: they lie where people look for them, and are pages of the documentation too.
 _READMES = {
+    "CONTRIBUTING.md": "repository/contributing.md",
+    "CHANGELOG.md": "repository/changelog.md",
+    "SECURITY.md": "repository/security.md",
     "benchmarks/README.md": "repository/benchmarks.md",
     "libs/hyparflow/README.md": "repository/hyparflow.md",
     "libs/mpi4dask/README.md": "repository/mpi4dask.md",
@@ -30,7 +33,9 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links between docs/ and the READMEs elsewhere, as they are among the pages."""
     if page.file.src_uri in _READMES.values():
-        return re.sub(_UP + "docs/", "../", markdown)
+        for of, to in _READMES.items():  # files of the root link each other by name
+            markdown = markdown.replace(f"]({of}", f"](../{to}")
+        return re.sub(r"(?<=\]\()(?:\.\./)*docs/", "../", markdown)
     for of, to in _READMES.items():
         markdown = re.sub(_UP + re.escape(of), f"../{to}", markdown)
     return markdown

@@ -53,9 +53,9 @@ _HEAD = """\
 
 What Spack is given for each site: the MPI library, in bold where it is the site's own (an external) and otherwise built
 or unpacked by Spack, the compilers, and what the public sources at hand leave open. Nothing is guessed: an external
-without a version is not given to Spack, and a compiler that nobody names is searched for by nobody. People at a site
-fill these in with a [file of their own](../how-to/install-with-spack.md), and hold it against the machine with
-`hidl site check --on-host`.
+without a version is not given to Spack. On the site itself, `hidl install` [asks the
+machine](../how-to/describe-a-site.md#what-the-machine-itself-reports) for what is open and keeps it in the user's own
+file; `hidl site check --on-host` holds that file against the machine.
 
 """
 _ASKED = """
@@ -68,7 +68,7 @@ letter leads to the reason below.
 Asked of Spack {spack} with spack-packages {packages} on {date}, without a network, on another machine than these:
 `python tools/spack_table.py --spack ROOT --packages CLONE`. Versions, variants, targets and requirements are those of
 the site. The places are not: Spack runs the compilers and asks the modules while it concretizes, so this machine's GCC
-stood for theirs, and invented prefixes for their modules. Spack was told the family of the site's processors: without
+stood for theirs, and invented prefixes for their modules. Spack was given the family of the site's processors: without
 that it ends with an internal error where they are not this machine's.
 
 A site whose compiler is too old for TensorFlow can have it as a wheel: `spack: {{wheels: true}}` in a file of your own

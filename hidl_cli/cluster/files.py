@@ -8,27 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli import process
+from hidl_cli.cluster import network, rules
+from hidl_cli.cluster.dress import Dress
 from hidl_cli.cluster.layout import Layout
-from hidl_cli.cluster.settings import MEMORY_MIB, Settings
+from hidl_cli.cluster.settings import Settings
+from hidl_cli.cluster.twin import surroundings
 from hidl_cli.documents import write_text
-from hidl_cli.site.machine import machine
 from hidl_cli.templates import render_configuration, render_script
 
 PRIVATE_PLACES = {"/tmp": "1777", "/dev/shm": "1777", "/run": "755"}
 
 
-def write(layout: Layout, settings: Settings) -> frozenset[str]:
-    """Write what is missing or has changed; returns the names of the files that have changed."""
+def write(layout: Layout, settings: Settings, dress: Dress) -> frozenset[str]:
+    """Write missing and changed files; return the names of the changed ones."""
     _make_keys(layout)
     changed = set()
-    for name, (text, mode) in _rendered(layout, settings).items():
+    for name, (text, mode) in _rendered(layout, settings, dress).items():
         if _text(layout[name]) != text:
             write_text(layout[name], text, mode=mode)
             changed.add(name)
     return frozenset(changed)
 
 
-def _rendered(layout: Layout, settings: Settings) -> dict[str, tuple[str, int]]:
+def _rendered(layout: Layout, settings: Settings, dress: Dress) -> dict[str, tuple[str, int]]:
+    addresses = settings.addresses(dress)
     values: dict[str, Any] = {
         "directory": layout.directory,
         "conf": layout.conf,
@@ -38,31 +41,48 @@ def _rendered(layout: Layout, settings: Settings) -> dict[str, tuple[str, int]]:
         "prefix": settings.prefix,
         "slurmctld_port": settings.slurmctld_port,
         "slurmdbd_port": settings.slurmdbd_port,
-        "nodes": [{"name": name, "address": settings.address(name)} for name in settings.node_names],
-        "small": min(2, settings.nodes),
-        "cpus": settings.cpus_per_node,
-        "binds": settings.cpus_per_node <= machine().cores,  # a core that is only claimed cannot be bound to
-        "memory": MEMORY_MIB,
+        "cluster": dress.cluster,
+        "hosts": [{"address": addresses[host.name], "it": host} for host in dress.hosts],
+        "queues": dress.queues,
+        "machines": [
+            {"name": name, "full_name": full, "address": addresses[name]} for name, full in dress.machines.items()
+        ],
+        "is_twin": dress.site is not None,
+        "srun_mpi": dress.srun_mpi,
         "accounting": settings.accounting,
         "enforce_limits": settings.enforce_limits,
         "pam": _root_is_locked(),
         "places": _places(layout, settings),
+        "grafts": surroundings.grafts(layout),
+        "modulefiles": layout["site/modulefiles"] if dress.site else None,
     }
     files = {
-        "etc/slurm.conf": (render_configuration("cluster/slurm.conf.j2", values), 0o644),
         "etc/hosts": (render_configuration("cluster/hosts.j2", values), 0o644),
+        network.NEIGHBOURS: (network.neighbours({settings.controller_address, *addresses.values()}), 0o644),
         "etc/sshd_config": (render_configuration("cluster/sshd_config.j2", values), 0o644),
         "ssh/config": (render_configuration("cluster/ssh_config.j2", values), 0o644),
-        "ssh/known_hosts": (_known_hosts(layout, settings), 0o644),
+        "ssh/known_hosts": (_known_hosts(layout, settings, dress), 0o644),
+        **({"etc/modulespath": (f"{layout['site/modulefiles']}\n", 0o644)} if dress.site else {}),
         "etc/node.sh": (render_script("cluster/node.sh.j2", values), 0o755),
     }
+    if dress.scheduler == "slurm":
+        files |= _of_slurm(settings, dress, values)
+    return files
+
+
+def _of_slurm(settings: Settings, dress: Dress, values: dict[str, Any]) -> dict[str, tuple[str, int]]:
+    files = {"etc/slurm.conf": (render_configuration("cluster/slurm.conf.j2", values), 0o644)}
+    if any(host.gpus for host in dress.hosts):
+        files["etc/gres.conf"] = (render_configuration("cluster/gres.conf.j2", values), 0o644)
+    if dress.site is not None:
+        files["etc/job_submit.lua"] = (rules.job_submit(dress, enforce_limits=settings.enforce_limits), 0o644)
     if settings.accounting:  # slurmdbd starts with no other mode than 600
         files["etc/slurmdbd.conf"] = (render_configuration("cluster/slurmdbd.conf.j2", values), 0o600)
     return files
 
 
 def _places(layout: Layout, settings: Settings) -> list[dict[str, Any]]:
-    """The places that each node has for itself, with the shared directories that lie in them, the outer ones only."""
+    """Private places of each node, with the outermost shared directories in them."""
     shared = sorted({str(layout.directory), *settings.shares})
     outer = [path for path in shared if not any(Path(other) in Path(path).parents for other in shared)]
     return [
@@ -72,7 +92,7 @@ def _places(layout: Layout, settings: Settings) -> list[dict[str, Any]]:
 
 
 def is_private(path: Path) -> bool:
-    """Whether the path lies in a place that each node has for itself."""
+    """Whether the path lies in a private place of each node."""
     return any(Path(place) in path.absolute().parents for place in PRIVATE_PLACES)
 
 
@@ -89,13 +109,14 @@ def _make_keys(layout: Layout) -> None:
             new.replace(key)
 
 
-def _known_hosts(layout: Layout, settings: Settings) -> str:
+def _known_hosts(layout: Layout, settings: Settings, dress: Dress) -> str:
     kind, key, *_ = layout["ssh/host_key.pub"].read_text(encoding="ascii").split()
-    return f"{','.join(settings.node_names)},{settings.prefix}* {kind} {key}\n"
+    names = dict.fromkeys([*dress.machines, *dress.machines.values()])
+    return f"{','.join(names)},{settings.prefix}* {kind} {key}\n"
 
 
 def _root_is_locked() -> bool:
-    """Whether root has a password that is locked, as on Ubuntu."""
+    """Whether root's password is locked, as on Ubuntu."""
     lines = (_text(Path("/etc/shadow")) or "").splitlines()
     return any(line.startswith("root:!") for line in lines)
 

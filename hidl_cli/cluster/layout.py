@@ -1,4 +1,4 @@
-"""Where the files of a cluster lie."""
+"""Paths of a cluster's files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from pathlib import Path
 
 from hidl_cli import paths
 from hidl_cli.errors import UsageError
+from hidl_cli.site import hidl_cluster
 
 _LONGEST_SOCKET = "/spool/node64/node64_999999.4294967291"  # that of a batch script; without it Slurm cancels the job
 _SOCKET_PATH_MAX = 107  # bytes of sockaddr_un.sun_path, less its NUL: unix(7)
 
-_PARTS = ("etc", "run", "log", "state", "spool", "ssh")
+_PARTS = ("etc", "run", "log", "state", "spool", "ssh", "site", "claimed", "users", "lsf", "pbs", "flux")
 
 
-def default_directory() -> Path:
-    """``$XDG_STATE_HOME/hidl/cluster``."""
-    return paths.user_state() / "cluster"
+def default_directory(like: str | None = None) -> Path:
+    """``$XDG_STATE_HOME/hidl/cluster``; that of a twin of site ``like``: ``$XDG_STATE_HOME/hidl/twins/<site>``."""
+    return paths.user_state() / "twins" / like if like else hidl_cluster.default_directory()
 
 
 @dataclass(frozen=True)
@@ -29,22 +30,22 @@ class Layout:
     directory: Path
 
     @classmethod
-    def of(cls, directory: Path | None) -> Layout:
-        """The layout in ``directory`` (None: the default one).
+    def of(cls, directory: Path | None, like: str | None = None) -> Layout:
+        """The layout in ``directory`` (None: the default one, of a twin of site ``like`` if that is given).
 
         Raises ``UsageError`` where the path cannot stand in Slurm's configuration or in the address of a socket.
         """
-        layout = cls((directory or default_directory()).expanduser().resolve())
+        layout = cls((directory or default_directory(like)).expanduser().resolve())
         text = str(layout.directory)
         if not re.fullmatch(r"[A-Za-z0-9._/@+~-]+", text):
             raise UsageError(
-                f"a cluster cannot live in {text!r}: Slurm's configuration takes letters, digits and ._/@+~- only",
-                hint="name another place with --directory",
+                f"invalid directory {text!r}: Slurm's configuration allows letters, digits and ._/@+~- only",
+                hint="choose another --directory",
             )
         if len(text) + len(_LONGEST_SOCKET) > _SOCKET_PATH_MAX:
             raise UsageError(
-                f"a cluster cannot live in {text}: its sockets' paths would be longer than {_SOCKET_PATH_MAX} bytes",
-                hint="name a shorter place with --directory",
+                f"invalid directory {text}: paths of the cluster's sockets would exceed {_SOCKET_PATH_MAX} bytes",
+                hint="choose a shorter --directory",
             )
         return layout
 
@@ -53,12 +54,12 @@ class Layout:
 
     @property
     def settings(self) -> Path:
-        return self["cluster.json"]
+        return self[hidl_cluster.SETTINGS]
 
     @property
     def conf(self) -> Path:
         """``slurm.conf``; slurmdbd looks for its own file beside it."""
-        return self["etc/slurm.conf"]
+        return self[hidl_cluster.CONFIGURATION]
 
     @property
     def munge_socket(self) -> Path:
@@ -73,14 +74,15 @@ class Layout:
         return self[f"log/{name}.log"]
 
     def remove(self) -> bool:
-        """Remove what a cluster has written; other files in its directory stay, and the directory with them.
+        """Remove the cluster's files; keep other files, and the directory if there are any.
 
         Returns whether there was anything.
         """
         if not self.directory.exists():
             return False
         self.settings.unlink(missing_ok=True)
-        for name in (*_PARTS, "mysql", "mysql.new"):
+        self[hidl_cluster.DRESS].unlink(missing_ok=True)
+        for name in (*_PARTS, "users", "mysql", "mysql.new"):
             if self[name].exists():
                 shutil.rmtree(self[name])
         with suppress(OSError):
@@ -88,7 +90,7 @@ class Layout:
         return True
 
     def make(self) -> None:
-        """Make the directories. Users other than root may look into them, for their jobs need slurm.conf and munge."""
+        """Create the directories, readable by other users: their jobs need slurm.conf and munge."""
         for name in ("", *_PARTS):
             self[name].mkdir(parents=True, exist_ok=True)
             self[name].chmod(0o755)

@@ -25,12 +25,12 @@ class Process:
 
 
 def environment(directory: Path, role: str) -> dict[str, str]:
-    """The whole environment of a process of the cluster; nothing of the user's gets into it."""
+    """Whole environment of a cluster's process; holds no user variables."""
     return plain_environment() | {_DIRECTORY: str(directory), _ROLE: role}
 
 
 def plain_environment() -> dict[str, str]:
-    """The environment of what runs on nodes and belongs to nobody."""
+    """Environment of processes on nodes that have no mark."""
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {
         "PATH": path,
@@ -75,7 +75,7 @@ def namespace_members(init: int) -> list[Process]:
 
 
 def end(pids: Iterable[int], number: signal.Signals, seconds: float) -> None:
-    """Send the signal, wait for them to end, and kill what is left after ``seconds``."""
+    """Send the signal, wait, and kill what is left after ``seconds``."""
     left = list(pids)
     for pid in left:
         _kill(pid, number)
@@ -108,7 +108,7 @@ def _pids() -> list[int]:
 
 
 def _pids_until_none_is_new() -> Iterator[int]:
-    """All pids, and those that came into being meanwhile: a listing may name the parent only, which ends unread."""
+    """All pids, including those created during the listing: it may name only a parent that ends unread."""
     seen: set[int] = set()
     while new := [pid for pid in _pids() if pid not in seen]:
         yield from new

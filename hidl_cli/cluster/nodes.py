@@ -10,53 +10,60 @@ from pathlib import Path
 from hidl_cli import process
 from hidl_cli.cluster import marks, network
 from hidl_cli.cluster.layout import Layout
-from hidl_cli.cluster.settings import Settings
 from hidl_cli.errors import HidlError
 
-_SECONDS = 30.0
+_SECONDS = 120.0
 
 
 class Node:
-    """One node, whether it lives or not."""
+    """One node, running or not. ``daemons``: its services (sshd; slurmd on a compute node of Slurm).
 
-    def __init__(self, layout: Layout, name: str) -> None:
+    A login host has none, and this machine's network: it reaches what this machine reaches.
+    """
+
+    def __init__(
+        self, layout: Layout, name: str, full_name: str | None = None, daemons: Sequence[str] = ("sshd", "slurmd")
+    ) -> None:
         self.layout = layout
         self.name = name
+        self.full_name = full_name or name
+        self.daemons = daemons
 
     @property
     def init(self) -> int | None:
-        """Its pid 1, by this machine's pid; None where the node is down."""
+        """This machine's pid of the node's pid 1; None if the node is down."""
         return marks.pid_1_of_its_namespace(marks.find(self.layout.directory).get(self.name, []))
 
-    def start(self, settings: Settings) -> list[str]:
-        """Start what does not live of the node; returns what that was."""
+    def start(self, address: str) -> list[str]:
+        """Start the node's missing parts at this address; return their names."""
         started = []
         init = self.init
         if init is None or not _is_ready(init):
             self.kill()
             init = self._boot()
             started.append("pid 1")
-        network.connect(self.layout, settings, self.name, init)
+        if self.daemons:
+            network.connect(self.layout, self.name, address, init)
         alive = self.services()
-        if not alive["sshd"]:
+        if not alive.get("sshd", True):
             self.run(
                 ["/usr/sbin/sshd", "-f", self.layout["etc/sshd_config"], "-E", self.layout.log(f"sshd-{self.name}")]
             )
             started.append("sshd")
-        if not alive["slurmd"]:
+        if not alive.get("slurmd", True):
             self.run(["slurmd", "-N", self.name, "-f", self.layout.conf])
             started.append("slurmd")
         return started
 
     def services(self) -> dict[str, bool]:
-        """Whether its daemons live."""
+        """Whether its daemons run."""
         init = self.init
         members = marks.namespace_members(init) if init else []
         daemons = {member.name for member in members if member.parent == init}
-        return {name: name in daemons for name in ("sshd", "slurmd")}
+        return {name: name in daemons for name in self.daemons}
 
     def processes(self) -> list[marks.Process]:
-        """What runs on the node, without what every node runs: that of jobs and of users."""
+        """Processes of jobs and users on the node."""
         init = self.init
         members = marks.namespace_members(init) if init else []
         own = {member.pid for member in members if member.parent == init and member.name in ("sleep", "sshd", "slurmd")}
@@ -64,23 +71,42 @@ class Node:
 
     def run(self, command: Sequence[str | Path], timeout: float = _SECONDS) -> process.Completed:
         """Run a command on the node, as root and with a plain environment."""
+        environment = marks.plain_environment() | {"SLURM_CONF": str(self.layout.conf)}
+        return process.run(self.entering(command, Path("/")), env=environment, timeout=timeout)
+
+    def entering(self, command: Sequence[str | Path], directory: Path) -> list[str | Path]:
+        """The command line that runs ``command`` on the node, in ``directory`` if the node sees it, else in /.
+
+        ``HidlError`` where the node is down.
+        """
         init = self.init
         if init is None:
-            raise HidlError(f"{self.name} is down", hint="bring the cluster up again: hidl cluster up")
-        entering = ["nsenter", "--target", str(init), "--net", "--uts", "--ipc", "--mount", "--pid", "--root", "--wd"]
-        environment = marks.plain_environment() | {"SLURM_CONF": str(self.layout.conf)}
-        return process.run([*entering, *command], env=environment, timeout=timeout)
+            raise HidlError(f"{self.name} is down", hint="hidl cluster up restarts it")
+        place = directory if Path(f"/proc/{init}/root{directory}").is_dir() else Path("/")
+        namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--root"]
+        there = ["sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", str(place)]
+        return ["nsenter", "--target", str(init), *namespaces, *there, *command]
 
     def kill(self) -> None:
-        """End the node as a power cut does: everything in it ends with its pid 1, and its cable goes."""
+        """End the node like a power cut: all its processes end with pid 1, and its cable is removed."""
         marks.end(marks.find(self.layout.directory).get(self.name, []), signal.SIGKILL, 10)
 
     def _boot(self) -> int:
         log = self.layout.log(self.name)
         self.layout[f"run/{self.name}"].mkdir(exist_ok=True)
         self.layout[f"spool/{self.name}"].mkdir(exist_ok=True)
-        namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        command: list[str | Path] = ["unshare", *namespaces, "bash", self.layout["etc/node.sh"], self.name]
+        namespaces = [
+            *(["--net"] if self.daemons else []),
+            "--uts",
+            "--ipc",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ]
+        command: list[str | Path] = ["unshare", *namespaces, "bash", self.layout["etc/node.sh"]]
+        command += [self.name, self.full_name]
         environment = marks.environment(self.layout.directory, self.name)
         child = process.start_detached(command, cwd=Path("/"), env=environment, stdout=log, stderr=log)
         deadline = time.monotonic() + _SECONDS
@@ -90,7 +116,7 @@ class Node:
                 return init
             time.sleep(0.01)
         tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
-        raise HidlError(f"{self.name} could not be started: {''.join(tail)}", hint=f"see {log}")
+        raise HidlError(f"cannot start {self.name}: {''.join(tail)}", hint=f"see {log}")
 
 
 def _is_ready(init: int) -> bool:

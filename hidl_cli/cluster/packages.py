@@ -1,4 +1,4 @@
-"""The programs that a cluster is made of, from the distribution's packages."""
+"""Distribution packages with the programs of a cluster."""
 
 from __future__ import annotations
 
@@ -32,6 +32,12 @@ ACCOUNTING_PROGRAMS = {
     "mariadb-server-core": ("mariadbd", "mariadb-install-db"),
     "mariadb-client-core": ("mariadb",),
 }
+TWIN_PROGRAMS = {"lmod": ("/usr/share/lmod/lmod/libexec/lmod",)}
+#: A compiler, for what makes nodes claim processors.
+CLAIM_PROGRAMS = {
+    "gcc": ("cc",),
+    "libc6-dev": ("/usr/include/stdlib.h",),
+}
 _SERVICES = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -41,36 +47,47 @@ _SERVICES = {
 }
 
 
-def missing(*, accounting: bool, path: str = _PATH) -> list[str]:
-    """The packages that are not there, judged by their programs: where these come from does not matter."""
-    wanted = PROGRAMS | (ACCOUNTING_PROGRAMS if accounting else {})
+def missing(*, accounting: bool, twin: bool = False, claims: bool = False, path: str = _PATH) -> list[str]:
+    """Missing packages, judged by their programs: these may come from elsewhere.
+
+    ``claims``: nodes of a plain cluster claim processors, as those of a ``twin`` do.
+    """
+    wanted = dict(PROGRAMS)
+    for programs, needed in (
+        (ACCOUNTING_PROGRAMS, accounting),
+        (TWIN_PROGRAMS, twin),
+        (CLAIM_PROGRAMS, twin or claims),
+    ):
+        wanted |= programs if needed else {}
     absent = [
-        package for package, programs in wanted.items() if not all(shutil.which(name, path=path) for name in programs)
+        package
+        for package, programs in wanted.items()
+        if not all(Path(name).exists() if "/" in name else shutil.which(name, path=path) for name in programs)
     ]
     return absent if _has_pmix() else [*absent, "libpmix-dev"]
 
 
 def not_root_of_linux() -> MissingPrecondition | None:
-    """Why this user or this system can have nothing to do with clusters; None where nothing speaks against it."""
+    """Why this user or system cannot run clusters; None if it can."""
     if sys.platform != "linux":
-        return MissingPrecondition(f"a cluster needs Linux's namespaces, and this is {sys.platform}")
+        return MissingPrecondition(f"a cluster requires Linux namespaces; this is {sys.platform}")
     if os.geteuid() != 0:
         return MissingPrecondition(
-            f"a cluster needs root to make the namespaces that are its nodes, and you are user {os.geteuid()}",
-            hint="try again as root, with sudo",
+            f"a cluster requires root, to create its nodes' namespaces; you are user {os.geteuid()}",
+            hint="run it as root, with sudo",
         )
     return None
 
 
-def obstacle(*, accounting: bool) -> MissingPrecondition | None:
-    """Why no cluster can be had here; None where nothing speaks against it. What can be installed is no obstacle."""
+def obstacle(*, accounting: bool, twin: bool = False, claims: bool = False) -> MissingPrecondition | None:
+    """Why no cluster can run here; None if one can. Packages that can be installed are no obstacle."""
     if (reason := not_root_of_linux()) is not None:
         return reason
-    absent = missing(accounting=accounting)
+    absent = missing(accounting=accounting, twin=twin, claims=claims)
     if absent and not shutil.which("apt-get", path=_PATH):
         return MissingPrecondition(
-            f"a cluster needs the programs of Debian's packages {', '.join(absent)}, and there is no apt-get",
-            hint="install Slurm, munge, OpenSSH, iproute2 (and for accounting slurmdbd and MariaDB), and try again",
+            f"a cluster requires Debian's packages {', '.join(absent)}; apt-get not found",
+            hint="install Slurm, munge, OpenSSH, iproute2 (for accounting also slurmdbd, MariaDB); run it again",
         )
     return _namespaces_refused() if shutil.which("unshare", path=_PATH) else None
 
@@ -81,17 +98,19 @@ def _namespaces_refused() -> MissingPrecondition | None:
     if completed.status == 0:
         return None
     return MissingPrecondition(
-        f"the kernel lets this root make no namespaces: {completed.stderr.strip()}",
-        hint="in a container: start it with --privileged",
+        f"cannot create namespaces: {completed.stderr.strip()}",
+        hint="in a container, start it with --privileged",
     )
 
 
-def install(*, accounting: bool, log: Path, say: Callable[[str], None]) -> None:
-    """Install what is missing; ``MissingPrecondition`` with the command to run by hand where that fails."""
-    absent = missing(accounting=accounting)
+def install(
+    *, accounting: bool, twin: bool = False, claims: bool = False, log: Path, say: Callable[[str], None]
+) -> None:
+    """Install missing packages; ``MissingPrecondition`` with the command to run by hand if that fails."""
+    absent = missing(accounting=accounting, twin=twin, claims=claims)
     if not absent:
         return
-    say(f"installing {', '.join(absent)} with apt-get (its output is in {log})")
+    say(f"installing {', '.join(absent)} with apt-get (output: {log})")
     # RUNLEVEL=1: the packages must not start their services, which would serve the machine and not the cluster.
     environment = plain_environment() | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     command = [*_APT, "install", "--no-install-recommends", *absent]
@@ -102,22 +121,24 @@ def install(*, accounting: bool, log: Path, say: Callable[[str], None]) -> None:
         process.run(command, env=environment, timeout=1800, log=log)
     except ProcessFailed as error:
         raise MissingPrecondition(
-            f"apt-get could not install what a cluster needs: {_last_line(error.output)}",
+            f"apt-get failed to install the cluster's packages: {_last_line(error.output)}",
             hint=f"see {log}, then: {sh_line(['apt-get', 'install', '--no-install-recommends', *absent])}",
         ) from error
     _disable_services([_SERVICES[package] for package in absent if package in _SERVICES])
-    if still := missing(accounting=accounting):
-        raise MissingPrecondition(f"{', '.join(still)}: installed, but the programs are not there", hint=f"see {log}")
+    if still := missing(accounting=accounting, twin=twin, claims=claims):
+        raise MissingPrecondition(
+            f"{', '.join(still)}: installed, but their programs were not found", hint=f"see {log}"
+        )
 
 
 def _disable_services(services: list[str]) -> None:
-    """Where systemd runs, packages enable their services however they are installed: undo that for ours."""
+    """Disable the services that our packages enable where systemd runs."""
     if services and Path("/run/systemd/system").is_dir():
         process.run(["systemctl", "disable", "--now", *services], timeout=120, check=False)
 
 
 def _has_pmix() -> bool:
-    """Whether Slurm's PMIx plugin finds its library: it opens libpmix.so by its full path, without a version."""
+    """Whether Slurm's PMIx plugin finds libpmix.so: it opens the full path, without a version."""
     return any(next(Path("/").glob(f"usr/lib*/{place}libpmix.so"), None) for place in ("", "*/", "*/pmix2/lib/"))
 
 

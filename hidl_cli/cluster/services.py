@@ -11,17 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 
 from hidl_cli import process
+from hidl_cli.cluster import dress as dress_
 from hidl_cli.cluster import marks
 from hidl_cli.cluster.layout import Layout
 from hidl_cli.errors import HidlError, ProcessFailed
 
-_STARTS = 60.0  # seconds that a daemon may take to answer
+_STARTS = 180.0  # seconds that a daemon may take to answer
 _ANSWERS = 20.0  # seconds that a living daemon may be busy
 _ASKING = 5.0  # seconds that a question may take
 
 
 class Service(ABC):
-    """A daemon: how it is started, and how one sees that it answers."""
+    """A daemon: how to start it, and how to check that it answers."""
 
     name: str
     reads: str | None = None  # the configuration file that it reads when it starts
@@ -31,18 +32,18 @@ class Service(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start it; it need not answer yet."""
+        """Start it, without waiting for an answer."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it does its work."""
+        """Whether it works."""
 
     @property
     def pids(self) -> list[int]:
         return marks.find(self.layout.directory).get(self.name, [])
 
     def ensure(self) -> bool:
-        """See that it answers; returns whether it had to be started."""
+        """Start it if it does not answer; return whether it was started."""
         if self.pids and self._answers_within(_ANSWERS):
             return False
         self.stop()
@@ -52,11 +53,11 @@ class Service(ABC):
         return True
 
     def stop(self) -> None:
-        """End it in good order."""
+        """Stop it."""
         marks.end(self.pids, signal.SIGTERM, 20)
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill it, like a crash."""
         marks.end(self.pids, signal.SIGKILL, 10)
 
     def _answers_within(self, seconds: float) -> bool:
@@ -68,14 +69,14 @@ class Service(ABC):
         return True
 
     def _daemonize(self, *command: str | Path, variables: dict[str, str] | None = None) -> None:
-        """Run a program that puts itself into the background once it has begun."""
+        """Run a program that daemonizes itself."""
         environment = marks.environment(self.layout.directory, self.name) | (variables or {})
         environment["SLURM_CONF"] = str(self.layout.conf)
         try:
             process.run(command, env=environment, cwd=Path("/"), timeout=_STARTS)
         except ProcessFailed as error:
             raise HidlError(
-                f"{self.name} could not be started: {error.output.strip() or error.message}",
+                f"cannot start {self.name}: {error.output.strip() or error.message}",
                 hint=f"see {self.layout.log(self.name)}",
             ) from error
 
@@ -84,7 +85,7 @@ class Service(ABC):
         return completed is not None and completed.status == 0
 
     def _ask(self, *command: str | Path) -> process.Completed | None:
-        """Run a command against the service; None where it hangs."""
+        """Run a command against the service; None if it hangs."""
         environment = marks.plain_environment() | {"SLURM_CONF": str(self.layout.conf)}
         with suppress(ProcessFailed):
             return process.run(command, env=environment, timeout=_ASKING, check=False)
@@ -92,7 +93,7 @@ class Service(ABC):
 
 
 class Munged(Service):
-    """Who a message is from: all daemons and commands ask it."""
+    """munge: authenticates all daemons and commands."""
 
     name = "munged"
 
@@ -109,17 +110,17 @@ class Munged(Service):
         )
 
     def answers(self) -> bool:
-        """Whether it makes a credential."""
+        """Whether it creates a credential."""
         return self._succeeds("munge", "--no-input", "--socket", self.layout.munge_socket)
 
 
 class MariaDb(Service):
-    """The database of the accounting. It listens on a socket alone, and knows root by the kernel's word."""
+    """The accounting database. It listens on a socket only, and authenticates root by the kernel."""
 
     name = "mariadbd"
 
     def start(self) -> None:
-        """Start it; its data directory is made first, where there is none."""
+        """Start it; create its data directory first if missing."""
         data = self.layout["mysql"]
         if not data.is_dir():
             self._make_data_directory(data)
@@ -145,7 +146,7 @@ class MariaDb(Service):
         )
 
     def answers(self) -> bool:
-        """Whether it takes a statement, which makes the database where there is none."""
+        """Whether it runs a statement, which creates the database if missing."""
         statement = "CREATE DATABASE IF NOT EXISTS slurm_acct_db"
         return self._succeeds("mariadb", "--no-defaults", "--socket", self.layout.mariadb_socket, "-e", statement)
 
@@ -170,7 +171,7 @@ class MariaDb(Service):
 
 
 class Slurmdbd(Service):
-    """The accounting: who ran what."""
+    """slurmdbd: the accounting."""
 
     name = "slurmdbd"
     reads = "etc/slurmdbd.conf"
@@ -184,15 +185,18 @@ class Slurmdbd(Service):
         return self._succeeds("sacctmgr", "--noheader", "list", "cluster")
 
     def ensure(self) -> bool:
-        """See that it answers and knows the cluster."""
+        """Start it if needed, and register the cluster."""
         started = super().ensure()
         if started:  # status 1 where it knows it already
-            self._succeeds("sacctmgr", "--immediate", "--quiet", "add", "cluster", "hidl")
+            dress = dress_.load(self.layout)
+            self._succeeds(
+                "sacctmgr", "--immediate", "--quiet", "add", "cluster", dress.cluster if dress else dress_.PLAIN
+            )
         return started
 
 
 class Slurmctld(Service):
-    """The scheduler."""
+    """slurmctld: the scheduler."""
 
     name = "slurmctld"
     reads = "etc/slurm.conf"
@@ -208,6 +212,6 @@ class Slurmctld(Service):
 
 
 def of(layout: Layout, *, accounting: bool) -> list[Service]:
-    """The services in the order in which they are started."""
+    """The services in starting order."""
     accountants: list[Callable[[Layout], Service]] = [MariaDb, Slurmdbd] if accounting else []
     return [make(layout) for make in (Munged, *accountants, Slurmctld)]

@@ -1,16 +1,19 @@
-"""What the user asked a cluster to be, remembered in its directory."""
+"""Requested settings of a cluster, saved in its directory."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from hidl_cli.cluster import dress as dress_
+from hidl_cli.cluster.dress import Dress
 from hidl_cli.cluster.layout import Layout
+from hidl_cli.cluster.twin.of_site import dress_of
 from hidl_cli.documents import read_json, write_json
 from hidl_cli.errors import UsageError
 from hidl_cli.site.machine import machine
 
-MAX_NODES = 64
+MAX_NODES = 64  # all of them work on 2 cores: tests/cluster/test_sizes.py
 MEMORY_MIB = 4096
 
 
@@ -18,7 +21,9 @@ MEMORY_MIB = 4096
 class Settings:
     """``subnet`` is the K of 10.77.K.0/24; None: not chosen yet. ``shares`` are directories.
 
-    Each node claims as many CPUs as this machine has cores: launchers bind ranks to cores, and see no others.
+    Each node has as many CPUs as this machine has cores. One that is to have more claims them: see ``claimed``.
+    ``like``: the site that the cluster is a twin of; ``nodes`` is then the number of each kind that the site has, and
+    what they claim is the site's. ``None``: a plain cluster.
     """
 
     nodes: int = 4
@@ -27,10 +32,13 @@ class Settings:
     enforce_limits: bool = True
     shares: tuple[str, ...] = ()
     subnet: int | None = None
+    like: str | None = None
 
-    @property
-    def node_names(self) -> tuple[str, ...]:
-        return tuple(f"node{number}" for number in range(1, self.nodes + 1))
+    def dress(self) -> Dress:
+        """The cluster's dress; that of a twin comes from the site's file."""
+        if self.like is None:
+            return dress_.plain(self.nodes, self.cpus_per_node, MEMORY_MIB)
+        return dress_of(self.like, self.nodes)
 
     @property
     def controller_address(self) -> str:
@@ -39,40 +47,43 @@ class Settings:
 
     @property
     def prefix(self) -> str:
-        """The begin that all addresses share."""
+        """Common prefix of all addresses."""
         return f"10.77.{self.subnet}."
 
     @property
     def slurmctld_port(self) -> int:
-        """Below the range that the kernel gives to clients (32768 and up), and another one for each subnet."""
+        """First port, distinct per subnet and below the kernel's ephemeral range (32768 and up)."""
         return 30000 + 2 * (self.subnet or 0)
 
     @property
     def slurmdbd_port(self) -> int:
         return self.slurmctld_port + 1
 
-    def address(self, node: str) -> str:
-        """The address of a node: node1 has 10.77.K.11."""
-        return f"{self.prefix}{10 + int(node.removeprefix('node'))}"
+    def addresses(self, dress: Dress) -> dict[str, str]:
+        """The addresses of all nodes by name: the first one has 10.77.K.11, a login host this machine's."""
+        own = (name for name in dress.machines if name != dress.login_name)
+        found = {name: f"{self.prefix}{number}" for number, name in enumerate(own, start=11)}
+        return found | ({dress.login_name: self.controller_address} if dress.login_name else {})
 
     def changed(self, **wishes: Any) -> Settings:
-        """These settings with each wish that is not None; ``UsageError`` for one that cannot be."""
+        """These settings with the given ones (None: unchanged); ``UsageError`` if invalid."""
         new = replace(self, **{name: value for name, value in wishes.items() if value is not None})
         if not 1 <= new.nodes <= MAX_NODES:
-            raise UsageError(f"a cluster has 1 to {MAX_NODES} nodes, not {new.nodes}")
+            raise UsageError(f"invalid number of nodes {new.nodes}: must be 1 to {MAX_NODES}")
         if not 1 <= new.cpus_per_node <= 1024:
-            raise UsageError(f"a node has 1 to 1024 CPUs, not {new.cpus_per_node}")
+            raise UsageError(f"invalid number of CPUs per node {new.cpus_per_node}: must be 1 to 1024")
         return new
 
     def same_nodes(self, other: Settings) -> bool:
-        """Whether the nodes of one can stay when the other is asked for."""
+        """Whether nodes can be kept between the two settings."""
         return all(
-            getattr(self, name) == getattr(other, name) for name in ("nodes", "cpus_per_node", "shares", "subnet")
+            getattr(self, name) == getattr(other, name)
+            for name in ("nodes", "cpus_per_node", "shares", "subnet", "like")
         )
 
 
 def load(layout: Layout) -> Settings | None:
-    """What was asked for last; None where there is no cluster, or its file cannot be understood."""
+    """Load the last settings; None if missing or invalid."""
     try:
         document = read_json(layout.settings)
         known = {field.name: document[field.name] for field in fields(Settings)}
@@ -82,5 +93,5 @@ def load(layout: Layout) -> Settings | None:
 
 
 def save(layout: Layout, settings: Settings) -> None:
-    """Remember ``settings``."""
+    """Save ``settings``."""
     write_json(layout.settings, {"schema": "hidl.cluster/1", **asdict(settings)})

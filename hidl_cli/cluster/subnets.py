@@ -1,4 +1,4 @@
-"""A subnet that nobody uses, for a cluster's network. Its number also gives the names and ports of the cluster."""
+"""A free subnet for a cluster's network. Its number also determines the cluster's names and ports."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import socket
 
 from hidl_cli.cluster import marks
 from hidl_cli.cluster.layout import Layout
-from hidl_cli.cluster.network import host_link, ip_json
+from hidl_cli.cluster.network import ip_json
 from hidl_cli.cluster.settings import Settings
 from hidl_cli.errors import MissingPrecondition
+from hidl_cli.site.hidl_cluster import host_link
 
 _NARROW = 8  # bits of prefix: routes wider than that are overruled by the cluster's own
 
 
 def choose(layout: Layout, remembered: int | None) -> int:
-    """The K of a 10.77.K.0/24 that is free, as its ports are; the one remembered, if it can be.
+    """Choose K of 10.77.K.0/24 with free ports, the previous one if possible.
 
     ``MissingPrecondition`` where none is left.
     """
@@ -32,28 +33,31 @@ def choose(layout: Layout, remembered: int | None) -> int:
         if all(role in mine or _is_free(port) for role, port in ports.items()):
             return subnet
     raise MissingPrecondition(
-        "all networks 10.77.0.0/24 to 10.77.255.0/24, or the ports that belong to them, are in use",
+        "no free network: 10.77.0.0/24 to 10.77.255.0/24, or their ports, are in use",
         hint="take a cluster down: hidl cluster down --directory DIR",
     )
 
 
 def _networks_of_others(layout: Layout) -> list[ipaddress.IPv4Network]:
-    """The networks of this machine's addresses and routes, without those of this cluster."""
-    links = {link["ifname"]: link for link in ip_json("link", "show")}
-    mine = {name for name, link in links.items() if link.get("ifalias") == str(layout.directory)}
+    """Networks of this machine's addresses and routes, except this cluster's.
+
+    Routes that the kernel made for addresses are left out: those of a link that goes away just now can outlive it by a
+    moment, and nothing would tell whose they were.
+    """
+    mine = {link["ifname"] for link in ip_json("link", "show") if link.get("ifalias") == str(layout.directory)}
     texts = [
         f"{address['local']}/{address['prefixlen']}"
         for link in ip_json("addr", "show")
         if link["ifname"] not in mine
         for address in link.get("addr_info", [])
     ]
-    texts += [r["dst"] for r in ip_json("route", "show") if r["dst"] != "default" and r.get("dev") not in mine]
+    texts += [r["dst"] for r in ip_json("route", "show") if r["dst"] != "default" and r.get("protocol") != "kernel"]
     networks = [ipaddress.IPv4Network(text, strict=False) for text in texts]
     return [network for network in networks if network.prefixlen > _NARROW]
 
 
 def _is_free(port: int) -> bool:
-    """Whether a daemon could listen on the port of all addresses."""
+    """Whether a daemon can listen on the port on all addresses."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

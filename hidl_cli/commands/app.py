@@ -1,34 +1,68 @@
-"""The command line as a whole: which commands there are, and how an error is told."""
+"""The command line as a whole: its commands, and how an error is shown."""
 
 from __future__ import annotations
 
 import signal
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from hidl_cli import __version__
-from hidl_cli.commands import (
-    cluster,
-    config,
-    doctor,
-    install,
-    logs,
-    regression,
-    report,
-    results,
-    run,
-    site,
-    stack,
-    status,
-    tuning,
-    uninstall,
-    validate,
-    workload,
-)
+from hidl_cli.commands.own_program import WithOwnProgram
 from hidl_cli.commands.render import show_error, show_interrupt
 from hidl_cli.errors import ExitCode, HidlError, HungUp
+
+#: Each command (a function, or a typer app with commands of its own) and its place: ``module:attribute``.
+COMMANDS = {
+    "install": "install:install",
+    "uninstall": "uninstall:uninstall",
+    "prune": "prune:prune",
+    "run": "run:run",
+    "shell": "shell:shell",
+    "validate": "validate:validate",
+    "rehearse": "rehearse:rehearse",
+    "status": "status:status",
+    "logs": "logs:logs",
+    "cancel": "status:cancel",
+    "resume": "status:resume",
+    "report": "report:report",
+    "capsule": "capsule:capsule",
+    "replay": "capsule:replay",
+    "results": "regression:app",  # which adds its commands to those of results.py
+    "stack": "stack:app",
+    "workload": "workload:app",
+    "site": "site:app",
+    "cluster": "cluster:app",
+    "tuning": "tuning:app",
+    "doctor": "doctor:app",
+    "config": "config:app",
+}
+
+
+def command_line(command: str | None = None) -> typer.Typer:
+    """Return the command line with all commands, or with ``command`` alone if it is one.
+
+    typer reads the signature of each command that it knows, which takes longer than most commands themselves.
+    """
+    app = typer.Typer(
+        cls=_Hidl,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        help="Install, tune, launch and validate deep-learning and data-science stacks over MPI.",
+    )
+    app.callback()(_options)
+    for name in [command] if command in COMMANDS else COMMANDS:
+        module, _, attribute = COMMANDS[name].partition(":")
+        found = getattr(import_module(f"hidl_cli.commands.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name, cls=WithOwnProgram if name == "run" else None)(found)
+    return app
 
 
 class _Hidl(TyperGroup):
@@ -52,42 +86,12 @@ def _hang_up(*_: object) -> None:
     raise HungUp
 
 
-app = typer.Typer(
-    cls=_Hidl,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Install, tune, launch and validate deep-learning and data-science stacks over MPI.",
-)
-app.command()(install.install)
-app.command()(uninstall.uninstall)
-app.command()(run.run)
-app.command()(validate.validate)
-app.command()(status.status)
-app.command()(logs.logs)
-app.command()(status.cancel)
-app.command()(status.resume)
-app.command()(report.report)
-results.app.command()(regression.compare)
-results.app.command()(regression.history)
-app.add_typer(results.app, name="results")
-app.add_typer(stack.app, name="stack")
-app.add_typer(workload.app, name="workload")
-app.add_typer(site.app, name="site")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(tuning.app, name="tuning")
-app.add_typer(doctor.app, name="doctor")
-app.add_typer(config.app, name="config")
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"hidl {__version__}")
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")

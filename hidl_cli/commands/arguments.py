@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hidl_cli.commands.completers import complete_hosts
 from hidl_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,15 +39,16 @@ def complete_runs(incomplete: str) -> list[str]:
     return [run.id for run in all_runs() if run.id.startswith(incomplete)]
 
 
+def complete_runs_and_workloads(incomplete: str) -> list[str]:
+    """Complete what ``hidl results`` compares."""
+    return [*complete_runs(incomplete), *complete_workloads(incomplete)]
+
+
 def provider_name(word: str | None) -> ProviderName | None:
-    """The provider of that name; ``UsageError`` where there is none."""
-    from typing import get_args
+    """Return ``word``; ``UsageError`` if it is not a provider."""
+    from hidl_cli.api.installing import provider_name as checked
 
-    from hidl_cli.site.schema import ProviderName as Known
-
-    if word is not None and word not in get_args(Known):
-        raise UsageError(f"there is no provider {word!r}", hint=f"it is one of: {', '.join(get_args(Known))}")
-    return cast("ProviderName | None", word)
+    return checked(word)
 
 
 def directory(word: str | None) -> Path | None:
@@ -79,6 +81,26 @@ SpackOption = Annotated[
 MirrorOption = Annotated[
     str | None, typer.Option("--mirror", metavar="DIR", help="What `hidl stack fetch` brought to this machine.")
 ]
+HostsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--hosts",
+        metavar="HOST,HOST",
+        help="Run on these hosts through ssh, without the site's scheduler: gpu11,gpu12 or gpu[11-12].",
+        autocompletion=complete_hosts,
+    ),
+]
+HostfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--hostfile",
+        metavar="FILE",
+        help="The same, from a host file of MPICH, Open MPI or MVAPICH (host, host:4, ...).",
+    ),
+]
+ShareHostsOption = Annotated[
+    bool, typer.Option("--share-hosts", help="With --hosts: start at once, even if another run uses them.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 NoCheckOption = Annotated[
     bool, typer.Option("--no-check", help="Submit whatever `hidl doctor` would say of this machine.")
@@ -104,7 +126,7 @@ def moment(text: str) -> datetime:
             return datetime.now(timezone.utc) - timedelta(**{units[text[-1]]: int(text[:-1])})
         return datetime.fromisoformat(text.replace("Z", "+00:00")).astimezone()
     except (ValueError, OverflowError):
-        raise UsageError(f"{text!r} is no time", hint="for example 2026-01-31, 2026-01-31T18:00 or 30d") from None
+        raise UsageError(f"invalid time {text!r}", hint="for example 2026-01-31, 2026-01-31T18:00 or 30d") from None
 
 
 def seconds(text: str) -> float:
@@ -112,11 +134,11 @@ def seconds(text: str) -> float:
     days, dash, clock = text.rpartition("-")
     parts = clock.split(":")
     if not all(part.isdecimal() for part in (*parts, days or "0")) or len(parts) > 3 or (dash and len(parts) < 3):
-        raise UsageError(f"{text!r} is no time", hint="for example 90, 15:00, 02:00:00 or 1-12:00:00")
+        raise UsageError(f"invalid time {text!r}", hint="for example 90, 15:00, 02:00:00 or 1-12:00:00")
     total = 0
     for part in parts:
         total = total * 60 + int(part)
     total += int(days or 0) * 86400
     if total == 0:
-        raise UsageError("a time limit of 0 lets nothing run")
+        raise UsageError("the time limit must be positive", hint="for example 90, 15:00, 02:00:00 or 1-12:00:00")
     return float(total)

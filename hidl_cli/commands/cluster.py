@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption
+from hidl_cli.commands.arguments import JsonOption, complete_sites
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-app = typer.Typer(no_args_is_help=True, help="A real Slurm on this machine, to try a site or a job script on.")
+app = typer.Typer(
+    no_args_is_help=True, help="Run a real Slurm on this machine, or the twin of a site, to try job scripts on."
+)
 
 DirectoryOption = Annotated[
     Path | None,
@@ -20,96 +22,148 @@ DirectoryOption = Annotated[
         "--directory", metavar="DIR", help="The cluster's state (default: hidl's state directory, .../hidl/cluster)."
     ),
 ]
+LikeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--like",
+        metavar="SITE",
+        help="The twin of this site: its partitions, limits, hosts' names, modules and launchers.",
+        autocompletion=complete_sites,
+    ),
+]
 
 
 @app.command()
 def up(
     *,
-    nodes: Annotated[int | None, typer.Option("--nodes", help="How many nodes (default: as before, or 4).")] = None,
+    like: LikeOption = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", help="Number of nodes, at most 64; for a twin: of each kind (default: as before, or 4)."
+        ),
+    ] = None,
     cpus_per_node: Annotated[
         int | None,
-        typer.Option("--cpus-per-node", help="CPUs that a node claims (default: as before, or this machine's cores)."),
+        typer.Option(
+            "--cpus-per-node", help="CPUs per node, as Slurm sees them (default: as before, or this machine's cores)."
+        ),
     ] = None,
     accounting: Annotated[
         bool | None,
-        typer.Option("--accounting/--no-accounting", help="With slurmdbd and MariaDB (default: as before, or with)."),
+        typer.Option("--accounting/--no-accounting", help="Run slurmdbd and MariaDB (default: as before, or yes)."),
     ] = None,
     enforce_limits: Annotated[
         bool | None,
         typer.Option(
             "--enforce-limits/--no-enforce-limits",
-            help="Refuse jobs over a partition's limits, rather than let them wait for ever "
-            "(default: as before, or refuse).",
+            help="Reject jobs that exceed a partition's limits, instead of leaving them pending "
+            "(default: as before, or reject).",
         ),
     ] = None,
     share: Annotated[
         list[Path] | None,
-        typer.Option("--share", metavar="DIR", help="Show this directory on the nodes too, where it lies in /tmp."),
+        typer.Option("--share", metavar="DIR", help="Share this directory below /tmp with the nodes."),
     ] = None,
     directory: DirectoryOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Bring the cluster up, or mend what has died of it: munge, MariaDB, slurmdbd, slurmctld, and nodes with slurmd."""
+    """Start the cluster, or restart what has died: munge, MariaDB, slurmdbd, slurmctld, and nodes with slurmd."""
     from hidl_cli.cluster.cluster import Cluster, shared
+    from hidl_cli.cluster.settings import MAX_NODES
     from hidl_cli.commands.render import emit_json, printable, say
+    from hidl_cli.quoting import sh
 
     tell = _clock()
-    cluster = Cluster(directory, tell)
+    cluster = Cluster(directory, tell, like=like)
     settings = cluster.up(
+        like=like,
         nodes=nodes,
         cpus_per_node=cpus_per_node,
         accounting=accounting,
         enforce_limits=enforce_limits,
         shares=shared(share) if share else None,
     )
-    tell(f"{settings.nodes} nodes are usable")
+    most = "" if like else f" (at most {MAX_NODES}: tried on 2 cores)"
+    tell(f"{len(cluster.dress.hosts)} nodes are usable{most}")
     if json:
         emit_json("hidl.cluster-status/1", **cluster.status())
         return
-    evaluated = "hidl cluster env" + (f" --directory {directory}" if directory else "")
-    say(printable(f'next: eval "$({evaluated})", then for example'))
-    say(f"      hidl run resnet50 --site test-cluster --nodes {settings.nodes}")
+    if like:
+        where = f" --directory {sh(str(directory))}" if directory else ""
+        say(printable(f"next: hidl cluster login --like {sh(like)}{where}   # a shell on {cluster.dress.login}"))
+        return
+    lines = [f'eval "$(hidl cluster env --directory {sh(str(directory))})"'] if directory else []
+    lines += ["hidl install mpi --site test-cluster"]
+    lines += [f"hidl run mpi-sanity --site test-cluster --nodes {settings.nodes}"]
+    say(printable("next: " + "\n      ".join(lines)))
 
 
 @app.command()
 def down(
     *,
-    purge: Annotated[
-        bool, typer.Option("--purge", help="Remove its directory too, with the history of its jobs.")
-    ] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove its directory and job history too.")] = False,
+    like: LikeOption = None,
     directory: DirectoryOption = None,
 ) -> None:
-    """End the cluster, and the jobs on it. Its history stays, unless it is purged."""
+    """Stop the cluster and its jobs. Its history stays, unless purged."""
     from hidl_cli.cluster.cluster import Cluster
 
     tell = _clock()
-    Cluster(directory, tell).down(purge=purge)
-    tell("nothing of the cluster is left running")
+    Cluster(directory, tell, like=like).down(purge=purge)
+    tell("the cluster is down")
 
 
 @app.command()
-def status(*, directory: DirectoryOption = None, json: JsonOption = False) -> None:
-    """Show what of the cluster lives."""
+def status(*, like: LikeOption = None, directory: DirectoryOption = None, json: JsonOption = False) -> None:
+    """Show the cluster's daemons and nodes."""
     from hidl_cli.cluster.cluster import Cluster
     from hidl_cli.commands.render import emit_json, say
     from hidl_cli.commands.tables import show_table
 
-    found = Cluster(directory).status()
+    found = Cluster(directory, like=like).status()
     if json:
         emit_json("hidl.cluster-status/1", **found)
         return
-    say(f"SLURM_CONF={found['slurm_conf']}")
+    for name in (name for name in found if name.endswith(("_conf", "_envdir", "_file", "_uri"))):
+        if found[name] is not None:
+            say(f"{name.upper()}={found[name]}")
     show_table([{key: _word(value) for key, value in daemon.items()} for daemon in found["daemons"]])
     show_table([{key: _word(value) for key, value in node.items()} for node in found["nodes"]])
+    for title, key in (("true of this twin", "true"), ("not true", "not_true")):
+        if key in found:
+            say("\n".join([f"{title}:", *(f"  {statement}" for statement in found[key])]))
 
 
 @app.command()
-def env(*, directory: DirectoryOption = None) -> None:
-    """Print what makes Slurm's commands use the cluster: eval "$(hidl cluster env)"."""
+def env(*, like: LikeOption = None, directory: DirectoryOption = None) -> None:
+    """Print the variables for Slurm's commands to use the cluster: eval "$(hidl cluster env)"."""
     from hidl_cli.cluster.cluster import Cluster
     from hidl_cli.commands.render import write
 
-    write(Cluster(directory).environment_lines)
+    write(Cluster(directory, like=like).environment_lines)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def login(
+    context: typer.Context,
+    *,
+    like: LikeOption = None,
+    directory: DirectoryOption = None,
+) -> None:
+    """Log in to a twin: a shell on its login host, or a command: hidl cluster login --like SITE -- COMMAND ...
+
+    Its users have a configuration, installations and runs of their own.
+    """
+    import os
+
+    from hidl_cli import process
+    from hidl_cli.cluster.cluster import Cluster
+
+    shell = os.environ.get("SHELL") or "/bin/bash"
+    twin = Cluster(directory, like=like)
+    argv, environment = twin.at_login(context.args or [shell], twin.users.environment())
+    process.replace_with(argv, env=environment)
 
 
 def _word(value: object) -> object:

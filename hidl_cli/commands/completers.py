@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hidl_cli.inputs.overlay import KindName
 
 _DEPTH = 8  # files that extend each other
@@ -29,6 +28,16 @@ def complete_matrix(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]
     return list(_assignments(ctx, incomplete, lambda one: [",".join(_choices(one))]))
 
 
+def complete_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The ids of installations of the stack that is named before."""
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+
+    where = load_site(ctx.params.get("site"))
+    directory = installation.root(where, ctx.params.get("prefix")) / where.name / str(ctx.params.get("name"))
+    return [prefix.name for prefix in installation.prefixes(directory) if prefix.name.startswith(incomplete)]
+
+
 def complete_variables(incomplete: str) -> list[str]:
     """The names of variables that begin so."""
     from hidl_cli.tuning.catalogue import all_names
@@ -37,7 +46,7 @@ def complete_variables(incomplete: str) -> list[str]:
 
 
 def complete_tuning(incomplete: str) -> list[str]:
-    """``--mv2``: variables with their defaults; with values where the name is whole."""
+    """``--tune``: variables with their defaults; with values where the name is whole."""
     from hidl_cli.tuning.catalogue import variables
 
     name, sign, _ = incomplete.partition("=")
@@ -68,8 +77,12 @@ def complete_partitions(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_launchers(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Launchers of the site that is named."""
-    return _of_the_site(ctx, incomplete, "launchers")
+    """Complete launchers of the site that is named, and plug-ins."""
+    from hidl_cli.plugins import entries
+
+    added = (entry.name for entry in entries("hidl.launchers"))
+    names = dict.fromkeys([*_of_the_site(ctx, incomplete, "launchers"), *added])
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def complete_libraries(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -77,11 +90,24 @@ def complete_libraries(ctx: typer.Context, incomplete: str) -> list[str]:
     return [*_of_the_site(ctx, incomplete, "mpi"), *(["stack"] if "stack".startswith(incomplete) else [])]
 
 
-def complete_runs_and_workloads(incomplete: str) -> list[str]:
-    """Whatever results can be told apart by."""
-    from hidl_cli.commands.arguments import complete_runs, complete_workloads
+def complete_hosts(incomplete: str) -> list[str]:
+    """Complete the last of ``--hosts``: hosts of ``~/.ssh/config`` and of mpirun_rsh's ``~/.mpirun_hosts``."""
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    names = dict.fromkeys(name for name in _known_hosts() if name.startswith(last) and name not in given)
+    return [f"{before}{comma}{name}" for name in names]
 
-    return [*complete_runs(incomplete), *complete_workloads(incomplete)]
+
+def _known_hosts() -> Iterator[str]:
+    """Host names in the user's files; patterns (``gpu*``) name none."""
+    lists = ((".ssh/config", r"^\s*Host(?:\s*=\s*|\s+)(.*)"), (".mpirun_hosts", r"^\s*([^\s:#]+)"))
+    for file, line in lists:
+        try:
+            text = Path.home().joinpath(file).read_text(encoding="utf-8")
+        except (OSError, ValueError, RuntimeError):
+            continue
+        for words in re.findall(line, text, re.MULTILINE | re.IGNORECASE):
+            yield from (word for word in words.split() if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", word))
 
 
 def _assignments(ctx: typer.Context, incomplete: str, values: Any) -> Iterator[tuple[str, str]]:
@@ -138,8 +164,16 @@ def _mapping(kind: KindName, name: str, key: str) -> dict[str, Any]:
         if not isinstance(document, dict):
             break
         own = document.get(key) or {}
-        found = {**(own if isinstance(own, dict) else dict.fromkeys(own)), **found}
-        below = document.get("extends")
+        below = own if isinstance(own, dict) else dict.fromkeys(own)
+        found = {name: _laid_over(below.get(name), found.get(name)) for name in {**below, **found}}
+        base = document.get("extends")
         # A file that extends its own name extends the one that it hides.
-        entry = next(iter(entry.shadows), None) if below == entry.name else files.get(str(below))
+        entry = next(iter(entry.shadows), None) if base == entry.name else files.get(str(base))
     return found
+
+
+def _laid_over(below: Any, above: Any) -> Any:
+    """Return one value of a file over that of the file that it extends: of mappings, each key."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **above}
+    return below if above is None else above

@@ -51,12 +51,14 @@ def candidates(words: Sequence[str], begun: str) -> list[Candidate]:
     """How the word that begins so may go on, after these words (without ``hidl`` itself)."""
     from typer.main import get_command
 
-    from hidl_cli.commands.app import app
+    from hidl_cli.commands.app import command_line
 
-    command: Any = get_command(app)
+    command: Any = get_command(command_line(words[0] if words else None))
     rest = list(words)
     while at := next((at for at, word in enumerate(rest, 1) if word in _commands(command)), None):
         command, rest = _commands(command)[rest[at - 1]], rest[at:]
+    if "--" in rest:
+        return []  # a program and its arguments: the shell completes files
     by_name = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts) if name[0] == "-"}
     context = command.context_class(command, info_name=command.name)
     option, arguments = _given(command, by_name, rest, context.params)

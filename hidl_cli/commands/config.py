@@ -1,4 +1,4 @@
-"""``hidl config``: which files hidl reads."""
+"""``hidl config``: which files hidl reads, and which plug-ins it finds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from hidl_cli.commands.arguments import JsonOption
 
-app = typer.Typer(no_args_is_help=True, help="Which files hidl reads.")
+app = typer.Typer(no_args_is_help=True, help="Which files hidl reads, and which plug-ins it finds.")
 
 
 @app.callback()
@@ -46,3 +46,29 @@ def show(
     say(f"read in this order: {paths.user_config()}, {paths.SYSTEM_CONFIG}, {paths.shipped()} (shipped)")
     hidden = [] if origin else ["file", "hides"]
     show_table([{key: value for key, value in row.items() if key not in hidden} for row in rows])
+
+
+@app.command()
+def plugins(json: JsonOption = False) -> None:
+    """Show the plug-ins that installed packages add, and whether each can be loaded."""
+    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.commands.tables import show_table
+    from hidl_cli.doctor.rules.plugins import find_plugins
+
+    rows = [
+        {
+            "kind": plugin.kind,
+            "name": plugin.entry.name,
+            "package": plugin.entry.package,
+            "target": plugin.entry.target,
+            "problem": plugin.problem,
+        }
+        for plugin in find_plugins()
+    ]
+    if json:
+        emit_json("hidl.plugins/1", plugins=rows)
+        return
+    if not rows:
+        say("no plug-ins found")
+        return
+    show_table([row | {"problem": row["problem"] or "none"} for row in rows])

@@ -1,4 +1,4 @@
-"""``hidl doctor``: what is wrong with this machine, the site's file and the installed stacks, and what mends it."""
+"""``hidl doctor``: check this machine, the site file and the installed stacks."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks
+from hidl_cli.commands.arguments import (
+    HostfileOption,
+    HostsOption,
+    JsonOption,
+    PrefixOption,
+    SiteOption,
+    complete_stacks,
+)
 
 if TYPE_CHECKING:
     from hidl_cli.doctor.examine import Examined
     from hidl_workloads.doctor.finding import Rule
 
 app = typer.Typer(
-    invoke_without_command=True, help="Find what is wrong before a job does: findings, each with what mends it."
+    invoke_without_command=True, help="Check this machine, the site file and the stacks; each finding comes with a fix."
 )
 
 
 def complete_rules(incomplete: str) -> list[str]:
-    """The ids of rules that begin so."""
-    from hidl_cli.doctor.catalogue import rules
+    """Complete rule ids."""
+    from hidl_cli.doctor.registry import list_rules
 
-    return [rule.id for rule in rules() if rule.id.startswith(incomplete.upper())]
+    return [rule.id for rule in list_rules() if rule.id.startswith(incomplete.upper())]
 
 
 @app.callback()
@@ -34,51 +41,59 @@ def doctor(
         typer.Option(help="This stack (default: every installed one).", autocompletion=complete_stacks),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Look at so many compute nodes too: in this allocation, or a short job.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Also check this number of compute nodes, in this allocation or a short job (with --hosts: all).",
+        ),
     ] = None,
+    hosts: HostsOption = None,
+    hostfile: HostfileOption = None,
     partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="Where these nodes are asked for (default: the site's).")
+        str | None, typer.Option("--partition", "-p", help="Partition of these nodes (default: the site's).")
     ] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="The project that pays for them.")] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="Account of the job.")] = None,
     prefix: PrefixOption = None,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Mend what is safe to mend and can be taken back; see hidl doctor rules.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply safe and reversible fixes; see hidl doctor rules.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read every file of the stacks, not only their sizes.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Look for what is wrong; exit code 4 where something will fail, or tell lies."""
+    """Check for problems; exit code 4 if there is an error."""
     if context.invoked_subcommand is not None:
         return
     from hidl_cli.commands.render import say
     from hidl_cli.doctor.examine import contexts, examine
     from hidl_cli.errors import ExitCode
+    from hidl_cli.launch.hosts import named_hosts, on_hosts
     from hidl_cli.site.load import load_site
     from hidl_cli.stack.installation import root
     from hidl_cli.stack.load import load_stack
 
-    machine = load_site(site)
+    named = named_hosts(hosts, hostfile)
+    machine = on_hosts(load_site(site), named)
+    nodes = nodes or (len(named.names) if named else None)
     if stack is not None:
-        load_stack(stack)  # one that there is not is a fault of the command line
+        load_stack(stack)  # an unknown stack is a usage error
     where = root(machine, prefix)
-    asked = contexts(machine, root=where, stack=stack, nodes=nodes)
+    asked = contexts(machine, root=where, stack=stack, nodes=nodes, deep=deep)
     examined = examine(asked)
     fixed: list[dict[str, str]] = []
     if fix:
-        from hidl_cli.doctor.fix import fix as mend
+        from hidl_cli.doctor.fix import fix as apply_fixes
 
-        for finding, done in mend(examined.findings, say):
+        for finding, done in apply_fixes(examined.findings, say):
             fixed.append({"rule": finding.rule, "done": done})
             if not json:
-                say(f"mended {finding.rule}: {done}")
+                say(f"fixed {finding.rule}: {done}")
         if fixed:
-            examined = examine(contexts(machine, root=where, stack=stack, nodes=nodes))
+            examined = examine(contexts(machine, root=where, stack=stack, nodes=nodes, deep=deep))
     if nodes is not None:
-        from hidl_cli.doctor.job import examine_nodes
+        from hidl_cli.doctor.nodes.examine import examine_nodes
         from hidl_cli.launch.allocation import Asked
 
         preferred = sorted(asked, key=lambda context: not context.is_active)
         installed = next((context.installation for context in preferred if context.installation), None)
-        job = Asked(partition=partition, account=account)
+        job = Asked(partition=partition, account=account, hosts=named)
         examined += examine_nodes(machine, installed, nodes, asked=job, tell=say)
     _tell(examined, machine.name, asked[0].host.hostname, fixed, json=json)
     if examined.errors:
@@ -90,29 +105,29 @@ def explain(
     rule: Annotated[str, typer.Argument(help="A rule's id, such as HD002.", autocompletion=complete_rules)],
     json: JsonOption = False,
 ) -> None:
-    """Tell what a rule looks for, why it matters, and whether --fix mends it."""
+    """Explain what a rule checks, why it matters, and whether --fix applies."""
     from hidl_cli.commands.render import emit_json, write
-    from hidl_cli.doctor.catalogue import find
+    from hidl_cli.doctor.registry import find_rule
 
-    found = find(rule)
+    found = find_rule(rule)
     document = _document(found)
     if json:
         emit_json("hidl.doctor-rule/1", **document)
         return
     lines = [f"{found.id} ({found.severity}): {found.title}", f"why: {found.why}"]
     lines += [f"when: {document['when']}"] if document["when"] else []
-    lines += [f"--fix: {document['fix']}" if document["fix"] else "--fix: leaves it to you"]
+    lines += [f"--fix: {document['fix']}" if document["fix"] else "--fix: not available"]
     write("\n".join(lines) + "\n")
 
 
 @app.command()
 def rules(json: JsonOption = False) -> None:
-    """List every rule: those of this machine, those of jobs, and those by what a job printed."""
+    """List every rule: on this machine, inside jobs, and on a job's output."""
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_table
-    from hidl_cli.doctor.catalogue import rules as known
+    from hidl_cli.doctor.registry import list_rules
 
-    documents = [_document(rule) for rule in known()]
+    documents = [_document(rule) for rule in list_rules()]
     if json:
         emit_json("hidl.doctor-rules/1", rules=documents)
         return
@@ -122,7 +137,7 @@ def rules(json: JsonOption = False) -> None:
                 "rule": each["id"],
                 "severity": each["severity"],
                 "finds": each["title"],
-                "--fix": "mends it" if each["fix"] else "",
+                "--fix": "yes" if each["fix"] else "",
             }
             for each in documents
         ],
@@ -133,16 +148,16 @@ def rules(json: JsonOption = False) -> None:
 def _document(rule: Rule[Any]) -> dict[str, Any]:
     from inspect import getdoc
 
-    from hidl_cli.doctor.fix import FIXES
+    from hidl_cli.doctor.registry import fixes
 
-    fix = FIXES.get(rule.id)
+    fix = fixes().get(rule.id)
     return {
         "id": rule.id,
         "severity": rule.severity,
         "title": rule.title,
         "why": rule.why,
         "when": " ".join((getdoc(rule.check) or "").split()),
-        "fix": f"{fix.does}; to undo it: {fix.undo}" if fix else None,
+        "fix": f"{fix.does}; to undo: {fix.undo}" if fix else None,
     }
 
 

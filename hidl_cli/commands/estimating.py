@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hidl_cli.runs.forecast import Expected, Told
-    from hidl_cli.runs.plan import Plan
+    from hidl_cli.plan.launch_plan import Plan
+    from hidl_cli.runs.forecast import Expected, PointForecast
 
 
 def show_estimate(plan: Plan, *, json: bool) -> None:
@@ -15,7 +15,7 @@ def show_estimate(plan: Plan, *, json: bool) -> None:
     from dataclasses import asdict
 
     from hidl_cli.commands.render import emit_json, write
-    from hidl_cli.launch.estimate import estimate, in_words
+    from hidl_cli.plan.cost import estimate, format_estimate
     from hidl_cli.site.load import load_site
 
     site = load_site(plan.site)
@@ -25,43 +25,43 @@ def show_estimate(plan: Plan, *, json: bool) -> None:
         fields: dict[str, Any] = {"site": plan.site, "partition": plan.partition, **asdict(found)}
         emit_json("hidl.estimate/1", **fields, forecasts=[each.to_json() for each in told])
         return
-    write("\n".join(in_words(found, plan)) + "\n")
+    write("\n".join(format_estimate(found, plan)) + "\n")
     for each in told:
         _show(each)
 
 
-def _forecasts(plan: Plan, interconnect: str | None) -> list[Told]:
+def _forecasts(plan: Plan, interconnect: str | None) -> list[PointForecast]:
     """What the workload's module tells; nothing where it has none, or where the stack that it needs is not there."""
     from hidl_cli.commands.render import say
-    from hidl_cli.runs.forecast import forecasts, teller
+    from hidl_cli.runs.forecast import find_python, forecast_plan
 
     if plan.workload.estimate is None:
         return []
-    python = teller(plan)
+    python = find_python(plan)
     if python is None:
-        say(f"how fast it will be cannot be told without its stack: hidl install {plan.stack}", style="yellow")
+        say(f"the speed cannot be predicted without its stack: hidl install {plan.stack}", style="yellow")
         return []
-    return forecasts(plan, python, interconnect)
+    return forecast_plan(plan, python, interconnect)
 
 
-def _show(told: Told) -> None:
+def _show(forecast: PointForecast) -> None:
     from hidl_cli.commands.render import write
     from hidl_cli.commands.tables import show_table
-    from hidl_cli.runs.parameters import in_words
+    from hidl_cli.plan.parameters import format_parameters
 
-    write(f"\n{in_words(told.point) if told.point else 'expected'}:\n")
+    write(f"\n{format_parameters(forecast.point) if forecast.point else 'expected'}:\n")
     rows = [
         {"nodes": placement.nodes, "ranks": placement.ranks, **dict(_columns(expected))}
-        for placement, expected in zip(told.placements, told.forecast.expected, strict=True)
+        for placement, expected in zip(forecast.placements, forecast.forecast.expected, strict=True)
         if expected.problem is None
     ]
     if rows:
         show_table(rows, whole=rows[0])
-    for placement, expected in zip(told.placements, told.forecast.expected, strict=True):
+    for placement, expected in zip(forecast.placements, forecast.forecast.expected, strict=True):
         if expected.problem is not None:
             write(f"{placement.ranks} rank(s): {expected.problem}\n")
-    lines = [f"  {name}: {value}" for name, value in told.forecast.assumptions.items()]
-    errors = [f"  {error}" for error in told.forecast.known_errors]
+    lines = [f"  {name}: {value}" for name, value in forecast.forecast.assumptions.items()]
+    errors = [f"  {error}" for error in forecast.forecast.known_errors]
     write("\n".join(["assuming:", *lines, *(["how wrong it can be:", *errors] if errors else [])]) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""How findings are shown, and what they stop."""
+"""Show findings, and stop at errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hidl_cli.doctor.examine import Examined
-    from hidl_cli.runs.plan import Plan
+    from hidl_cli.plan.launch_plan import Plan
     from hidl_cli.site.schema import Site
     from hidl_workloads.doctor.finding import Finding
 
@@ -16,7 +16,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def show(findings: Iterable[Finding], *, on_stderr: bool = False) -> None:
-    """Print findings for people: what was found, why it matters, and for each place what was seen and what mends it."""
+    """Print findings grouped by rule: where, what was found, the fix, and why it matters."""
     from itertools import groupby
 
     from rich.text import Text
@@ -35,38 +35,31 @@ def show(findings: Iterable[Finding], *, on_stderr: bool = False) -> None:
             if finding.where and finding.where not in finding.seen:
                 line("where", finding.where)
             line("seen", finding.seen)
-            line("mend", finding.mend)
+            line("fix", finding.mend)
         line("why", alike[0].why)
 
 
 def summary(findings: Iterable[Finding]) -> str:
-    """How many there are of each severity: ``1 error, 2 warnings``."""
+    """The number of findings of each severity: ``1 error, 2 warnings``."""
     from hidl_workloads.doctor.finding import SEVERITIES
 
     severities = [finding.severity for finding in findings]
     counts = [(severities.count(severity), severity) for severity in SEVERITIES]
     words = [f"{count} {name}{'s' if count > 1 and name != 'info' else ''}" for count, name in counts if count]
-    return ", ".join(words) or "nothing is wrong"
+    return ", ".join(words) or "no problems found"
 
 
 def check_before_run(plan: Plan, site: Site, *, hypothetical: bool) -> None:
-    """Show what the cheap rules find; errors stop, unless the plan is only looked at.
-
-    What is good to know alone is left to ``hidl doctor``. Raises ``MissingPrecondition``.
-    """
+    """Apply the cheap rules, and stop at errors as ``stop_at_errors`` does."""
     from hidl_cli.doctor.examine import before_runs
 
     stop_at_errors(before_runs([plan], site), hypothetical=hypothetical)
 
 
 def stop_at_errors(examined: Examined, *, hypothetical: bool = False) -> None:
-    """Show errors and warnings on stderr; raises ``MissingPrecondition`` where there are errors."""
-    from hidl_cli.errors import MissingPrecondition
+    """Show errors and warnings on stderr. Raises ``MissingPrecondition`` at errors, unless ``hypothetical``."""
+    from hidl_cli.api.launching import refusal
 
     show([finding for finding in examined.findings if finding.severity != "info"], on_stderr=True)
     if examined.errors and not hypothetical:
-        ids = ", ".join(dict.fromkeys(finding.rule for finding in examined.errors))
-        raise MissingPrecondition(
-            f"it would fail: {ids}; nothing was submitted",
-            hint="mend it (hidl doctor looks again), or do without these checks: --no-check",
-        )
+        raise refusal(examined)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,17 +12,17 @@ import typer
 from hidl_cli.commands.render import emit_json, say, show_error, stderr, stdout
 from hidl_cli.commands.tables import runs_table, show_runs
 from hidl_cli.errors import ExitCode, HidlError, HungUp, JobFailed, MetricMissing
+from hidl_cli.plan.launch_plan import plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.follow import end, ends_with_the_terminal, follow
-from hidl_cli.runs.history import document_of
+from hidl_cli.runs.history import run_document
 from hidl_cli.runs.judging import Conclusion
-from hidl_cli.runs.plan import plan_of
 
 if TYPE_CHECKING:
-    from hidl_cli.results.pairs import Field
-    from hidl_cli.runs.plan import Plan
+    from hidl_cli.analysis.nodes.pairs import Field
+    from hidl_cli.plan.launch_plan import Plan
 
 
 def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> None:
@@ -29,20 +30,25 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
 
     An interrupt ends a run that this command started (``own``), and otherwise only the following.
     """
-    with _Display(run, plan) as display:
-        (status,) = follow([run], tell=display.update, interrupted=end_own if own else leave)
     try:
-        conclusion = conclude(run, plan, status)
+        conclusion = follow_to_verdict(run, plan, own=own)
     except (JobFailed, MetricMissing):
         if json:
-            emit_json("hidl.run/1", **document_of(run))
+            emit_json("hidl.run/1", **run_document(run))
         raise
     if json:
-        emit_json("hidl.run/1", **document_of(run))
+        emit_json("hidl.run/1", **run_document(run))
     else:
         show(run, conclusion)
     if conclusion.exit_code:
         raise typer.Exit(conclusion.exit_code)
+
+
+def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
+    """Follow ``run`` to its end and judge it; ``own`` and errors as in ``follow_and_judge``."""
+    with _Display(run, plan) as display:
+        (status,) = follow([run], tell=display.update, interrupted=end_own if own else leave)
+    return conclude(run, plan, status)
 
 
 def follow_all(runs: Sequence[Run], *, json: bool) -> None:
@@ -56,9 +62,9 @@ def follow_all(runs: Sequence[Run], *, json: bool) -> None:
             codes[run.id] = error.exit_code
             show_error(error)
     if json:
-        emit_json("hidl.runs/1", runs=[document_of(run) for run in runs])
+        emit_json("hidl.runs/1", runs=[run_document(run) for run in runs])
     else:
-        show_runs([document_of(run) for run in runs])
+        show_runs([run_document(run) for run in runs])
     gravest = min((code for code in codes.values() if code), default=ExitCode.OK)
     if gravest:
         raise typer.Exit(gravest)
@@ -79,17 +85,17 @@ def leave(run: Run, _: KeyboardInterrupt) -> None:
 
 def show(run: Run, conclusion: Conclusion) -> None:
     """Print metrics, the scaling table and the verdict for people."""
-    from hidl_cli.results.overhead import overheads
-    from hidl_cli.results.overhead import table as overhead_table
+    from hidl_cli.analysis.overhead import overheads
+    from hidl_cli.report.tables.overhead import overhead_table
 
     out = stdout()
     if conclusion.study is not None:
-        from hidl_cli.results.plot import draw
-        from hidl_cli.results.table import table
+        from hidl_cli.report.plots.scaling import draw_scaling
+        from hidl_cli.report.tables.scaling import scaling_table
 
-        out.print(table(conclusion.study))
+        out.print(scaling_table(conclusion.study))
         picture = run.directory / "scaling.png"
-        draw(conclusion.study, picture)
+        draw_scaling(conclusion.study, picture)
         say(f"picture: {picture}")
         return
     suites = overheads(conclusion.steps)
@@ -99,9 +105,9 @@ def show(run: Run, conclusion: Conclusion) -> None:
         for each in suites:
             out.print(overhead_table(each))
     elif conclusion.ranking is not None:
-        from hidl_cli.results.table import ranked
+        from hidl_cli.report.tables.scaling import ranking_table
 
-        out.print(ranked(conclusion.ranking))
+        out.print(ranking_table(conclusion.ranking))
     else:
         _show_metrics(conclusion.steps)
     if conclusion.verdict is None and (conclusion.ranking is not None or conclusion.fields):
@@ -132,38 +138,45 @@ def _show_metrics(steps: list[dict[str, Any]]) -> None:
 
 def _show_pairs(run: Run, fields: Sequence[Field]) -> None:
     """What was measured between every two nodes, as tables and as a picture."""
-    from hidl_cli.results.pairs_table import draw, tables
+    from hidl_cli.report.plots.pairs import draw_pairs
+    from hidl_cli.report.tables.pairs import pairs_tables
 
     for each in fields:
-        for table in tables(each):
+        for table in pairs_tables(each):
             stdout().print(table)
     picture = run.directory / "pairs.png"
-    draw(fields, picture)
+    draw_pairs(fields, picture)
     say(f"picture: {picture}")
 
 
 class _Display:
     """Shows a run while it goes on: a progress bar on a terminal, else a line for each step.
 
-    A run of one step also shows what the program prints, as it comes.
+    A run of one step also shows what the program prints, as it comes. How many steps a study until it is settled takes
+    nobody knows: its bar is of the time that it may take, where that is limited.
     """
 
     def __init__(self, run: Run, plan: Plan) -> None:
         self._plan = plan
-        self._output = _Tail(run.stdout) if len(plan.steps) == 1 else None
+        self._output = _Tail(run) if len(plan.steps) == 1 else None
         self._step = 0
         self._waiting = ""
         self._progress: Any = None
         self._task: Any = None
+        self._open = plan.until_settled
+        self._seconds = plan.allocation.time_limit if plan.until_settled else None
 
     def __enter__(self) -> _Display:
         if stderr().is_terminal and len(self._plan.steps) > 1:
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            count = TextColumn(_of_time(self._seconds)) if self._open else MofNCompleteColumn()
+            columns = (TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn())
             self._progress = Progress(*columns, console=stderr(), transient=True)
             self._progress.start()
-            self._task = self._progress.add_task("starting", total=len(self._plan.steps))
+            self._task = self._progress.add_task(
+                "starting", total=self._seconds if self._open else len(self._plan.steps)
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -175,14 +188,17 @@ class _Display:
         if self._output is not None:
             self._output.show_new()
         self._show_waiting(status)
+        if self._progress is not None and self._open and status.started is not None:
+            self._progress.update(self._task, completed=time.time() - status.started)
         if status.step in (self._step, 0):
             return
         self._step = status.step
         step = self._plan.steps[status.step - 1]
         if self._progress is not None:
-            self._progress.update(self._task, completed=status.step - 1, description=step.title)
+            done = {} if self._open else {"completed": status.step - 1}
+            self._progress.update(self._task, description=step.title, **done)
         elif len(self._plan.steps) > 1:
-            say(f"step {status.step} of {status.steps}: {step.title}")
+            say(f"step {status.step} of {'at most ' if self._open else ''}{status.steps}: {step.title}")
 
     def _show_waiting(self, status: Status) -> None:
         """Say why it does not go on: it waits for its turn, or again after a node was lost, or nobody answers."""
@@ -193,6 +209,10 @@ class _Display:
             else:
                 say(waiting)
         self._waiting = waiting or self._waiting
+
+
+def _of_time(seconds: float | None) -> str:
+    return "until it is settled" + (f", {seconds:.0f} s at most" if seconds else "")
 
 
 class _Lines:
@@ -210,11 +230,11 @@ class _Lines:
 
 
 class Table:
-    """The runs as a table that is drawn anew, on a terminal; else as ``_Lines``."""
+    """The runs as a table that is redrawn, on a terminal; else as ``_Lines``."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._lines = _Lines()
-        self._documents = {run.id: document_of(run) for run in runs}
+        self._documents = {run.id: run_document(run) for run in runs}
         self._live: Any = None
 
     def __enter__(self) -> Table:
@@ -234,7 +254,7 @@ class Table:
         if self._live is None:
             self._lines.update(run, status)
             return
-        new = document_of(run, status)
+        new = run_document(run, status)
         if new != self._documents[run.id] or self._live.renderable is None:
             self._documents[run.id] = new
             self._live.update(runs_table(list(self._documents.values())), refresh=True)
@@ -250,19 +270,27 @@ def _waiting(status: Status) -> str:
 class _Tail:
     """What has been added to a file since the last look."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    MOST = 1 << 16  # bytes that one look shows: printing takes much longer than a program that writes without end
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._seen = 0
+        self._left_out = 0
 
     def show_new(self) -> None:
-        """Print the new whole lines to stderr, control characters made harmless."""
+        """Print the new whole lines to stderr, control characters made harmless; of very much, the last."""
         try:
-            with self._path.open("rb") as file:
-                file.seek(self._seen)
-                new = file.read()
+            with self._run.stdout.open("rb") as file:
+                left_out = max(0, file.seek(0, os.SEEK_END) - self._seen - self.MOST)
+                file.seek(self._seen + left_out)
+                new = file.read(self.MOST)
         except OSError:
             return
-        whole = new[: new.rfind(b"\n") + 1]
-        self._seen += len(whole)
-        for line in whole.decode("utf-8", "replace").splitlines():
+        end = new.rfind(b"\n") + 1
+        self._seen += left_out + end
+        self._left_out += left_out
+        if self._left_out and end:
+            say(f"[{self._left_out} bytes are not shown; hidl logs {self._run.id} shows all]")
+            self._left_out = 0
+        for line in new[:end].decode("utf-8", "replace").splitlines():
             say(line)

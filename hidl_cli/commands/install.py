@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,27 +15,51 @@ from hidl_cli.commands.arguments import (
     SiteOption,
     SpackOption,
     complete_stacks,
-    directory,
-    provider_name,
+    seconds,
 )
+from hidl_cli.commands.completers import complete_partitions
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
-    from hidl_cli.stack.install import Order, Outcome
+    from hidl_cli.site.asking import Completed
+    from hidl_cli.stack.order import Order
+    from hidl_cli.stack.several import LeftOut, Result
 
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Use uv's cache and local wheels only, no network.")]
 
 
 def install(
     stacks: Annotated[
-        list[str], typer.Argument(metavar="STACK...", help="Stacks (hidl stack list).", autocompletion=complete_stacks)
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="[STACK...]",
+            help="Stacks (hidl stack list; default: those of the site's file, else those that its checks use).",
+            autocompletion=complete_stacks,
+        ),
+    ] = None,
     *,
     site: SiteOption = None,
     prefix: PrefixOption = None,
     locked: Annotated[bool, typer.Option("--locked", help="Fail where no lock fits, rather than make one.")] = False,
     offline: OfflineOption = False,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="REQUIREMENT", help="A package of your own, with --as; repeatable."),
+    ] = None,
+    requirements: Annotated[
+        list[str] | None,
+        typer.Option("--requirements", "-r", metavar="FILE", help="A file of them (pip's format); repeatable."),
+    ] = None,
+    as_: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="The stack of your own that these packages make with STACK.",
+            autocompletion=complete_stacks,
+        ),
+    ] = None,
     source: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=FILE", help="The archive of what is built from source; repeatable."),
@@ -45,82 +70,130 @@ def install(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="How many compilers may run at once (Spack).")
     ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="copy|hard",
+            help="Files of its own, or hard links into the cache and to other stacks (default: the site's, copy).",
+        ),
+    ] = None,
+    verify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="here|job|skip",
+            help="Where to verify: on this machine, in a job on compute nodes, or not at all (default: the site's).",
+        ),
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option("--partition", "-p", help="Of that job.", autocompletion=complete_partitions)
+    ] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="Of that job.")] = None,
+    qos: Annotated[str | None, typer.Option(help="Of that job.")] = None,
+    reservation: Annotated[str | None, typer.Option(help="Of that job.")] = None,
+    time: Annotated[str | None, typer.Option("--time", "-t", metavar="HH:MM:SS", help="Of that job.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and touch nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Install stacks: each is locked, installed into a prefix of its own, verified on 2 MPI ranks and published."""
+    """Install stacks: each is locked, installed into a prefix of its own, verified on MPI ranks and published."""
+    from hidl_cli.api.installing import arrange, first_line
     from hidl_cli.commands.progress import progress
-    from hidl_cli.commands.render import emit_json, printable, write
-    from hidl_cli.mpi import FAMILIES
-    from hidl_cli.site.load import load_site
-    from hidl_cli.stack import installation
-    from hidl_cli.stack.install import Order
-    from hidl_cli.stack.install import install as carry_out
-    from hidl_cli.stack.load import load_stack
+    from hidl_cli.commands.render import emit_json, printable, say, write
+    from hidl_cli.stack.several import exit_code
 
-    where = load_site(site)
-    root = installation.root(where, prefix)
-    wanted = [load_stack(name) for name in dict.fromkeys(stacks)]
-    named = [build.name for stack in wanted for build in stack.builds]
-    if (provider or where.install.provider) == "rpm":
-        named += [*where.rpms, *where.mpi, *FAMILIES]
-    sources = _sources(source or [], named)
-    orders = [
-        Order(
-            where,
-            stack,
-            root,
-            locked=locked,
-            offline=offline,
-            sources=sources,
-            provider=provider_name(provider),
-            spack=directory(spack),
-            mirror=directory(mirror),
-            jobs=jobs,
-        )
-        for stack in wanted
-    ]
+    arranged = arrange(
+        stacks or (),
+        site=site,
+        prefix=prefix,
+        locked=locked,
+        offline=offline,
+        packages=with_ or (),
+        requirements=requirements or (),
+        name=as_,
+        sources=source or (),
+        provider=provider,
+        spack=spack,
+        mirror=mirror,
+        jobs=jobs,
+        link=link,
+        verify=verify,
+        keep=not dry_run,
+        say=say,
+    )
+    orders, left_out, asked = arranged.orders, arranged.left_out, arranged.completed
     if dry_run:
-        _dry_run(orders, json=json)
+        _dry_run(orders, asked, left_out, arranged.verification, json=json)
         return
-    outcomes = []
     follower = progress()
-    for order in orders:
-        outcome = carry_out(order, follower)
-        outcomes.append(outcome)
-        if not json:
-            write(printable(_line(order.stack.name, outcome)) + "\n")
+    job = {"partition": partition, "account": account, "qos": qos, "reservation": reservation}
+    limit = seconds(time) if time else None
+    if len(orders) > 1:
+        where = f"site {asked.site.name}, {len(orders)} stacks below {arranged.root}"
+        say(f"{where}; what they share is downloaded once (uv's cache)")
+    results = []
+    for result in arranged.carry_out(follower, time_limit=limit, **job):
+        results.append(result)
+        if result.error is not None and len(orders) == 1 and not json:
+            raise result.error
+        if result.error is not None:
+            say(f"{result.stack}: failed: {first_line(result.error)}", style="red")
+        elif not json and len(orders) == 1:
+            write(printable(_line(result)) + "\n")
     if json:
-        documents = [{**outcome.installation.manifest, "action": outcome.action} for outcome in outcomes]
-        emit_json("hidl.install/1", installations=documents)
+        emit_json(
+            "hidl.install/1",
+            installations=[result.to_json() for result in results if result.installation is not None],
+            failed=[result.to_json() for result in results if result.error is not None],
+            left_out=[asdict(stack) for stack in left_out],
+            asked=asked.to_json(),
+        )
+    elif len(orders) + len(left_out) > 1:
+        _show_table(results, left_out)
+    if code := exit_code(results):
+        raise typer.Exit(code)
 
 
-def _sources(words: list[str], builds: list[str]) -> dict[str, Path]:
-    """Read ``NAME=FILE`` words; ``UsageError`` for a name that none of the stacks builds."""
-    from pathlib import Path
+def _show_table(results: Sequence[Result], left_out: Sequence[LeftOut]) -> None:
+    """A row for each stack: what was done, where it is, or why it is not there."""
+    from hidl_cli.api.installing import first_line
+    from hidl_cli.commands.render import say
+    from hidl_cli.commands.tables import show_table
 
-    from hidl_cli.errors import UsageError
+    rows = [
+        {
+            "stack": result.stack,
+            "": result.action,
+            "seconds": f"{result.seconds:.1f}",
+            "installation": result.installation.prefix
+            if result.installation
+            else first_line(result.error)
+            if result.error
+            else "",
+        }
+        for result in results
+    ]
+    rows += [{"stack": stack.stack, "": "left out", "seconds": "", "installation": stack.reason} for stack in left_out]
+    show_table(rows, whole=("stack", "", "seconds"))
+    for stack in left_out:
+        if stack.hint:
+            say(f"next, for {stack.stack}: {stack.hint}")
+    for result in results:
+        if result.error is not None and result.error.hint:
+            say(f"next, for {result.stack}: {result.error.hint}")
 
-    found = {}
-    for word in words:
-        name, equals, file = word.partition("=")
-        if not equals or not file or name not in builds:
-            known = ", ".join(dict.fromkeys(builds)) or "these stacks build nothing from source"
-            raise UsageError(f"--source {word!r} is not understood", hint=f"--source NAME=FILE, NAME one of: {known}")
-        found[name] = Path(file).expanduser().absolute()
-    return found
 
-
-def _line(stack: str, outcome: Outcome) -> str:
+def _line(result: Result) -> str:
     what = {
         "installed": "installed in",
         "switched": "switched to",
         "nothing to do": "nothing to do, it is installed in",
     }
-    return f"{stack}: {what[outcome.action]} {outcome.installation.prefix}"
+    assert result.installation is not None
+    return f"{result.stack}: {what[result.action]} {result.installation.prefix}"
 
 
-def _dry_run(orders: list[Order], *, json: bool) -> None:
+def _dry_run(
+    orders: Sequence[Order], asked: Completed, left_out: Sequence[LeftOut], verified: str, *, json: bool
+) -> None:
     """Print the plans that the same command without ``--dry-run`` would carry out."""
     from hidl_cli.commands.progress import progress
     from hidl_cli.commands.render import emit_json, printable, write
@@ -128,9 +201,14 @@ def _dry_run(orders: list[Order], *, json: bool) -> None:
     from hidl_cli.stack.install import preview
 
     follower = progress()
-    documents = [preview(order, follower) for order in orders]
+    documents = [preview(order, follower, verified) for order in orders]
     if json:
-        emit_json("hidl.install-plan/1", plans=documents)
+        emit_json(
+            "hidl.install-plan/1",
+            plans=documents,
+            left_out=[asdict(stack) for stack in left_out],
+            asked=asked.to_json(),
+        )
         return
     for document in documents:
         lines = [f"{document['stack']}: {document['action']}"]
@@ -141,10 +219,10 @@ def _dry_run(orders: list[Order], *, json: bool) -> None:
             lines += [f"  python  {plan['interpreter']} ({plan['python']}, {plan['platform']}, {plan['accelerator']})"]
             hashes, externals = plan.get("spack", {}).get("hashes", {}), plan.get("spack", {}).get("externals", {})
             for name, version in plan["packages"].items():
-                whence = (
+                origin = (
                     f" in {externals[name]}" if name in externals else f" /{hashes[name]}" if name in hashes else ""
                 )
-                lines.append(f"  package {name} {version}{whence}")
+                lines.append(f"  package {name} {version}{origin}")
             lines += [f"  package {name} {own['version']} (hidl's own)" for name, own in plan["own"].items()]
             lines += [f"  note    {advisory['id']}: {advisory['text']}" for advisory in plan["advisories"]]
         lines += [f"  build   {build['name']} {build['version']}: {build['action']}" for build in document["builds"]]
@@ -153,6 +231,13 @@ def _dry_run(orders: list[Order], *, json: bool) -> None:
             if step["without_network"]:
                 lines.append("  # first with --offline: what uv's cache holds needs no network")
             lines.append("  $ " + sh_line([*(["env", *variables] if variables else []), *step["argv"]]))
+        if document["steps"] and document["verified"] != "here":
+            lines.append("  verify  " + ("in a job" if document["verified"] == "job" else "no: skipped"))
         write(printable("\n".join(lines)) + "\n")
         if document["environment"]:
             write(document["environment"])
+    if len(documents) + len(left_out) > 1:
+        for stack in left_out:
+            write(printable(f"{stack.stack}: left out: {stack.reason}\n  next    {stack.hint}\n"))
+        actions = [f"{document['stack']} ({document['action']})" for document in documents]
+        write(printable(f"{len(documents)} stacks: {', '.join(actions)}\n"))

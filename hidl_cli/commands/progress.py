@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli.commands.render import printable, say
-from hidl_cli.stack.providers.spack.output import done
+from hidl_cli.stack.downloads import Downloads
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.text import Text
 
-    from hidl_cli.stack.install import Progress
+    from hidl_cli.stack.order import Progress
 
 
 def progress() -> Progress:
@@ -53,17 +54,23 @@ class _Lines:
             teller.join()
 
     def _tell_targets(self, log: Path, told: int, over: threading.Event) -> None:
-        """Say each target that make completes, and each package of Spack's, as its line comes.
+        """Say each target that make completes, each package of Spack's, and each download of uv's, as its line comes.
 
         ``told`` is how much of the log is old.
         """
+        from hidl_cli.stack.providers.spack.output import done
+
+        downloads = Downloads()
         while True:
             last = over.wait(_POLL_SECONDS)
             new = _read(log, told)
             whole = new[: new.rfind(b"\n") + 1]
             told += len(whole)
             for line in whole.decode("utf-8", "replace").splitlines():
-                if _TARGET.fullmatch(line):
+                before, downloads = downloads, downloads.after(line)
+                if downloads.done - before.done:
+                    self.say(f"  {line.strip().lower()} ({downloads})")
+                elif _TARGET.fullmatch(line):
                     self.say(f"  {line}")
                 elif package := done(line):
                     self.say(f"  built {package}")
@@ -79,24 +86,37 @@ class _Terminal:
 
     @contextmanager
     def step(self, title: str, log: Path | None = None) -> Iterator[None]:
+        from rich.console import Group
         from rich.live import Live
         from rich.spinner import Spinner
 
         from hidl_cli.commands.render import stderr
 
         began = time.monotonic()
+        old = _size(log) if log is not None else 0
 
         class Status:
-            """What the spinner says, asked anew for each frame."""
+            """What the spinner says, updated for each frame; while uv downloads, a bar of the bytes is below it."""
 
-            def __rich__(self) -> Spinner:
+            def __rich__(self) -> RenderableType:
                 spinner.update(text=_status(title, time.monotonic() - began, log))
-                return spinner
+                lines = [] if log is None else _read(log, old).decode("utf-8", "replace").splitlines()
+                downloads = Downloads().after_all(lines)
+                return Group(spinner, _bar(downloads)) if downloads.under_way else spinner
 
         spinner = Spinner("dots")
         with Live(Status(), console=stderr(), transient=True, refresh_per_second=10):
             yield
         stderr().print(f"[green]done[/] {title} [dim]{time.monotonic() - began:.1f} s")
+
+
+def _bar(downloads: Downloads) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    row = Table.grid(padding=(0, 1))
+    row.add_row("", ProgressBar(total=downloads.bytes, completed=downloads.done_bytes, width=30), str(downloads))
+    return row
 
 
 def _status(title: str, seconds: float, log: Path | None) -> Text:

@@ -7,24 +7,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, complete_workloads, moment
-from hidl_cli.commands.completers import complete_runs_and_workloads
-from hidl_cli.commands.results import MetricOption, open_store
+from hidl_cli.commands.arguments import JsonOption, complete_runs_and_workloads, complete_workloads, moment
+from hidl_cli.commands.results import MetricOption, app, open_store
 from hidl_cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from hidl_cli.results.changepoints import History
-    from hidl_cli.results.changepoints import Step as Change
-    from hidl_cli.results.compare import Comparison, Difference
-    from hidl_cli.results.filters import Filters
-    from hidl_cli.results.samples import Sample
-    from hidl_cli.results.store import Store
+    from hidl_cli.analysis.changes.changepoints import Change, History
+    from hidl_cli.analysis.changes.compare import Comparison, Difference
+    from hidl_cli.analysis.samples import Sample
+    from hidl_cli.store.filters import Filters
+    from hidl_cli.store.store import Store
 
 _NAMES = "a run's id (its begin or end), a series (its begin), or a workload"
 
 
+@app.command()
 def compare(
     a: Annotated[
         str,
@@ -52,8 +51,8 @@ def compare(
     json: JsonOption = False,
 ) -> None:
     """Is B different from A, metric by metric? Ends with 10 where B is worse, with 11 where that cannot be told."""
+    from hidl_cli.analysis.changes import compare as comparing
     from hidl_cli.commands.render import emit_json
-    from hidl_cli.results import compare as comparing
 
     if b is None and before is None and since is None:
         raise UsageError("there is only one thing to compare", hint="name a second one, or split by --since TIME")
@@ -69,14 +68,15 @@ def compare(
     except ValueError as error:
         raise UsageError(f"{a} and {b or a} cannot be compared: {error}") from error
     if json:
-        emit_json("hidl.comparison/1", a=a, b=b or a, **_plain(comparison))
+        emit_json("hidl.comparison/1", a=a, b=b or a, **comparison.to_json())
     else:
-        _show_comparison(comparison)
+        show_comparison(comparison)
     code = {"worse": ExitCode.BELOW_TARGET, "inconclusive": ExitCode.INCONCLUSIVE}.get(comparison.outcome)
     if code:
         raise typer.Exit(code)
 
 
+@app.command()
 def history(
     name: Annotated[
         str,
@@ -92,15 +92,15 @@ def history(
     json: JsonOption = False,
 ) -> None:
     """Show each metric over time: the runs at which it changed, by how much, and what else changed there."""
+    from hidl_cli.analysis.changes.changepoints import histories
     from hidl_cli.commands.render import emit_json
-    from hidl_cli.results.changepoints import histories
 
     samples = _samples(open_store(), name, metric, since=moment(since) if since else None)
     if not samples:
         raise UsageError(f"{name} has no samples there", hint="hidl results list")
     found = histories(samples, metric=metric)
     if json:
-        emit_json("hidl.history/1", histories=[_plain(one) for one in found])
+        emit_json("hidl.history/1", histories=[_history_document(one) for one in found])
     else:
         _show_histories(found)
 
@@ -109,7 +109,7 @@ def _samples(
     store: Store, name: str, metric: str | None, *, before: datetime | None = None, since: datetime | None = None
 ) -> list[Sample]:
     """The steps' samples of what is called so, planned in that time."""
-    from hidl_cli.results.measures import instant
+    from hidl_cli.analysis.measures import instant
 
     filters = replace(_named(store, name), metric=metric, since=since, until=before)
     found = store.samples(filters)
@@ -118,7 +118,7 @@ def _samples(
 
 def _named(store: Store, name: str) -> Filters:
     """What is called so: a workload, a series or a run."""
-    from hidl_cli.results.filters import Filters
+    from hidl_cli.store.filters import Filters
 
     series = store.series()
     if any(one.workload == name for one in series):
@@ -131,21 +131,16 @@ def _named(store: Store, name: str) -> Filters:
     return Filters(run=store.find(name).run, of_ranks=False)
 
 
-def _plain(value: Comparison | History) -> dict[str, Any]:
+def _history_document(history: History) -> dict[str, Any]:
     from dataclasses import asdict
 
-    document = asdict(value)
-    for difference in document.get("differences", ()):
-        difference["measure"] = difference["measure"]._asdict()
-    for key in ("only_in_a", "only_in_b"):
-        if key in document:
-            document[key] = [measure._asdict() for measure in document[key]]
-    if "measure" in document:
-        document["measure"] = document["measure"]._asdict()
+    document = asdict(history)
+    document["measure"] = document["measure"]._asdict()
     return document
 
 
-def _show_comparison(comparison: Comparison) -> None:
+def show_comparison(comparison: Comparison) -> None:
+    """Print a row for each metric, and why those that are not the same are not."""
     from hidl_cli.commands.render import say
     from hidl_cli.commands.tables import show_table
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.inputs.findings import visible
+from hidl_cli.inputs.problems import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,10 +61,10 @@ def show_error(error: HidlError) -> None:
     console.print("[bold red]error:[/] ", end="")
     console.print(printable(error.message), markup=False)
     if isinstance(error, InvalidInput):
-        from hidl_cli.inputs.findings import render
+        from hidl_cli.inputs.problems import render
 
-        for finding in error.findings:
-            console.print(render(finding), markup=False)
+        for problem in error.problems:
+            console.print(render(problem), markup=False)
     if isinstance(error, ProcessFailed):
         from hidl_cli.quoting import sh_line
 
@@ -76,5 +77,6 @@ def show_error(error: HidlError) -> None:
 
 
 def show_interrupt() -> None:
-    """Tell that the user ended the command."""
-    say("interrupted")
+    """Tell that the user ended the command, unless the terminal is gone."""
+    with suppress(OSError):
+        say("interrupted")

@@ -45,12 +45,12 @@ def report(
     from datetime import datetime, timezone
 
     from hidl_cli import __version__
+    from hidl_cli.analysis.changes.changepoints import find_changes
     from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.errors import UsageError
     from hidl_cli.report import select
     from hidl_cli.report.build import page_of
-    from hidl_cli.report.page import to_html
-    from hidl_cli.results.changepoints import find_steps
+    from hidl_cli.report.html.page import to_html
 
     if output == "-" and (open_ or json):
         raise UsageError("a page that goes to stdout leaves no room for --open or --json", hint="--output report.html")
@@ -59,14 +59,14 @@ def report(
     if not found:
         raise UsageError("no run fits", hint="hidl status lists the runs that this hidl reads")
     read, notes = select.loaded(found)
-    kindred = _kindred(read, notes) if names else []
+    related = _related(read, notes) if names else []
     page = page_of(
         read,
-        detect=find_steps,
+        detect=find_changes,
         generated=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         hidl=__version__,
-        selection=select.in_words(names, site, workload, since),
-        kindred=kindred,
+        selection=select.format_selection(names, site, workload, since),
+        related=related,
         baseline=_baseline(baseline, number) if baseline else None,
         notes=notes,
     )
@@ -103,14 +103,14 @@ def _baseline(word: str, number: int) -> Loaded | list[Loaded]:
     return found
 
 
-def _kindred(read: list[Loaded], notes: list[str]) -> list[Loaded]:
+def _related(read: list[Loaded], notes: list[str]) -> list[Loaded]:
     """The history of runs that were chosen by name; without a store there is none, which the page then says."""
     from hidl_cli.errors import HidlError
-    from hidl_cli.report.select import kindred
-    from hidl_cli.results.store import Store
+    from hidl_cli.report.select import related_runs
+    from hidl_cli.store.store import Store
 
     try:
-        return kindred(read, Store())
+        return related_runs(read, Store())
     except HidlError as error:
         notes.append(f"earlier runs are not taken into account: {error.message}")
         return []

@@ -23,8 +23,8 @@ from hidl_cli.commands.completers import complete_metrics
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from hidl_cli.results.indexing import Indexed, Tell
-    from hidl_cli.results.store import Store
+    from hidl_cli.store.indexing import Indexed, Progress
+    from hidl_cli.store.store import Store
 
 app = typer.Typer(no_args_is_help=True, help="What runs yielded.")
 
@@ -49,7 +49,7 @@ WorkloadOption = Annotated[
 SiteOption = Annotated[str | None, typer.Option(help="Only runs on this site.", autocompletion=complete_sites)]
 StackOption = Annotated[str | None, typer.Option(help="Only runs on this stack.", autocompletion=complete_stacks)]
 MetricOption = Annotated[str | None, typer.Option(help="Only this metric.", autocompletion=complete_metrics)]
-SeriesOption = Annotated[str | None, typer.Option(help="Only this series (hidl results show --json tells it).")]
+SeriesOption = Annotated[str | None, typer.Option(help="Only this series (see hidl results show --json).")]
 HostOption = Annotated[str | None, typer.Option(help="Only steps that ran on this host, maybe among others.")]
 SinceOption = Annotated[
     str | None, typer.Option(metavar="TIME", help="Only runs planned since: a date, a time, or 12h, 30d, 2w ago.")
@@ -73,12 +73,12 @@ def list_(
     """List the runs that were judged, with a metric and the verdict. The index is brought up to date before."""
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_results
-    from hidl_cli.results.filters import Filters
-    from hidl_cli.results.listing import document_of
+    from hidl_cli.store.filters import Filters
+    from hidl_cli.store.listing import result_document
 
     filters = Filters(workload=workload, site=site, stack=stack, metric=metric, host=host, since=_since(since))
     store = open_store()
-    found = [document_of(store, run, metric=metric) for run in store.runs(filters, limit=limit)]
+    found = [result_document(store, run, metric=metric) for run in store.runs(filters, limit=limit)]
     if json:
         emit_json("hidl.results/1", results=found)
     else:
@@ -98,10 +98,10 @@ def show(
     """Show one judged run: where it comes from, and all its metrics. Its directory need not be there any more."""
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_result
-    from hidl_cli.results.listing import document_of
+    from hidl_cli.store.listing import result_document
 
     store = open_store()
-    document = document_of(store, store.find(run))
+    document = result_document(store, store.find(run))
     if json:
         emit_json("hidl.result/1", **document)
     else:
@@ -127,8 +127,8 @@ def export(
 ) -> None:
     """Write all samples, one a row, for other programs: those of the oldest run first."""
     from hidl_cli.commands.render import say
-    from hidl_cli.results.export import export as write
-    from hidl_cli.results.filters import Filters
+    from hidl_cli.store.export import export as write
+    from hidl_cli.store.filters import Filters
 
     chosen = form or _format_of(output)
     filters = Filters(
@@ -147,14 +147,15 @@ def reindex(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make the index anew from the run directories, and forget those that are gone."""
+    """Rebuild the index from the run directories, and forget those that are gone."""
     from hidl_cli.commands.render import emit_json, say, stdout
-    from hidl_cli.results.indexing import reindex as make_anew
-    from hidl_cli.results.store import Store
+    from hidl_cli.runs.history import refresh
+    from hidl_cli.store.indexing import reindex as make_anew
+    from hidl_cli.store.store import Store
 
     store = Store(on_wait=say)
     with _progress() as tell:
-        indexed = make_anew(store, directory or [], tell=tell)
+        indexed = make_anew(store, directory or [], judge=refresh, tell=tell)
     _tell(indexed)
     runs, samples = store.count()
     if json:
@@ -185,13 +186,14 @@ def open_store() -> Store:
     """The store, brought up to date; where that cannot be, what there is will do, and it is said."""
     from hidl_cli.commands.render import say
     from hidl_cli.errors import HidlError, MissingPrecondition
-    from hidl_cli.results.indexing import update
-    from hidl_cli.results.store import Store
+    from hidl_cli.runs.history import refresh
+    from hidl_cli.store.indexing import update
+    from hidl_cli.store.store import Store
 
     store = Store(on_wait=say, at_most=_AT_MOST)
     try:
         with _progress() as tell:
-            _tell(update(store, tell=tell))
+            _tell(update(store, judge=refresh, tell=tell))
     except MissingPrecondition:  # there is nothing that can be shown
         raise
     except HidlError as error:
@@ -226,7 +228,7 @@ def _count(number: int, noun: str, plural: str | None = None) -> str:
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
+def _progress() -> Iterator[Progress]:
     """A bar on a terminal, where there is much to read; elsewhere a line every thousand directories."""
     from hidl_cli.commands.render import say, stderr
 

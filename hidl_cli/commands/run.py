@@ -8,25 +8,33 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hidl_cli.commands.arguments import (
+    HostfileOption,
+    HostsOption,
     JsonOption,
     NoCheckOption,
     PrefixOption,
+    ShareHostsOption,
     SiteOption,
     complete_stacks,
     complete_workloads,
     seconds,
 )
-from hidl_cli.commands.completers import (
-    complete_launchers,
-    complete_libraries,
-    complete_matrix,
-    complete_parameters,
-    complete_partitions,
-    complete_tuning,
+from hidl_cli.commands.completers import complete_matrix, complete_parameters
+from hidl_cli.commands.job_options import (
+    AccountOption,
+    ConstraintOption,
+    DeviceOption,
+    LauncherOption,
+    MpiOption,
+    PartitionOption,
+    QosOption,
+    ReservationOption,
+    TuneOption,
 )
+from hidl_cli.commands.own_program import Scaling, describe_environment, describe_program, program_after
 
 if TYPE_CHECKING:
-    from hidl_cli.runs.plan import Plan
+    from hidl_cli.plan.launch_plan import Plan
 
 
 class Suite(str, Enum):
@@ -46,16 +54,26 @@ class Baseline(str, Enum):
 
 
 def run(
+    ctx: typer.Context,
     workload: Annotated[
-        str, typer.Argument(help="A workload (hidl workload list).", autocompletion=complete_workloads)
-    ],
+        str | None,
+        typer.Argument(
+            help="A workload (hidl workload list). A program of your own stands after -- in its place.",
+            autocompletion=complete_workloads,
+        ),
+    ] = None,
     further: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME=VALUE,VALUE", help="More of --matrix.", autocompletion=complete_matrix),
     ] = None,
     *,
     site: SiteOption = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Number of nodes.")] = 1,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes (default: 1; with --hosts all of them).")
+    ] = None,
+    hosts: HostsOption = None,
+    hostfile: HostfileOption = None,
+    share_hosts: ShareHostsOption = False,
     ranks_per_node: Annotated[
         int | None,
         typer.Option(min=1, help="MPI ranks on each node (default: one for each GPU, else what the workload needs)."),
@@ -81,12 +99,26 @@ def run(
             autocompletion=complete_matrix,
         ),
     ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=REGEX",
+            help="A metric from the program's output, by a regular expression with one group; NAME[unit=s,take=last]= "
+            "sets more. Studies judge the first. Repeatable.",
+        ),
+    ] = None,
     suite: Annotated[
         Suite | None, typer.Option(help="For benchmarks with a twin in C: which one, or both in one run.")
     ] = None,
     stack: Annotated[
         str | None,
         typer.Option(help="The stack to run on (default: the workload's).", autocompletion=complete_stacks),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Run in this venv or conda environment of your own; --stack names the MPI library's."
+        ),
     ] = None,
     scale: Annotated[
         str | None,
@@ -101,6 +133,16 @@ def run(
     target: Annotated[
         float | None, typer.Option(min=0.01, max=2.0, help="Efficiency to reach (default: the workload's).")
     ] = None,
+    scaling: Annotated[
+        Scaling | None,
+        typer.Option(
+            help="For a program of your own: its work is the same at all sizes (strong), or grows with them (weak)."
+        ),
+    ] = None,
+    no_mpi: Annotated[
+        bool,
+        typer.Option("--no-mpi", help="For a program of your own that uses no MPI: skip the check of MPI's world."),
+    ] = False,
     baseline: Annotated[
         Baseline | None,
         typer.Option(
@@ -111,38 +153,15 @@ def run(
     until_settled: Annotated[
         bool, typer.Option("--until-settled", help="End a study with the first repetition that settles it.")
     ] = False,
-    launcher: Annotated[
-        str | None,
-        typer.Option(
-            help="Who starts the ranks (default: the site's first that serves the MPI library).",
-            autocompletion=complete_launchers,
-        ),
-    ] = None,
-    mpi: Annotated[
-        str | None,
-        typer.Option(
-            help="One of the site's MPI libraries, or `stack`: the stack's own (default: the site's default).",
-            autocompletion=complete_libraries,
-        ),
-    ] = None,
-    mv2: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--mv2",
-            "--tune",
-            metavar="NAME=VALUE",
-            help="Set a run-time variable of the MPI library; repeatable.",
-            autocompletion=complete_tuning,
-        ),
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option("--partition", "-p", help="Partition (default: the site's).", autocompletion=complete_partitions),
-    ] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="The project that pays.")] = None,
-    qos: Annotated[str | None, typer.Option("--qos", "-q", help="Quality of service.")] = None,
-    constraint: Annotated[str | None, typer.Option("--constraint", "-C", help="Node features.")] = None,
-    reservation: Annotated[str | None, typer.Option(help="A reservation.")] = None,
+    device: DeviceOption = None,
+    launcher: LauncherOption = None,
+    mpi: MpiOption = None,
+    tune: TuneOption = None,
+    partition: PartitionOption = None,
+    account: AccountOption = None,
+    qos: QosOption = None,
+    constraint: ConstraintOption = None,
+    reservation: ReservationOption = None,
     prefix: PrefixOption = None,
     time: Annotated[
         str | None, typer.Option("--time", "-t", metavar="[[[D-]HH:]MM:]SS", help="Time limit of the whole job.")
@@ -152,7 +171,7 @@ def run(
         bool,
         typer.Option(
             "--estimate",
-            help="Tell what it costs at most, whether limits admit it and, for some workloads, how fast it will be; "
+            help="Show the maximum cost, whether limits allow it and, for some workloads, the predicted speed; "
             "run nothing.",
         ),
     ] = False,
@@ -160,34 +179,38 @@ def run(
     no_check: NoCheckOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Run a workload, study how it scales (--scale), or compare parameters (--matrix)."""
+    """Run a workload or a program of your own, study how it scales (--scale), or compare parameters (--matrix)."""
+    from hidl_cli.api.launching import submit
+    from hidl_cli.api.options import refuse_options_of_programs, with_suite
     from hidl_cli.commands.findings import check_before_run
     from hidl_cli.commands.render import emit_json, say, write
-    from hidl_cli.errors import UsageError
     from hidl_cli.launch.allocation import Asked
-    from hidl_cli.launch.script import job_script
-    from hidl_cli.record.run import create
-    from hidl_cli.runs.follow import scheduler_of
-    from hidl_cli.runs.prepare import Request, prepare
+    from hidl_cli.launch.hosts import named_hosts, on_hosts
+    from hidl_cli.plan.job_script import job_script
+    from hidl_cli.plan.prepare import RunRequest, prepare
     from hidl_cli.site.load import load_site
 
-    if further and not matrix:
-        raise UsageError(f"{' '.join(further)!r} is more than one workload", hint="--set NAME=VALUE, or --matrix")
-    if suite is Suite.both:
-        matrix = ["suite=c,python", *(matrix or ())]
-    elif suite is not None:
-        set_ = [*(set_ or ()), f"suite={suite.value}"]
-    machine = load_site(site)
+    command = program_after(ctx, workload, further=() if matrix else further or ())
+    if not command:
+        refuse_options_of_programs(scaling=scaling is not None, uses_mpi=not no_mpi, metrics=bool(metric))
+    assignments, axes = with_suite(suite.value if suite else None, set_ or (), [*(matrix or ()), *(further or ())])
+    named = named_hosts(hosts, hostfile)
+    machine = on_hosts(load_site(site), named)
     plan = prepare(
-        Request(
-            workload=workload,
+        RunRequest(
+            workload=workload or "",
+            command=command,
+            scaling=scaling.value if scaling else None,
+            uses_mpi=not no_mpi,
             site=site,
             nodes=nodes,
             ranks_per_node=ranks_per_node,
             threads=threads,
-            assignments=set_ or (),
-            matrix=[*(matrix or ()), *(further or ())],
+            assignments=assignments,
+            matrix=axes,
+            metrics=metric or (),
             stack=stack,
+            env=env,
             scale=scale,
             repeat=repeat,
             target=target,
@@ -195,7 +218,8 @@ def run(
             until_settled=until_settled,
             launcher=launcher,
             mpi=mpi,
-            tuning=mv2 or (),
+            device=device.value if device else None,
+            tuning=tune or (),
             prefix=prefix,
             asked=Asked(
                 partition=partition,
@@ -204,6 +228,8 @@ def run(
                 qos=qos,
                 constraint=constraint,
                 reservation=reservation,
+                hosts=named,
+                share_hosts=share_hosts,
             ),
             hypothetical=dry_run or estimate,
         ),
@@ -228,8 +254,7 @@ def run(
     _warn(plan)
     if not no_check:
         check_before_run(plan, machine, hypothetical=False)
-    record = create(plan, script)
-    scheduler_of(plan).submit(record, time_limit=plan.allocation.time_limit)
+    record = submit(plan, script)
     say(f"run {record.id} in {record.directory}")
     if not wait:
         if json:
@@ -244,18 +269,21 @@ def run(
 
 
 def _warn(plan: Plan) -> None:
+    from hidl_cli.api.launching import warnings_of
     from hidl_cli.commands.render import say
 
-    for warning in plan.warnings:
+    for warning in warnings_of(plan):
         say(warning, style="yellow")
-    if plan.missing:
-        say(f"site {plan.site} demands {' and '.join(plan.missing)}, which a run needs and this lacks", style="yellow")
 
 
 def _show_launches(plan: Plan) -> None:
     """Print the tuning and where it comes from, and one launch line for each size: what a person would type."""
     from hidl_cli.commands.render import say
 
+    if plan.user_environment is not None:
+        describe_environment(plan)
+    if plan.workload.program.directory is not None:
+        describe_program(plan)
     for setting in plan.tuning:
         say(f"{setting.name}={setting.value}  ({setting.origin})", style="dim")
     shown = {step.size: step for step in reversed(plan.steps)}

@@ -17,30 +17,17 @@ app = typer.Typer(no_args_is_help=True, help="The machines that hidl knows.")
 
 @app.command("list")
 def list_(json: JsonOption = False) -> None:
-    """List the sites: what each is, whether it can be used, and who gives nodes and starts ranks there.
+    """List the sites: what each is, who gives nodes and starts ranks there, and whether hidl can run jobs or why not.
 
     `hidl config show --origin` tells where each one's file comes from.
     """
+    from dataclasses import asdict
+
+    from hidl_cli.api.listing import sites
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_sites
-    from hidl_cli.inputs.load import examine
-    from hidl_cli.inputs.overlay import list_all
-    from hidl_cli.site.checks import RULES
 
-    rows = []
-    for entry in list_all("site"):
-        site = examine(RULES, entry).model  # a faulty file is listed too: `check` tells what is wrong with it
-        rows.append(
-            {
-                "name": entry.name,
-                "title": site.title if site else None,
-                "status": site.status if site else "faulty",
-                "scheduler": site.scheduler if site else None,
-                "launchers": list(site.launchers) if site else [],
-                "origin": entry.origin,
-                "file": str(entry.path),
-            }
-        )
+    rows = [asdict(site) for site in sites()]
     if json:
         emit_json("hidl.site-list/1", sites=rows)
     else:
@@ -83,7 +70,7 @@ def check(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Check site files: everything that is wrong with them, and which facts they leave unknown.
+    """Check site files: all faults, which facts they leave unknown, and why hidl cannot run jobs there if it cannot.
 
     Without a name, the unknown facts are counted. Ends with 3 where anything is wrong. `--on-host` asks this machine,
     of the detected site where no name is given, whether the software is where and what the file says.
@@ -93,12 +80,13 @@ def check(
         return
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.errors import ExitCode
-    from hidl_cli.inputs.findings import as_document
     from hidl_cli.inputs.load import counted, examine, faulty
     from hidl_cli.inputs.overlay import list_all
+    from hidl_cli.inputs.problems import as_document
+    from hidl_cli.plan.runnable import reason_not_runnable
     from hidl_cli.site.checks import RULES
     from hidl_cli.site.load import resolve
-    from hidl_cli.site.unknown import unknown_facts
+    from hidl_cli.site.unknown import consequence, unknown_facts
 
     entries = [_named(word) for word in sites] if sites else list_all("site")
     examined = [examine(RULES, entry) for entry in entries]
@@ -109,7 +97,8 @@ def check(
             {
                 "name": one.entry.name,
                 "file": str(one.entry.path),
-                "findings": [as_document(finding) for finding in one.findings],
+                "findings": [as_document(problem) for problem in one.problems],
+                "why_not": reason_not_runnable(one.model) if one.model else None,
                 "unknown": [".".join(path) for path in paths],
             }
             for one, paths in zip(examined, unknown, strict=True)
@@ -119,10 +108,14 @@ def check(
             raise typer.Exit(ExitCode.INVALID_INPUT)
         return
     for one, paths in zip(examined, unknown, strict=True):
-        state = "in order" if one.model else counted(len(one.findings))
+        state = "in order" if one.model else counted(len(one.problems))
         if sites:
             write(printable(f"{one.entry.name}: {state} ({one.entry.path})\n"))
-            write("".join(f"  unknown: {'.'.join(path)}\n" for path in paths))
+            if one.model and (reason := reason_not_runnable(one.model)):
+                write(printable(f"  cannot run jobs: {reason}\n"))
+            for path in paths:
+                effect = consequence(path)
+                write(f"  unknown: {'.'.join(path)}{f' ({effect})' if effect else ''}\n")
         else:
             write(printable(f"{one.entry.name}: {state}{f', {len(paths)} unknown' if paths else ''}\n"))
     if any(unknown) and not sites:
@@ -209,7 +202,7 @@ def detect(json: JsonOption = False) -> None:
             machine=facts,
         )
         return
-    told = [one for one in outcomes if one.conditions or one.findings]
+    told = [one for one in outcomes if one.conditions or one.problems]
     show_table([{"site": one.site, "": "yes" if one.matched else "no", "why": "; ".join(one.reasons)} for one in told])
     if len(told) < len(outcomes):
         say("without a `match`, never detected: " + ", ".join(one.site for one in outcomes if one not in told))

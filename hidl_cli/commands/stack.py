@@ -16,11 +16,18 @@ from hidl_cli.commands.arguments import (
     directory,
     provider_name,
 )
+from hidl_cli.commands.completers import complete_ids
 from hidl_cli.commands.install import OfflineOption
+from hidl_cli.errors import UsageError
+from hidl_cli.stack.target import PORTABLE_PLATFORMS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hidl_cli.site.schema import Site
     from hidl_cli.stack.installation import Installation
     from hidl_cli.stack.lock import Locked
+    from hidl_cli.stack.switching import Switch
 
 app = typer.Typer(no_args_is_help=True, help="What can be installed, and what is.")
 
@@ -30,25 +37,17 @@ StackArgument = Annotated[str, typer.Argument(help="A stack's name.", autocomple
 @app.command("list")
 def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
     """List the stacks, and where they are installed."""
+    from dataclasses import asdict
+
+    from hidl_cli.api.listing import stacks
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_table
-    from hidl_cli.inputs.overlay import list_all
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
-    from hidl_cli.stack.load import load_stack
 
     where = load_site(site)
     root = installation.root(where, prefix)
-    installed = [found for found in installation.list_all(root) if found.manifest["site"] == where.name]
-    documents: list[dict[str, Any]] = [
-        {
-            "name": entry.name,
-            "title": load_stack(entry.name).title,
-            "origin": entry.origin,
-            "installations": [_summary(found) for found in installed if found.prefix.parent.name == entry.name],
-        }
-        for entry in list_all("stack")
-    ]
+    documents = [asdict(stack) for stack in stacks(site, prefix=prefix)]
     if json:
         emit_json("hidl.stack-list/1", site=where.name, root=str(root), stacks=documents)
         return
@@ -68,18 +67,20 @@ def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption
 @app.command()
 def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
     """Show a stack: its recipe with what it extends, its lock and its installations."""
+    from hidl_cli.api.listing import summarize_installation
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_table
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation, lock
     from hidl_cli.stack.load import load_stack
+    from hidl_cli.stack.requirement import bare, name_of
     from hidl_cli.stack.target import detect
 
     where, stack = load_site(site), load_stack(name)
     root = installation.root(where, prefix)
-    choice = lock.choose(stack, detect(where), lock.directories(root))
+    choice = lock.choose(stack, detect(where, stack), lock.directories(root))
     installed = [
-        _summary(found)
+        summarize_installation(found)
         for found in installation.list_all(root)
         if (found.manifest["site"], found.prefix.parent.name) == (where.name, name)
     ]
@@ -96,15 +97,18 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
         )
         return
     facts = [("stack", f"{stack.name}: {stack.title}"), ("MPI", stack.mpi)]
+    facts += [("computes on", ", ".join(stack.devices))]
     facts += [("verified by importing", ", ".join(stack.verify.imports))] if stack.verify.imports else []
     facts += [("verified by", ", ".join(stack.verify.modules))] if stack.verify.modules else []
     facts += [("built", f"{build.name} {build.version}, from {build.source.file}") for build in stack.builds]
     facts += [(advisory.id, " ".join(filter(None, (advisory.text, advisory.url)))) for advisory in stack.advisories]
     facts += [("lock", str(choice.file) if choice.file else "none fits; the next installation makes one")]
     facts += [("not used", f"{other['file']}: {other['reason']}") for other in passed_over]
-    facts += [("installed", _in_words(found)) for found in installed]
+    for found in installed:
+        facts += [("installed", _in_words(found)), ("verified", _verified_in_words(found["verification"]))]
     show_table([{"": fact, " ": value} for fact, value in facts])
     rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in stack.packages.items()]
+    rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in stack.requirements]
     show_table([{"package": package, "asked for": spec, "locked": version} for package, spec, version in rows])
 
 
@@ -118,17 +122,29 @@ def lock(
     offline: OfflineOption = False,
     provider: ProviderOption = None,
     spack: SpackOption = None,
+    platform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(PORTABLE_PLATFORMS),
+            help="Lock wheels for another machine than this one.",
+            autocompletion=lambda: list(PORTABLE_PLATFORMS),
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Make a new lock of a stack, with the newest versions that its recipe admits; print its file."""
+    """Make a new lock of a stack, with the newest versions that its recipe allows; print its file."""
     from hidl_cli.commands.progress import progress
-    from hidl_cli.commands.render import emit_json, write
+    from hidl_cli.commands.render import emit_json, say, write
+    from hidl_cli.site import asking
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
-    from hidl_cli.stack.install import Order, draft, make_lock
+    from hidl_cli.stack.install import draft, make_lock
     from hidl_cli.stack.load import load_stack
+    from hidl_cli.stack.order import Order
 
-    where = load_site(site)
+    if platform not in (None, *PORTABLE_PLATFORMS):
+        raise UsageError(f"invalid value for --platform: {platform!r}", hint=" or ".join(PORTABLE_PLATFORMS))
+    where = asking.complete(load_site(site), provider_name(provider), keep=not check, say=say).site
     order = Order(
         where,
         load_stack(name),
@@ -137,6 +153,7 @@ def lock(
         offline=offline,
         provider=provider_name(provider),
         spack=directory(spack),
+        platform=platform,
     )
     before = draft(order).choice
     file, changes = before.file, list[str]()
@@ -158,7 +175,7 @@ def lock(
 def fetch(
     name: StackArgument,
     *,
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Where to bring it; what is there stays.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="Where to put it; existing files are kept.")],
     site: SiteOption = None,
     prefix: PrefixOption = None,
     provider: ProviderOption = None,
@@ -170,14 +187,16 @@ def fetch(
     There: hidl install STACK --offline --mirror DIR
     """
     from hidl_cli.commands.progress import progress
-    from hidl_cli.commands.render import emit_json, printable, write
+    from hidl_cli.commands.render import emit_json, printable, say, write
+    from hidl_cli.site import asking
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.fetching import fetch as bring
-    from hidl_cli.stack.install import Order
     from hidl_cli.stack.load import load_stack
+    from hidl_cli.stack.order import Order
 
-    where, place = load_site(site), directory(to)
+    where = asking.complete(load_site(site), provider_name(provider), keep=True, say=say).site
+    place = directory(to)
     assert place is not None
     order = Order(
         where,
@@ -208,6 +227,100 @@ def env(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = Non
         write(found.activate.read_text(encoding="utf-8"))
 
 
+@app.command()
+def verify(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[STACK]...", help="Stacks (default: all in use).", autocompletion=complete_stacks),
+    ] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Also installations that are not in use.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Replace what is damaged or missing, from the cache or the index.")
+    ] = False,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    offline: OfflineOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Read every file of installed stacks, and name those that are not as they were installed; exit code 4 if any."""
+    from hidl_cli.commands.progress import progress
+    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.commands.tables import show_table
+    from hidl_cli.errors import ExitCode
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+    from hidl_cli.stack.inspecting import inspect
+
+    where = load_site(site)
+    root = installation.root(where, prefix)
+    inspected = [
+        inspect(found, where, root, progress(), repair=repair, offline=offline)
+        for found in _to_verify(where, root, names or [], every=every)
+    ]
+    if json:
+        emit_json("hidl.stack-verify/1", site=where.name, installations=[each.to_json() for each in inspected])
+    else:
+        show_table([each.row for each in inspected])
+        for each in inspected:
+            for line in each.lines:
+                say(line)
+    if not all(each.now.is_whole for each in inspected):
+        raise typer.Exit(ExitCode.MISSING_PRECONDITION)
+
+
+@app.command()
+def use(
+    name: StackArgument,
+    which: Annotated[
+        str, typer.Argument(metavar="ID", help="An installation's id, or its start.", autocompletion=complete_ids)
+    ],
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Use another installation of a stack than now. Jobs under way keep the one that they started with."""
+    from hidl_cli.commands.progress import progress
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation, switching
+
+    where = load_site(site)
+    root = installation.root(where, prefix)
+    _show(switching.use(where, name, which, root=root, on_wait=progress().say), json=json)
+
+
+@app.command()
+def rollback(
+    name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False
+) -> None:
+    """Use the installation of a stack that was in use before the present one; once more takes that back."""
+    from hidl_cli.commands.progress import progress
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation, switching
+
+    where = load_site(site)
+    root = installation.root(where, prefix)
+    _show(switching.rollback(where, name, root=root, on_wait=progress().say), json=json)
+
+
+def _show(switch: Switch, *, json: bool) -> None:
+    from hidl_cli.commands.render import emit_json, printable, write
+
+    used, before = switch.used.prefix, switch.before
+    if json:
+        emit_json(
+            "hidl.use/1",
+            stack=used.parent.name,
+            site=used.parent.parent.name,
+            used=used.name,
+            prefix=str(used),
+            before=before.name if before else None,
+        )
+        return
+    was = "already" if before == used else f"before: {before.name}" if before else "none before"
+    write(printable(f"{used.parent.name}: {used} is in use ({was})\n"))
+
+
 @app.command("exec")
 def exec_(
     name: StackArgument,
@@ -225,7 +338,7 @@ def exec_(
     program = command[1:] if command[0] == "--" else command
     environment = _find(name, site, prefix).environment(os.environ)
     if not program or shutil.which(program[0], path=environment["PATH"]) is None:
-        raise UsageError(f"there is no program {' '.join(program[:1])!r} in stack {name} or on PATH")
+        raise UsageError(f"program {' '.join(program[:1])!r} not found in stack {name} or on PATH")
     process.replace_with(program, env=environment)
 
 
@@ -239,24 +352,49 @@ def _find(name: str, site: str | None, prefix: str | None) -> Installation:
     return installation.find(where, name, root=installation.root(where, prefix))
 
 
-def _summary(found: Installation) -> dict[str, Any]:
-    from hidl_cli.stack.installation import size
+def _to_verify(site: Site, root: Path, names: list[str], *, every: bool) -> list[Installation]:
+    """The installations of the site, or of the named stacks: those in use, or every one."""
+    from hidl_cli.errors import MissingPrecondition
+    from hidl_cli.inputs.overlay import find
+    from hidl_cli.stack import installation
 
-    manifest = found.manifest
-    return {
-        "id": manifest["id"],
-        "prefix": str(found.prefix),
-        "current": found.is_current,
-        "bytes": size(found.prefix),
-        "created": manifest["created"],
-        "lock": manifest["lock"]["digest"],
-        "activation": str(found.activate),
-    }
+    for name in names:
+        find("stack", name)
+    for stack in names or [each.name for each in (root / site.name).glob("*")]:
+        used = installation.current(root / site.name / stack)
+        if used is not None and installation.at(used) is None:
+            raise MissingPrecondition(
+                f"the installation {used} is damaged: its manifest or its Python is missing or invalid",
+                hint=f"install it again: {installation.hint(stack, site, root)}",
+            )
+    found = [
+        each
+        for each in installation.list_all(root)
+        if each.manifest["site"] == site.name
+        and (every or each.is_current)
+        and (not names or each.prefix.parent.name in names)
+    ]
+    missing = [name for name in names if name not in {each.prefix.parent.name for each in found}]
+    if missing or not found:
+        what = f"stack {missing[0]} is not" if missing else "no stack is"
+        hint = installation.hint(missing[0], site, root) if missing else "hidl stack list shows what can be installed"
+        raise MissingPrecondition(f"{what} installed for site {site.name} in {root}", hint=hint)
+    return found
 
 
 def _in_words(found: dict[str, Any]) -> str:
     mark = "" if found["current"] else " (not in use)"
     return f"{found['prefix']}  {found['bytes'] / 2**20:,.0f} MiB{mark}"
+
+
+def _verified_in_words(verification: dict[str, Any]) -> str:
+    """Where, in which job and with which MPI library an installation was verified."""
+    if verification["where"] == "skip":
+        return "never (--verify skip)"
+    job = f", in job {verification['job']}" if verification["job"] else ""
+    mpi = verification["mpi"] or {}
+    library = f" with {mpi['name']} ({mpi['family']} {mpi['version'] or 'of unknown version'})" if mpi else ""
+    return f"on {verification['host'] or 'this machine'}{job}{library}"
 
 
 def _changes(before: Locked | None, now: Locked) -> list[str]:

@@ -26,9 +26,9 @@ def status(
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_run, show_runs
     from hidl_cli.errors import UsageError
+    from hidl_cli.plan.launch_plan import readable
     from hidl_cli.record.run import all_runs, find
-    from hidl_cli.runs.history import document_of, refresh
-    from hidl_cli.runs.plan import readable
+    from hidl_cli.runs.history import refresh, run_document
 
     if watch and json:
         raise UsageError("--watch and --json exclude each other", hint="hidl resume --json waits, and prints the end")
@@ -36,7 +36,7 @@ def status(
     if watch:
         _watch(runs)
         return
-    documents = [document_of(each, status) for each, status in zip(runs, refresh(runs), strict=True)]
+    documents = [run_document(each, status) for each, status in zip(runs, refresh(runs), strict=True)]
     if run is not None:
         if json:
             emit_json("hidl.run/1", **documents[0])
@@ -49,35 +49,28 @@ def status(
 
 
 def _watch(runs: Sequence[Run]) -> None:
-    """Show the table of the runs anew until all have ended; without a terminal, a line for each change."""
+    """Refresh the table of the runs until all have ended; without a terminal, a line for each change."""
     from hidl_cli.commands.following import Table
     from hidl_cli.commands.tables import show_runs
     from hidl_cli.runs.follow import follow
-    from hidl_cli.runs.history import document_of, judge_if_ended
+    from hidl_cli.runs.history import judge_if_ended, run_document
 
     with Table(runs) as table:
         statuses = follow(runs, tell=table.update)
     for run, status in zip(runs, statuses, strict=True):
         judge_if_ended(run, status)
-    show_runs([document_of(run, status) for run, status in zip(runs, statuses, strict=True)])
+    show_runs([run_document(run, status) for run, status in zip(runs, statuses, strict=True)])
 
 
 def cancel(run: RunArgument = None) -> None:
     """End a run and all its processes."""
+    from hidl_cli.api.launching import cancel as carry_out
     from hidl_cli.commands.render import say
     from hidl_cli.record.run import find
-    from hidl_cli.record.state import State
-    from hidl_cli.runs.follow import scheduler_of
-    from hidl_cli.runs.plan import plan_of
 
     record = find(run)
-    scheduler = scheduler_of(plan_of(record))
-    (before,) = scheduler.poll([record])
-    if before.state.is_final:
-        say(f"run {record.id} has ended already: {before.state.value}")
-        return
-    scheduler.cancel(record, state=State.CANCELLED)
-    say(f"run {record.id}: {scheduler.poll([record])[0].state.value}")
+    ended_now, status = carry_out(record)
+    say(f"run {record.id}{'' if ended_now else ' has ended already'}: {status.state.value}")
 
 
 def resume(
@@ -99,9 +92,9 @@ def resume(
     from hidl_cli.commands.following import follow_all, follow_and_judge
     from hidl_cli.commands.render import say
     from hidl_cli.errors import UsageError
+    from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record.run import find
     from hidl_cli.runs.history import unfinished
-    from hidl_cli.runs.plan import plan_of
 
     if runs and all_:
         raise UsageError("RUN and --all exclude each other")

@@ -10,7 +10,7 @@ from hidl_cli.commands.render import printable, say, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hidl_cli.runs.workload import Workload
+    from hidl_cli.plan.workload import DeviceChoice, Workload
 
 
 def show_table(rows: Sequence[Mapping[str, Any]], *, whole: Collection[str] = ()) -> None:
@@ -44,6 +44,7 @@ def show_sites(documents: Sequence[dict[str, Any]]) -> None:
                 "status": document["status"] or "unknown",
                 "scheduler": document["scheduler"] or "unknown",
                 "launchers": ", ".join(document["launchers"]) or "unknown",
+                "runs": "yes" if document["runs"] else f"no: {document['why_not']}",
                 "title": document["title"],
             }
             for document in documents
@@ -57,7 +58,7 @@ def show_runs(documents: Sequence[dict[str, Any]]) -> None:
 
 
 def runs_table(documents: Sequence[dict[str, Any]]) -> Table:
-    """The same, to be drawn anew."""
+    """The same, to be redrawn."""
     return _table(_rows(documents))
 
 
@@ -115,9 +116,9 @@ def _result(document: dict[str, Any]) -> dict[str, Any]:
 
 def show_result(document: dict[str, Any]) -> None:
     """One judged run: where it comes from, and each metric of each size and point over its repetitions."""
-    from hidl_cli.results.overhead import overheads
-    from hidl_cli.results.overhead import table as overhead_table
-    from hidl_cli.runs.parameters import in_words
+    from hidl_cli.analysis.overhead import overheads
+    from hidl_cli.plan.parameters import format_parameters
+    from hidl_cli.report.tables.overhead import overhead_table
 
     keys = ("run", "directory", "created", "site", "partition", "workload", "stack", "lock", "launcher", "mpi")
     rows = [{"": key, " ": document[key]} for key in keys]
@@ -129,7 +130,7 @@ def show_result(document: dict[str, Any]) -> None:
     values: dict[tuple[str, int, int, str, str], list[float]] = {}
     for step in document["steps"]:
         for name, metric in step["metrics"].items():
-            measure = (in_words(step["parameters"]), step["nodes"], step["ranks"], name, metric["unit"])
+            measure = (format_parameters(step["parameters"]), step["nodes"], step["ranks"], name, metric["unit"])
             values.setdefault(measure, []).append(metric["value"])
     show_table(
         [
@@ -153,8 +154,13 @@ def show_result(document: dict[str, Any]) -> None:
 
 def show_workload(workload: Workload) -> None:
     """A workload's parameters and metrics."""
+    from hidl_cli.plan.patterns import names_of
+
+    found = {name: each.pattern for each in workload.program.patterns for name in names_of([each])}
     stdout().print(f"{workload.name}: {workload.title}", markup=False)
     stdout().print("stacks: " + ", ".join(choice.stack for choice in workload.stacks), markup=False)
+    devices = ", ".join(map(_format_device, workload.devices or ()))
+    stdout().print(f"devices: {devices or 'the program decides'}", markup=False)
     if workload.scaling:
         scaling = workload.scaling
         stdout().print(f"scaling: {scaling.kind}, by {scaling.metric}, target {scaling.target:g}", markup=False)
@@ -172,7 +178,22 @@ def show_workload(workload: Workload) -> None:
     )
     show_table(
         [
-            {"metric": name, "unit": metric.unit, "better": metric.better, "required": metric.required}
+            {
+                "metric": name,
+                "unit": metric.unit,
+                "better": metric.better,
+                "required": metric.required,
+                **({"pattern": found.get(name)} if found else {}),
+            }
             for name, metric in workload.metrics.items()
         ]
     )
+
+
+def _format_device(choice: DeviceChoice) -> str:
+    """A device with its conditions: ``gpu (buffer=cupy; requires cupy)``."""
+    from hidl_cli.plan.parameters import format_parameters
+
+    conditions = [format_parameters(choice.when)] if choice.when else []
+    conditions += [f"requires {', '.join(choice.packages)}"] if choice.packages else []
+    return choice.device + (f" ({'; '.join(conditions)})" if conditions else "")

@@ -13,7 +13,7 @@ app = typer.Typer(no_args_is_help=True, help="The run-time variables of MPI libr
 
 
 def complete_families(incomplete: str) -> list[str]:
-    """The MPI families that begin so."""
+    """Complete MPI families."""
     from hidl_cli.mpi import FAMILIES
 
     return [family for family in FAMILIES if family.startswith(incomplete)]
@@ -23,39 +23,45 @@ def complete_families(incomplete: str) -> list[str]:
 def list_(
     pattern: Annotated[
         str | None,
-        typer.Argument(metavar="[PATTERN]", help="Part of a name or of a meaning, or a pattern such as 'MV2_CUDA_*'."),
+        typer.Argument(metavar="[PATTERN]", help="Part of a name or meaning, or a pattern such as 'MV2_CUDA_*'."),
     ] = None,
     mpi: Annotated[
         str | None,
-        typer.Option(metavar="FAMILY[@VERSION]", help="Only what this MPI reads.", autocompletion=complete_families),
+        typer.Option(
+            metavar="FAMILY[@VERSION]",
+            help="Only variables that this MPI library reads.",
+            autocompletion=complete_families,
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List variables: what they take, who reads them and what they do."""
+    """List variables: values, readers and meaning."""
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_table
-    from hidl_cli.tuning.describe import list_rows, listed
+    from hidl_cli.tuning.describe import format_rows, list_variables
 
-    documents = listed(pattern, mpi)
+    documents = list_variables(pattern, mpi)
     if json:
         emit_json("hidl.tuning-list/1", variables=documents)
     else:
-        show_table(list_rows(documents, mpi), whole=("name", "versions"))
+        show_table(format_rows(documents, mpi), whole=("name", "versions"))
 
 
 @app.command()
 def explain(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="NAME...", help="Variables, by any of their names.", autocompletion=complete_variables),
+        typer.Argument(metavar="NAME...", help="Variables, by any name.", autocompletion=complete_variables),
     ],
     json: JsonOption = False,
 ) -> None:
-    """Explain variables: type, default, readers, meaning, origin, counterparts, and who sets them."""
+    """Explain variables: type, default, readers, meaning, origin, counterparts, presets and sites."""
     from hidl_cli.commands.render import emit_json, stdout
-    from hidl_cli.tuning.describe import explained
+    from hidl_cli.site.tuned import list_settings
+    from hidl_cli.tuning.catalogue import names_of
+    from hidl_cli.tuning.describe import explain_variable
 
-    documents = [explained(name) for name in names]
+    documents = [explain_variable(name) | {"sites": list_settings(names_of(name))} for name in names]
     if json:
         emit_json("hidl.tuning/1", variables=documents)
         return
@@ -68,12 +74,12 @@ def explain(
 def _show(document: dict[str, Any]) -> None:
     from hidl_cli.commands.render import stdout
     from hidl_cli.commands.tables import show_table
-    from hidl_cli.tuning.describe import readers
+    from hidl_cli.tuning.describe import format_readers
 
     stdout().print(document["name"], style="bold", markup=False)
     for row in document["variables"]:
         rows = {
-            "read by": readers(row["readers"]),
+            "read by": format_readers(row["readers"]),
             "takes": row["takes"],
             "default": row["default"] or "unknown, or chosen by the library",
             "does": row["meaning"] + (" (its name, spelled out)" if row["meaning_from"] == "name" else ""),
@@ -87,7 +93,7 @@ def _show(document: dict[str, Any]) -> None:
         _show_pairs(
             {
                 "read by": ", ".join(pattern["families"]),
-                "takes": f"any value: all of {pattern['prefix']}* is known by its prefix alone",
+                "takes": f"any value: every {pattern['prefix']}* is accepted",
                 "does": pattern["meaning"],
                 "known from": pattern["provenance"],
             }

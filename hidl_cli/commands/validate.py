@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, NoCheckOption, PrefixOption, SiteOption, seconds
+from hidl_cli.commands.arguments import (
+    HostfileOption,
+    HostsOption,
+    JsonOption,
+    NoCheckOption,
+    PrefixOption,
+    SiteOption,
+    seconds,
+)
+from hidl_cli.commands.job_options import AccountOption, DeviceOption, QosOption, ReservationOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,9 +45,11 @@ def validate(
     partition: Annotated[
         list[str] | None, typer.Option("--partition", "-p", help="On this partition (default: the site's); repeatable.")
     ] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="The project that pays.")] = None,
-    qos: Annotated[str | None, typer.Option("--qos", "-q", help="Quality of service.")] = None,
-    reservation: Annotated[str | None, typer.Option(help="A reservation.")] = None,
+    hosts: HostsOption = None,
+    hostfile: HostfileOption = None,
+    account: AccountOption = None,
+    qos: QosOption = None,
+    reservation: ReservationOption = None,
     time: Annotated[
         str | None, typer.Option("--time", metavar="[[[D-]HH:]MM:]SS", help="Time limit of each job.")
     ] = None,
@@ -46,6 +57,7 @@ def validate(
         int | None,
         typer.Option("--jobs", "-j", min=1, help="Jobs at once (default: 8; 1 where they share this machine)."),
     ] = None,
+    device: DeviceOption = None,
     prefix: PrefixOption = None,
     junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit's XML too.")] = None,
     dry_run: Annotated[
@@ -66,10 +78,12 @@ def validate(
     from hidl_cli.commands.findings import stop_at_errors
     from hidl_cli.commands.render import emit_json, say
     from hidl_cli.errors import UsageError
+    from hidl_cli.launch.hosts import named_hosts
     from hidl_cli.validate import session
     from hidl_cli.validate.bridge import Place
     from hidl_cli.validate.judge import gravest
 
+    named = named_hosts(hosts, hostfile)
     tags = tag or ([] if check else [NIGHTLY])
     place = Place(
         site=site,
@@ -78,6 +92,8 @@ def validate(
         reservation=reservation,
         time_limit=seconds(time) if time else None,
         prefix=prefix,
+        device=device.value if device else None,
+        hosts=named.expression if named else None,
     )
     asked = session.Asked(place, tuple(partition or ()), tuple(tags), tuple(check or ()), jobs)
     if install_cron and uninstall_cron:
@@ -113,11 +129,11 @@ def validate(
 
 def _announce(validation: Validation, listed: Sequence[Listed], left_out: Sequence[Listed]) -> None:
     from hidl_cli.commands.render import say
+    from hidl_cli.validate.session import reasons_left_out
 
     say(f"validation {validation.id}: {len(listed)} case(s) on {validation.site.name}, in {validation.directory}")
-    for check in sorted({test.check for test in left_out}):
-        number = sum(test.check == check for test in left_out)
-        say(f"left out: {check}, {number} case(s) that want a scale, a trait or a stack that is not here", style="dim")
+    for check, reason in reasons_left_out(validation, left_out).items():
+        say(f"left out: {check}: {reason}", style="dim")
 
 
 def _tell(line: str) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, complete_workloads
+from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks, complete_workloads
+from hidl_cli.commands.own_program import Scaling, WithWords, given_words, program_line, refuse_source
 
 app = typer.Typer(no_args_is_help=True, help="What can be run.")
 
@@ -14,16 +15,22 @@ app = typer.Typer(no_args_is_help=True, help="What can be run.")
 @app.command("list")
 def list_(json: JsonOption = False) -> None:
     """List the workloads, and where each comes from."""
-    from hidl_cli.commands.render import emit_json
-    from hidl_cli.commands.tables import show_table
-    from hidl_cli.inputs.overlay import list_all
-    from hidl_cli.runs.load import load_workload
+    from dataclasses import asdict
 
-    rows = [{"name": e.name, "title": load_workload(e.name).title, "origin": e.origin} for e in list_all("workload")]
+    from hidl_cli.api.listing import workloads
+    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.commands.tables import show_table
+    from hidl_cli.inputs.problems import render
+    from hidl_cli.store.references.check import find_unmatched
+    from hidl_cli.store.references.published import load_references
+
+    rows = [asdict(workload) for workload in workloads()]
     if json:
         emit_json("hidl.workload-list/1", workloads=rows)
     else:
         show_table(rows)
+    for problem in find_unmatched(load_references()):
+        say(render(problem), style="yellow")
 
 
 @app.command()
@@ -34,13 +41,89 @@ def show(
     """Show a workload: its parameters, metrics and how it scales."""
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_workload
-    from hidl_cli.runs.load import load_workload
+    from hidl_cli.plan.load import load_workload
 
     workload = load_workload(name)
     if json:
         emit_json("hidl.workload/1", workload=workload.model_dump(mode="json"))
     else:
         show_workload(workload)
+
+
+@app.command(cls=WithWords)
+def new(
+    ctx: typer.Context,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The program: a Python file, a script or a binary.")],
+    *,
+    name: Annotated[str | None, typer.Option(help="The workload's name (default: the file's).")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Its file; - prints it (default: your workloads)."),
+    ] = None,
+    stack: Annotated[
+        str | None, typer.Option(help="The stack that it runs on (default: mpi).", autocompletion=complete_stacks)
+    ] = None,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    scaling: Annotated[
+        Scaling | None,
+        typer.Option(help="Its work is the same at all sizes (strong, the default), or grows with them (weak)."),
+    ] = None,
+    no_mpi: Annotated[bool, typer.Option("--no-mpi", help="It uses no MPI: skip the check of MPI's world.")] = False,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run/--no-run", help="Execute a Python program up to where it reads its options, which become parameters."
+        ),
+    ] = True,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Draft a workload's file from a program; its arguments stand after --."""
+    from pathlib import Path
+
+    from hidl_cli.commands.render import emit_json, say, write
+    from hidl_cli.plan.drafting import SECONDS, draft_workload, may_read_options, read_options
+    from hidl_cli.plan.own import STACK, stem_of
+    from hidl_cli.site import drafting
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+
+    given, program = given_words(ctx), Path(file)
+    refuse_source(file)
+    reads_options = may_read_options(program)
+    command = program_line(file)
+    target = drafting.target(name, output, stem_of(command), kind="workload")
+    drafting.require_free(target, force=force)
+    options = None
+    if run and reads_options:
+        machine = load_site(site)
+        installed = installation.find(machine, stack or STACK, root=installation.root(machine, prefix))
+        say(f"executing {file} up to where it reads its options, for at most {SECONDS:.0f} s (--no-run: do not)")
+        options = read_options(program, given, installed)
+    draft = draft_workload(
+        target.name,
+        command,
+        given,
+        options,
+        directory=str(Path.cwd()),
+        stack=stack,
+        scaling=scaling.value if scaling else None,
+        uses_mpi=not no_mpi,
+    )
+    if target.file is not None:
+        drafting.write(draft, target.file)
+    if json:
+        path = None if target.file is None else str(target.file)
+        emit_json("hidl.workload-new/1", name=target.name, file=path, text=draft.text, remarks=draft.remarks)
+        return
+    for remark in draft.remarks:
+        say(remark)
+    if target.file is None:
+        write(draft.text)
+        return
+    say(f"drafted {target.file}")
+    say(f"next: hidl run {target.name if drafting.is_found(target) else target.file}")
 
 
 @app.command()

@@ -1,5 +1,5 @@
-"""``hidl doctor``: what is wrong with a machine, a stack or a run before (or after) the job fails of it.
+"""``hidl doctor``: find what is wrong with a machine, a site file, a stack or a run, before or after a job fails.
 
-``probes/`` ask the machine and return facts; ``rules/`` are pure functions over facts (what holds inside a job is
-judged by ``hidl_workloads.doctor``); ``catalogue`` knows all rules.
+``rules/`` examine the host that hidl runs on, ``nodes/`` compute nodes; ``registry`` lists all rules, including those
+of ``hidl_workloads.doctor``, which run inside jobs, and of ``hidl_cli.diagnoses``, which read a job's output.
 """

@@ -1,4 +1,4 @@
-"""Published vulnerabilities of packages (``recipes/advisories.yaml``), held against versions without a network."""
+"""Published vulnerabilities of packages, from ``recipes/advisories.yaml``: no network is used."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _specifier(text: str) -> str:
 
 
 class Advisory(Strict):
-    """One vulnerability: the versions that it is in (any of ``affected``), and the first after them, None: there is
-    none, and ``mend`` says how to live with it."""
+    """One vulnerability: ``affected`` version ranges, and the first fixed version; None: ``mend`` describes a
+    workaround."""
 
     id: Annotated[str, Field(pattern=r"^(CVE|GHSA|PYSEC)-[0-9A-Za-z-]+$")]
     packages: Annotated[list[str], Field(min_length=1)]
@@ -43,7 +43,7 @@ class Advisory(Strict):
         return self
 
     def affects(self, version: str) -> bool:
-        """Is the vulnerability in that version? What is no version of PEP 440 is taken as not affected."""
+        """Whether that version is affected; False if it is not a PEP 440 version."""
         try:
             parsed = Version(version)
         except InvalidVersion:
@@ -52,15 +52,15 @@ class Advisory(Strict):
 
 
 class Advisories(Strict):
-    """All of them, as they were known on a day."""
+    """All advisories, as of a date."""
 
     as_of: date
     advisories: list[Advisory]
 
 
 @cache
-def known() -> Advisories:
-    """What ships with hidl; ``InvalidInput`` where the file is not what it should be."""
+def load_advisories() -> Advisories:
+    """Read the shipped advisories. Raises ``InvalidInput`` if the file is invalid."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -68,12 +68,12 @@ def known() -> Advisories:
     try:
         return Advisories.model_validate(yaml.load(file.read_text(encoding="utf-8"), loader))
     except (OSError, yaml.YAMLError, ValidationError) as error:
-        raise InvalidInput(f"the advisories in {file} cannot be read: {error}") from error
+        raise InvalidInput(f"invalid advisories in {file}: {error}") from error
 
 
-def affecting(versions: Mapping[str, str]) -> Iterator[tuple[str, str, list[Advisory]]]:
-    """The packages of ``versions`` (name to version) that have any, each with its version and its advisories."""
+def find_advisories(versions: Mapping[str, str]) -> Iterator[tuple[str, str, list[Advisory]]]:
+    """Yield the affected packages of ``versions`` (name to version), with their version and advisories."""
     for package, version in versions.items():
-        found = [each for each in known().advisories if package in each.packages and each.affects(version)]
+        found = [each for each in load_advisories().advisories if package in each.packages and each.affects(version)]
         if found:
             yield package, version, found

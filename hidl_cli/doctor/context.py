@@ -1,4 +1,4 @@
-"""What is examined: a host, and what is asked of it."""
+"""What is examined: a host, a site, a stack, a plan."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hidl_cli.runs.plan import Plan
+from hidl_cli import batch_systems
+from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.site.detect import conditions_of
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import Site
+from hidl_cli.stack import installation as installations
 from hidl_cli.stack.installation import Installation
-
-_SUBMITS = {"slurm": "sbatch", "lsf": "bsub"}
 
 
 @dataclass(frozen=True)
 class Context:
-    """Whom probes may ask, and what the rules judge by.
+    """The input of probes.
 
-    ``host``: this machine, or a recorded one; what it could not tell stands in its ``failures``. ``stack``: the stack
-    that was named; ``installation``: where it is installed, None where it is not, or none was named. ``plan``: the run
-    that is about to be submitted; None where a person asks what is wrong. ``nodes``: how many compute nodes are to be
-    examined; None: none. ``root``: where installations lie; None: where the site's file says, or the user's own place.
+    ``host``: this machine, or a recorded one; its ``failures`` list commands that failed. ``stack``: its name;
+    ``installation``: None if it is not installed, or no stack is named. ``plan``: the run about to be submitted, None
+    for ``hidl doctor``. ``nodes``: number of compute nodes to examine, None for none. ``root``: directory of
+    installations, None for that of the site file or the user. ``deep``: read every file of the installation.
     """
 
     host: Host
@@ -32,22 +32,35 @@ class Context:
     plan: Plan | None = None
     nodes: int | None = None
     root: Path | None = None
+    deep: bool = False
 
     @cached_property
     def is_here(self) -> bool:
-        """Is this host part of the site, so that what is found on it says something of the site?
-
-        By the site's ``match``; where it has none, by its scheduler: its command is here.
-        """
+        """Whether this host is part of the site: by the site's ``match``, else by its scheduler's command."""
         if conditions := conditions_of(self.site, self.host):
             return all(condition.holds for condition in conditions)
         if self.site.scheduler == "local":
             return True
-        program = _SUBMITS.get(self.site.scheduler or "")
-        return program is not None and self.host.which(program) is not None
+        system = batch_systems.system(self.site.scheduler)
+        return system is not None and self.host.which(system.submit) is not None
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs of each node; 0 if the plan computes on processors, None if unknown."""
+        if self.plan is not None and self.plan.device == "cpu":
+            return 0
+        return self.site.node_type(self.plan.partition if self.plan else None).gpus
 
     @property
     def is_active(self) -> bool:
-        """Is the stack activated in the shell that hidl was called from?"""
+        """Whether the stack is activated in the shell that started hidl."""
         place = self.host.environment.get("VIRTUAL_ENV")
         return self.installation is not None and place == str(self.installation.prefix)
+
+
+def stack_directories(root: Path, site: str) -> list[Path]:
+    """The directories below ``root`` of the site's stacks that have any installation, complete or not."""
+    directory = root / site
+    if not directory.is_dir():
+        return []
+    return sorted(stack for stack in directory.iterdir() if installations.prefixes(stack))

@@ -1,1 +1,1 @@
-"""Files that people write: YAML with positions, findings with a caret, the overlay of directories."""
+"""Files that people write: YAML with positions, problems with a caret, the overlay of directories."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from hidl_cli.errors import Problem
 from hidl_cli.inputs.faults import Check, Fault
-from hidl_cli.inputs.findings import Finding
 from hidl_cli.inputs.tree import Node, place, plain
 from hidl_cli.inputs.wording import in_words
 
@@ -24,11 +24,11 @@ _BRANCHES = 4
 
 def check(
     root: Node, model: type[M], checks: Iterable[Check], *, complete: bool = True
-) -> tuple[M | None, tuple[Finding, ...]]:
+) -> tuple[M | None, tuple[Problem, ...]]:
     """The document as a model (None where anything is wrong), and what is wrong with it.
 
     Without ``complete``, a part of the document could not be read, and missing keys are not reported. Of more than
-    100 findings, the last only says that there are more.
+    100 problems, the last only says that there are more.
     """
     data = plain(root)
     checked = None
@@ -43,14 +43,14 @@ def check(
     )
     # a fault inside of a union comes once per branch; wording hundreds of thousands would take long
     unique = list(dict.fromkeys(islice(faults, _BRANCHES * (MAX_FINDINGS + 1))))
-    findings = [_at_its_place(root, fault) for fault in unique[:MAX_FINDINGS]]
+    problems = [_at_its_place(root, fault) for fault in unique[:MAX_FINDINGS]]
     if len(unique) > MAX_FINDINGS:
-        findings.append(
-            Finding(f"more than {MAX_FINDINGS} faults; the rest is not shown", "a file that fits its schema")
+        problems.append(
+            Problem(f"more than {MAX_FINDINGS} errors; the rest are not shown", "a file that matches its schema")
         )
-    return (None if findings else checked), tuple(findings)
+    return (None if problems else checked), tuple(problems)
 
 
-def _at_its_place(root: Node, fault: Fault) -> Finding:
+def _at_its_place(root: Node, fault: Fault) -> Problem:
     mark = place(root, fault.path, on_key=fault.on_key)
-    return Finding(fault.message, fault.expected, fault.path, mark, fault.suggestion)
+    return Problem(fault.message, fault.expected, fault.path, mark, fault.suggestion)

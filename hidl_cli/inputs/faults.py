@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.problems import clipped
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A finding that does not know its place in the file yet: ``path`` leads there, to the key with ``on_key``."""
+    """A problem that does not know its place in the file yet: ``path`` leads there, to the key with ``on_key``."""
 
     path: tuple[str | int, ...]
     message: str
@@ -34,7 +34,7 @@ def nearest(word: object, words: Iterable[str]) -> str | None:
 
 def one_of(words: Iterable[str]) -> str:
     """``words`` as what was expected."""
-    return f"one of: {', '.join(words) or '(there is none)'}"
+    return f"one of: {', '.join(words) or '(none)'}"
 
 
 def dotted(path: Iterable[str | int]) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticKnownError, core_schema
+
+if TYPE_CHECKING:
+    from hidl_cli.plugins import Registry
 
 _NAME = r"^[a-z0-9][a-z0-9._-]*$"
 _IDENTIFIER = r"^[a-z][a-z0-9_]*$"
@@ -20,11 +25,11 @@ MAX_REGEX = 1000  # longer regular expressions are a mistake, and slow to compil
 #: What each pattern means, in words.
 PATTERNS = {
     _NAME: "lower-case letters, digits, and . _ - after the first character",
-    _IDENTIFIER: "lower-case letters, digits and _, beginning with a letter",
-    _MODULE: "a Python module's name, such as package.module",
-    _VARIABLE: "an environment variable's name: letters, digits and _, not beginning with a digit",
-    _SCHEDULER_WORD: "one word without spaces or quotes, not beginning with a sign",
-    _FILE_NAME: "a file's name without a directory: letters, digits and . _ + -",
+    _IDENTIFIER: "lower-case letters, digits and _, starting with a letter",
+    _MODULE: "a Python module name, such as package.module",
+    _VARIABLE: "an environment variable name: letters, digits and _, not starting with a digit",
+    _SCHEDULER_WORD: "one word without spaces or quotes, not starting with a sign",
+    _FILE_NAME: "a file name without a directory: letters, digits and . _ + -",
     _SHA256: "64 hexadecimal digits, in lower case",
     _WALL_TIME: "[days-]hours:minutes:seconds, such as 48:00:00 or 2-00:00:00",
 }
@@ -43,7 +48,30 @@ Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 
 
+@dataclass(frozen=True)
+class NameIn:
+    """Annotates text that must be a name of a registry; plug-ins are searched for only if it is no built-in name."""
+
+    registry: Registry[Any]
+    also: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """Return the valid names."""
+        return (*self.registry.names(), *self.also)
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validate)
+
+    def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> dict[str, Any]:
+        return {"enum": list(self.names()), "type": "string"}
+
+    def _validate(self, value: object) -> str:
+        if not isinstance(value, str) or (value not in self.registry and value not in self.also):
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(self.names())})
+        return value
+
+
 class Strict(BaseModel):
     """The base of all that is read from YAML: immutable; an unknown key is an error, a string is no number."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)

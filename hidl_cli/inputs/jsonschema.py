@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _MODELS: dict[KindName, tuple[str, str]] = {
     "site": ("hidl_cli.site.schema", "Site"),
     "stack": ("hidl_cli.stack.schema", "Stack"),
-    "workload": ("hidl_cli.runs.workload", "Workload"),
+    "workload": ("hidl_cli.plan.workload", "Workload"),
 }
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _EXTENDS = {"properties": {"extends": {"type": "string"}}, "required": ["extends"]}

@@ -9,12 +9,12 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from hidl_cli.errors import InvalidInput
+from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.inputs import overlay, tree, yamlfile
 from hidl_cli.inputs.check import check
 from hidl_cli.inputs.faults import Check, Fault, nearest, one_of
-from hidl_cli.inputs.findings import Finding, clipped
 from hidl_cli.inputs.overlay import Entry, KindName
+from hidl_cli.inputs.problems import clipped
 from hidl_cli.inputs.tree import Node
 
 M = TypeVar("M", bound=BaseModel)
@@ -42,7 +42,7 @@ class Examined(Generic[M]):
     entry: Entry
     model: M | None
     files: tuple[Path, ...]
-    findings: tuple[Finding, ...]
+    problems: tuple[Problem, ...]
 
 
 def load(rules: Rules[M], name: str) -> M:
@@ -51,31 +51,31 @@ def load(rules: Rules[M], name: str) -> M:
 
 
 def valid(examined: Examined[M]) -> M:
-    """The model; raises ``InvalidInput`` with all findings where there is none."""
+    """The model; raises ``InvalidInput`` with all problems where there is none."""
     if examined.model is None:
         raise faulty([examined])
     return examined.model
 
 
 def faulty(examined: Sequence[Examined[M]]) -> InvalidInput:
-    """The error that carries the findings of all of ``examined``, each once."""
-    findings = list(dict.fromkeys(finding for one in examined for finding in one.findings))
-    what = ", ".join(f"{one.entry.kind} '{one.entry.name}'" for one in examined if one.findings)
-    return InvalidInput(f"{what}: {counted(len(findings))}", findings=findings)
+    """The error that carries the problems of all of ``examined``, each once."""
+    problems = list(dict.fromkeys(problem for one in examined for problem in one.problems))
+    what = ", ".join(f"{one.entry.kind} '{one.entry.name}'" for one in examined if one.problems)
+    return InvalidInput(f"{what}: {counted(len(problems))}", problems=problems)
 
 
 def counted(faults: int) -> str:
-    """``1 fault``, ``2 faults``, ..."""
-    return f"{faults} fault" if faults == 1 else f"{faults} faults"
+    """``1 error``, ``2 errors``, ..."""
+    return f"{faults} error" if faults == 1 else f"{faults} errors"
 
 
 def examine(rules: Rules[M], entry: Entry) -> Examined[M]:
     """Read and check an entry with all that it extends; never raises for what a file holds."""
     links, complete = _chain(entry)
     files = tuple(link.entry.path for link in links)
-    findings = [finding for link in links for finding in link.findings]
+    problems = [problem for link in links for problem in link.problems]
     if links[0].root is None:
-        return Examined(entry, None, files, tuple(findings))
+        return Examined(entry, None, files, tuple(problems))
     merged = links[0].root
     for link in links[1:]:
         if link.root is not None:
@@ -84,8 +84,8 @@ def examine(rules: Rules[M], entry: Entry) -> Examined[M]:
     across = rules.checks if complete else ()  # what these would miss may stand in what could not be read
     checks = (*across, lambda data: _names_its_file(data, entry))
     model, faults = check(merged, rules.model, checks, complete=complete)
-    findings = sorted([*findings, *faults], key=lambda finding: _order(finding, files))
-    return Examined(entry, None if findings else model, files, tuple(findings))
+    problems = sorted([*problems, *faults], key=lambda problem: _order(problem, files))
+    return Examined(entry, None if problems else model, files, tuple(problems))
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Link:
 
     entry: Entry
     root: Node | None
-    findings: tuple[Finding, ...]
+    problems: tuple[Problem, ...]
 
 
 def _chain(entry: Entry) -> tuple[list[_Link], bool]:
@@ -103,15 +103,15 @@ def _chain(entry: Entry) -> tuple[list[_Link], bool]:
     following: Entry | None = entry
     while following is not None:
         document = yamlfile.read(following.path)
-        root, findings = document.root, document.findings
+        root, problems = document.root, document.problems
         if root is None:
-            return [*links, _Link(following, None, findings)], False
+            return [*links, _Link(following, None, problems)], False
         base = _base(following, root, [link.entry for link in links])
         if isinstance(base, Fault):
-            fault = Finding(base.message, base.expected, base.path, tree.place(root, base.path), base.suggestion)
+            fault = Problem(base.message, base.expected, base.path, tree.place(root, base.path), base.suggestion)
             root = tree.without(root, {"extends"})
-            return [*links, _Link(following, root, (*findings, fault))], False
-        links.append(_Link(following, root, findings))
+            return [*links, _Link(following, root, (*problems, fault))], False
+        links.append(_Link(following, root, problems))
         following = base
     return links, True
 
@@ -132,22 +132,22 @@ def _base(entry: Entry, root: Node, above: Sequence[Entry]) -> Entry | Fault | N
             return Fault(path, f"`{clipped(name)}` extends itself", f"another {entry.kind}")
     if base is None:
         expected = one_of(sorted(known.keys() - {entry.name}))
-        return Fault(path, f"there is no {entry.kind} called `{clipped(name)}`", expected, nearest(name, known))
+        return Fault(path, f"unknown {entry.kind} `{clipped(name)}`", expected, nearest(name, known))
     if base.path in [other.path for other in (*above, entry)]:
         circle = " -> ".join(other.name for other in (*above, entry, base))
-        return Fault(path, f"`extends` goes round in a circle: {circle}", f"a {entry.kind} outside of the circle")
+        return Fault(path, f"circular `extends`: {circle}", f"a {entry.kind} outside the circle")
     return base
 
 
 def _names_its_file(data: Mapping[str, Any], entry: Entry) -> Iterator[Fault]:
     name = data.get("name")
     if isinstance(name, str) and name != entry.name:
-        message = f"the name is `{clipped(name)}`, but the file is called {entry.path.name}"
-        yield Fault(("name",), message, f"`{entry.name}`, or a file called {clipped(name)}.yaml")
+        message = f"the name `{clipped(name)}` does not match the file {entry.path.name}"
+        yield Fault(("name",), message, f"`{entry.name}`, or the file name {clipped(name)}.yaml")
 
 
-def _order(finding: Finding, files: Sequence[Path]) -> tuple[int, int, int]:
+def _order(problem: Problem, files: Sequence[Path]) -> tuple[int, int, int]:
     """The faults of a file before those of the files that it extends, in the order of their lines."""
-    if finding.mark is None:
+    if problem.mark is None:
         return len(files), 0, 0
-    return files.index(finding.mark.file), finding.mark.line, finding.mark.column
+    return files.index(problem.mark.file), problem.mark.line, problem.mark.column

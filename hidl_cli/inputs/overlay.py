@@ -19,6 +19,7 @@ _SHIPPED: dict[KindName, str] = {
     "workload": "recipes/workloads",
 }
 _SUFFIX = ".yaml"
+_LISTED = 16  # names that one message lists
 _BASE = "_"  # what the names of bases begin with
 
 
@@ -66,20 +67,19 @@ def is_base(path: Path) -> bool:
 
 
 def find(kind: KindName, name: str) -> Entry:
-    """The entry of that name; ``UsageError`` with the nearest or all known names where there is none."""
+    """The entry of that name; ``UsageError`` with the nearest name, and all if they are few, where there is none."""
     entries = {entry.name: entry for entry in list_all(kind)}
     if name in entries:
         return entries[name]
     near = difflib.get_close_matches(name, entries, n=1)
-    known = ", ".join(entries) or "none"
-    raise UsageError(
-        f"there is no {kind} called '{name}'",
-        hint=(f"did you mean '{near[0]}'? " if near else "") + f"Known {kind}s: {known}",
-    )
+    known = f"Known {kind}s: {', '.join(entries) or 'none'}"
+    if len(entries) > _LISTED:
+        known = f"hidl {kind} list shows all {len(entries)}"
+    raise UsageError(f"unknown {kind} '{name}'", hint=(f"did you mean '{near[0]}'? " if near else "") + known)
 
 
 def at_path(kind: KindName, path: Path) -> Entry:
-    """The entry that a file stands for, wherever it lies; the overlay's entries of its name count as hidden by it."""
+    """The entry that a file stands for, in any directory; the overlay's entries of its name count as hidden by it."""
     same_name = [entry for entry in list_all(kind) if entry.name == path.stem]
     known = [below for entry in same_name for below in (entry, *entry.shadows)]
     for entry in known:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from hidl_cli.inputs.fields import NameIn
+
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
 
 
@@ -46,7 +48,9 @@ def locate(model: type[BaseModel], location: Sequence[str | int]) -> Spot:
             siblings = tuple(inner.model_fields)
             if field is None:
                 return Spot(path, None, siblings=siblings, on_key=True)
-            spot = Spot(path, field.annotation, field.description, siblings)
+            names = next((each for each in field.metadata if isinstance(each, NameIn)), None)
+            annotation = Annotated[field.annotation, names] if names else field.annotation
+            spot = Spot(path, annotation, field.description, siblings)
         elif below_dict or get_origin(inner) is list:
             spot = Spot(path, get_args(inner)[-1])
         else:
@@ -57,7 +61,7 @@ def locate(model: type[BaseModel], location: Sequence[str | int]) -> Spot:
 def phrase(annotation: Any) -> str:
     """What may stand there, in a person's words."""
     bare = _bare(annotation)
-    if words := choices(bare):
+    if words := choices(annotation):
         return f"one of: {', '.join(words)}"
     if get_origin(bare) in (Union, types.UnionType):
         *others, last = dict.fromkeys(phrase(branch) for branch in get_args(bare) if branch is not int)
@@ -66,9 +70,22 @@ def phrase(annotation: Any) -> str:
 
 
 def choices(annotation: Any) -> tuple[str, ...]:
-    """The words of a ``Literal``; nothing for any other annotation."""
+    """The words of a ``Literal``, or the names of a registry; nothing for any other annotation."""
+    if names := _names(annotation):
+        return names.names()
     bare = _bare(annotation)
     return tuple(map(str, get_args(bare))) if get_origin(bare) is Literal else ()
+
+
+def _names(annotation: Any) -> NameIn | None:
+    """The registry that the annotation, without an alternative None, is bound to."""
+    if get_origin(annotation) is Annotated:
+        _, *metadata = get_args(annotation)
+        return next((each for each in metadata if isinstance(each, NameIn)), None)
+    if get_origin(annotation) in (Union, types.UnionType):
+        branches = [branch for branch in get_args(annotation) if branch is not type(None)]
+        return _names(branches[0]) if len(branches) == 1 else None
+    return None
 
 
 def _bare(annotation: Any) -> Any:

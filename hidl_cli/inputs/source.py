@@ -1,4 +1,4 @@
-"""A text file that a person wrote, read safely: what cannot be used is refused with a finding, quickly."""
+"""A text file that a person wrote, read safely: what cannot be used is refused with a problem, quickly."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from hidl_cli.errors import InvalidInput
-from hidl_cli.inputs.findings import Finding, Mark
+from hidl_cli.errors import InvalidInput, Mark, Problem
 
 MAX_BYTES = 1 << 20
 
@@ -57,7 +56,7 @@ class Source:
 
 
 def read_source(path: Path) -> Source:
-    """The text of a regular UTF-8 file of at most 1 MiB; raises ``InvalidInput`` with one finding for any other."""
+    """The text of a regular UTF-8 file of at most 1 MiB; raises ``InvalidInput`` with one problem for any other."""
     return Source(path, _decoded(path, _read_bytes(path)))
 
 
@@ -74,7 +73,7 @@ def _read_bytes(path: Path) -> bytes:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise _refusal(path, f"cannot read the file: {reason}", "a readable YAML file") from error
     if len(content) > MAX_BYTES:
-        raise _refusal(path, f"the file grew beyond {MAX_BYTES:,} bytes", f"at most {MAX_BYTES:,} bytes")
+        raise _refusal(path, f"the file exceeds {MAX_BYTES:,} bytes", f"at most {MAX_BYTES:,} bytes")
     return content
 
 
@@ -82,7 +81,7 @@ def _refuse_by_status(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
         kind = kinds.get(stat.S_IFMT(status.st_mode), "a device")
-        raise _refusal(path, f"this is {kind}, not a file", "a regular YAML file")
+        raise _refusal(path, f"not a file: {kind}", "a regular YAML file")
     if status.st_size > MAX_BYTES:
         raise _refusal(path, f"the file is too large: {status.st_size:,} bytes", f"at most {MAX_BYTES:,} bytes")
 
@@ -100,8 +99,8 @@ def _decoded(path: Path, content: bytes) -> str:
         byte = content[error.start]
         raise InvalidInput(
             f"{path} is not UTF-8",
-            findings=[
-                Finding(
+            problems=[
+                Problem(
                     f"the file is not UTF-8: byte 0x{byte:02x} at offset {error.start}",
                     "UTF-8 (save the file in that encoding)",
                     mark=before.mark(len(before.text) - 1, len(before.text)),
@@ -110,9 +109,9 @@ def _decoded(path: Path, content: bytes) -> str:
         ) from error
     if found := UNPRINTABLE.search(text):
         raise InvalidInput(
-            f"{path} holds a control character",
-            findings=[
-                Finding(
+            f"{path} contains a control character",
+            problems=[
+                Problem(
                     f"control character U+{ord(found[0]):04X}",
                     "printable text",
                     mark=Source(path, text).mark(found.start(), found.end()),
@@ -124,4 +123,4 @@ def _decoded(path: Path, content: bytes) -> str:
 
 def _refusal(path: Path, message: str, expected: str) -> InvalidInput:
     """The error for a file that is faulty as a whole."""
-    return InvalidInput(f"{path}: {message}", findings=[Finding(message, expected, mark=Mark(path))])
+    return InvalidInput(f"{path}: {message}", problems=[Problem(message, expected, mark=Mark(path))])

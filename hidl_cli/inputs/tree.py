@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hidl_cli.inputs.findings import Mark
+from hidl_cli.errors import Mark
 from hidl_cli.inputs.source import Source
 
 Path = tuple[str | int, ...]

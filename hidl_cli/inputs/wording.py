@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from hidl_cli.inputs import scalars
 from hidl_cli.inputs.faults import Fault, dotted, nearest, one_of
 from hidl_cli.inputs.fields import PATTERNS
-from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.problems import clipped
 from hidl_cli.inputs.shape import Spot, choices, locate, phrase
 from hidl_cli.inputs.tree import describe
 
@@ -30,7 +30,7 @@ def in_words(model: type[BaseModel], detail: ErrorDetails) -> Fault:
 
 def _missing(spot: Spot, _value: Any, _context: Context) -> Fault:
     inside = f" in {dotted(spot.path[:-1])}" if spot.path[:-1] else ""
-    return Fault(spot.path, f"the key `{spot.path[-1]}` is missing{inside}", _expected(spot))
+    return Fault(spot.path, f"missing key `{spot.path[-1]}`{inside}", _expected(spot))
 
 
 def _unknown_key(spot: Spot, _value: Any, _context: Context) -> Fault:
@@ -42,13 +42,13 @@ def _wrong_choice(spot: Spot, value: Any, context: Context) -> Fault:
     words = choices(spot.annotation)
     if not isinstance(value, str):
         return _wrong_type(spot, value, context)
-    return Fault(spot.path, f"`{dotted(spot.path)}` cannot be `{clipped(value)}`", one_of(words), nearest(value, words))
+    return Fault(spot.path, f"invalid `{dotted(spot.path)}`: `{clipped(value)}`", one_of(words), nearest(value, words))
 
 
 def _wrong_form(spot: Spot, value: Any, context: Context) -> Fault:
     pattern = str(context["pattern"])
     expected = PATTERNS.get(pattern, f"text that matches {pattern}")
-    return Fault(spot.path, f"`{clipped(value)}` is not well-formed", expected, on_key=spot.on_key)
+    return Fault(spot.path, f"invalid value `{clipped(value)}`", expected, on_key=spot.on_key)
 
 
 def _too_long(spot: Spot, value: Any, context: Context) -> Fault:

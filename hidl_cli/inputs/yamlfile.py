@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 import yaml
 
-from hidl_cli.errors import InvalidInput
+from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.inputs import scalars
-from hidl_cli.inputs.findings import Finding, clipped
+from hidl_cli.inputs.problems import clipped
 from hidl_cli.inputs.source import UNPRINTABLE, Source, read_source
 from hidl_cli.inputs.tree import Member, Node, Span, describe
 
@@ -35,10 +35,10 @@ _SCALAR_TAGS: dict[str, tuple[type, ...]] = {
     _TAG + "float": (float, int),
 }
 _ADVICE = {
-    "mapping values are not allowed": "one `key: value` on a line; quotes around text that holds a colon and a space",
+    "mapping values are not allowed": "one `key: value` on a line; quotes around text with a colon and a space",
     "found a tab character": "spaces for indentation; YAML allows no tabs there",
     "cannot start any token": "quotes around text that starts with a special character, and no tabs for indentation",
-    "unexpected end of stream": "the quote or bracket that closes what is open",
+    "unexpected end of stream": "the closing quote or bracket",
     "expected ',' or": "a comma between items, and a closing bracket",
 }
 
@@ -49,7 +49,7 @@ class Document:
 
     file: Path
     root: Node | None
-    findings: tuple[Finding, ...]
+    problems: tuple[Problem, ...]
 
 
 def read(path: Path) -> Document:
@@ -57,7 +57,7 @@ def read(path: Path) -> Document:
     try:
         return parse(read_source(path))
     except InvalidInput as error:
-        return Document(path, None, error.findings)
+        return Document(path, None, error.problems)
 
 
 def parse(source: Source) -> Document:
@@ -66,8 +66,8 @@ def parse(source: Source) -> Document:
     try:
         root = builder.document()
     except InvalidInput as error:
-        return Document(source.file, None, (*builder.findings, *error.findings))
-    return Document(source.file, root, tuple(builder.findings))
+        return Document(source.file, None, (*builder.problems, *error.problems))
+    return Document(source.file, root, tuple(builder.problems))
 
 
 @dataclass
@@ -81,10 +81,10 @@ class _Anchor:
 
 @dataclass
 class _Builder:
-    """Builds the tree of one document from its events; faults that it can step over are collected in ``findings``."""
+    """Builds the tree of one document from its events; faults that it can step over are collected in ``problems``."""
 
     source: Source
-    findings: list[Finding] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     anchors: dict[str, _Anchor] = field(default_factory=dict)
     values: int = 0
     deepest: int = 0
@@ -99,9 +99,9 @@ class _Builder:
         next(events)  # the document's end
         after = next(events)
         if not isinstance(after, yaml.StreamEndEvent):
-            self._stop(self._span(after), "the file holds more than one document", "one document in a file")
+            self._stop(self._span(after), "the file contains more than one document", "one document per file")
         if not isinstance(root.content, dict):
-            self._stop(root.span, f"the file holds {describe(root.content)}", _MAPPING)
+            self._stop(root.span, f"the file contains {describe(root.content)}", _MAPPING)
         return root
 
     def _events(self) -> Iterator[Any]:
@@ -110,7 +110,7 @@ class _Builder:
         except yaml.MarkedYAMLError as error:
             self._stop_at_syntax_error(error)
         except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter: escapes beyond Unicode, in Python
-            self._stop(Span(self.source, 0, 0), f"this is not YAML: {error}", "well-formed YAML")
+            self._stop(Span(self.source, 0, 0), f"invalid YAML: {error}", "valid YAML")
 
     def _node(self, event: Any, events: Iterator[Any], *, depth: int) -> Node:
         """The node that begins with ``event``; takes what belongs to it from ``events``."""
@@ -138,11 +138,11 @@ class _Builder:
         if anchor is None:
             self._stop(
                 self._span(event),
-                f"there is no anchor `&{name}` above",
-                "an alias of an anchor that was set before",
+                f"unknown anchor `&{name}`",
+                "an alias of an anchor above",
             )
         if anchor.node is None:
-            self._stop(self._span(event), f"`*{name}` refers to what it is a part of", "an alias of something else")
+            self._stop(self._span(event), f"`*{name}` refers to itself", "an alias of another value")
         self._grow(event, values=anchor.values, depth=depth + anchor.levels)
         self.deepest = max(self.deepest, depth + anchor.levels)
         return anchor.node
@@ -150,13 +150,13 @@ class _Builder:
     def _scalar(self, event: yaml.ScalarEvent) -> Node:
         span = self._span(event)
         if UNPRINTABLE.search(event.value):  # by an escape sequence in double quotes
-            self._fault(span, "this text holds a control character", "printable text")
+            self._fault(span, "the text contains a control character", "printable text")
         if (event.tag is None and not event.implicit[0]) or event.tag in (_TAG + "str", "!"):
             return Node(span, event.value)
         try:
             value = scalars.resolve(event.value)
         except ValueError as error:
-            self._fault(span, f"this is {error}", f"at most {scalars.MAX_DIGITS} digits")
+            self._fault(span, f"{error}", f"at most {scalars.MAX_DIGITS} digits")
             value = 0
         if event.tag in _SCALAR_TAGS and not isinstance(value, _SCALAR_TAGS[event.tag]):
             self._fault(
@@ -196,7 +196,7 @@ class _Builder:
             self._fault(key.span, f"the key `{written}` is {describe(key.content)}", f"a key that is text{quoted}")
         elif key.content in members:
             first = members[key.content].key.mark().line
-            self._fault(key.span, f"the key `{written}` is given twice, first on line {first}", "each key once")
+            self._fault(key.span, f"the key `{written}` is duplicated, first on line {first}", "each key once")
         else:
             return key.content
         return None
@@ -219,13 +219,13 @@ class _Builder:
 
     def _fault(self, span: Span, message: str, expected: str) -> None:
         """Note a fault that the reading can step over."""
-        if len(self.findings) == MAX_FINDINGS:
-            self._stop(span, f"more than {MAX_FINDINGS} faults; the rest of the file was not read", "a YAML file")
-        self.findings.append(Finding(message, expected, mark=span.mark()))
+        if len(self.problems) == MAX_FINDINGS:
+            self._stop(span, f"more than {MAX_FINDINGS} errors; the rest of the file was not read", "a YAML file")
+        self.problems.append(Problem(message, expected, mark=span.mark()))
 
     def _stop(self, span: Span, message: str, expected: str) -> NoReturn:
         """End the reading with a fault that nothing can be read after."""
-        raise InvalidInput(f"{span.source.file}: {message}", findings=[Finding(message, expected, mark=span.mark())])
+        raise InvalidInput(f"{span.source.file}: {message}", problems=[Problem(message, expected, mark=span.mark())])
 
     def _stop_at_syntax_error(self, error: yaml.MarkedYAMLError) -> NoReturn:
         problem = str(error.problem or error.context)
@@ -233,8 +233,8 @@ class _Builder:
         span = spans[0] if spans else self._span_at(None)
         if len(spans) > 1 and spans[1].mark().line != span.mark().line:
             problem += f" ({error.context} that starts on line {spans[1].mark().line})"
-        advice = next((words for part, words in _ADVICE.items() if part in problem), "well-formed YAML")
-        self._stop(span, f"this is not YAML: {problem}", advice)
+        advice = next((words for part, words in _ADVICE.items() if part in problem), "valid YAML")
+        self._stop(span, f"invalid YAML: {problem}", advice)
 
     def _span(self, event: Any) -> Span:
         return Span(self.source, event.start_mark.index, event.end_mark.index)

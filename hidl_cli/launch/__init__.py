@@ -1,1 +1,1 @@
-"""From a placement to an argv: launchers, job script."""
+"""From a placement to an argv: what the scheduler is asked for, and launchers."""

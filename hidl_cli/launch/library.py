@@ -1,60 +1,92 @@
-"""Which MPI library a run's ranks are linked to: the stack's own, or one that the site offers in its place."""
+"""Choose the MPI library of a run (the stack's own, or one of the site's) and its launcher."""
 
 from __future__ import annotations
 
+from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
-from hidl_cli.launch.launchers import families
-from hidl_cli.mpi import Abi, Family, Library
-from hidl_cli.site.schema import Mpi, Site
+from hidl_cli.inputs.fields import Scalar
+from hidl_cli.launchers import LAUNCHERS, misfit_of_ssh, require_fit, starts, through_ssh
+from hidl_cli.mpi import Library
+from hidl_cli.site.schema import Mpi, MpiWithGpus, Site
 
-#: How a user asks for the stack's own library.
+#: The name of the stack's own library (``--mpi stack``).
 OF_THE_STACK = "stack"
 
-_OPEN_MPI: tuple[Family, ...] = ("openmpi", "spectrum-mpi")
 
+def library_for(site: Site, own: Library, wanted: str | None, *, gpus: bool = False) -> Library:
+    """Return the library of that name: a key of the site's ``mpi``, or ``stack`` for ``own``; None: the site's default.
 
-def library_for(site: Site, own: Library, wanted: str | None) -> Library:
-    """The library of that name: a key of the site's ``mpi``, or ``stack`` for ``own``; None: the site's default.
-
-    Raises ``UsageError`` for an unknown name.
+    ``gpus``: for a run that computes on GPUs. Raises ``UsageError`` for an unknown name.
     """
     name = wanted or site.default_mpi or OF_THE_STACK
     if name == OF_THE_STACK:
         return own
     if name not in site.mpi:
         known = ", ".join([*site.mpi, OF_THE_STACK])
-        raise UsageError(f"site {site.name} offers no MPI library {name!r}", hint=f"it has: {known}")
-    return _of_the_site(name, site.mpi[name])
+        raise UsageError(f"site {site.name} has no MPI library {name!r}", hint=f"it has: {known}")
+    return _of_the_site(name, site.mpi[name], gpus=gpus)
 
 
 def launcher_for(site: Site, library: Library, wanted: str | None) -> str:
-    """The launcher of that name; None: the first of the site's that starts this library's ranks.
+    """Return the launcher of that name; None: the first of the site's that starts this library's ranks.
 
-    Raises ``UsageError`` where the site has it not, or has none that does.
+    A plug-in need not be among the site's launchers. Raises ``UsageError`` if the site has no such launcher
+    or its hosts have no scheduler for it, ``InvalidInput`` if a plug-in does not start the library's ranks.
     """
+    if site.scheduler == SSH and (misfit := misfit_of_ssh(wanted)):
+        raise UsageError(misfit, hint=f"launchers through ssh: {', '.join(through_ssh())}")
+    if wanted and wanted not in site.launchers and LAUNCHERS.is_plugin(wanted):
+        require_fit(LAUNCHERS.get(wanted), library)
+        return wanted
+    offered = _launchers(site, library)
     if not site.launchers:
-        raise UsageError(f"site {site.name} does not say which launcher it has", hint="`launchers` in its file")
-    named = site.mpi[library.name].launchers if library.name in site.mpi else []
-    able = families.fitting(library.family)
-    offered = [name for name in named or site.launchers if name in site.launchers and name in able]
-    if wanted is None and offered:
-        return offered[0]
-    if wanted is None or wanted not in offered:
-        what = "no launcher" if wanted is None else f"no launcher {wanted!r}"
+        raise UsageError(f"site {site.name}: {without_launcher(site, library)}", hint="set `launchers` in its file")
+    if not offered:
         others = ", ".join(name for name in site.mpi if name != library.name)
         raise UsageError(
-            f"site {site.name} has {what} for MPI library {library.name} ({library.family})",
-            hint=f"it has: {', '.join(offered)}" if offered else f"other MPI libraries (--mpi): {others or 'none'}",
+            f"site {site.name}: {without_launcher(site, library)}",
+            hint=f"other MPI libraries (--mpi): {others or 'none'}",
         )
-    return wanted
+    if wanted is not None and wanted not in offered:
+        raise UsageError(
+            f"site {site.name}: no launcher {wanted!r} for MPI library {library.name} ({library.family})",
+            hint=f"it has: {', '.join(offered)}",
+        )
+    return wanted or offered[0]
 
 
-def abi(library: Library) -> Abi:
-    """The binary interface that the library has, as mpi4py's wheels call it (``MPI4PY_MPIABI``)."""
-    return "openmpi" if library.family in _OPEN_MPI else "mpich"
+def without_launcher(site: Site, library: Library) -> str | None:
+    """Return why the site has no launcher for the library's ranks; None if it has one."""
+    if not site.launchers:
+        return "unknown launcher"
+    if _launchers(site, library):
+        return None
+    known = "" if site.mpi else f"; the MPI libraries that {' or '.join(site.launchers)} starts here are unknown"
+    return f"no launcher for MPI library {library.name} ({library.family}){known}"
 
 
-def _of_the_site(name: str, mpi: Mpi) -> Library:
+def _launchers(site: Site, library: Library) -> list[str]:
+    """The launchers of the site that start the library's ranks, the default first."""
+    of_the_site = library.name in site.mpi
+    named = site.mpi[library.name].launchers if of_the_site else []
+    usable = [name for name in named or site.launchers if name in site.launchers]
+    return [name for name in usable if starts(name, library, of_site=of_the_site)]
+
+
+def site_tuning(site: Site, library: Library, *, gpus: bool) -> dict[str, Scalar]:
+    """Return the run-time variables that the site's file sets for the library; none for a stack's own."""
+    if library.name not in site.mpi:
+        return {}
+    mpi = site.mpi[library.name]
+    return {**mpi.tuning, **(mpi.with_gpus.tuning if gpus else {})}
+
+
+def _of_the_site(name: str, mpi: Mpi, *, gpus: bool) -> Library:
+    added = mpi.with_gpus if gpus else MpiWithGpus()
+    arguments = {
+        launcher: (*mpi.launcher_arguments.get(launcher, ()), *added.launcher_arguments.get(launcher, ()))
+        for launcher in (*mpi.launcher_arguments, *added.launcher_arguments)
+    }
     return Library(
         name,
         mpi.family,
@@ -62,6 +94,6 @@ def _of_the_site(name: str, mpi: Mpi) -> Library:
         prefix=mpi.prefix,
         modules=tuple(mpi.modules),
         srun_mpi=mpi.srun_mpi,
-        environment=dict(mpi.environment),
-        launcher_arguments={launcher: tuple(words) for launcher, words in mpi.launcher_arguments.items()},
+        environment={**mpi.environment, **added.environment},
+        launcher_arguments=arguments,
     )

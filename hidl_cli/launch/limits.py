@@ -1,7 +1,8 @@
-"""What a site admits: the limits of its partitions, held against what a run asks for before anybody is asked."""
+"""Limits of a site's partitions, checked before anything is submitted."""
 
 from __future__ import annotations
 
+from hidl_cli import batch_systems
 from hidl_cli.errors import SubmitRefused, UsageError
 from hidl_cli.site.schema import Partition, Site
 
@@ -9,7 +10,7 @@ _HOUR = 3600.0
 
 
 def check_nodes(site: Site, name: str | None, nodes: int) -> None:
-    """Raise ``UsageError`` for an unknown partition, ``SubmitRefused`` where a job of so many nodes is not admitted."""
+    """Raise ``UsageError`` for an unknown partition, ``SubmitRefused`` if it does not allow so many nodes."""
     if name is not None and name not in site.partitions:
         known = ", ".join(site.partitions) or "none"
         raise UsageError(f"site {site.name} has no partition {name!r}", hint=f"its partitions: {known}")
@@ -18,14 +19,14 @@ def check_nodes(site: Site, name: str | None, nodes: int) -> None:
         return
     if nodes < partition.min_nodes or (partition.max_nodes is not None and nodes > partition.max_nodes):
         raise SubmitRefused(
-            f"{nodes} node(s) asked for; partition {name or site.default_partition} of site {site.name} "
-            f"admits {partition.min_nodes} to {partition.max_nodes or 'any number of'} node(s) in a job",
-            hint=_elsewhere(site, nodes) or "ask for fewer nodes, or for more ranks on each (--ranks-per-node)",
+            f"{nodes} node(s) requested; partition {name or site.default_partition} of site {site.name} "
+            f"allows {partition.min_nodes} to {partition.max_nodes or 'any number of'} node(s) in a job",
+            hint=_elsewhere(site, nodes) or "request fewer nodes, or more ranks per node (--ranks-per-node)",
         )
 
 
 def longest(partition: Partition | None, nodes: int) -> float | None:
-    """The longest run time of a job of so many nodes, in seconds; None where it is not known."""
+    """Return the longest run time of a job of ``nodes`` nodes, in seconds; None if unknown."""
     if partition is None:
         return None
     for limit in partition.max_wall_by_nodes:
@@ -35,23 +36,28 @@ def longest(partition: Partition | None, nodes: int) -> float | None:
 
 
 def time_limit(site: Site, name: str | None, nodes: int, asked: float | None) -> float | None:
-    """The time limit of a job in seconds: as asked, else the site's default, else an hour or what is admitted.
+    """Return the time limit of a job in seconds: as requested, else the site's default, else an hour or the maximum.
 
-    None where the machine itself is the allocation and nothing was asked for. Raises ``SubmitRefused`` where more is
-    asked for than the partition admits.
+    None if none is requested and nobody else waits: on this machine and on hosts without a queue. Raises
+    ``SubmitRefused`` if more is requested than the partition allows.
     """
     most = longest(site.partition(name), nodes)
     if asked is not None and most is not None and asked > most:
         raise SubmitRefused(
-            f"{clock(asked)} asked for; partition {name or site.default_partition} of site {site.name} admits "
+            f"{clock(asked)} requested; partition {name or site.default_partition} of site {site.name} allows "
             f"{clock(most)} for a job of {nodes} node(s)",
             hint=f"--time {clock(most)} or less, or another partition (hidl site show {site.name})",
         )
-    if asked is not None or site.scheduler == "local":
+    if asked is not None or not _has_time_limits(site):
         return asked
     if site.policies.default_time is not None:
         return seconds(site.policies.default_time)
     return _HOUR if most is None else min(_HOUR, most)
+
+
+def _has_time_limits(site: Site) -> bool:
+    system = batch_systems.system(site.scheduler)
+    return system is not None and system.time_limits
 
 
 def seconds(wall: str) -> float:
@@ -62,16 +68,16 @@ def seconds(wall: str) -> float:
 
 
 def clock(seconds: float) -> str:
-    """``hours:minutes:seconds``, hours as many as there are."""
+    """Format a time as ``hours:minutes:seconds``; hours may exceed 24."""
     whole = int(seconds)
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def _elsewhere(site: Site, nodes: int) -> str | None:
-    """The partitions that admit a job of so many nodes, as a hint."""
+    """A hint with the partitions that allow a job of ``nodes`` nodes."""
     fitting = [
         name
         for name, partition in site.partitions.items()
         if partition.min_nodes <= nodes and (partition.max_nodes is None or nodes <= partition.max_nodes)
     ]
-    return f"these admit it: {', '.join(fitting)} (--partition)" if fitting else None
+    return f"these partitions allow it: {', '.join(fitting)} (--partition)" if fitting else None

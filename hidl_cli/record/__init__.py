@@ -1,1 +1,1 @@
-"""A run's directory: the truth about one run, and the states that it goes through."""
+"""A run's directory, and the states of a run."""

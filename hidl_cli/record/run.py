@@ -1,19 +1,16 @@
-"""A run's directory: the truth about one run. Its files are written once; only ``status.json`` changes meanwhile."""
+"""A run's directory, the source of truth about one run. Files are written once; only ``status.json`` changes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hidl_cli import paths
 from hidl_cli.documents import read_json, write_json, write_text
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.record.state import State, Status
-
-if TYPE_CHECKING:
-    from hidl_cli.runs.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -24,7 +21,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run's name: the directory's."""
+        """The run's id: the name of its directory."""
         return self.directory.name
 
     @property
@@ -34,20 +31,20 @@ class Run:
 
     @property
     def stdout(self) -> Path:
-        """What the job printed."""
+        """The job's standard output."""
         return self.directory / "stdout.log"
 
     @property
     def stderr(self) -> Path:
-        """What the job complained about."""
+        """The job's standard error."""
         return self.directory / "stderr.log"
 
     def metrics_file(self, step: int) -> Path:
-        """Where step ``step`` (from 1) of the plan leaves its metrics."""
+        """The metrics file of step ``step`` (from 1)."""
         return self.directory / "steps" / str(step) / "metrics.json"
 
     def status(self) -> Status:
-        """What the job itself said last; PENDING before it said anything."""
+        """Read the last status that the job wrote; PENDING if it wrote none."""
         try:
             document = read_json(self.directory / "status.json")
             return Status(
@@ -66,8 +63,10 @@ class Run:
             raise HidlError(f"{self.directory / 'status.json'} cannot be read: {error}") from error
 
     def end_as(self, state: State, *, reason: str | None = None) -> None:
-        """Write the final state of a job that could not write it itself, or did not know it; ``reason``: the
-        scheduler's, for people. What the job wrote of its end stays."""
+        """Write the final state of a job that could not write it itself; what the job recorded stays.
+
+        ``reason``: the scheduler's, for people.
+        """
         last = self.status()
         document = {
             "schema": "hidl.status/1",
@@ -83,7 +82,7 @@ class Run:
         write_json(self.directory / "status.json", document)
 
     def document(self, name: str) -> dict[str, Any] | None:
-        """``metrics``, ``verdict`` or ``job``; None where it is not there (yet)."""
+        """Read ``metrics``, ``verdict``, ``job`` or another document; None if it does not exist."""
         try:
             document = read_json(self.directory / f"{name}.json")
         except FileNotFoundError:
@@ -93,47 +92,47 @@ class Run:
         return document if isinstance(document, dict) else None
 
     def write(self, name: str, document: dict[str, Any]) -> None:
-        """Write ``<name>.json``, whole or not at all."""
+        """Write ``<name>.json`` atomically."""
         write_json(self.directory / f"{name}.json", document)
 
 
-def create(plan: Plan, script: str, *, root: Path | None = None) -> Run:
-    """Make the directory of a new run with its plan and its script, under ``root`` (None: the user's runs)."""
-    run = Run((root or paths.runs()) / plan.run)
+def create(run_id: str, plan: dict[str, Any], script: str, *, root: Path | None = None) -> Run:
+    """Create a run's directory with ``plan.json`` and ``job.sh``, under ``root`` (None: the user's runs)."""
+    run = Run((root or paths.runs()) / run_id)
     try:
         run.directory.mkdir(parents=True)
-        run.write("plan", plan.to_json())
+        run.write("plan", plan)
         write_text(run.script, script, mode=0o755)
     except OSError as error:
         raise HidlError(
-            f"the run's directory {run.directory} cannot be written: {error}",
-            hint="make room there, or set XDG_STATE_HOME to a directory that can be written",
+            f"cannot write the run directory {run.directory}: {error}",
+            hint="free some space, or set XDG_STATE_HOME to a writable directory",
         ) from error
     return run
 
 
 def all_runs(root: Path | None = None) -> Iterator[Run]:
-    """Every run of this user, the newest first."""
+    """Yield every run of this user, newest first."""
     directory = root or paths.runs()
     for plan in sorted(directory.glob("*/plan.json"), reverse=True):
         yield Run(plan.parent)
 
 
 def find(name: str | None, root: Path | None = None) -> Run:
-    """The run of that id, whose id alone begins or ends so, or in that directory; None or ``last``: the newest."""
+    """Find a run by its id, the unique start or end of its id, or its directory; None or ``last``: the newest."""
     if name and Path(name, "plan.json").is_file():
         return Run(Path(name).resolve())
     runs = list(all_runs(root))
     if name in (None, "last"):
         if not runs:
-            raise UsageError("there is no run yet", hint="hidl run WORKLOAD")
+            raise UsageError("no runs yet", hint="hidl run WORKLOAD")
         return runs[0]
     fitting = [run for run in runs if run.id.startswith(str(name)) or run.id.endswith(str(name))]
     exact = [run for run in fitting if run.id == name]
     if len(exact or fitting) != 1:
         several = ", ".join(run.id for run in fitting[:5])
         raise UsageError(
-            f"{len(fitting)} runs are called {name!r}: {several}" if fitting else f"there is no run {name!r}",
+            f"{len(fitting)} runs match {name!r}: {several}" if fitting else f"run {name!r} not found",
             hint="hidl status lists the runs",
         )
     return (exact or fitting)[0]

@@ -1,4 +1,4 @@
-"""Where a run is in its life, and what is known of it."""
+"""The states of a run and its status."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from enum import Enum
 
 
 class State(str, Enum):
-    """Where a run is in its life; the words are Slurm's, where Slurm has one.
+    """The state of a run, in Slurm's words where Slurm has one.
 
-    REFUSED: the scheduler took the job, and would never start it. LOST: it vanished without a word.
+    REFUSED: the scheduler accepted the job but would never start it. LOST: it disappeared without recording its end.
     """
 
     PENDING = "PENDING"
@@ -27,15 +27,15 @@ class State(str, Enum):
 
     @property
     def is_final(self) -> bool:
-        """Does the run stay in this state?"""
+        """Is the state final?"""
         return self not in (State.PENDING, State.RUNNING)
 
 
 @dataclass(frozen=True)
 class Status:
-    """What is known of a run: ``step`` of ``steps`` (from 1), times in seconds since the epoch, its exit status.
+    """The status of a run: ``step`` of ``steps`` (from 1), times in seconds since the epoch, exit status.
 
-    ``reason`` is what the scheduler gives as the reason of the state, for people.
+    ``reason``: why the run is in this state, from the scheduler, for people.
     """
 
     state: State
@@ -49,5 +49,5 @@ class Status:
 
     @property
     def seconds(self) -> float | None:
-        """How long the job ran; None while it does."""
+        """The job's duration; None until it ends."""
         return None if self.started is None or self.ended is None else self.ended - self.started

@@ -1,1 +1,1 @@
-"""The report: one HTML page that shows what runs yielded, how they were judged, and since when it is so."""
+"""The report: one HTML page with results, verdicts and history of runs; and tables and plots for terminals."""

@@ -1,4 +1,4 @@
-"""From the runs to the page's model. Reads nothing but what was loaded."""
+"""Build the page's model from loaded runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Change, Mark, Outcome, Page, Point, Scaling, Standing, Trend
 from hidl_cli.report.nodes import all_maps
 from hidl_cli.report.pairs import pair_map
-from hidl_cli.report.provenance import folded, mpi_of, packages_of, record_of, size_of
+from hidl_cli.report.provenance import packages_of, record_of, size_of
 from hidl_cli.report.text import counted, when
+from hidl_cli.runs.provenance import Provenance, differences
 
 #: Finds where a history steps to another level: (values, days) -> places of the first value of each new level.
 Detector = Callable[[Sequence[float], Sequence[float]], Sequence[int]]
@@ -28,17 +29,17 @@ def page_of(
     generated: str,
     hidl: str,
     selection: str,
-    kindred: Sequence[Loaded] = (),
+    related: Sequence[Loaded] = (),
     baseline: Loaded | Sequence[Loaded] | None = None,
     notes: Sequence[str] = (),
 ) -> Page:
-    """The page about ``runs``; curves are held against ``baseline``: a run; of several, the newest that measured the
-    same (elsewhere, or on another MPI); None: the first run of their kind.
+    """Return the page about ``runs``; curves are compared with ``baseline``: a run; of several, the newest that
+    measured the same (elsewhere, or on another MPI library); None: the first run of their kind.
 
-    ``kindred`` are further runs of the same kinds, which count in their history and are not shown by themselves.
+    ``related``: further runs of the same kinds, which count in the history but are not shown themselves.
     """
     shown = {run.run.id for run in runs}
-    oldest_first = sorted([*runs, *kindred], key=lambda run: (run.plan.created, run.run.id))
+    oldest_first = sorted([*runs, *related], key=lambda run: (run.plan.created, run.run.id))
     points = [point for run in oldest_first for point in run.by_point()]
     groups = [group for group in grouped(points) if shown & {run.run.id for run in group}]
     standings = sorted((_standing(group) for group in groups), key=lambda s: (_GRAVITY.index(s.outcome), s.name))
@@ -75,7 +76,7 @@ _GRAVITY = (
 
 
 def grouped(oldest_first: Sequence[Loaded]) -> list[Group]:
-    """The runs that measure the same thing at the same place, each group in the order of the runs."""
+    """Group the runs that measure the same at the same place, in the order of the runs."""
     groups: dict[object, list[Loaded]] = {}
     for run in oldest_first:
         groups.setdefault(_kind(run), []).append(run)
@@ -83,7 +84,7 @@ def grouped(oldest_first: Sequence[Loaded]) -> list[Group]:
 
 
 def _kind(run: Loaded) -> object:
-    """What must be the same for two runs to be compared over time; lock, hosts and tuning are what changes."""
+    """Return what must be equal for two runs to be compared over time; lock, hosts and tuning may differ."""
     plan = run.plan
     placements = {(step.size, step.placement) for step in plan.steps}
     return (
@@ -94,7 +95,7 @@ def _kind(run: Loaded) -> object:
 
 
 def _name(run: Loaded) -> str:
-    """The workload, with the parameters that are not as its file has them."""
+    """Return the workload with its non-default parameters."""
     defaults = {name: parameter.default for name, parameter in run.plan.workload.parameters.items()}
     changed = [f"{name}={value}" for name, value in run.plan.parameters.items() if defaults.get(name) != value]
     return " ".join([run.plan.workload.name, *changed])
@@ -128,7 +129,7 @@ def _standing(group: Group) -> Standing:
 
 
 def _scaling(group: Group) -> Scaling | None:
-    """The newest study of the group."""
+    """Return the newest study of the group."""
     for run in reversed(group):
         study = run.study
         if study is not None and len(study.steps) > 1:
@@ -137,7 +138,7 @@ def _scaling(group: Group) -> Scaling | None:
 
 
 def _trends(group: Group, detect: Detector) -> list[Trend]:
-    """Efficiency, and each metric that knows which direction is better, at the largest size; from two runs on."""
+    """Yield efficiency and each metric with a direction at the largest size, for two runs or more."""
     newest = group[-1]
     found = [_efficiency_trend(group)] if newest.plan.is_study else []
     for metric, promised in newest.plan.workload.metrics.items():
@@ -207,30 +208,11 @@ def _with_changes(trend: Trend, detect: Detector, runs: Mapping[str, Loaded]) ->
                 point.created,
                 geometric_mean(values[before:start]),
                 geometric_mean(values[start:after]),
-                differences(runs[earlier.run], runs[point.run]),
+                differences(_provenance(runs[earlier.run]), _provenance(runs[point.run])),
             )
         )
     return replace(trend, changes=tuple(changes))
 
 
-def differences(before: Loaded, after: Loaded) -> tuple[str, ...]:
-    """What of the provenance is not the same in two runs of one kind, in words."""
-    found = [
-        f"{what}: {old or 'none'} → {new or 'none'}"
-        for what, old, new in (
-            ("lock", before.plan.lock[:12], after.plan.lock[:12]),
-            ("MPI", mpi_of(before.plan), mpi_of(after.plan)),
-            ("hosts", folded(before.status.hosts), folded(after.status.hosts)),
-            ("modules", " ".join(before.plan.modules), " ".join(after.plan.modules)),
-            ("hidl", before.plan.hidl, after.plan.hidl),
-        )
-        if old != new
-    ]
-    tuning = [{setting.name: setting.value for setting in run.plan.tuning} for run in (before, after)]
-    packages = [dict(packages_of(run)) for run in (before, after)]
-    return (*found, *_changed("", *tuning), *_changed("version of ", *packages))
-
-
-def _changed(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    return [f"{what}{name}: {before.get(name, 'not set')} → {after.get(name, 'not set')}" for name in names]
+def _provenance(loaded: Loaded) -> Provenance:
+    return Provenance(loaded.plan, loaded.status.hosts, dict(packages_of(loaded)))

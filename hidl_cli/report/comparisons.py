@@ -1,20 +1,20 @@
-"""Curves by message size on one picture: of suites, of MPI libraries, of sites."""
+"""Curves by message size in one chart: of suites, of MPI libraries, of sites."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hidl_cli.analysis.overhead import SUITE
 from hidl_cli.report.curves import line_of, metrics_by_size, unit_of
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Comparison
 from hidl_cli.report.text import counted
-from hidl_cli.results.overhead import SUITE
 
 MOST_LINES = 5  # more cannot be told apart
 
 
 def comparisons(newest: Sequence[Loaded]) -> tuple[Comparison, ...]:
-    """The pictures of those runs (the newest of each kind) that measured the same but for suite, MPI or site."""
+    """Yield the charts of runs (the newest of each kind) that differ only in suite, MPI library or site."""
     alike: dict[object, list[Loaded]] = {}
     for run in newest:
         alike.setdefault(_same(run), []).append(run)
@@ -38,7 +38,7 @@ def _same(run: Loaded) -> object:
 
 
 def _names(runs: Sequence[Loaded]) -> list[str]:
-    """What each run is called: what of it is not the same in all."""
+    """Name each run by what differs between them."""
     aspects = [
         [
             {"c": "C", "python": "Python"}.get(str(run.plan.parameters.get(SUITE, "")), ""),

@@ -1,4 +1,4 @@
-"""Metrics by message size, as point-to-point and collective benchmarks yield them."""
+"""Metrics by message size, from point-to-point and collective benchmarks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LARGEST = 2**63  # bytes: no message has more
 
 
 def held_against(group: Sequence[Loaded], baseline: Loaded | Sequence[Loaded] | None) -> Loaded | None:
-    """The run that the newest of ``group`` is held against.
+    """Return the run that the newest of ``group`` is compared with.
 
-    ``baseline``: that run, whatever it measured; of several, the newest with the same workload, parameters and size;
-    None: the first of the group that has curves. None is returned where there is none but the newest itself.
+    ``baseline``: this run, whatever it measured; of several, the newest with the same workload, parameters and size;
+    None: the first of the group with curves. Returns None if there is only the newest itself.
     """
     with_sizes = [run for run in group if metrics_by_size(run)]
     if baseline is None:
@@ -37,7 +37,7 @@ def _alike(one: Loaded, other: Loaded) -> bool:
 
 
 def curves(group: Sequence[Loaded], other: Loaded | None, *, name: str, where: str) -> Iterator[Curve]:
-    """The curves of the newest run of ``group`` that has any, each against those of ``other``, if there is one."""
+    """Return the curves of the newest run of ``group`` that has any, each against those of ``other``, if given."""
     with_sizes = [run for run in group if metrics_by_size(run)]
     if not with_sizes:
         return
@@ -50,21 +50,21 @@ def curves(group: Sequence[Loaded], other: Loaded | None, *, name: str, where: s
 
 
 def unit_of(run: Loaded, metric: str) -> tuple[str, str | None]:
-    """The metric's unit, and which direction is better, if that is known."""
+    """Return the metric's unit and direction, if known."""
     promised = run.plan.workload.metrics.get(metric)
     unit = next(step["metrics"][metric]["unit"] for step in run.steps if metric in step["metrics"])
     return unit, promised.better if promised else None
 
 
 def metrics_by_size(run: Loaded) -> list[str]:
-    """The metrics that have samples by size, each once."""
+    """Return the metrics that have samples by size, each once."""
     return list(dict.fromkeys(m for step in run.steps for m, found in step["metrics"].items() if found.get("sizes")))
 
 
 def line_of(run: Loaded, metric: str) -> Line | None:
-    """The geometric means over the repetitions of the largest step, size by size; None where none can be drawn.
+    """Return the geometric means over the repetitions of the largest step by size; None without any.
 
-    A size of 0 is told in the table, and has no place on a logarithmic axis.
+    A size of 0 is shown in the table only, since the axis is logarithmic.
     """
     by_size: dict[int, list[float]] = {}
     for step in run.steps:

@@ -1,4 +1,4 @@
-"""One run as the report reads it from its directory: plan, status, metrics, verdict, and which rank ran where."""
+"""Load a run from its directory: plan, status, metrics, verdict, and the hosts of its ranks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hidl_cli.analysis.scaling.study import Study, from_json
 from hidl_cli.documents import read_json
+from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.report.model import Outcome
-from hidl_cli.results.scaling import Study, from_json
-from hidl_cli.runs.plan import Plan, plan_of
 
 _COMPLAINT_LINES = 20
 _COMPLAINT_BYTES = 8192
@@ -19,7 +19,7 @@ _COMPLAINT_BYTES = 8192
 
 @dataclass(frozen=True)
 class Loaded:
-    """``steps`` as in metrics.json; ``worlds``: for each of them, the hosts of its ranks (empty where not known)."""
+    """``steps`` as in metrics.json; ``worlds``: for each of them, the hosts of its ranks (empty if unknown)."""
 
     run: Run
     plan: Plan
@@ -85,7 +85,7 @@ class Loaded:
 
 
 def load(run: Run, status: Status | None = None) -> Loaded:
-    """Read a run's directory; ``status`` None: as its job said last. ``HidlError`` where it cannot be read."""
+    """Read a run's directory; ``status`` None: as its job last recorded. ``HidlError`` if it cannot be read."""
     plan = plan_of(run)
     steps = tuple((run.document("metrics") or {}).get("steps", ()))
     written = [_written(run, number) for number in range(1, len(steps) + 1)]
@@ -104,7 +104,7 @@ def load(run: Run, status: Status | None = None) -> Loaded:
 
 
 def _written(run: Run, step: int) -> Mapping[str, Any]:
-    """What the program itself wrote in a step; it has been judged already, so what cannot be read is not told."""
+    """Return what the program itself wrote in a step; empty if unreadable, since it has been judged already."""
     try:
         document = read_json(run.metrics_file(step))
     except (OSError, ValueError):
@@ -113,7 +113,7 @@ def _written(run: Run, step: int) -> Mapping[str, Any]:
 
 
 def _hosts(step: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[str, ...]:
-    """The hosts of a step: as its metrics name them, or as the program's world did."""
+    """Return the hosts of a step from its metrics or from the program's world."""
     world = document.get("world")
     hosts = step.get("hosts") or (world.get("hosts") if isinstance(world, dict) else None)
     return tuple(str(host) for host in hosts) if isinstance(hosts, list) else ()

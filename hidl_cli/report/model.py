@@ -1,4 +1,4 @@
-"""What the page shows, as plain immutable values: no file, no database and no HTML is known here."""
+"""The content of the page as immutable values, independent of files, databases and HTML."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from hidl_cli.results.scaling import Study
+from hidl_cli.analysis.scaling.study import Study
+from hidl_cli.report.text import day, percent
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -28,7 +29,7 @@ class Outcome(str, Enum):
 
     @property
     def mark(self) -> str:
-        """A sign that tells it without colour."""
+        """A sign, for readers without colour."""
         return _MARKS[self]
 
 
@@ -309,8 +310,6 @@ class Page:
 
     def noticed(self) -> tuple[str, ...]:
         """What a reader should know though no verdict says it: slow hosts, and levels that changed for the worse."""
-        from hidl_cli.report.text import day, percent
-
         slow = [f"Slow in {m.metric} of {m.name} on {m.where}: {', '.join(m.slow)}" for m in self.heat_maps if m.slow]
         slow += [f"{m.name} on {m.where}: {sentence}" for m in self.pair_maps for sentence in m.slow]
         worse = [

@@ -1,15 +1,15 @@
-"""Which nodes are slow: what each host yielded, held against the median of all hosts."""
+"""Slow nodes: each host's values compared with the median of all hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
+from hidl_cli.analysis.nodes.pairs import natural
+from hidl_cli.analysis.nodes.slow_nodes import nodes
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import HeatMap, HeatRow
 from hidl_cli.report.text import minute
-from hidl_cli.results.pairs import natural
-from hidl_cli.results.slow_nodes import nodes
 
 MOST_COLUMNS = 12
 LATELY = 3  # columns: one bad night condemns no node, and an old one does not redeem it

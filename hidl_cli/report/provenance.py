@@ -1,21 +1,23 @@
-"""Where a run's numbers come from: everything of its plan that a reader may want to know, folded and in words."""
+"""The provenance of a run's numbers: everything of its plan that a reader may want to know, formatted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from hidl_cli.errors import InvalidInput, SubmitRefused
-from hidl_cli.launch.hostlist import fold
+from hidl_cli.errors import SubmitRefused
+from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Measured, Outcome, Pairs, RunRecord, Tuned
 from hidl_cli.report.text import counted
-from hidl_cli.runs.conclude import error_of
-from hidl_cli.runs.plan import Plan
+from hidl_cli.runs.conclude import error_for
+from hidl_cli.runs.provenance import fold_or_join, format_mpi
+from hidl_cli.stack.installation import at
 
 
 def record_of(loaded: Loaded) -> RunRecord:
-    """One run with its provenance."""
+    """Return one run with its provenance."""
     plan, status = loaded.plan, loaded.status
     reason, hint = _why(loaded)
     return RunRecord(
@@ -36,13 +38,13 @@ def record_of(loaded: Loaded) -> RunRecord:
         stack=plan.stack,
         lock=plan.lock,
         packages=packages_of(loaded),
-        mpi=mpi_of(plan),
+        mpi=format_mpi(plan),
         launcher=plan.launcher,
         scheduler=plan.scheduler,
         launch_line=plan.command_line(plan.steps[-1]),
         modules=plan.modules,
         tuning=tuple(Tuned(setting.name, setting.value, setting.origin) for setting in plan.tuning),
-        hosts=folded(status.hosts),
+        hosts=fold_or_join(status.hosts),
         host_count=len(set(status.hosts)),
         hidl=plan.hidl,
         directory=str(loaded.run.directory),
@@ -52,23 +54,8 @@ def record_of(loaded: Loaded) -> RunRecord:
     )
 
 
-def folded(hosts: tuple[str, ...]) -> str:
-    """The hosts as one expression; joined with commas where one of them is no host name."""
-    try:
-        return fold(hosts)
-    except InvalidInput:
-        return ",".join(hosts)
-
-
-def mpi_of(plan: Plan) -> str:
-    """The MPI library in words: family, version and whose it is."""
-    version = f" {plan.mpi.version}" if plan.mpi.version else ""
-    whose = "of the stack" if plan.mpi_of_the_stack else f"{plan.mpi.name} of the site"
-    return f"{plan.mpi.family}{version} ({whose})"
-
-
 def size_of(plan: Plan) -> str:
-    """What was planned to be measured: ``1, 2, 4 ranks, 5 times``."""
+    """Format the planned sizes: ``1, 2, 4 ranks, 5 times``."""
     sizes = sorted({step.size for step in plan.steps})
     unit = plan.unit.removesuffix("s") if sizes == [1] else plan.unit
     times = max(step.repetition for step in plan.steps)
@@ -76,11 +63,7 @@ def size_of(plan: Plan) -> str:
 
 
 def packages_of(loaded: Loaded) -> Pairs:
-    """The versions that the program told, and those of the installation's packages where it is still there."""
-    from pathlib import Path
-
-    from hidl_cli.stack.installation import at
-
+    """Return the versions that the program reported, and those of the installation's packages if it still exists."""
     installation = at(Path(loaded.plan.prefix))
     of_the_stack: Mapping[str, Any] = {}
     if installation is not None and installation.lock == loaded.plan.lock:
@@ -89,9 +72,9 @@ def packages_of(loaded: Loaded) -> Pairs:
 
 
 def _why(loaded: Loaded) -> tuple[str, str | None]:
-    """The reason of the outcome, and the next thing to do."""
+    """Return the reason of the outcome, and what to do next."""
     if loaded.outcome is Outcome.BROKEN:
-        error = error_of(loaded.run, loaded.status)
+        error = error_for(loaded.run, loaded.status)
         first = error.message.partition("\n")[0]
         return first if isinstance(error, SubmitRefused) else first.removeprefix(f"run {loaded.run.id} "), error.hint
     if loaded.outcome is Outcome.ACTIVE:
@@ -102,7 +85,7 @@ def _why(loaded: Loaded) -> tuple[str, str | None]:
 
 
 def _measured(loaded: Loaded) -> Iterator[Measured]:
-    """The metrics of each size, the repetitions together; sizes and metrics in their order."""
+    """Yield the metrics of each size with all repetitions."""
     found: dict[tuple[int, str, str], list[float | str]] = {}
     for step in loaded.steps:
         for metric, measured in step["metrics"].items():

@@ -1,4 +1,4 @@
-"""Which runs a report is about, and their directories brought up to date first."""
+"""Select the runs of a report, after updating their directories."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from hidl_cli import paths
 from hidl_cli.errors import HidlError
+from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.record.run import Run, all_runs, find
 from hidl_cli.record.state import Status
 from hidl_cli.report.loaded import Loaded, load
 from hidl_cli.report.text import when
-from hidl_cli.results.extract import series_of
-from hidl_cli.results.filters import Filters
-from hidl_cli.results.store import Store
 from hidl_cli.runs.history import judge_if_ended, refresh
-from hidl_cli.runs.plan import Plan, plan_of
+from hidl_cli.store.extract import series_of
+from hidl_cli.store.filters import Filters
+from hidl_cli.store.store import Store
 
 
 def chosen(
@@ -30,9 +30,9 @@ def chosen(
     most: int | None = None,
     root: Path | None = None,
 ) -> list[Run]:
-    """The named runs, or all of this user's; of these, those that fit, at most so many of the newest.
+    """Return the named runs, or all of this user's; of these, the newest that match.
 
-    Raises ``UsageError`` for a name that is none, and ``HidlError`` for a named run that cannot be read.
+    Raises ``UsageError`` for an unknown name, and ``HidlError`` for a named run that cannot be read.
     """
     runs = [find(name, root) for name in names]
     newest_first = sorted(((run, plan_of(run)) for run in runs), key=lambda each: each[1].created, reverse=True)
@@ -42,7 +42,7 @@ def chosen(
 
 
 def _newest_first(root: Path | None, since: datetime | None) -> Iterator[tuple[Run, Plan]]:
-    """All runs that this hidl reads, until one is too old: a run's directory is named by the time of its plan."""
+    """Yield all readable runs until one is too old; a run's directory is named by the time of its plan."""
     for run in all_runs(root):
         try:
             plan = plan_of(run)
@@ -54,7 +54,7 @@ def _newest_first(root: Path | None, since: datetime | None) -> Iterator[tuple[R
 
 
 def loaded(runs: Sequence[Run]) -> tuple[list[Loaded], list[str]]:
-    """The runs, read; and, in sentences, what could not be found out about them."""
+    """Return the loaded runs, and sentences about what could not be read."""
     statuses, notes = _refreshed(runs)
     found = []
     for run in runs:
@@ -66,9 +66,9 @@ def loaded(runs: Sequence[Run]) -> tuple[list[Loaded], list[str]]:
 
 
 def _refreshed(runs: Sequence[Run]) -> tuple[dict[Run, Status], list[str]]:
-    """What the schedulers say of those that have not ended, and a verdict on those that have.
+    """Return the schedulers' statuses of runs that have not ended, and judge those that have.
 
-    Only of this user's own runs: a directory that was copied here is left as it is, and its job is not known here.
+    Only this user's own runs: a copied directory stays as it is, because its job is unknown here.
     """
     statuses: dict[Run, Status] = {}
     notes = []
@@ -100,10 +100,10 @@ def _fits(plan: Plan, site: str | None, workload: str | None, since: datetime | 
     )
 
 
-def kindred(runs: Sequence[Loaded], store: Store) -> list[Loaded]:
-    """Runs from before that measured what these did, as far as the store knows them and their directories are there.
+def related_runs(runs: Sequence[Loaded], store: Store) -> list[Loaded]:
+    """Return earlier runs that measured the same, if the store knows them and their directories exist.
 
-    Raises ``HidlError`` where the store cannot be read.
+    Raises ``HidlError`` if the store cannot be read.
     """
     seen = {run.run.id for run in runs}
     found = []
@@ -119,8 +119,8 @@ def kindred(runs: Sequence[Loaded], store: Store) -> list[Loaded]:
     return found
 
 
-def in_words(names: Sequence[str], site: str | None, workload: str | None, since: str | None) -> str:
-    """The selection as the page's title says it."""
+def format_selection(names: Sequence[str], site: str | None, workload: str | None, since: str | None) -> str:
+    """Format the selection for the page's title."""
     if names:
         return ", ".join(names) if len(names) < 4 else f"{len(names)} chosen runs"
     parts = [workload or "all workloads", f"on {site}" if site else "on all sites", f"since {since}" if since else ""]

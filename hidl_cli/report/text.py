@@ -1,4 +1,4 @@
-"""Numbers, sizes and times as people read them."""
+"""Format numbers, sizes and times for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti")
 
 
 def number(value: float) -> str:
-    """A number with four significant digits, and no exponent where it can be read without."""
+    """Format a number with four significant digits, without an exponent if readable."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     exponent = math.floor(math.log10(abs(value)))
@@ -22,13 +22,13 @@ def number(value: float) -> str:
 
 
 def listed(values: Sequence[float | str]) -> str:
-    """Several values in a row: numbers, or the beginnings of checksums; what all have in common is told once."""
+    """Format several values: numbers, or the beginnings of checksums; equal checksums only once."""
     told = [value[:16] if isinstance(value, str) else number(value) for value in values]
     return told[0] if len(set(values)) == 1 and len(values) > 1 and isinstance(values[0], str) else "  ".join(told)
 
 
 def short(value: float) -> str:
-    """A number as an axis has room for: 250, 12,500, 1.5 M."""
+    """Format a number for an axis: 250, 12,500, 1.5 M."""
     for power, letter in ((9, "G"), (6, "M"), (5, "k")):
         if abs(value) >= 10**power:
             return f"{number(value / 10 ** (power if power > 5 else 3))} {letter}"
@@ -36,24 +36,24 @@ def short(value: float) -> str:
 
 
 def percent(share: float, *, signed: bool = False) -> str:
-    """A share as per cent: 0.0512 is 5.1 %."""
+    """Format a fraction as per cent: 0.0512 is 5.1 %."""
     share = share if abs(share) >= 0.0005 else 0.0
     text = f"{share * 100:+.1f}" if signed and share else f"{share * 100:.1f}"
     return f"{text.replace('-', MINUS)} %"
 
 
 def counted(number: int, unit: str) -> str:
-    """``1 rank``, ``2 ranks``."""
+    """Format ``1 rank``, ``2 ranks``."""
     return f"{number:,} {unit.removesuffix('s') if number == 1 else unit}"
 
 
 def level(confidence: float) -> str:
-    """A level of confidence: 0.95 is 95 %, 0.9833 is 98.3 %."""
+    """Format a level of confidence: 0.95 is 95 %, 0.9833 is 98.3 %."""
     return f"{confidence * 100:.3g} %"
 
 
 def size(count: int) -> str:
-    """A message size as OMB's users say it: 512, 8 Ki, 4 Mi; bytes are meant."""
+    """Format a message size in bytes as OMB's users do: 512, 8 Ki, 4 Mi."""
     power = 0
     while count and count % 1024 == 0 and power < len(_BINARY) - 1:
         count //= 1024
@@ -62,18 +62,18 @@ def size(count: int) -> str:
 
 
 def when(created: str) -> datetime:
-    """The time of an ISO 8601 text; one that says no zone is UTC. ``ValueError`` where it is none."""
+    """Parse an ISO 8601 time, UTC by default. ``ValueError`` if invalid."""
     time = datetime.fromisoformat(created.replace("Z", "+00:00"))
     return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
 def day(created: str) -> str:
-    """``2026-11-20``."""
+    """Format ``2026-11-20``."""
     return created[:10]
 
 
 def minute(created: str) -> str:
-    """``2026-11-20 14:05 UTC``; a text that is no time as it is."""
+    """Format ``2026-11-20 14:05 UTC``; an invalid time is returned unchanged."""
     try:
         return f"{when(created).astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
     except ValueError:
@@ -81,7 +81,7 @@ def minute(created: str) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """``42 s``, ``3 min 20 s``, ``2 h 5 min``; nothing for None."""
+    """Format ``42 s``, ``3 min 20 s``, ``2 h 5 min``; empty for None."""
     if seconds is None:
         return ""
     if seconds < 60:

@@ -1,1 +1,1 @@
-"""Workloads, launch plans, run directories and their life."""
+"""The life of a run: submit, follow, conclude, judge."""

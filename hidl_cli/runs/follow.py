@@ -1,4 +1,4 @@
-"""Following runs to their ends."""
+"""Follow runs until they end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.runs.plan import Plan, plan_of
 from hidl_cli.schedulers import Scheduler, scheduler
 
 #: The scheduler whose jobs nobody else can see, or wants to keep, once the user's terminal is gone.
@@ -16,12 +16,12 @@ _OF_THIS_MACHINE = "local"
 
 
 def scheduler_of(plan: Plan) -> Scheduler:
-    """The scheduler that the plan's job is with."""
+    """Return the scheduler of the plan's job."""
     return scheduler(plan.scheduler)
 
 
 class Watch:
-    """Runs that are looked at again and again: each scheduler is asked once for all of its runs."""
+    """Polls runs: one query to each scheduler for all of its runs."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = tuple(runs)
@@ -32,17 +32,18 @@ class Watch:
         self._began = time.monotonic()
 
     def poll(self) -> list[Status]:
-        """How the runs fare, in their order."""
+        """Return the statuses of the runs, in order."""
         found: dict[Path, Status] = {}
         for name, runs in self._with.items():
             statuses = self._schedulers[name].poll(runs)
             found |= {run.directory: status for run, status in zip(runs, statuses, strict=True)}
         return [found[run.directory] for run in self.runs]
 
-    def pause(self) -> None:
-        """Wait until it is time to look again."""
+    def pause(self, *, at_most: float | None = None) -> None:
+        """Sleep until the next poll is due, or ``at_most`` seconds."""
         seconds = time.monotonic() - self._began
-        time.sleep(min((asked.pause(seconds) for asked in self._schedulers.values()), default=0))
+        due = min((asked.pause(seconds) for asked in self._schedulers.values()), default=0.0)
+        time.sleep(due if at_most is None else max(0.0, min(due, at_most)))
 
 
 def follow(
@@ -51,9 +52,9 @@ def follow(
     tell: Callable[[Run, Status], None],
     interrupted: Callable[[Run, KeyboardInterrupt], None] | None = None,
 ) -> list[Status]:
-    """Poll until the runs have ended and return their final statuses; ``tell`` gets every status seen of each.
+    """Poll until all runs have ended and return their final statuses; ``tell`` gets every status of each.
 
-    ``interrupted`` is called for each run that has not ended when the user interrupts, and the interrupt goes on.
+    On an interrupt, ``interrupted`` is called for each run that has not ended, and the interrupt is raised again.
     """
     watch = Watch(runs)
     statuses: list[Status] = []
@@ -73,17 +74,17 @@ def follow(
 
 
 def ends_with_the_terminal(run: Run) -> bool:
-    """Is the run to be ended when the user's terminal is gone? A job that waits in a queue is not."""
+    """Should the run end when the user's terminal closes? A queued job should not."""
     return plan_of(run).scheduler == _OF_THIS_MACHINE
 
 
 def end(run: Run, state: State) -> None:
-    """End the run and all its processes."""
+    """Cancel the run and all its processes."""
     scheduler_of(plan_of(run)).cancel(run, state=state)
 
 
 def read_log(run: Run, file: Path, *, follow: bool) -> Iterator[bytes]:
-    """Yield what is in a log of the run; with ``follow``, also what is added until the run has ended."""
+    """Yield the content of a log; with ``follow``, also what is appended until the run ends."""
     watch = Watch([run])
     seen = 0
     while True:

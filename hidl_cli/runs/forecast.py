@@ -1,4 +1,4 @@
-"""What a run's metrics will be, as the workload's own module for this tells: nothing of the run itself is started."""
+"""Forecast a run's metrics by the workload's own module, without running the workload."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from hidl_cli import process
 from hidl_cli.documents import read_json
 from hidl_cli.errors import HidlError, MissingPrecondition, ProcessFailed
 from hidl_cli.launch.placement import Placement
-from hidl_cli.runs.parameters import in_words
-from hidl_cli.runs.plan import Plan
-from hidl_cli.runs.words import arguments
-from hidl_cli.runs.workload import Value
+from hidl_cli.plan.arguments import arguments
+from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.parameters import format_parameters
+from hidl_cli.plan.workload import Value
 from hidl_cli.site.load import load_site
 from hidl_cli.stack import installation
 
@@ -34,7 +34,7 @@ _SECONDS = 900
 
 @dataclass(frozen=True)
 class Figure:
-    """One metric as it is expected to be."""
+    """The forecast of one metric."""
 
     name: str
     value: float
@@ -43,7 +43,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of one placement. ``problem``: why the program would refuse it; it has no figures then."""
+    """The forecast of one placement. ``problem``: why the program would refuse it; there are no figures then."""
 
     figures: tuple[Figure, ...] = ()
     problem: str | None = None
@@ -51,7 +51,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is expected of each placement in turn, what that takes for granted, and how wrong it is known to be."""
+    """The forecast of each placement, its assumptions and its known errors."""
 
     expected: tuple[Expected, ...]
     assumptions: Mapping[str, str]
@@ -59,7 +59,7 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Told:
+class PointForecast:
     """A forecast for one point of the plan's matrix."""
 
     point: Mapping[str, Value]
@@ -67,7 +67,7 @@ class Told:
     forecast: Forecast
 
     def to_json(self) -> dict[str, Any]:
-        """The document."""
+        """Return the forecast as plain data."""
         steps = zip(self.placements, self.forecast.expected, strict=True)
         return {
             "point": dict(self.point),
@@ -85,9 +85,10 @@ class Told:
         }
 
 
-def teller(plan: Plan) -> Path | None:
-    """The Python that can tell: of the plan's installation or, where the plan is for another machine, of the same stack
-    on this one; None where it is not installed."""
+def find_python(plan: Plan) -> Path | None:
+    """Return the Python to run the module: of the plan's installation or, if the plan is for another machine, of the
+    same stack here; None if it is not installed.
+    """
     if plan.lock:
         return Path(plan.prefix, "bin", "python")
     here = load_site("local")
@@ -97,21 +98,20 @@ def teller(plan: Plan) -> Path | None:
     return None
 
 
-def forecasts(plan: Plan, python: Path, interconnect: str | None) -> list[Told]:
-    """What is expected of each point and size of a plan, told by ``teller(plan)``.
+def forecast_plan(plan: Plan, python: Path, interconnect: str | None) -> list[PointForecast]:
+    """Forecast each point and size of a plan with ``find_python(plan)``.
 
-    ``interconnect``: the network between the site's nodes, in the words of its file. Raises ``HidlError`` where the
-    workload's module cannot tell.
+    ``interconnect``: the network between the site's nodes, as in its file. Raises ``HidlError`` if the module fails.
     """
-    return [_told(plan, point, python, interconnect) for point in plan.points]
+    return [_forecast_point(plan, point, python, interconnect) for point in plan.points]
 
 
-def _told(plan: Plan, point: Mapping[str, Value], python: Path, interconnect: str | None) -> Told:
+def _forecast_point(plan: Plan, point: Mapping[str, Value], python: Path, interconnect: str | None) -> PointForecast:
     placements = tuple({step.size: step.placement for step in plan.steps if step.point == point}.values())
     program = plan.workload.program_for({**plan.parameters, **point})
     words = [str(plan.workload.estimate), str(program.module), *arguments(program, {**plan.parameters, **point})]
     asked = {"interconnect": interconnect, "placements": [asdict(placement) for placement in placements]}
-    where = f" with {in_words(point)}" if point else ""
+    where = f" with {format_parameters(point)}" if point else ""
     with tempfile.TemporaryDirectory(prefix="hidl-") as directory:
         document = Path(directory, "forecast.json")
         variables = {
@@ -122,24 +122,24 @@ def _told(plan: Plan, point: Mapping[str, Value], python: Path, interconnect: st
         }
         try:
             process.run([python, "-m", *words], env=variables, timeout=_SECONDS)
-            forecast = read(read_json(document), placements)
+            forecast = read_forecast(read_json(document), placements)
         except ProcessFailed as error:
             raise HidlError(f"{plan.workload.name}{where} cannot be estimated: {_last_line(error.output)}") from error
         except (OSError, ValueError) as error:
-            raise HidlError(f"what {words[0]} tells of {plan.workload.name} cannot be read: {error}") from error
-    return Told(point, placements, forecast)
+            raise HidlError(f"the forecast of {words[0]} for {plan.workload.name} cannot be read: {error}") from error
+    return PointForecast(point, placements, forecast)
 
 
-def read(document: Any, placements: Sequence[Placement]) -> Forecast:
-    """The forecast in a module's document; ``ValueError`` where it is none, or not one for these placements."""
+def read_forecast(document: Any, placements: Sequence[Placement]) -> Forecast:
+    """Read a module's document; ``ValueError`` if it is invalid or for other placements."""
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError(f"not a document of schema {SCHEMA}")
     try:
         forecast = TypeAdapter(Forecast).validate_python(document)
     except ValidationError as error:
-        raise ValueError(f"{error.error_count()} of its values are not what schema {SCHEMA} says") from error
+        raise ValueError(f"{error.error_count()} of its values are invalid by schema {SCHEMA}") from error
     if len(forecast.expected) != len(placements):
-        raise ValueError(f"it tells of {len(forecast.expected)} placements, and {len(placements)} were asked about")
+        raise ValueError(f"expected {len(placements)} placements, got {len(forecast.expected)}")
     return forecast
 
 

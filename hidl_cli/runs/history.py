@@ -1,4 +1,4 @@
-"""The runs as history: read from their directories, which are the truth."""
+"""Past runs, read from their directories."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli.errors import MetricMissing
+from hidl_cli.plan.launch_plan import plan_of, readable
 from hidl_cli.record.run import Run, all_runs
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import conclude, keep_likely_causes
 from hidl_cli.runs.follow import Watch
-from hidl_cli.runs.plan import plan_of, readable
 
 
 def refresh(runs: Sequence[Run]) -> list[Status]:
-    """Bring the directories up to date: ask each scheduler once, and judge what ended while nobody followed it."""
+    """Update the directories: query each scheduler once, and judge runs that ended unattended."""
     statuses = Watch(runs).poll()
     for run, status in zip(runs, statuses, strict=True):
         judge_if_ended(run, status)
@@ -24,7 +24,7 @@ def refresh(runs: Sequence[Run]) -> list[Status]:
 
 
 def judge_if_ended(run: Run, status: Status) -> None:
-    """Judge a run that ended well, and look for the causes where it did not, unless that is done."""
+    """Judge a completed run, or find the causes of a failed one, unless already done."""
     if status.state is not State.COMPLETED:
         keep_likely_causes(run, status)
     elif run.document("verdict") is None:
@@ -33,12 +33,12 @@ def judge_if_ended(run: Run, status: Status) -> None:
 
 
 def unfinished(root: Path | None = None) -> Iterator[Run]:
-    """The runs whose jobs have not said that they ended, the newest first."""
+    """Yield the runs that have not ended by their jobs' own record, newest first."""
     return (run for run in readable(all_runs(root)) if not run.status().state.is_final)
 
 
-def document_of(run: Run, status: Status | None = None) -> dict[str, Any]:
-    """One run as plain data: what it was, how it fares (None: as its job said last), its metrics and its verdict."""
+def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
+    """Return one run as plain data: plan, status (None: as its job last recorded), metrics and verdict."""
     plan = plan_of(run)
     status = status or run.status()
     metrics = run.document("metrics") or {}

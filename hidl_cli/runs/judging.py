@@ -1,28 +1,33 @@
-"""The verdict on what a run measured: whether its ranks agree, and how well it scales against its baseline."""
+"""The verdict on a run's metrics: do its ranks agree, and how well does it scale against its baseline?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hidl_cli.analysis.nodes.pairs import Field
+from hidl_cli.analysis.nodes.verdict import fields_of, judge_fields
+from hidl_cli.analysis.ranking import Ranking, rank
+from hidl_cli.analysis.scaling.baselines import Earlier, earlier
+from hidl_cli.analysis.scaling.judge import judge
+from hidl_cli.analysis.scaling.study import Observation, Study
 from hidl_cli.errors import ExitCode, HidlError
-from hidl_cli.runs.metrics import unequal
-from hidl_cli.runs.plan import Plan
-
-if TYPE_CHECKING:
-    from hidl_cli.results.baselines import Earlier
-    from hidl_cli.results.pairs import Field
-    from hidl_cli.results.ranking import Ranking
-    from hidl_cli.results.scaling import Study
-    from hidl_cli.runs.workload import Scaling
+from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.workload import Scaling
+from hidl_cli.runs.metrics import describe_unequal_ranks
+from hidl_cli.store.extract import series_of
+from hidl_cli.store.filters import Filters
+from hidl_cli.store.references.published import format_reference
+from hidl_cli.store.store import Store
+from hidl_workloads.repetitions import looks
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """``verdict``: pass, fail, inconclusive, or None where there was nothing to judge; ``steps`` as in metrics.json.
+    """``verdict``: pass, fail, inconclusive, or None if nothing was judged; ``steps`` as in metrics.json.
 
-    ``study``: how it scales, where sizes were compared; ``ranking``: which point is the best, where a matrix was;
-    ``fields``: what was measured between every two nodes.
+    ``study``: the scaling study, if sizes were compared; ``ranking``: of the points of a matrix; ``fields``: metrics
+    measured between every two nodes.
     """
 
     verdict: str | None
@@ -35,19 +40,19 @@ class Conclusion:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the verdict tells the shell."""
+        """The exit code for the verdict."""
         return {
             "fail": ExitCode.BELOW_TARGET,
             "inconclusive": ExitCode.INCONCLUSIVE,
         }.get(self.verdict or "pass", ExitCode.OK)
 
 
-def judged(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
-    """Judge what the steps of a plan measured (see ``measured``): do the ranks agree, and does it scale?"""
+def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
+    """Judge the steps of a plan (see ``read_steps``): do the ranks agree, and does it scale?"""
     for step in steps:
-        difference = unequal(step["metrics"], plan.workload.metrics)
+        difference = describe_unequal_ranks(step["metrics"], plan.workload.metrics)
         if difference:
-            return Conclusion("fail", difference, "does every rank take part in the allreduce?", steps)
+            return Conclusion("fail", difference, "check that every rank takes part in the allreduce", steps)
     if len(plan.points) == 1 and any("pairs" in found for found in steps[0]["metrics"].values()):
         return _of_pairs(plan, steps)
     scaling = plan.workload.scaling
@@ -55,7 +60,7 @@ def judged(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
         held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
         ranking = _ranking(plan, steps) if len(plan.points) > 1 else None
-        reason = ranking.reason if ranking else "one size only: there is no scaling to judge"
+        reason = ranking.reason if ranking else "one size only: no scaling to judge"
         return Conclusion("pass" if agreed else None, f"{held}{reason}", None, steps, ranking=ranking)
     try:
         study = _study(plan, scaling, plan.target, steps)
@@ -67,18 +72,15 @@ def judged(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
 
 def _of_pairs(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
     """Is a node or a link slower than the others?"""
-    from hidl_cli.results.pairs_verdict import fields_of, outcome
-
     fields = fields_of(plan.workload.metrics, steps)
-    found = outcome(fields)
+    found = judge_fields(fields)
     return Conclusion(found.verdict, found.reason, found.hint, steps, fields=fields)
 
 
 def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
-    """The points by the metric that the workload scales by, or the first that knows a direction; None where not all
-    points have one, above 0."""
-    from hidl_cli.results.ranking import rank
-
+    """Rank the points by the scaling metric, or by the first metric with a direction; None unless all values are
+    positive.
+    """
     scaling, promised = plan.workload.scaling, plan.workload.metrics
     for name in [scaling.metric] if scaling else promised:
         better = promised[name].better or ({"weak": "higher", "strong": "lower"}[scaling.kind] if scaling else None)
@@ -92,14 +94,10 @@ def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """The study of what was measured, against the plan's baseline; ``ValueError`` where it cannot be made.
+    """Return the scaling study against the plan's baseline; ``ValueError`` if there is none.
 
-    Where some ranks of each launch do no work of their own, the others are what is counted: the workers.
+    If some ranks of each launch do no work of their own, sizes count the others: the workers.
     """
-    from hidl_cli.results.references import reference_for
-    from hidl_cli.results.scaling import Observation, judge
-    from hidl_workloads.repetitions import looks
-
     overhead = plan.workload.overhead_ranks
     before = _earlier(plan, scaling.metric) if plan.baseline == "history" else None
     observations = [
@@ -114,6 +112,7 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
     ]
     study = judge(
         kind=scaling.kind,
+        better=plan.workload.metrics[scaling.metric].better,
         target=target,
         metric=scaling.metric,
         unit=plan.workload.metrics[scaling.metric].unit,
@@ -123,16 +122,14 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
         looks=len(looks(plan.repetitions)) if plan.until_settled else 1,
     )
     scaled = round(study.steps[-1].ideal_speedup)
-    reference = reference_for(plan.workload.name, kind=scaling.kind, n=scaled, site=plan.site, own=_own(plan))
+    reference = format_reference(
+        plan.workload.name, kind=scaling.kind, metric=scaling.metric, n=scaled, site=plan.site, own=_own(plan)
+    )
     return replace(study, reference=reference)
 
 
 def _own(plan: Plan) -> list[float]:
-    """The efficiencies of earlier studies of the same size here, as the store knows them."""
-    from hidl_cli.results.extract import series_of
-    from hidl_cli.results.filters import Filters
-    from hidl_cli.results.store import Store
-
+    """Return the efficiencies of earlier studies of the same size on this site, from the store."""
     largest = max(plan.steps, key=lambda step: step.size)
     try:
         before = Store().runs(Filters(series=series_of(plan, largest)))
@@ -142,12 +139,7 @@ def _own(plan: Plan) -> list[float]:
 
 
 def _earlier(plan: Plan, metric: str) -> Earlier:
-    """What the smallest size reached in earlier runs of the same series, as the store knows them."""
-    from hidl_cli.results.baselines import earlier
-    from hidl_cli.results.extract import series_of
-    from hidl_cli.results.filters import Filters
-    from hidl_cli.results.store import Store
-
+    """Return the results of earlier runs of the smallest size of the same series, from the store."""
     smallest = min(plan.steps, key=lambda step: step.size)
     samples = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
     overhead = plan.workload.overhead_ranks

@@ -1,4 +1,4 @@
-"""What a program yielded: read from the file that its rank 0 wrote, and held against what the workload promises."""
+"""Read the metrics file that rank 0 wrote, and check it against the workload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from hidl_cli.documents import read_json
 from hidl_cli.errors import MetricMissing
-from hidl_cli.runs.workload import Metric
+from hidl_cli.plan.workload import Metric
 
 SCHEMA = "hidl.metrics/1"
 _ALWAYS = ("value", "unit", "samples")
@@ -17,11 +17,11 @@ _KEYS = ("sizes", "ranks", "pairs")  # what the samples may belong to
 
 
 def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> dict[str, dict[str, Any]]:
-    """Return the metrics by name: ``{"value", "unit", "samples"}``; numbers or, for checksums, text. Where samples
-    belong to message sizes, ranks or pairs of nodes, ``sizes``, ``ranks`` or ``pairs`` says which.
+    """Return the metrics by name: ``{"value", "unit", "samples"}``; numbers or, for checksums, text.
 
-    Raises ``MetricMissing`` where the file is not there or no such document, was written by a world of another size,
-    or lacks a promised metric; where a value is not finite, has another unit, or is not one per rank where it must be.
+    If samples belong to message sizes, ranks or pairs of nodes, ``sizes``, ``ranks`` or ``pairs`` says which. Raises
+    ``MetricMissing`` if the file is missing, invalid or from a world of another size, lacks a required metric, or has a
+    value that is not finite, in another unit, or not one per rank where it must be.
     """
     try:
         document = read_json(path)
@@ -37,14 +37,14 @@ def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> d
     metrics = _by_name(document, path)
     size = document.get("world", {}).get("size") if isinstance(document.get("world"), dict) else None
     if size != ranks:
-        raise MetricMissing(f"the metrics in {path} are those of {size} rank(s), not of {ranks}")
-    return hold(metrics, promised, ranks=ranks, source=path)
+        raise MetricMissing(f"the metrics in {path} are from {size} rank(s), expected {ranks}")
+    return check_metrics(metrics, promised, ranks=ranks, source=path)
 
 
-def hold(
+def check_metrics(
     metrics: dict[str, dict[str, Any]], promised: Mapping[str, Metric], *, ranks: int, source: Path
 ) -> dict[str, dict[str, Any]]:
-    """Return ``metrics``, read from ``source``, where they are what is promised; else raise ``MetricMissing``."""
+    """Return ``metrics`` (read from ``source``) if they are as promised; else raise ``MetricMissing``."""
     for name, metric in promised.items():
         if name in metrics:
             _check(name, metrics[name], metric, ranks, source)
@@ -54,33 +54,35 @@ def hold(
     return metrics
 
 
-def unequal(metrics: Mapping[str, dict[str, Any]], promised: Mapping[str, Metric]) -> str | None:
-    """The sentence that says which metric differs between ranks though it must not; None where none does."""
+def describe_unequal_ranks(metrics: Mapping[str, dict[str, Any]], promised: Mapping[str, Metric]) -> str | None:
+    """Say which metric differs between ranks although it must not; None if none does."""
     for name, metric in promised.items():
         if metric.equal_on_all_ranks and name in metrics and len(set(metrics[name]["samples"])) > 1:
             samples = metrics[name]["samples"]
             other = next(rank for rank, sample in enumerate(samples) if sample != samples[0])
             return (
                 f"{name} differs between ranks (rank 0: {str(samples[0])[:12]}..., rank {other}: "
-                f"{str(samples[other])[:12]}...): the ranks do not have one result"
+                f"{str(samples[other])[:12]}...)"
             )
     return None
 
 
 def _by_name(document: Any, path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise MetricMissing(f"{path} is no document of schema {SCHEMA}")
+        raise MetricMissing(f"{path} is not a document of schema {SCHEMA}")
     metrics = document.get("metrics")
     keys = {"name", *_ALWAYS}
     if not isinstance(metrics, list) or not all(isinstance(m, dict) and keys <= m.keys() for m in metrics):
-        raise MetricMissing(f"{path}: `metrics` is no list of objects with name, value, unit and samples")
+        raise MetricMissing(f"{path}: `metrics` must be a list of objects with name, value, unit and samples")
     for metric in metrics:
         _check_keys(metric, path)
     return {metric["name"]: {key: metric[key] for key in (*_ALWAYS, *_KEYS) if key in metric} for metric in metrics}
 
 
 def _check_keys(metric: Mapping[str, Any], path: Path) -> None:
-    """``sizes`` and ``ranks`` are whole numbers, ``pairs`` two different names: one for each sample, each once."""
+    """Require one whole number (``sizes``, ``ranks``) or pair of different names (``pairs``) per sample, without
+    repeats.
+    """
     for key in _KEYS:
         if key not in metric:
             continue
@@ -102,16 +104,16 @@ def _is_pair(pair: object) -> bool:
 
 
 def _count_of(numbers: list[Any]) -> int:
-    """How many different ones there are; a pair is the same in either order."""
+    """Count the different ones; a pair is the same in either order."""
     return len({tuple(sorted(each)) if isinstance(each, list) else each for each in numbers})
 
 
 def _check(name: str, found: Mapping[str, Any], promised: Metric, ranks: int, path: Path) -> None:
     if found["unit"] != promised.unit:
-        raise MetricMissing(f"metric {name} in {path} has the unit {found['unit']!r}, not {promised.unit!r}")
+        raise MetricMissing(f"metric {name} in {path} has unit {found['unit']!r}, expected {promised.unit!r}")
     samples = found["samples"]
     if not isinstance(samples, list):
-        raise MetricMissing(f"metric {name} in {path}: `samples` is no list")
+        raise MetricMissing(f"metric {name} in {path}: `samples` must be a list")
     if promised.equal_on_all_ranks:
         if len(samples) != ranks or not all(isinstance(sample, (str, int, float)) for sample in samples):
             raise MetricMissing(

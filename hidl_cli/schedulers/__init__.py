@@ -1,60 +1,43 @@
-"""Schedulers: who gives the allocation. One module each, registered by name."""
+"""Schedulers give the allocation: a folder each, named by a row of ``hidl_cli/batch_systems.py``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from hidl_cli.batch_systems import SCHEDULERS
+from hidl_cli.errors import InvalidInput, MissingPrecondition
+from hidl_cli.schedulers.backend import Backend
+from hidl_cli.schedulers.batch import Batch
+from hidl_cli.schedulers.contract import Scheduler
+from hidl_cli.site.schema import Site
 
-from hidl_cli.errors import HidlError
-from hidl_cli.launch.allocation import Allocation
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.local import Local
-from hidl_cli.schedulers.lsf import Lsf
-from hidl_cli.schedulers.slurm import Slurm
-from hidl_cli.site.schema import Policies
+__all__ = ["Scheduler", "names", "scheduler", "scheduler_for", "unusable"]
 
 
-class Scheduler(Protocol):
-    """Takes a run's job script, tells how it fares, and ends it.
-
-    Each has a template ``templates/schedulers/<name>.sh.j2``: the shell function ``list_hosts``, which prints the
-    allocation's hosts, one a line.
-    """
-
-    name: str
-
-    def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        """The comment lines at the top of a job script that ask for the allocation, such as ``#SBATCH --nodes=4``."""
-
-    def submit(self, run: Run, *, time_limit: float | None) -> None:
-        """Hand the run's script over; ``time_limit`` in seconds.
-
-        Raises ``SubmitRefused`` where it is not taken, ``SchedulerUnreachable`` where nobody answers.
-        """
-
-    def poll(self, runs: Sequence[Run]) -> list[Status]:
-        """How the runs fare, in the same order, at the cost of one question for all of them.
-
-        Where the scheduler does not answer, each has the status known last, with that as its ``reason``. A job that
-        vanished without a word is LOST.
-        """
-
-    def cancel(self, run: Run, *, state: State) -> None:
-        """End the run and all its processes; it ends in ``state`` (CANCELLED, INTERRUPTED or TIMEOUT)."""
-
-    def pause(self, seconds: float) -> float:
-        """How long to wait before the next poll of a run that was submitted ``seconds`` ago, in seconds."""
-
-
-def schedulers() -> Mapping[str, Scheduler]:
-    """All schedulers by name."""
-    return {scheduler.name: scheduler for scheduler in (Local(), Slurm(), Lsf())}
+def names() -> tuple[str, ...]:
+    """Return the names of all schedulers that hidl can submit to."""
+    return SCHEDULERS.names()
 
 
 def scheduler(name: str) -> Scheduler:
-    """The scheduler of that name; ``HidlError`` where this hidl knows none."""
-    known = schedulers()
-    if name not in known:
-        raise HidlError(f"this hidl knows no scheduler {name!r}")
-    return known[name]
+    """Return the scheduler of that name; ``UsageError`` if unknown, and what ``Registry.get`` raises."""
+    found = SCHEDULERS.get(name)
+    if isinstance(found, Backend):
+        return Batch(found)
+    whole: Scheduler = found
+    return whole
+
+
+def unusable(site: Site) -> str | None:
+    """Return why hidl cannot submit jobs on the site; None if it can."""
+    if site.scheduler is None:
+        return "unknown scheduler"
+    return None if site.scheduler in names() else f"scheduler {site.scheduler} not supported yet"
+
+
+def scheduler_for(site: Site) -> Scheduler:
+    """Return the site's scheduler; ``InvalidInput`` if unknown, ``MissingPrecondition`` if hidl does not support it."""
+    reason = unusable(site)
+    if site.scheduler is None:
+        raise InvalidInput(f"site {site.name}: {reason}", hint="set `scheduler` in its file")
+    if reason is not None:
+        raise MissingPrecondition(f"site {site.name}: {reason}", hint=f"supported: {', '.join(names())}")
+    return scheduler(site.scheduler)

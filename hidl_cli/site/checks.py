@@ -1,4 +1,4 @@
-"""What must hold across the fields of a site, beside its schema."""
+"""Checks across the fields of a site, beside its schema."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hidl_cli.batch_systems import SSH
 from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
 from hidl_cli.inputs.fields import MAX_REGEX
-from hidl_cli.inputs.findings import clipped
 from hidl_cli.inputs.load import Rules
+from hidl_cli.inputs.problems import clipped
+from hidl_cli.launchers import misfit_of_ssh, through_ssh
 from hidl_cli.site.schema import Site
 
 
 def references(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Partitions name a node type; the default partition and the default MPI library are there."""
+    """Node types of partitions and the default partition, MPI library and compiler exist."""
     node_types, partitions = mapping(data, "node_types"), mapping(data, "partitions")
     for name in partitions:
         node_type = mapping(partitions, name).get("node_type")
@@ -32,20 +34,20 @@ def references(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def node_limits(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """A partition's smallest job is not larger than its largest."""
+    """A partition's ``min_nodes`` does not exceed its ``max_nodes``."""
     partitions = mapping(data, "partitions")
     for name in partitions:
         fewest, most = (mapping(partitions, name).get(key) for key in ("min_nodes", "max_nodes"))
         if isinstance(fewest, int) and isinstance(most, int) and fewest > most:
             path = ("partitions", name, "min_nodes")
-            yield Fault(path, f"min_nodes ({fewest}) is more than max_nodes ({most})", f"at most {most}")
+            yield Fault(path, f"min_nodes ({fewest}) exceeds max_nodes ({most})", f"at most {most}")
 
 
 def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """``match`` holds at least one condition, and its regular expressions compile."""
+    """``match`` has at least one condition, and valid regular expressions."""
     match = data.get("match")
     if match == {}:
-        yield Fault(("match",), "`match` holds no condition, so it would hold everywhere", "hostname, cluster or env")
+        yield Fault(("match",), "empty `match` would match every host", "hostname, cluster or env")
     patterns: dict[tuple[str, ...], Any] = {
         ("match", key): mapping(data, "match").get(key) for key in ("hostname", "cluster")
     }
@@ -53,21 +55,41 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
         patterns["match", "env", variable] = pattern
     for path, pattern in patterns.items():
         if isinstance(pattern, str) and len(pattern) <= MAX_REGEX and (problem := _does_not_compile(pattern)):
-            message = f"`{clipped(pattern)}` is no regular expression: {problem}"
+            message = f"invalid regular expression `{clipped(pattern)}`: {problem}"
             yield Fault(path, message, "a regular expression of Python's `re`")
 
 
+def launchers(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Launchers of hosts without a scheduler start ranks through ssh."""
+    if data.get("scheduler") != SSH:
+        return
+    names = data.get("launchers")
+    for place, name in enumerate(names if isinstance(names, list) else ()):
+        if misfit := misfit_of_ssh(name):
+            yield Fault(("launchers", place), misfit, one_of(through_ssh()))
+
+
+def login_host(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """The login host matches ``match.hostname``."""
+    host, pattern = data.get("login_host"), mapping(data, "match").get("hostname")
+    if not isinstance(host, str) or not isinstance(pattern, str) or len(pattern) > MAX_REGEX:
+        return
+    if not _does_not_compile(pattern) and not re.fullmatch(pattern, host):
+        message = f"`{clipped(host)}` does not match `match.hostname`"
+        yield Fault(("login_host",), message, f"a host name that matches {clipped(pattern)}, or null")
+
+
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Each MPI library reads the variables that the site sets for it, and their values fit."""
+    """Each MPI library reads the variables that the site sets for it, with valid values."""
     libraries = mapping(data, "mpi")
     if any(mapping(libraries, name).get("tuning") for name in libraries):
-        from hidl_cli.tuning import checks  # the catalogue is read for files that have any tuning
+        from hidl_cli.tuning.checks import check_site  # 13 ms, which files without tuning need not spend
 
-        yield from checks.of_site(data)
+        yield from check_site(data)
 
 
 def _dangling(path: tuple[str, ...], what: str, name: str, known: Mapping[str, Any]) -> Fault:
-    return Fault(path, f"there is no {what} called `{clipped(name)}`", one_of(known), nearest(name, known))
+    return Fault(path, f"unknown {what} `{clipped(name)}`", one_of(known), nearest(name, known))
 
 
 def _does_not_compile(pattern: str) -> str | None:
@@ -78,5 +100,10 @@ def _does_not_compile(pattern: str) -> str | None:
     return None
 
 
-#: What a site's file must satisfy.
-RULES = Rules("site", Site, (references, node_limits, conditions, tuning), own=frozenset({"name", "extends", "match"}))
+#: The rules of a site file.
+RULES = Rules(
+    "site",
+    Site,
+    (references, node_limits, conditions, launchers, login_host, tuning),
+    own=frozenset({"name", "extends", "match", "login_host"}),
+)

@@ -10,9 +10,8 @@ from functools import cached_property
 
 from pydantic import ValidationError
 
-from hidl_cli.errors import InvalidInput
+from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.inputs import overlay, tree, yamlfile
-from hidl_cli.inputs.findings import Finding
 from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import Entry
 from hidl_cli.inputs.source import Source, read_source
@@ -52,11 +51,11 @@ class Condition:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether this is that site: the conditions of its ``match``; ``findings``: why they could not be read."""
+    """Whether this is that site: the conditions of its ``match``; ``problems``: why they could not be read."""
 
     site: str
     conditions: tuple[Condition, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
     @property
     def matched(self) -> bool:
@@ -65,9 +64,9 @@ class Outcome:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why this is that site or not, for people."""
-        if self.findings:
-            return ("its file is faulty",)
-        return tuple(condition.reason for condition in self.conditions) or ("its file has no `match`",)
+        if self.problems:
+            return ("invalid site file",)
+        return tuple(condition.reason for condition in self.conditions) or ("no `match` in its file",)
 
 
 @dataclass
@@ -87,7 +86,7 @@ def detect(host: Host | None = None, *, thorough: bool = False) -> tuple[Outcome
 
     The host's name is what the kernel says (``hostname``), without asking a name server. Only the ``match`` of a file
     is parsed where it is written plainly, and the scheduler is asked only where the other conditions of a site hold,
-    so that dozens of sites cost milliseconds; if ``thorough``, it is asked wherever a site names its cluster.
+    so that dozens of sites cost milliseconds; if ``thorough``, it is asked if any site names its cluster.
     """
     here = _Here(host or ThisHost())
     return tuple(_outcome(entry, here, thorough) for entry in overlay.list_all("site"))
@@ -100,16 +99,18 @@ def choose(outcomes: Iterable[Outcome]) -> str | None:
     """
     outcomes = tuple(outcomes)
     name_it = "name the site with --site"
-    if findings := [finding for outcome in outcomes for finding in outcome.findings]:
-        faulty = ", ".join(outcome.site for outcome in outcomes if outcome.findings)
-        raise InvalidInput(f"cannot tell whether this is {faulty}", findings=findings, hint=f"mend it, or {name_it}")
+    if problems := [problem for outcome in outcomes for problem in outcome.problems]:
+        faulty = ", ".join(outcome.site for outcome in outcomes if outcome.problems)
+        raise InvalidInput(
+            f"cannot determine whether this is {faulty}", problems=problems, hint=f"fix the file, or {name_it}"
+        )
     matched = [outcome for outcome in outcomes if outcome.matched]
     most = max((len(outcome.conditions) for outcome in matched), default=0)
     best = [outcome.site for outcome in matched if len(outcome.conditions) == most]
     if len(best) > 1:
         raise InvalidInput(
             f"this machine matches more than one site: {' and '.join(best)}",
-            hint=f"give one of them a further condition under `match`, or {name_it}",
+            hint=f"add a condition to `match` of one of them, or {name_it}",
         )
     return best[0] if best else None
 
@@ -129,7 +130,7 @@ def _evaluate(site: str, match: Match, here: _Here, thorough: bool) -> Outcome:
             name = here.cluster.name
             found.append(Condition(subject, match.cluster, name, f"is unknown: {here.cluster.source}"))
         else:
-            found.append(Condition(subject, match.cluster, None, "was not asked for, as another condition fails"))
+            found.append(Condition(subject, match.cluster, None, "not queried, as another condition does not match"))
     return Outcome(site, tuple(found))
 
 
@@ -137,7 +138,7 @@ def _outcome(entry: Entry, here: _Here, thorough: bool) -> Outcome:
     try:
         source = read_source(entry.path)
     except InvalidInput as error:
-        return Outcome(entry.name, findings=error.findings)
+        return Outcome(entry.name, problems=error.problems)
     text = source.text.replace("\r\n", "\n").replace("\r", "\n")
     block = _MATCH_BLOCK.search(text)
     inherits = bool(entry.shadows) and "extends" in text  # possibly the file of the same name that this one hides
@@ -147,15 +148,15 @@ def _outcome(entry: Entry, here: _Here, thorough: bool) -> Outcome:
     if match is None:
         examined = examine(RULES, entry)
         if examined.model is None:
-            return Outcome(entry.name, findings=examined.findings)
+            return Outcome(entry.name, problems=examined.problems)
         match = examined.model.match
     return _evaluate(entry.name, match, here, thorough) if match else Outcome(entry.name)
 
 
 def _read_plain(block: Source) -> Match | None:
-    """The ``match`` that these lines of a site file hold; None where the whole file is needed to tell."""
+    """The ``match`` that these lines of a site file hold; None if the whole file is needed."""
     document = yamlfile.parse(block)
-    if document.root is None or document.findings:
+    if document.root is None or document.problems:
         return None
     data = tree.plain(document.root)
     if any(conditions(data)):

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hidl_cli.launch.launchers.families import fitting
-from hidl_cli.mpi import Family
+from hidl_cli.batch_systems import SYSTEMS
+from hidl_cli.launchers import LAUNCHERS, fitting
+from hidl_cli.mpi import TRAITS
 from hidl_cli.site.node_kinds import Kind, folded, simple, unique
 from hidl_cli.site.probes.facts import Batch, Library
 from hidl_cli.site.probes.gpus import Cards, architecture
@@ -15,10 +16,6 @@ from hidl_cli.site.probes.survey import Found
 from hidl_cli.site.queues import Part, Parts, parts
 from hidl_cli.site.yamltext import Item, document
 
-_SCHEDULERS = {"slurm": "Slurm", "lsf": "LSF"}
-_ORDER = ("ibrun", "jsrun", "srun", "mpiexec", "mpirun", "mpirun_rsh")  # where there is an ibrun, its site wants it
-#: What `srun --mpi=` each family was seen to start with; others depend on how they were built.
-_PMI: dict[Family, str] = {"mpich": "pmi2", "openmpi": "pmix", "cray-mpich": "cray_shasta"}
 _MOST_SHAPES, _LONGEST_PATTERN = 6, 500
 _EXAMPLES = 60  # characters of folded node names in a comment
 
@@ -47,7 +44,7 @@ def draft(found: Found, name: str) -> Draft:
         grouped = parts(found.batch)
         items = list(_cluster(found, found.batch, grouped, name))
         remarks = (*found.batch.remarks, *found.remarks, *(f"left out: queue {one}" for one in grouped.left_out))
-        what = f"{_SCHEDULERS[found.batch.scheduler]} {found.batch.version or '(version unknown)'}"
+        what = f"{SYSTEMS[found.batch.scheduler].title} {found.batch.version or '(version unknown)'}"
     head = [
         f"Drafted by `hidl site new` on {found.hostname}: {what}.",
         "A comment says where what follows it is from; null is unknown. Fill in what you know, correct what is wrong:",
@@ -71,16 +68,16 @@ def _workstation(found: Found, name: str) -> Iterator[Item]:
 
 
 def _cluster(found: Found, batch: Batch, grouped: Parts, name: str) -> Iterator[Item]:
-    scheduler = _SCHEDULERS[batch.scheduler]
+    scheduler = SYSTEMS[batch.scheduler].title
     yield Item("name", name)
     yield Item("title", f"Cluster {batch.cluster or name}, drafted by hidl")
     yield Item("sources", [f"{', '.join(batch.sources)} (on {found.hostname})"])
     yield from _match(found.hostname, batch)
     yield from _interconnect(found)
     yield Item("scheduler", batch.scheduler)
-    launchers = [launcher for launcher in _ORDER if launcher in found.launchers]
+    launchers = [launcher for launcher in LAUNCHERS if launcher in found.launchers]
     why = "on the PATH: " + (", ".join(found.launchers[launcher] for launcher in launchers) or "none")
-    if "mpiexec" not in launchers and batch.scheduler == "slurm":
+    if "mpiexec" not in launchers and batch.scheduler in ("slurm", "pbs") and "pals" not in launchers:
         launchers.append("mpiexec")
         why += "; mpiexec comes with hidl's own stacks"
     yield Item("launchers", launchers, why)
@@ -98,7 +95,7 @@ def _cluster(found: Found, batch: Batch, grouped: Parts, name: str) -> Iterator[
 def _match(hostname: str, batch: Batch) -> Iterator[Item]:
     conditions = []
     if batch.cluster:
-        why = f"{_SCHEDULERS[batch.scheduler]}'s name of the cluster"
+        why = f"{SYSTEMS[batch.scheduler].title}'s name of the cluster"
         conditions.append(Item("cluster", literal(batch.cluster), why))
     if pattern := host_pattern(hostname, [node.name for node in batch.nodes]):
         conditions.append(Item("hostname", pattern, "this host's name and the nodes', with any digits"))
@@ -142,6 +139,8 @@ def _node_type(kind: Kind, found: Found, scheduler: str) -> Item:
     names = [node.name for node in kind.nodes]
     why = f"{len(names)} {'node' if len(names) == 1 else 'nodes'}: {folded(names, _EXAMPLES)}"
     here = found.hostname.partition(".")[0] in names
+    if hardware.processors:
+        why += f"; {hardware.processors} processors each (cores or threads)"
     if kind.features:
         why += f"; features {','.join(sorted(kind.features))}"
     facts = [
@@ -163,7 +162,7 @@ def _node_type(kind: Kind, found: Found, scheduler: str) -> Item:
 
 
 def _gpu_facts(cards: Cards | None, model: str | None) -> list[Item]:
-    """Architecture and memory: of this host's own GPUs, or as the model's name tells."""
+    """Architecture and memory: of this host's own GPUs, or by the model's name."""
     arch = (cards.arch if cards else None) or architecture(model)
     memory = cards.memory_gib if cards else None
     facts = [Item("gpu_arch", arch), Item("gpu_memory_gib", memory)]
@@ -204,9 +203,9 @@ def _mpi(libraries: Sequence[Library], launchers: Sequence[str], offered: Sequen
         started_by = [launcher for launcher in launchers if launcher in fitting(library.family)]
         if started_by and started_by != list(launchers):
             facts.append(Item("launchers", started_by))
-        pmi = _PMI.get(library.family)
-        if pmi in offered and "srun" in started_by:
-            facts.append(Item("srun_mpi", pmi))
+        traits = TRAITS[library.family]
+        if traits.srun_mpi_tried and traits.srun_mpi in offered and "srun" in started_by:
+            facts.append(Item("srun_mpi", traits.srun_mpi))
         entries.append(Item(key, tuple(facts), library.source))
     if entries:
         why = f"`srun --mpi=` takes {', '.join(offered)}" if offered else ""

@@ -83,7 +83,7 @@ def memory_gib(root: Path) -> float | None:
 
 
 def gpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> Gpus:
-    """The NVIDIA GPUs, as nvidia-smi tells them; it is started only where it is on the PATH, and given 5 s."""
+    """The NVIDIA GPUs, as nvidia-smi lists them; it is started only where it is on the PATH, and given 5 s."""
     if shutil.which(_QUERY[0], path=environment.get("PATH")) is None:
         return Gpus(0)
     try:

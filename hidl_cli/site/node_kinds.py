@@ -93,7 +93,7 @@ def _by_features(nodes: list[Node]) -> Iterator[Kind]:
 
 
 def _names(found: Sequence[Kind]) -> list[str]:
-    """A name for each: its GPU's model, or ``cpu``; where several share that, with what tells them apart."""
+    """A name for each: its GPU's model, or ``cpu``; where several share that, with what distinguishes them."""
     bases = [_base(kind.hardware) for kind in found]
     shared = Counter(bases)
     names: list[str] = []

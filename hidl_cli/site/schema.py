@@ -5,13 +5,17 @@ Whatever a file does not know is null, and stays so: nothing is guessed.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from hidl_cli.batch_systems import SCHEDULERS, UNSUPPORTED
 from hidl_cli.inputs.fields import (
     EnvironmentVariable,
     Name,
+    NameIn,
     NonNegative,
     Positive,
     Regex,
@@ -20,13 +24,30 @@ from hidl_cli.inputs.fields import (
     Strict,
     WallTime,
 )
-from hidl_cli.mpi import Family
+from hidl_cli.launchers import LAUNCHERS
+from hidl_cli.mpi import Family, SrunMpi
+from hidl_cli.plugins import Registry
 from hidl_cli.site.software import Compiler, External, Rpm, Spack
 
-SchedulerName = Literal["local", "slurm", "lsf"]
-LauncherName = Literal["mpiexec", "mpirun", "mpirun_rsh", "srun", "ibrun", "jsrun"]
+#: Every scheduler that a file may name. Which of them hidl can submit to: ``hidl_cli/schedulers``.
+SchedulerName = Annotated[str, NameIn(SCHEDULERS, also=UNSUPPORTED)]
+LauncherName = Annotated[str, NameIn(LAUNCHERS)]
 Use = Literal["required", "optional", "never"]
-ProviderName = Literal["wheels", "spack", "rpm"]
+#: How stacks can be installed: a class made with a site and a mirror (``hidl_cli.stack.providers.contract.Provider``).
+PROVIDERS: Registry[Callable[[Site, Path | None], Any]] = Registry(
+    "hidl.providers",
+    "provider",
+    {
+        "wheels": "hidl_cli.stack.providers.venv:FromWheels",
+        "spack": "hidl_cli.stack.providers.spack.provider:FromSpack",
+        "rpm": "hidl_cli.stack.providers.rpm.provider:FromRpm",
+    },
+    members=("choose", "resolve", "plan", "preview", "fill"),
+)
+ProviderName = Annotated[str, NameIn(PROVIDERS)]
+
+
+_GPU_VENDORS: tuple[Literal["nvidia", "amd", "intel"], ...] = ("nvidia", "amd", "intel")
 
 
 class NodeType(Strict):
@@ -39,19 +60,35 @@ class NodeType(Strict):
     cores: Positive | None = Field(None, description="physical cores per node that jobs may use")
     threads_per_core: Positive | None = Field(None, description="hardware threads per core")
     memory_gib: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="memory per node that jobs may use, or what is installed where that is not known, in GiB"
+        None, description="memory per node that jobs may use, or the installed memory if that is unknown, in GiB"
     )
     gpus: NonNegative | None = Field(None, description="GPUs per node")
     gpu_model: str | None = Field(None, description="the GPU's model name")
-    gpu_arch: str | None = Field(None, description="what compilers call the GPU: sm_80, gfx90a, ...")
+    gpu_arch: str | None = Field(None, description="architecture name of the GPU in compilers: sm_80, gfx90a, ...")
     gpu_memory_gib: Annotated[float, Field(gt=0)] | None = Field(None, description="memory of one GPU, in GiB")
-    count: Positive | None = Field(None, description="how many nodes of this kind there are")
+    count: Positive | None = Field(None, description="number of nodes of this type")
+    hosts: SchedulerWord | None = Field(
+        None, description="the scheduler's names of these nodes, as Slurm writes them: c[101-191]-[001-084]"
+    )
+    features: list[SchedulerWord] = Field(
+        default_factory=list, description="features that the scheduler knows these nodes by (`--constraint`)"
+    )
+
+    @property
+    def gpu_vendor(self) -> Literal["nvidia", "amd", "intel"] | None:
+        """Who makes the GPUs, by their architecture or model; None if there are none, or if that is unknown."""
+        if not self.gpus:
+            return None
+        if self.gpu_arch and self.gpu_arch.startswith(("sm_", "gfx")):
+            return "nvidia" if self.gpu_arch.startswith("sm_") else "amd"
+        words = (self.gpu_model or "").lower()
+        return next((vendor for vendor in _GPU_VENDORS if vendor in words), None)
 
 
 class WallLimit(Strict):
     """The longest run time of jobs of up to so many nodes."""
 
-    max_nodes: Positive | None = Field(None, description="for jobs of up to so many nodes; null: of any size")
+    max_nodes: Positive | None = Field(None, description="for jobs with at most this number of nodes; null: any size")
     max_wall: WallTime = Field(description="longest run time, [days-]hours:minutes:seconds")
 
 
@@ -62,32 +99,42 @@ class Partition(Strict):
     queue: SchedulerWord | None = Field(
         None, description="the scheduler's own name of the partition or queue; null: the key is its name"
     )
-    qos: SchedulerWord | None = Field(None, description="the quality of service that jobs ask for here (`--qos`)")
-    constraint: SchedulerWord | None = Field(None, description="the node feature that jobs ask for (`--constraint`)")
-    min_nodes: Positive = Field(1, description="fewest nodes of a job")
-    max_nodes: Positive | None = Field(None, description="most nodes of a job; null: unknown")
+    qos: SchedulerWord | None = Field(None, description="the quality of service that jobs request (`--qos`)")
+    constraint: SchedulerWord | None = Field(None, description="the node feature that jobs request (`--constraint`)")
+    min_nodes: Positive = Field(1, description="minimum number of nodes of a job")
+    max_nodes: Positive | None = Field(None, description="maximum number of nodes of a job; null: unknown")
     max_wall: WallTime | None = Field(None, description="longest run time, [days-]hours:minutes:seconds")
     max_wall_by_nodes: list[WallLimit] = Field(
-        default_factory=list, description="where it depends on the job's size: the limits, the smallest jobs first"
+        default_factory=list, description="limits by job size, smallest jobs first"
     )
     charge: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="what one node-hour costs, in the site's units; null: unknown"
+        None, description="price of a node-hour, in the site's units; null: unknown"
     )
-    restricted: bool = Field(False, description="open to those only whom the site has admitted")
+    restricted: bool = Field(False, description="open only to users that the site has approved")
+
+
+class MpiWithGpus(Strict):
+    """What an MPI library of the site needs in runs that compute on GPUs, beside what it needs in all."""
+
+    environment: dict[EnvironmentVariable, str] = Field(default_factory=dict, description="as in `mpi`")
+    launcher_arguments: dict[LauncherName, list[str]] = Field(default_factory=dict, description="as in `mpi`")
+    tuning: dict[EnvironmentVariable, Scalar] = Field(default_factory=dict, description="as in `mpi`")
 
 
 class Mpi(Strict):
     """An MPI library that the site offers. Stacks run on it where their packages fit its binary interface (ABI)."""
 
-    family: Family = Field(description="which MPI it is: this says which variables it reads")
-    version: str | None = Field(None, description="its version, as `mpichversion` or `ompi_info` tells it")
+    family: Family = Field(description="the MPI family, which determines the variables that it reads")
+    version: str | None = Field(None, description="its version, as `mpichversion` or `ompi_info` prints it")
     modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
     prefix: str | None = Field(None, description="where it is installed; null: its modules put it on PATH")
     launchers: list[LauncherName] = Field(
         default_factory=list, description="those of the site's launchers that start its ranks; empty: all of them"
     )
-    srun_mpi: Literal["pmi2", "pmix", "pmix_v3", "pmix_v4", "cray_shasta", "none"] | None = Field(
-        None, description="what `srun --mpi=` must be given for it; null: the site's default"
+    srun_mpi: SrunMpi | Literal["default"] | None = Field(
+        None,
+        description="the type that `srun --mpi=` is given for it; default: srun is given none, and Slurm's own default "
+        "holds; null: the family's",
     )
     environment: dict[EnvironmentVariable, str] = Field(
         default_factory=dict, description="variables, other than its tuning, that its jobs need"
@@ -99,13 +146,17 @@ class Mpi(Strict):
         default_factory=dict, description="run-time variables of this library that suit the site"
     )
 
+    with_gpus: MpiWithGpus = Field(
+        default_factory=MpiWithGpus, description="what is added in runs that compute on GPUs"
+    )
+
 
 class Policies(Strict):
     """What a job's script must, may and must not say here: the lines that a site refuses are left out."""
 
     partition: Use = Field("optional", description="the partition or queue (`--partition`, `-q`)")
     time: Use = Field("optional", description="the time limit (`--time`, `-W`)")
-    account: Use = Field("optional", description="the project that pays (`--account`, `-P`)")
+    account: Use = Field("optional", description="the account (`--account`, `-P`)")
     account_option: Literal["-P", "-G"] = Field(
         "-P", description="LSF: the account is a project (`-P`), or a user group (`-G`), as at Livermore"
     )
@@ -113,25 +164,25 @@ class Policies(Strict):
     constraint: Use = Field("optional", description="node features (`--constraint`)")
     reservation: Use = Field("optional", description="a reservation (`--reservation`, `-U`)")
     tasks: Literal["ntasks-per-node", "none"] = Field(
-        "ntasks-per-node", description="how the ranks are asked for (`--ntasks-per-node`)"
+        "ntasks-per-node", description="how ranks are requested (`--ntasks-per-node`)"
     )
     cpus: Literal["cpus-per-task", "none"] = Field(
-        "cpus-per-task", description="how the cores of a rank are asked for; none: nodes are given whole"
+        "cpus-per-task", description="how the cores of a rank are requested; none: whole nodes are allocated"
     )
-    memory: Literal["mem", "mem-per-cpu", "none"] = Field("none", description="how memory is asked for")
-    gpus: Literal["gres", "gpus-per-node", "none"] = Field("none", description="how GPUs are asked for")
+    memory: Literal["mem", "mem-per-cpu", "none"] = Field("none", description="how memory is requested")
+    gpus: Literal["gres", "gpus-per-node", "none"] = Field("none", description="how GPUs are requested")
     export: Literal["all", "none", "never"] = Field(
         "never", description="`--export=ALL`, `--export=NONE`, or no such line"
     )
     node_names: bool = Field(
-        True, description="may a script name nodes; if not, host lists come from the allocation at run time alone"
+        True, description="whether a script may name nodes; if not, host lists come from the allocation at run time"
     )
-    exclusive: bool = Field(False, description="nodes are asked for whole (`--exclusive`)")
+    exclusive: bool = Field(False, description="whole nodes are requested (`--exclusive`)")
     directives: list[Annotated[str, Field(pattern=r"^-[^\x00-\x1f]*$", max_length=200)]] = Field(
-        default_factory=list, description="further options of the scheduler, one a line, as they stand in a script"
+        default_factory=list, description="additional options of the scheduler, one per line, as in a script"
     )
     default_time: WallTime | None = Field(
-        None, description="the time limit where none is asked for; null: one hour, or less where the partition has less"
+        None, description="the default time limit; null: one hour, or the limit of the partition"
     )
     environment: dict[EnvironmentVariable, str] = Field(
         default_factory=dict, description="variables that every job exports"
@@ -158,11 +209,23 @@ class Match(Strict):
 class Install(Strict):
     """Where and how stacks are installed."""
 
-    provider: ProviderName = Field("wheels", description="how stacks are installed here, where nothing else is asked")
+    provider: ProviderName = Field("wheels", description="the default provider of stacks")
     root: str | None = Field(
         None, description="directory for installations (~ and $VARIABLES are expanded); null: the user's data directory"
     )
     python: str | None = Field(None, description="the Python interpreter of the stacks; null: the one that runs hidl")
+    link: Literal["copy", "hard"] = Field(
+        "copy",
+        description="whether installations have files of their own, read-only (copy: by reflinks where the file system "
+        "has them), or share them with the cache of wheels and each other (hard: a file that is changed in place is "
+        "changed in all of them)",
+    )
+    verify: Literal["here", "job", "skip"] | None = Field(
+        None,
+        description="where an installation is verified: on this machine with the stack's own MPI, in a short job on a "
+        "compute node with the site's MPI and launcher, or not at all; null: `job` where the site has a batch "
+        "scheduler and an MPI library of its own, else `here`",
+    )
 
 
 class Wheels(Strict):
@@ -183,14 +246,17 @@ class Site(Strict):
         description="another site whose keys hold where this file gives none; by its own name, the file that it hides",
     )
     status: Literal["in-service", "early", "declining", "planned", "retired"] | None = Field(
-        "in-service", description="can it be used; early: by those alone whom the centre has invited; null: unknown"
+        "in-service", description="whether it can be used; early: by invited users only; null: unknown"
     )
     sources: list[str] = Field(default_factory=list, description="where the facts in this file come from")
     match: Match | None = Field(
         None, description="how hidl knows that it is on this site; not taken over from another site through `extends`"
     )
-    successor: str | None = Field(None, description="the site that took this one's place")
-    notes: list[str] = Field(default_factory=list, description="what users should know, in sentences")
+    login_host: str | None = Field(
+        None, description="the full name of one of its login hosts; not taken over from another site through `extends`"
+    )
+    successor: str | None = Field(None, description="the site that replaces this one")
+    notes: list[str] = Field(default_factory=list, description="notes for users, in sentences")
     interconnect: str | None = Field(None, description="the network between the nodes")
     scheduler: SchedulerName | None = Field(description="who gives the allocation; null: unknown")
     launchers: list[LauncherName] = Field(
@@ -199,6 +265,13 @@ class Site(Strict):
     node_types: dict[Name, NodeType] = Field(description="kinds of compute nodes; empty: unknown")
     partitions: dict[Name, Partition] = Field(description="queues; empty: unknown")
     default_partition: str | None = Field(description="a key of partitions; null: users must name one")
+    hidl_cluster: bool = Field(
+        False,
+        description="this is the Slurm of `hidl cluster up`: sizes and limits that are null come from it",
+    )
+    stacks: list[Name] | None = Field(
+        None, description="what `hidl install` installs here; null: the stacks that the site's checks use"
+    )
     mpi: dict[Name, Mpi] = Field(default_factory=dict, description="MPI libraries that the site offers")
     default_mpi: str | None = Field(None, description="a key of mpi; null: each stack's own MPI library")
     policies: Policies = Field(default_factory=Policies, description="what job scripts must and must not say")

@@ -30,7 +30,7 @@ class Compiler(Strict):
     package: Name = Field(
         "gcc", description="Spack's package of it: gcc, llvm, nvhpc, intel-oneapi-compilers, cce, ..."
     )
-    version: Version | None = Field(None, description="its version, as it tells it itself; null: unknown")
+    version: Version | None = Field(None, description="its version, as it prints it; null: unknown")
     prefix: Place | None = Field(None, description="where it is installed; null: its modules put it on PATH")
     modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
     c: str | None = Field(None, description="the C compiler's program; null: the usual name below `prefix`")
@@ -41,7 +41,7 @@ class Compiler(Strict):
 class External(Strict):
     """Software that is there already, and that Spack does not build, or only where this one does not serve."""
 
-    version: Version | None = Field(None, description="its version, as it tells it itself; null: unknown")
+    version: Version | None = Field(None, description="its version, as it prints it; null: unknown")
     prefix: Place | None = Field(None, description="where it is installed; null: its modules say where")
     modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
     variants: str = Field(
@@ -53,9 +53,7 @@ class External(Strict):
 class Spack(Strict):
     """How Spack is used on a site."""
 
-    root: Place | None = Field(
-        None, description="where Spack is; null: --spack, $HIDL_SPACK, $SPACK_ROOT or PATH tells"
-    )
+    root: Place | None = Field(None, description="where Spack is; null: by --spack, $HIDL_SPACK, $SPACK_ROOT or PATH")
     packages: Place | None = Field(
         None, description="a local clone of spack-packages; null: Spack clones the release that hidl was made for"
     )

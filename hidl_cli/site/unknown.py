@@ -1,4 +1,4 @@
-"""What a site's file leaves unknown: the facts that hidl, or a user, would want to have."""
+"""Facts that a site file does not set, and what follows from that."""
 
 from __future__ import annotations
 
@@ -8,16 +8,28 @@ from hidl_cli.site.schema import NodeType, Partition, Site
 
 _OF_THE_SITE = ("status", "interconnect", "scheduler", "launchers", "node_types", "partitions", "mpi")
 _OF_GPUS = ("gpu_model", "gpu_arch", "gpu_memory_gib")
-_WAYS_TO_ASK = ("queue", "qos", "constraint")  # null there says that nothing is asked for
+_OF_A_RUNNING_ONE = ("max_nodes", "max_wall")
+_OPTIONS = ("queue", "qos", "constraint")  # null: no such option
+
+ASSUMED_CORES = 16
+"""Cores that a twin's node claims if the site file does not set them."""
 
 
 def unknown_facts(site: Site) -> tuple[tuple[str, ...], ...]:
-    """The paths of the unknown facts: of the site, its node types and its partitions.
+    """Paths of unset facts of the site, its node types and its partitions.
 
-    What follows from another fact, or has no meaning here, is no unknown fact: the GPU's model where there is no GPU.
-    The machine that hidl runs on (scheduler ``local``) needs no network, and no MPI library but those of the stacks.
+    Facts that follow from others or do not apply are left out, such as the GPU model of nodes without GPUs. The
+    scheduler ``local`` needs no network, and no MPI library beside those of the stacks. hidl's own cluster has the
+    sizes and limits of the running one.
     """
     return (*_of_site(site), *_of_node_types(site), *_of_partitions(site))
+
+
+def consequence(path: tuple[str, ...]) -> str | None:
+    """What hidl does without the fact at ``path``; None if nothing changes."""
+    if path[0] == "node_types" and path[-1] == "cores":
+        return f"ranks are not bound to cores; nodes of a twin claim {ASSUMED_CORES}"
+    return None
 
 
 def _of_site(site: Site) -> Iterator[tuple[str, ...]]:
@@ -34,7 +46,9 @@ def _of_node_types(site: Site) -> Iterator[tuple[str, ...]]:
 
 
 def _is_moot(node: NodeType, key: str) -> bool:
-    """Nodes without GPUs have no model of them; nobody counts the nodes of the machine that one sits at."""
+    """Nodes without GPUs have no GPU model; this machine needs no count; no run needs host names."""
+    if key == "hosts":
+        return True
     return (node.gpus == 0 and key in _OF_GPUS) or (node.detect and key in ("count", *_OF_GPUS[1:]))
 
 
@@ -42,12 +56,14 @@ def _of_partitions(site: Site) -> Iterator[tuple[str, ...]]:
     charges = any(partition.charge is not None for partition in site.partitions.values())
     for name, partition in site.partitions.items():
         for key, value in partition:
+            if site.hidl_cluster and key in _OF_A_RUNNING_ONE:
+                continue
             if value is None and not _is_settled(partition, key, site_charges=charges):
                 yield ("partitions", name, key)
 
 
 def _is_settled(partition: Partition, key: str, *, site_charges: bool) -> bool:
-    """Limits by the job's size stand for the one limit; a price is missed where other partitions have one."""
+    """Limits by job size replace ``max_wall``; a charge is expected if another partition has one."""
     if key == "max_wall":
         return bool(partition.max_wall_by_nodes)
-    return key in _WAYS_TO_ASK or (key == "charge" and not site_charges)
+    return key in _OPTIONS or (key == "charge" and not site_charges)

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
-from hidl_cli.inputs.findings import clipped
 from hidl_cli.inputs.load import Rules
+from hidl_cli.inputs.problems import clipped
+from hidl_cli.mpi import WHEELS
+from hidl_cli.stack import own_wheel
 from hidl_cli.stack.schema import Stack
 
 
@@ -23,7 +25,7 @@ def names_and_specifiers(data: Mapping[str, Any]) -> Iterator[Fault]:
             canonical = canonicalize_name(name, validate=True)
         except InvalidName:
             expected = "letters, digits, and . _ - between them (PEP 508)"
-            yield Fault(path, f"`{clipped(name)}` is no package name", expected, on_key=True)
+            yield Fault(path, f"invalid package name `{clipped(name)}`", expected, on_key=True)
             continue
         if canonical in seen:
             yield Fault(
@@ -35,7 +37,7 @@ def names_and_specifiers(data: Mapping[str, Any]) -> Iterator[Fault]:
                 SpecifierSet(version)
             except InvalidSpecifier:
                 expected = "a version specifier (PEP 440), such as `>=2.5`, `==4.1.*` or empty"
-                yield Fault(path, f"`{clipped(version)}` is no version specifier", expected)
+                yield Fault(path, f"invalid version specifier `{clipped(version)}`", expected)
 
 
 def mpi_is_installed(data: Mapping[str, Any]) -> Iterator[Fault]:
@@ -49,8 +51,6 @@ def mpi_is_installed(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 def libraries_exist(data: Mapping[str, Any]) -> Iterator[Fault]:
     """hidl's own libraries are those that it ships, each given once."""
-    from hidl_cli.stack import own_wheel
-
     given, shipped = data.get("libraries"), own_wheel.libraries()
     names = given if isinstance(given, list) else []
     for index, name in enumerate(names):
@@ -78,24 +78,44 @@ def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
                 yield Fault(("builds", number, "against", place), message, one_of(packages), nearest(name, packages))
 
 
+def requirements(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Further requirements are packages of an index, and none brings another MPI library."""
+    from hidl_cli.stack import requirement  # imports packaging later, and only files that have requirements need it
+
+    mpi = data.get("mpi")
+    for key in ("requirements", "constraints"):
+        given = data.get(key)
+        for index, text in enumerate(given if isinstance(given, list) else []):
+            try:
+                parsed = requirement.parse(text) if isinstance(text, str) else None
+                if parsed is not None and parsed != text:
+                    yield Fault((key, index), f"`{clipped(text)}` is not in its plain form", f"`{clipped(parsed)}`")
+                if parsed is not None and key == "requirements" and mpi in WHEELS:
+                    requirement.refuse_other_build(parsed, mpi=mpi)
+            except requirement.Unusable as error:
+                yield Fault((key, index), error.message, error.expected)
+
+
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Each MPI family reads the variables that are set for it, and their values fit."""
     if data.get("tuning"):
-        from hidl_cli.tuning import checks  # the catalogue is read for files that have any tuning
+        from hidl_cli.tuning.checks import check_by_family  # 13 ms, which files without tuning need not spend
 
-        yield from checks.by_family(data)
+        yield from check_by_family(data)
 
 
 #: What a stack's file must satisfy.
 RULES = Rules(
     "stack",
     Stack,
-    (names_and_specifiers, mpi_is_installed, libraries_exist, builds, tuning),
+    (names_and_specifiers, mpi_is_installed, libraries_exist, builds, requirements, tuning),
     appended=frozenset(
         {
             ("verify", "imports"),
             ("verify", "modules"),
             ("libraries",),
+            ("requirements",),
+            ("constraints",),
             ("builds",),
             ("advisories",),
             ("spack", "specs"),

@@ -21,10 +21,14 @@ from hidl_cli import documents
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import install, own_wheel
 from hidl_cli.stack.builds.sources import sha256
+from hidl_cli.stack.providers.spack import call, python
+from hidl_cli.stack.providers.spack.part import part_of
+from hidl_cli.stack.providers.spack.python import CLINGO
+from hidl_cli.stack.providers.spack.repositories import COMMIT
 from hidl_cli.stack.providers.wheels import Wheels
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.install import Order, Progress
+    from hidl_cli.stack.order import Order, Progress
     from hidl_cli.stack.plan import InstallPlan
 
 MANIFEST = "manifest.json"
@@ -47,7 +51,7 @@ def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
     log = install.new_log(plan)
     _wheels(plan, uv, to, log, progress)
     packages: Mapping[str, Any] = {}
-    if plan.spack is not None:
+    if plan.provider == "spack":
         packages = _sources(plan, uv, to, log, progress)
         _recipes(plan, to, progress)
     documents.write_text(to / "locks" / plan.lock.filename, plan.lock.text())
@@ -56,10 +60,8 @@ def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
 
 
 def _wheels(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progress) -> None:
-    from hidl_cli.stack.providers.spack.python import CLINGO
-
     wanted = [(plan.lock.wheels.body(), f"{len(plan.lock.wheels.packages)} wheels")]
-    if plan.spack is not None:
+    if plan.provider == "spack":
         wanted.append((f"{CLINGO}\ncffi\npycparser\n", "the wheel of clingo"))
     for text, what in wanted:
         if not text:
@@ -72,10 +74,7 @@ def _wheels(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progre
 
 def _sources(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progress) -> dict[str, Any]:
     """A mirror of the lock's sources; what each package has there, by its hash."""
-    from hidl_cli.stack.providers.spack import call, python
-
-    part = plan.spack
-    assert part is not None
+    part = part_of(plan)
     interpreter = python.python(plan.target, uv, log, progress, offline=False, wheels=to / "wheels")
     with tempfile.TemporaryDirectory(prefix="hidl-fetch-") as directory:
         # Spack empties the stages of what it mirrors: those of an installation under way are left alone.
@@ -98,10 +97,7 @@ def _sources(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progr
 
 def _recipes(plan: InstallPlan, to: Path, progress: Progress) -> None:
     """Spack's package repository, without its history."""
-    from hidl_cli.stack.providers.spack.repositories import COMMIT
-
-    part = plan.spack
-    assert part is not None
+    part = part_of(plan)
     copy = to / "spack-packages"
     state = part.lock.repositories["builtin"]
     if (copy / COMMIT).is_file() and (copy / COMMIT).read_text(encoding="utf-8").strip() == state:

@@ -4,66 +4,32 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli import __version__, documents
 from hidl_cli.errors import BuildFailed, MissingPrecondition
-from hidl_cli.stack import installation, own_wheel
+from hidl_cli.stack import installation, own_wheel, verify
+from hidl_cli.stack.exclusive import held
 from hidl_cli.stack.installation import MANIFEST, Installation
 from hidl_cli.stack.lock import Choice, Locked
+from hidl_cli.stack.order import Order, Progress
+from hidl_cli.stack.pip_settings import redact
 from hidl_cli.stack.plan import InstallPlan
+from hidl_cli.stack.providers import provider_for
+from hidl_cli.stack.providers.contract import Preview, Provider
 from hidl_cli.stack.target import Target, detect
+from hidl_cli.stack.verify import Here
 
 if TYPE_CHECKING:
-    from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.activation import Activation
-    from hidl_cli.stack.schema import Stack
+    from hidl_cli.stack.verify import Verified, Verifier
 
 Action = Literal["installed", "switched", "nothing to do"]
-
-
-class Progress(Protocol):
-    """Who tells the user how it goes."""
-
-    def say(self, text: str) -> None:
-        """Tell one line."""
-        ...
-
-    def step(self, title: str, log: Path | None = None) -> AbstractContextManager[None]:
-        """Show that a step is under way; its program's output goes to ``log``."""
-        ...
-
-
-@dataclass(frozen=True)
-class Order:
-    """What is to be installed: a stack, for a site, below a root; ``locked`` forbids to make a new lock.
-
-    ``sources``: archives that the user names, by the build that they are for. ``provider``: who installs it, None: as
-    the site says. ``spack``: where Spack is, ``mirror``: what ``hidl stack fetch`` brought, ``jobs``: how many
-    compilers may run at once; None: as the site says, or nowhere.
-    """
-
-    site: Site
-    stack: Stack
-    root: Path
-    locked: bool = False
-    offline: bool = False
-    sources: Mapping[str, Path] = field(default_factory=dict)
-    provider: ProviderName | None = None
-    spack: Path | None = None
-    mirror: Path | None = None
-    jobs: int | None = None
-
-    @property
-    def stack_directory(self) -> Path:
-        """What holds all installations of the stack."""
-        return self.root / self.site.name / self.stack.name
 
 
 @dataclass(frozen=True)
@@ -78,6 +44,7 @@ class Outcome:
 class Draft:
     """How far an order can be planned without touching anything: ``plan`` is None where a lock must be made first."""
 
+    provider: Provider
     target: Target
     choice: Choice
     plan: InstallPlan | None
@@ -85,31 +52,27 @@ class Draft:
 
 def draft(order: Order) -> Draft:
     """Plan the order; ``MissingPrecondition`` where it insists on a lock and none fits."""
-    from hidl_cli.stack.providers import provider_for
-
-    target = detect(order.site)
+    target = _target(order)
     provider = provider_for(order.site, order.provider, order.mirror)
     choice = provider.choose(order, target)
     if choice.lock is None or choice.file is None:
         if order.locked:
             raise _unlocked(order, choice)
-        return Draft(target, choice, None)
-    return Draft(target, choice, provider.plan(order, target, choice.lock, choice.file))
+        return Draft(provider, target, choice, None)
+    return Draft(provider, target, choice, provider.plan(order, target, choice.lock, choice.file))
 
 
-def preview(order: Order, progress: Progress) -> dict[str, Any]:
+def preview(order: Order, progress: Progress, verified: str = "here") -> dict[str, Any]:
     """What ``install`` would do with the order, as part of a JSON document; nothing is touched, no secret is shown.
+
+    ``verified``: where, ``here``, in a ``job`` or not at all (``skip``).
 
     Where Spack has no lock yet, it resolves the stack for this answer alone.
     """
-    from hidl_cli.stack import verify
-    from hidl_cli.stack.pip_settings import redact
-    from hidl_cli.stack.providers import Preview, provider_for
-
     planned = draft(order)
     plan = planned.plan
     shown = Preview(())
-    provider = provider_for(order.site, order.provider, order.mirror)
+    provider = planned.provider
     if plan is None and provider.resolves_in_previews:
         file = order.root / "locks" / "not written yet"
         plan = provider.plan(order, planned.target, provider.resolve(order, planned.target, progress), file)
@@ -126,10 +89,11 @@ def preview(order: Order, progress: Progress) -> dict[str, Any]:
         "site": order.site.name,
         "stack": order.stack.name,
         "action": action,
+        "verified": verified,
         "builds": list(shown.builds),
         "passed_over": [{"file": str(lock.file), "reason": lock.reason} for lock in planned.choice.passed_over],
         "plan": plan.to_json() if plan else None,
-        "environment": plan.spack.environment.text if plan and plan.spack else None,
+        "environment": plan.part.environment_text if plan and plan.part else None,
         "steps": [
             {
                 "title": step.title,
@@ -137,44 +101,49 @@ def preview(order: Order, progress: Progress) -> dict[str, Any]:
                 "without_network": list(step.without_network) if step.without_network else None,
                 "variables": {name: redact(value) for name, value in step.variables.items()},
             }
-            for step in ((*shown.steps, verify.step(plan)) if plan and shown.steps else ())
+            for step in (*shown.steps, *([verify.step(plan)] if plan and shown.steps and verified == "here" else ()))
         ],
     }
 
 
-def install(order: Order, progress: Progress) -> Outcome:
-    """Carry out the order, unless it is done already.
+def install(order: Order, progress: Progress, verifier: Verifier | None = None) -> Outcome:
+    """Carry out the order, unless it is done already. ``verifier``: who proves that it works; None: ``verify.Here``.
 
     Raises ``BuildFailed`` or ``MissingPrecondition``; nothing is published then.
     """
     done = _published(draft(order).plan)
     if done:
         return Outcome("nothing to do", done)
+    verifier = verifier or Here(progress)
+    verifier.check()
     with _writing(order), _alone(order, progress):
-        planned = draft(order)  # whoever was waited for may have made the lock, or the whole installation
+        planned = draft(order)  # another hidl may have made the lock, or the whole installation, meanwhile
         for passed_over in planned.choice.passed_over:
             progress.say(f"the lock {passed_over.file} does not serve: {passed_over.reason}")
-        plan = planned.plan or _plan_with_new_lock(order, planned.target, progress)
+        plan = planned.plan or _plan_with_new_lock(order, planned.provider, planned.target, progress)
         done = _published(plan)
         if done:
             return Outcome("nothing to do", done)
         already = installation.at(plan.prefix)
-        made = already or _build(order, plan, progress)
+        made = already or _build(planned.provider, plan, progress, verifier)
         installation.publish(plan.prefix)
         return Outcome("switched" if already else "installed", made)
 
 
 def make_lock(order: Order, progress: Progress) -> tuple[Locked, Path]:
-    """Resolve the stack anew, and write its lock to the root's ``locks``, where the next installation finds it."""
+    """Resolve the stack again, and write its lock to the root's ``locks``, where the next installation finds it."""
     with _writing(order), _alone(order, progress):
-        plan = _plan_with_new_lock(order, detect(order.site), progress)
+        provider = provider_for(order.site, order.provider, order.mirror)
+        plan = _plan_with_new_lock(order, provider, _target(order), progress)
         return plan.lock, plan.lock_origin
 
 
-def _plan_with_new_lock(order: Order, target: Target, progress: Progress) -> InstallPlan:
-    from hidl_cli.stack.providers import provider_for
+def _target(order: Order) -> Target:
+    found = detect(order.site, order.stack)
+    return replace(found, platform=order.platform) if order.platform else found
 
-    provider = provider_for(order.site, order.provider, order.mirror)
+
+def _plan_with_new_lock(order: Order, provider: Provider, target: Target, progress: Progress) -> InstallPlan:
     for note in provider.notes:
         progress.say(note)
     new = provider.resolve(order, target, progress)
@@ -192,12 +161,10 @@ def _published(plan: InstallPlan | None) -> Installation | None:
     return installation.at(plan.prefix) if shown.is_file() else None
 
 
-def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
+def _build(provider: Provider, plan: InstallPlan, progress: Progress, verifier: Verifier) -> Installation:
     """Fill the prefix, verify it, and make it count by its manifest."""
-    from hidl_cli.stack import verify
-    from hidl_cli.stack.providers import provider_for
+    from hidl_cli.stack import activation  # imports Jinja2, which "nothing to do" has no need of
 
-    provider = provider_for(order.site, order.provider, order.mirror)
     for note in provider.notes:
         progress.say(note)
     for advisory in plan.advisories:
@@ -210,26 +177,26 @@ def _build(order: Order, plan: InstallPlan, progress: Progress) -> Installation:
     rendered: list[Activation] = []
 
     def render() -> None:
-        from hidl_cli.stack import activation
-
         rendered.append(activation.render(plan))
 
     try:
-        provider.fill(plan, log, progress, render)
-        with progress.step(verify.step(plan).title):
-            checks = verify.run(plan, log)
-        return _complete(plan, rendered[0], checks)
+        if verifier.is_under_way(plan):
+            render()
+        else:
+            provider.fill(plan, log, progress, render)
+        documents.write_text(Installation.at(plan.prefix).activate, rendered[0].script)
+        return _complete(plan, rendered[0], verifier(plan, log))
     except Exception:
-        discard(plan.prefix)
+        installation.discard(plan.prefix)
         raise
 
 
-def _complete(plan: InstallPlan, activation: Activation, checks: list[dict[str, Any]]) -> Installation:
+def _complete(plan: InstallPlan, activation: Activation, verified: Verified) -> Installation:
     """Write what makes the prefix an installation, the manifest last."""
-    from hidl_cli.stack import verify
+    from hidl_cli.stack import content  # imports threads, which "nothing to do" has no need of
 
-    documents.write_text(Installation.at(plan.prefix).activate, activation.script)
     documents.write_text(plan.prefix / "modulefile", activation.modulefile)
+    content.make_read_only(plan.prefix, content.record(plan.prefix))
     manifest = {
         "schema": installation.SCHEMA,
         **plan.to_json(),
@@ -238,27 +205,20 @@ def _complete(plan: InstallPlan, activation: Activation, checks: list[dict[str, 
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "activation": str(Installation.at(plan.prefix).activate),
         "modulefile": str(installation.modulefiles(plan.root, plan.site, plan.stack) / plan.id),
-        "verification": {"schema": verify.SCHEMA, "checks": checks},
+        "verification": {
+            "schema": verify.SCHEMA,
+            "checks": [dict(check) for check in verified.checks],
+            "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            **verified.record,
+        },
     }
     documents.write_json(plan.prefix / MANIFEST, manifest)
     return Installation(plan.prefix, manifest)
 
 
-def discard(prefix: Path) -> None:
-    """Remove a prefix, published or begun: it vanishes at once, and what links in it lead to stays."""
-    for left in prefix.parent.glob(".removed-*"):
-        shutil.rmtree(left)
-    if prefix.is_dir() and not prefix.is_symlink():
-        gone = prefix.with_name(f".removed-{prefix.name}")
-        prefix.rename(gone)
-        shutil.rmtree(gone)
-
-
 @contextmanager
 def _alone(order: Order, progress: Progress) -> Iterator[None]:
     """No other hidl works on this stack meanwhile."""
-    from hidl_cli.stack.exclusive import held
-
     with held(order.stack_directory / ".lock", progress.say):
         yield
 

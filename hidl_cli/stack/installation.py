@@ -4,6 +4,7 @@
 
     <root>/<site>/<stack>/<id>/              a prefix; it counts as soon as its manifest.json is there, written last
     <root>/<site>/<stack>/current            a link to the installation in use
+    <root>/<site>/<stack>/previous           a link to the one that was in use before it
     <root>/modulefiles/<site>/<stack>/<id>   the modulefile of each, and .version, which names the one in use
     <root>/locks/                            locks that were made here
     <root>/logs/                             what was said while installing
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +24,15 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli import paths
 from hidl_cli.documents import read_json, write_text
 from hidl_cli.errors import MissingPrecondition
+from hidl_cli.quoting import sh
+from hidl_cli.stack import own_wheel
 
 if TYPE_CHECKING:
     from hidl_cli.mpi import Family
     from hidl_cli.site.schema import Site
 
 SCHEMA = "hidl.installation/1"
-CURRENT = "current"
+CURRENT, PREVIOUS = "current", "previous"
 MANIFEST = "manifest.json"
 
 _ID = re.compile(r"[0-9a-f]{12}")
@@ -52,6 +57,10 @@ class Installation:
     def python(self) -> Path:
         """Its interpreter."""
         return self.prefix / "bin" / "python"
+
+    def run_module(self, module: str) -> tuple[str, ...]:
+        """The begin of the command line that runs a module of hidl's with its Python."""
+        return (str(self.python), "-m", module)
 
     @property
     def mpiexec(self) -> Path:
@@ -120,8 +129,6 @@ def _usual_root(site: Site) -> Path:
 
 def find(site: Site, stack: str, *, root: Path) -> Installation:
     """The installation of ``stack`` in use, made by this very hidl; ``MissingPrecondition`` where there is none."""
-    from hidl_cli.stack import own_wheel
-
     again = hint(stack, site, root)
     prefix = current(root / site.name / stack)
     if prefix is None:
@@ -129,21 +136,23 @@ def find(site: Site, stack: str, *, root: Path) -> Installation:
     installation = at(prefix)
     if installation is None:
         raise MissingPrecondition(f"the installation {prefix} is damaged: it has no valid manifest", hint=again)
+    if foreign := of_another_hidl(installation):
+        raise MissingPrecondition(foreign, hint=f"{again}; the lock stays the same")
+    return installation
+
+
+def of_another_hidl(installation: Installation) -> str | None:
+    """Why this very hidl cannot use the installation, in words; None where it can."""
     held = installation.manifest["own"]
     libraries = (own_wheel.library(name) for name in own_wheel.libraries() if name in held)
     for wheel in (own_wheel.workloads(), *libraries):
         if held.get(wheel.name, {}).get("digest") != wheel.digest:
-            raise MissingPrecondition(
-                f"the installation {prefix} holds the {wheel.name} of another hidl than this one",
-                hint=f"{again}; the lock stays the same",
-            )
-    return installation
+            return f"the installation {installation.prefix} holds the {wheel.name} of another hidl than this one"
+    return None
 
 
 def hint(stack: str, site: Site, root: Path) -> str:
     """The command that installs the stack there."""
-    from hidl_cli.quoting import sh
-
     words = f"hidl install {sh(stack)}" + ("" if site.name == "local" else f" --site {sh(site.name)}")
     return words if root == _usual_root(site) else f"{words} --prefix {sh(str(root))}"
 
@@ -164,24 +173,48 @@ def _usable(manifest: Mapping[str, Any], prefix: Path) -> bool:
     return None not in parts and os.access(prefix / "bin" / "python", os.X_OK)
 
 
-def current(stack_directory: Path) -> Path | None:
-    """The prefix that ``current`` links to; None where there is no such link or it leads elsewhere."""
+def current(stack_directory: Path, link: str = CURRENT) -> Path | None:
+    """The prefix that ``current`` (or ``previous``) links to; None where no such link is or it leads elsewhere."""
     try:
-        name = str((stack_directory / CURRENT).readlink())
+        name = str((stack_directory / link).readlink())
     except OSError:
         return None
     return stack_directory / name if _ID.fullmatch(name) else None
 
 
 def publish(prefix: Path) -> None:
-    """Show a complete installation to ``module avail`` and make it the one in use; each change is atomic."""
+    """Show a complete installation to ``module avail`` and make it the one in use; each change is atomic.
+
+    The one that was in use becomes the previous one.
+    """
     directory = modulefiles(prefix.parents[2], prefix.parents[1].name, prefix.parent.name)
     write_text(directory / prefix.name, (prefix / "modulefile").read_text(encoding="utf-8"))
     write_text(directory / ".version", f"#%Module1.0\nset ModulesVersion {prefix.name}\n")
-    beside = prefix.with_name(f".{CURRENT}")
+    before = current(prefix.parent)
+    if before is not None and before != prefix:
+        _link(before, PREVIOUS)
+    _link(prefix, CURRENT)
+
+
+def _link(prefix: Path, name: str) -> None:
+    """Make the link ``name`` beside the prefix lead to it, at once."""
+    beside = prefix.with_name(f".{name}")
     beside.unlink(missing_ok=True)
     beside.symlink_to(prefix.name)
-    beside.replace(prefix.with_name(CURRENT))
+    beside.replace(prefix.with_name(name))
+
+
+@contextmanager
+def changing(stack_directory: Path) -> Iterator[None]:
+    """``MissingPrecondition`` in the place of an ``OSError``, as where another user has installed the stack."""
+    try:
+        yield
+    except OSError as error:
+        at_fault = f": {error.filename}" if error.filename else ""
+        raise MissingPrecondition(
+            f"cannot change what is installed in {stack_directory}: {error.strerror or error}{at_fault}",
+            hint="ask who installed it, or install your own with --prefix",
+        ) from error
 
 
 def modulefiles(root: Path, site: str, stack: str) -> Path:
@@ -212,3 +245,13 @@ def size(prefix: Path) -> int:
             status = os.lstat(os.path.join(directory, name))  # noqa: PTH118 - ten thousands of files
             seen[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(seen.values())
+
+
+def discard(prefix: Path) -> None:
+    """Remove a prefix, published or begun: it vanishes at once, and what links in it lead to stays."""
+    for left in prefix.parent.glob(".removed-*"):  # by one that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    if prefix.is_dir() and not prefix.is_symlink():
+        gone = prefix.with_name(f".removed-{prefix.name}")
+        prefix.rename(gone)
+        shutil.rmtree(gone)

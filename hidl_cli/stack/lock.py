@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from hidl_cli import paths
-from hidl_cli.errors import InvalidInput
-from hidl_cli.inputs.findings import Finding, Mark
+from hidl_cli.errors import InvalidInput, Mark, Problem
+from hidl_cli.stack.architectures import find_unserved
 
 if TYPE_CHECKING:
     from hidl_cli.stack.schema import Stack
@@ -39,7 +40,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Lock:
-    """A resolved stack. ``glibc`` is the oldest C library that it runs on, ``requires`` what the recipe asked for."""
+    """A resolved stack. ``glibc`` is the oldest C library that it runs on, ``requires`` what the recipe asked for.
+
+    ``gpu``: the architecture of GPUs for whose sake it holds older versions than the recipe allows; None: none does.
+    """
 
     stack: str
     python: str
@@ -48,11 +52,13 @@ class Lock:
     accelerator: str
     requires: tuple[str, ...]
     packages: tuple[Package, ...]
+    gpu: str | None = None
 
     @property
     def filename(self) -> str:
         """The name of its file."""
-        return f"{self.stack}-{self.python}-{self.platform}-{self.accelerator}.txt"
+        words = (self.stack, self.python, self.platform, self.accelerator, self.gpu)
+        return f"{'-'.join(filter(None, words))}.txt"
 
     @property
     def inputs(self) -> str:
@@ -98,6 +104,7 @@ class Lock:
             "platform": self.platform,
             "glibc": "none" if self.glibc is None else ".".join(map(str, self.glibc)),
             "accelerator": self.accelerator,
+            **({"gpu": self.gpu} if self.gpu else {}),
             "inputs": f"sha256:{self.inputs}",
         }
         lines = [f"# {key}: {value}" for key, value in header.items()]
@@ -107,7 +114,7 @@ class Lock:
 
 
 class Locked(Protocol):
-    """A resolved stack, whoever resolved it."""
+    """A resolved stack, of any provider."""
 
     @property
     def stack(self) -> str:
@@ -161,8 +168,9 @@ class Choice:
 
 
 def requirements(stack: Stack) -> tuple[str, ...]:
-    """What the stack asks for, one requirement a package, sorted."""
-    return tuple(sorted(f"{_normalized(name)}{spec.replace(' ', '')}" for name, spec in stack.packages.items()))
+    """What the stack asks for, sorted; constraints begin with ``-c``."""
+    packages = [f"{_normalized(name)}{spec.replace(' ', '')}" for name, spec in stack.packages.items()]
+    return tuple(sorted({*packages, *stack.requirements, *(f"-c {limit}" for limit in stack.constraints)}))
 
 
 def directories(root: Path) -> tuple[Path, ...]:
@@ -177,9 +185,10 @@ def directories(root: Path) -> tuple[Path, ...]:
 
 def choose(stack: Stack, target: Target, places: Sequence[Path]) -> Choice:
     """The first lock in ``places`` that fits the stack's recipe and the target; ``InvalidInput`` for a damaged one."""
-    name = f"{stack.name}-{target.python}-{target.platform}-{target.accelerator}.txt"
+    name = f"{stack.name}-{target.python}-{target.platform}-{target.accelerator}"
+    names = [*(f"{name}-{gpu}.txt" for gpu in target.gpus), f"{name}.txt"]
     passed_over: list[PassedOver] = []
-    for file in (place / name for place in places):
+    for file in (place / name for place in places for name in names):
         if not file.is_file():
             continue
         lock = read(file)
@@ -201,7 +210,8 @@ def why_unfit(lock: Lock, stack: Stack, target: Target) -> str | None:
         return f"it was made for {' '.join(theirs)}, and this is {' '.join(ours)}"
     if lock.glibc is not None and (target.glibc is None or target.glibc < lock.glibc):
         return f"it needs glibc {'.'.join(map(str, lock.glibc))}, which this machine does not have"
-    return None
+    lacking = (find_unserved(each.name, each.version, target.gpus, target.machine) for each in lock.packages)
+    return next((str(each) for each in lacking if each), None)
 
 
 def read(file: Path) -> Lock:
@@ -226,7 +236,7 @@ def parse(text: str, file: Path) -> Lock:
             packages.append(Package(name, version, tuple(re.findall(r"[0-9a-f]{64}", hashes))))
         elif line and not line.startswith("#"):
             mark = Mark(file, number, 1, len(line), line)
-            raise _faulty(mark, "this line is no package with hashes", "name==version --hash=sha256:...")
+            raise _faulty(mark, "not a package with hashes", "name==version --hash=sha256:...")
     for key in _KEYS:
         if key not in header:
             raise _faulty(Mark(file), f"the header has no `{key}`", f"# {key}: ...")
@@ -234,7 +244,7 @@ def parse(text: str, file: Path) -> Lock:
         raise _faulty(Mark(file), f"schema {header['schema']!r} is not known", SCHEMA)
     glibc = re.fullmatch(r"(\d+)\.(\d+)|none", header["glibc"])
     if glibc is None:
-        raise _faulty(Mark(file), f"glibc {header['glibc']!r} is no version", "# glibc: 2.28, or none")
+        raise _faulty(Mark(file), f"invalid glibc version {header['glibc']!r}", "# glibc: 2.28, or none")
     lock = Lock(
         stack=header["stack"],
         python=header["python"],
@@ -243,9 +253,10 @@ def parse(text: str, file: Path) -> Lock:
         accelerator=header["accelerator"],
         requires=tuple(requires),
         packages=tuple(packages),
+        gpu=header.get("gpu"),
     )
     if header["inputs"] != f"sha256:{lock.inputs}":
-        raise _faulty(Mark(file), "`inputs` is not the hash of the `requires` lines", "a header that nobody edited")
+        raise _faulty(Mark(file), "`inputs` is not the hash of the `requires` lines", "an unedited header")
     return lock
 
 
@@ -266,11 +277,19 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 
 def _changes(before: Sequence[str], now: Sequence[str]) -> str:
     """The differences of two lists of requirements, in words."""
-    old, new = ({re.split(r"[^A-Za-z0-9._-]", line)[0]: line for line in side} for side in (before, now))
+    several = {name for side in (before, now) for name, count in Counter(map(_package, side)).items() if count > 1}
+    old, new = (
+        {line if _package(line) in several else _package(line): line for line in side} for side in (before, now)
+    )
     words = [f"{new[name]} is new" for name in new if name not in old]
     words += [f"{old[name]} is gone" for name in old if name not in new]
     words += [f"{old[name]} is now {new[name]}" for name in new if name in old and old[name] != new[name]]
     return ", ".join(words) or "their order"
+
+
+def _package(line: str) -> str:
+    """The package that a requirement is of; a constraint is a subject of its own."""
+    return line if line.startswith("-c ") else re.split(r"[^A-Za-z0-9._-]", line)[0]
 
 
 def _normalized(name: str) -> str:
@@ -284,6 +303,6 @@ def _sha256(text: str) -> str:
 def _faulty(mark: Mark, message: str, expected: str) -> InvalidInput:
     return InvalidInput(
         f"the lock {mark.file} is damaged",
-        findings=[Finding(message, expected, mark=mark)],
-        hint="remove the file, or make it anew with `hidl stack lock`",
+        problems=[Problem(message, expected, mark=mark)],
+        hint="remove the file, or make a new one with `hidl stack lock`",
     )

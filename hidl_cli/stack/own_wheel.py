@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import sys
@@ -50,7 +51,7 @@ def library(name: str) -> OwnWheel:
 def describe(name: str, source: Path, *, version_file: Path) -> OwnWheel:
     """The wheel of the distribution ``name`` in the directory ``source``, without building it.
 
-    ``version_file`` holds the line ``__version__ = "..."``. Raises ``HidlError`` where this is no such source tree.
+    ``version_file`` holds the line ``__version__ = "..."``. Raises ``HidlError`` if it is not such a source tree.
     """
     try:
         version = re.search(r'^__version__ = "([^"]+)"$', version_file.read_text(encoding="utf-8"), re.MULTILINE)
@@ -70,7 +71,7 @@ def build(wheel: OwnWheel) -> None:
     """
     if wheel.file.is_file():
         return
-    from hidl_cli import process
+    from hidl_cli import process  # a wheel is built once
 
     wheel.file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=wheel.file.parent) as directory:
@@ -84,10 +85,13 @@ def build(wheel: OwnWheel) -> None:
 
 
 def _digest(source: Path) -> str:
-    """The SHA-256 over the names and contents of the files below ``source``; compiled files do not count."""
+    """The SHA-256 over the names and contents of the files below ``source``, without compiled files."""
     total = hashlib.sha256()
-    for file in sorted(path for path in source.rglob("*") if path.is_file()):
-        if _COMPILED not in file.relative_to(source).parts:
-            content = hashlib.sha256(file.read_bytes()).hexdigest()
-            total.update(f"{file.relative_to(source).as_posix()}\0{content}\n".encode())
+    files = []
+    for directory, below, names in os.walk(source):
+        below[:] = [name for name in below if name != _COMPILED]
+        files += [Path(directory, name) for name in names]
+    for file in sorted(files):
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        total.update(f"{file.relative_to(source).as_posix()}\0{content}\n".encode())
     return total.hexdigest()

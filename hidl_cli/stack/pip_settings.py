@@ -37,9 +37,12 @@ class Sources:
     no_index: bool
     #: Directories that the settings name and that do not exist. pip passes over them; uv would fail.
     absent: tuple[str, ...]
+    #: How uv puts files of its cache into an installation: ``copy``, which the kernel makes a reflink where the file
+    #: system has them (copy_file_range), or ``hardlink``. uv's ``clone`` makes hard links where it cannot clone.
+    link: str = "copy"
 
 
-def read(wheels: Wheels, environ: Mapping[str, str]) -> Sources:
+def read(wheels: Wheels, environ: Mapping[str, str], *, link: str = "copy") -> Sources:
     """The sources for a site: its own first, then those of pip's environment variables and configuration files."""
     pip = _pip(environ)
     links = [_absolute(link) for link in (*wheels.find_links, *pip.get("find-links", "").split())]
@@ -50,6 +53,7 @@ def read(wheels: Wheels, environ: Mapping[str, str]) -> Sources:
         find_links=_unique(link for link in links if link not in absent),
         cert=pip.get("cert"),
         no_index=pip.get("no-index", "").lower() in _TRUE,
+        link=link,
         absent=_unique(absent),
     )
 
@@ -68,12 +72,13 @@ def uv_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]
         ("UV_FIND_LINKS",): ",".join(_url(link) for link in sources.find_links),
         ("UV_INDEX_STRATEGY",): "unsafe-first-match" if indexes else None,
         ("SSL_CERT_FILE",): sources.cert,
+        ("UV_LINK_MODE",): sources.link,
     }
     return {names[0]: value for names, value in wanted.items() if value and not any(name in environ for name in names)}
 
 
 def pip_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that tell pip the same, for what uv cannot do."""
+    """The same settings as variables of pip, for what uv cannot do."""
     index = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or sources.index_url
     wanted = {
         "PIP_INDEX_URL": index,
@@ -86,7 +91,7 @@ def pip_variables(sources: Sources, environ: Mapping[str, str]) -> dict[str, str
 
 
 def uv_flags(sources: Sources, environ: Mapping[str, str]) -> list[str]:
-    """The options that tell uv what no variable can."""
+    """The settings that uv takes as options only."""
     chosen = any(name in environ for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL"))
     return ["--no-index"] if sources.no_index and not chosen else []
 

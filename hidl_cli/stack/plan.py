@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.stack.builds.planned import PlannedBuild
@@ -17,11 +17,27 @@ from hidl_cli.stack.target import Target
 if TYPE_CHECKING:
     from hidl_cli.mpi import Family
     from hidl_cli.site.schema import ProviderName
-    from hidl_cli.stack.providers.rpm.part import RpmPart
-    from hidl_cli.stack.providers.spack.part import SpackPart
 
 #: PATH separates by colons, shells and modulefiles by line ends, and mpi4py expands variables in its library's path.
-_UNUSABLE = (":", "$", "\n", "\r", "\0")
+UNUSABLE = (":", "$", "\n", "\r", "\0")
+
+
+class Part(Protocol):
+    """What one provider adds to a plan; in JSON documents it stands by the provider's name."""
+
+    @property
+    def identity(self) -> str | None:
+        """What of it decides the content of the prefix; None if the lock decides everything."""
+        ...
+
+    @property
+    def environment_text(self) -> str | None:
+        """The file that the provider's program reads; None if there is none."""
+        ...
+
+    def to_json(self) -> Mapping[str, Any]:
+        """It, as part of a JSON document."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -30,8 +46,8 @@ class InstallPlan:
 
     ``lock_origin`` is the file of the lock, ``own`` hidl's own wheels, ``builds`` what is compiled, ``imports`` the
     modules that the verification imports, ``verify_modules`` those whose checks it makes; ``mpi`` is the family of its
-    MPI library, ``mpi_place`` where that lies if not in the prefix. ``spack`` and ``rpm`` are what those providers need
-    besides. Another lock, another build or another hidl gives another ``id``, so what is in a prefix never changes.
+    MPI library, ``mpi_place`` where that lies if not in the prefix. ``part`` is what the provider needs besides.
+    Another lock, another build or another hidl gives another ``id``, so what is in a prefix never changes.
     """
 
     site: str
@@ -51,11 +67,10 @@ class InstallPlan:
     mpi: Family = "mpich"
     mpi_version: str | None = None
     mpi_place: Path | None = None
-    spack: SpackPart | None = None
-    rpm: RpmPart | None = None
+    part: Part | None = None
 
     def __post_init__(self) -> None:
-        unusable = [character for character in _UNUSABLE if character in str(self.root)]
+        unusable = [character for character in UNUSABLE if character in str(self.root)]
         if unusable:
             raise InvalidInput(
                 f"stacks do not work below {str(self.root)!r}, for its {unusable[0]!r}",
@@ -67,8 +82,13 @@ class InstallPlan:
         """A short hash of the lock's body, of hidl's own wheels and of what is built."""
         parts = [self.lock.digest, *(f"{wheel.name} {wheel.digest}" for wheel in self.own)]
         parts += [f"build {build.name} {build.digest}" for build in self.builds]
-        parts += [f"rpm {self.rpm.sha256}"] if self.rpm else []
+        parts += [self.part.identity] if self.part and self.part.identity else []
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]
+
+    @property
+    def verify_gpus(self) -> tuple[str, ...]:
+        """The GPUs that the wheels of frameworks must have kernels for; what Spack builds is for those it was told."""
+        return self.target.gpus if self.provider == "wheels" else ()
 
     @property
     def stack_directory(self) -> Path:
@@ -106,6 +126,5 @@ class InstallPlan:
             "verify_modules": list(self.verify_modules),
             "advisories": [dict(advisory) for advisory in self.advisories],
             "offline": self.offline,
-            **({"spack": self.spack.to_json()} if self.spack else {}),
-            **({"rpm": self.rpm.to_json()} if self.rpm else {}),
+            **({self.provider: self.part.to_json()} if self.part else {}),
         }

@@ -10,6 +10,10 @@ from hidl_cli.inputs.fields import EnvironmentVariable, FileName, Module, Name, 
 from hidl_cli.mpi import Family
 from hidl_cli.site.software import Spec
 
+#: What programs compute on: the processors of a node, or its GPUs.
+Device = Literal["cpu", "gpu"]
+_PROCESSORS: list[Device] = ["cpu"]
+
 
 class Verify(Strict):
     """What must hold before an installation is published, beside the checks that every stack passes."""
@@ -31,7 +35,7 @@ class Advisory(Strict):
     text: Annotated[str, Field(min_length=1)] = Field(
         description="what is the matter, and what the stack does about it"
     )
-    url: str | None = Field(None, description="where more is said")
+    url: str | None = Field(None, description="further reading")
 
 
 class Source(Strict):
@@ -83,7 +87,7 @@ class SpackSpecs(Strict):
 
     specs: list[Spec] = Field(default_factory=list, description="what is installed: the roots of the environment")
     require: dict[Name, list[Spec]] = Field(
-        default_factory=dict, description="package -> constraints that must hold wherever it appears"
+        default_factory=dict, description="package -> constraints that hold wherever it appears"
     )
     wheels: list[Name] = Field(
         default_factory=list,
@@ -92,7 +96,7 @@ class SpackSpecs(Strict):
     )
     deprecated: str | None = Field(
         None,
-        description="why versions that Spack calls deprecated are admitted; shown as a warning. null: they are not",
+        description="why versions that Spack calls deprecated are allowed; shown as a warning. null: they are not",
     )
 
 
@@ -105,6 +109,19 @@ class Stack(Strict):
     mpi: Literal["mpich", "openmpi"] = Field(description="the MPI family; its package is among `packages`")
     packages: Annotated[dict[str, str], Field(min_length=1)] = Field(
         description="package name -> version specifier (PEP 440; empty: any version)"
+    )
+    devices: Annotated[list[Device], Field(min_length=1)] = Field(
+        default_factory=lambda: [*_PROCESSORS],
+        description="what its packages compute on; gpu: there are builds for GPUs, and the lock for a site with GPUs "
+        "holds them",
+    )
+    requirements: list[str] = Field(
+        default_factory=list,
+        description="further requirements (PEP 508) with extras and markers, from wheels alone; `--hash=sha256:...` "
+        "after one admits these files only. `hidl install --with ... -r ... --as NAME` writes them",
+    )
+    constraints: list[str] = Field(
+        default_factory=list, description="limits on the versions of what is required, which require nothing themselves"
     )
     libraries: list[Name] = Field(
         default_factory=list, description="hidl's own libraries (the directories in libs/) that are installed too"

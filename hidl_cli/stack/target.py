@@ -13,9 +13,20 @@ from typing import TYPE_CHECKING, Literal
 from hidl_cli.errors import MissingPrecondition, ProcessFailed
 
 if TYPE_CHECKING:
-    from hidl_cli.site.schema import Site
+    from hidl_cli.site.schema import NodeType, Site
+    from hidl_cli.stack.schema import Stack
 
-Accelerator = Literal["cpu", "cuda"]
+Accelerator = Literal["cpu", "cuda", "rocm", "xpu"]
+#: How PyTorch's own indexes name a build for each of them.
+TORCH_BACKENDS: dict[Accelerator, str] = {"cpu": "cpu", "cuda": "cu126", "rocm": "rocm6.4", "xpu": "xpu"}
+#: What the GPUs of each vendor are programmed by, as PyTorch names its builds.
+_ACCELERATORS: dict[str | None, Accelerator] = {"nvidia": "cuda", "amd": "rocm", "intel": "xpu", None: "cuda"}
+#: PyPI has builds of the frameworks for these.
+_ON_PYPI = ("cpu", "cuda")
+#: What names another index, or chooses one.
+_INDEXES = ("UV_TORCH_BACKEND", "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
+#: Platforms that locks can be made for on any machine.
+PORTABLE_PLATFORMS = ("linux-x86_64", "linux-aarch64")
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,8 @@ class Target:
 
     ``python`` is the interpreter's tag (``cp311``), ``platform`` system and architecture (``linux-x86_64``), ``glibc``
     the version of the C library there (None: another one), ``interpreter`` the Python that the stack is built on.
+    ``gpus``: architectures (``sm_80``, ``gfx90a``) of the GPUs that it is to serve, those of the default partition
+    first; empty without GPUs, or if they are unknown.
     """
 
     python: str
@@ -31,21 +44,54 @@ class Target:
     glibc: tuple[int, int] | None
     accelerator: Accelerator
     interpreter: Path
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        """The machine's architecture, such as x86_64."""
+        return self.platform.partition("-")[2]
 
 
-def detect(site: Site) -> Target:
-    """The target of stacks on ``site``, of whose login or compute node this machine is one.
+def detect(site: Site, stack: Stack) -> Target:
+    """The target of a stack on ``site``, of whose login or compute nodes this machine is one.
+
+    A stack that computes on processors alone is the same on nodes with GPUs. One with requirements of the user's own
+    may use them, whatever it is based on. Where no index is known that has builds for the GPUs, it is the stack for
+    processors (``lacks_builds``).
 
     Raises ``MissingPrecondition`` where the site's interpreter is not there.
     """
     interpreter, tag = _interpreter(site.install.python)
+    accelerator = accelerator_of(site.node_type()) if "gpu" in stack.devices or stack.requirements else "cpu"
+    if lacks_builds(site, accelerator):
+        accelerator = "cpu"
     return Target(
         python=tag,
         platform=f"{sys.platform}-{platform.machine()}",
         glibc=_glibc(),
-        accelerator="cuda" if site.node_type().gpus else "cpu",
+        accelerator=accelerator,
         interpreter=interpreter,
+        gpus=_gpus(site) if accelerator != "cpu" else (),
     )
+
+
+def accelerator_of(node: NodeType) -> Accelerator:
+    """What computes on such nodes: their GPUs if they have some."""
+    return _ACCELERATORS[node.gpu_vendor] if node.gpus else "cpu"
+
+
+def lacks_builds(site: Site, accelerator: Accelerator) -> bool:
+    """Are there no builds of the frameworks for these GPUs on PyPI, and is no other index named?"""
+    named = (site.wheels.index_url, *site.wheels.extra_index_urls, *map(os.environ.get, _INDEXES))
+    return accelerator not in _ON_PYPI and not any(named)
+
+
+def _gpus(site: Site) -> tuple[str, ...]:
+    """The architectures of the GPUs in partitions open to all, of one vendor; the default partition's first."""
+    first = site.node_type()
+    others = (site.node_types[each.node_type] for each in site.partitions.values() if not each.restricted)
+    same = [node.gpu_arch for node in (first, *others) if node.gpu_vendor == first.gpu_vendor and node.gpu_arch]
+    return tuple(dict.fromkeys(same))
 
 
 def _interpreter(configured: str | None) -> tuple[Path, str]:
@@ -55,9 +101,9 @@ def _interpreter(configured: str | None) -> tuple[Path, str]:
     found = shutil.which(Path(os.path.expandvars(configured)).expanduser())
     if found is None:
         raise MissingPrecondition(
-            f"there is no Python interpreter {configured!r} here", hint="mend `install.python` in the site's file"
+            f"Python interpreter {configured!r} not found", hint="fix `install.python` in the site file"
         )
-    from hidl_cli import process
+    from hidl_cli import process  # only another Python is asked
 
     probe = "import sys; print(sys.implementation.cache_tag + sys.abiflags)"
     try:
@@ -65,7 +111,7 @@ def _interpreter(configured: str | None) -> tuple[Path, str]:
     except ProcessFailed as failure:
         raise MissingPrecondition(
             f"{found} does not work as a Python interpreter: {failure.output.strip()}",
-            hint="mend `install.python` in the site's file",
+            hint="correct `install.python` in the site's file",
         ) from failure
     return Path(found), _tag(answer)
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from hidl_cli.errors import MissingPrecondition, UsageError
 from hidl_cli.stack import installation
 from hidl_cli.stack.exclusive import held
-from hidl_cli.stack.install import discard
 from hidl_cli.stack.lock import SCHEMA
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -22,7 +21,7 @@ def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Pa
     a link, or does not hold the lock that hidl writes into a prefix first of all.
     """
     if not _NAME.fullmatch(stack):
-        raise UsageError(f"{stack!r} is no name of a stack")
+        raise UsageError(f"invalid stack name {stack!r}")
     directory = root / site / stack
     current = installation.current(directory)
     found = installation.prefixes(directory) if everything else [current] if current else []
@@ -31,8 +30,8 @@ def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Pa
         hint = f"{others} that are not in use: remove them with --all" if others else "see `hidl stack list`"
         raise MissingPrecondition(f"stack {stack} is not installed for site {site} in {root}", hint=hint)
     for prefix in found:
-        if prefix.resolve() != root.resolve() / site / stack / prefix.name or not _has_our_lock(prefix):
-            raise UsageError(f"{prefix} is no installation of hidl's, and stays as it is")
+        if not is_ours(prefix):
+            raise UsageError(f"{prefix} is not an installation of hidl; nothing is removed")
     return found
 
 
@@ -40,18 +39,35 @@ def uninstall(root: Path, site: str, stack: str, *, everything: bool, on_wait: C
     """Remove what ``installed`` lists, with its modulefiles and the link to the one in use. Locks and logs stay."""
     installed(root, site, stack, everything=everything)
     directory = root / site / stack
-    modulefiles = installation.modulefiles(root, site, stack)
-    with held(directory / ".lock", on_wait):
+    with installation.changing(directory), held(directory / ".lock", on_wait):
         found = installed(root, site, stack, everything=everything)
         for prefix in found:
-            if installation.current(directory) == prefix:
-                (directory / installation.CURRENT).unlink()
-                (modulefiles / ".version").unlink(missing_ok=True)
-            (modulefiles / prefix.name).unlink(missing_ok=True)
-            discard(prefix)
-        if modulefiles.is_dir() and not any(modulefiles.iterdir()):
-            modulefiles.rmdir()
+            remove(prefix)
     return found
+
+
+def remove(prefix: Path) -> None:
+    """Remove one prefix of those that ``is_ours`` answers for, with its modulefile and the links to it.
+
+    The lock of its stack must be held.
+    """
+    directory = prefix.parent
+    modulefiles = installation.modulefiles(prefix.parents[2], prefix.parents[1].name, directory.name)
+    for link in (installation.CURRENT, installation.PREVIOUS):
+        if installation.current(directory, link) == prefix:
+            (directory / link).unlink()
+            if link == installation.CURRENT:
+                (modulefiles / ".version").unlink(missing_ok=True)
+    (modulefiles / prefix.name).unlink(missing_ok=True)
+    installation.discard(prefix)
+    if modulefiles.is_dir() and not any(modulefiles.iterdir()):
+        modulefiles.rmdir()
+
+
+def is_ours(prefix: Path) -> bool:
+    """Is it reached over no link below its root, and does it hold the lock that hidl writes into it first of all?"""
+    root, site, stack = prefix.parents[2], prefix.parents[1].name, prefix.parent.name
+    return prefix.resolve() == root.resolve() / site / stack / prefix.name and _has_our_lock(prefix)
 
 
 def _has_our_lock(prefix: Path) -> bool:

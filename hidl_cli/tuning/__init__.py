@@ -1,1 +1,1 @@
-"""Tuning: the run-time variables of MPI libraries, typed, and the layers that they come from."""
+"""Tuning: the catalogue of MPI run-time variables, and the layers that set them."""

@@ -1,9 +1,8 @@
-"""The catalogue of run-time variables: which there are, who reads them, and what they take.
+"""The catalogue of run-time variables: names, types, values, and the MPI families that read them.
 
-It is data, in ``recipes/tuning/variables.csv``: one row for each variable and group of families that treat it alike, so
-a name can have several rows (the same control variable has other words, or another default, in MPICH and in MVAPICH),
-and no family stands in two of them. ``recipes/tuning/patterns.csv`` holds what is known by its prefix alone. Nothing is
-read before the first question.
+``recipes/tuning/variables.csv`` has one row per variable and group of families that treat it alike: a name can have
+several rows (the same control variable has other words, or another default, in MPICH and in MVAPICH), but one per
+family. ``recipes/tuning/patterns.csv`` lists prefixes of which any name is valid. Both are read on first use.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import cache
 from typing import Literal, TypeVar, get_args
 
 from hidl_cli import paths
-from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.problems import clipped
 from hidl_cli.mpi import FAMILIES, Family
 
 Type = Literal["bool", "int", "size", "float", "enum", "range", "text", "path", "internal"]
@@ -25,18 +24,17 @@ TYPES: tuple[Type, ...] = get_args(Type)
 
 _PREFIXES = ("MPIR_CVAR_", "MV2_", "MVP_", "MPICH_", "MPIR_PARAM_")
 _READER = re.compile(r"([a-z0-9-]+?)(?:(>=|>)([0-9.]+))?(?:<([0-9.]+))?")
-_WITHOUT_PREFIX = 0.9  # names of other programs are like many a name
+_WITHOUT_PREFIX = 0.9  # likeness required of a name without a known prefix: other programs' names are similar
 _NUMBERS = re.compile(r"\d+(?:\.\d+)*")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A family that reads a variable, since when and until when.
+    """A family that reads a variable, and the versions that do.
 
-    ``relation`` is ``>=`` or ``>``, for the version ``since``: ``>`` stands where the first release that reads it is
-    not known, but the last one that does not is. ``until`` is the first release that is known not to read it any more.
-    All are empty where nothing is known.
+    ``relation`` to the version ``since``: ``>=``, or ``>`` if only the last version that does not read it is known.
+    ``until``: the first version known to read it no longer. Empty if unknown.
     """
 
     family: Family
@@ -44,8 +42,8 @@ class Reader:
     since: str = ""
     until: str = ""
 
-    def admits(self, version: str | None) -> bool:
-        """Does that version read it? Where that is unknown: yes, as nothing speaks against it."""
+    def includes(self, version: str | None) -> bool:
+        """Whether that version reads it; True if unknown."""
         own = numbers(version)
         if not own:
             return True
@@ -54,12 +52,12 @@ class Reader:
 
     @property
     def versions(self) -> str:
-        """Which versions, as in the table: ``>=2.3.6``."""
+        """The versions as in the table: ``>=2.3.6``."""
         ended = f"<{self.until}" if self.until else ""
         return f"{self.relation}{self.since}{',' if self.since and ended else ''}{ended}"
 
     def __str__(self) -> str:
-        since = {"": "", ">=": f" from {self.since} on", ">": f" after {self.since}"}[self.relation]
+        since = {"": "", ">=": f" since {self.since}", ">": f" after {self.since}"}[self.relation]
         return self.family + since + (f" before {self.until}" if self.until else "")
 
 
@@ -67,10 +65,9 @@ class Reader:
 class Variable:
     """One variable as a group of families reads it.
 
-    ``values``: the words of an enumeration (``a|b``; ``osu_*`` stands for any word that begins so) or the limits of a
-    number (``low..high``, either may be missing). ``default`` is empty where it is unknown, or depends on the machine.
-    ``also`` are its other names. ``meaning_from`` is ``name`` where nobody has said what it does, and its name was
-    spelled out.
+    ``values``: the words of an enumeration (``a|b``; ``osu_*``: any word with that prefix) or the limits of a number
+    (``low..high``, either may be missing). ``default``: empty if unknown or machine-dependent. ``also``: its other
+    names. ``meaning_from``: ``name`` if the meaning is only its name, spelled out.
     """
 
     name: str
@@ -85,7 +82,7 @@ class Variable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that its readers know it by, the main one first."""
+        """All its names, the main one first."""
         return (self.name, *self.also)
 
     @property
@@ -95,18 +92,18 @@ class Variable:
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
-        """The limits of a number, each None where there is none."""
+        """The limits of a number, each None if unlimited."""
         low, separator, high = self.values.partition("..")
         return (int(low) if low else None, int(high) if high else None) if separator else (None, None)
 
     def reader(self, family: Family) -> Reader | None:
-        """How that family reads it; None: not at all."""
+        """How that family reads it; None if it does not."""
         return next((reader for reader in self.readers if reader.family == family), None)
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Variables that are known by their prefix alone: any value is taken as it is."""
+    """A prefix of which any name is valid, with any value."""
 
     prefix: str
     families: tuple[Family, ...]
@@ -115,25 +112,30 @@ class Pattern:
 
 
 def variables(name: str) -> tuple[Variable, ...]:
-    """The variable of that name, as each group of families reads it; empty: it is not in the catalogue."""
+    """The variable with that name, as each group of families reads it; empty if unknown."""
     return _by_name().get(name, ())
 
 
+def names_of(name: str) -> frozenset[str]:
+    """All names of the variable with that name, itself included."""
+    return frozenset((name, *(other for known in variables(name) for other in known.names)))
+
+
 def variable(name: str, family: Family) -> Variable | None:
-    """The variable of that name as the family reads it, in any version."""
+    """The variable with that name as the family reads it, in any version."""
     return next((known for known in variables(name) if known.reader(family)), None)
 
 
 def pattern(name: str, family: Family | None = None) -> Pattern | None:
-    """The pattern that the name falls under, the longest prefix first; with ``family``, one that it reads."""
-    fitting = [known for known in patterns() if name.startswith(known.prefix) and len(name) > len(known.prefix)]
+    """The pattern with the longest prefix that matches; with ``family``, one that it reads."""
+    matching = [known for known in patterns() if name.startswith(known.prefix) and len(name) > len(known.prefix)]
     if family is not None:
-        fitting = [known for known in fitting if family in known.families]
-    return max(fitting, key=lambda known: len(known.prefix), default=None)
+        matching = [known for known in matching if family in known.families]
+    return max(matching, key=lambda known: len(known.prefix), default=None)
 
 
 def all_variables() -> tuple[Variable, ...]:
-    """The whole catalogue, by name."""
+    """The whole catalogue, sorted by name."""
     return _rows()
 
 
@@ -143,9 +145,9 @@ def all_names() -> Iterable[str]:
 
 
 def nearest_name(name: str, family: Family | None = None, *, likeness: float = 0.75) -> str | None:
-    """The known name that this one is most likely a misspelling of; with ``family``, one that it reads.
+    """The known name that this one most likely misspells; with ``family``, one that it reads.
 
-    Compared is what follows the prefix, which all names of a library share; ``likeness`` is between 0 and 1.
+    Compares what follows the prefix; ``likeness`` is between 0 and 1.
     """
     prefix = next((known for known in _PREFIXES if name.upper().startswith(known)), "")
     known_names = all_names() if family is None else (known for known in all_names() if variable(known, family))
@@ -156,7 +158,7 @@ def nearest_name(name: str, family: Family | None = None, *, likeness: float = 0
 
 
 def numbers(version: str | None) -> tuple[int, ...]:
-    """The leading numbers of a version, without zeros at the end: ``2.3.7-1`` is (2, 3, 7); empty where unknown."""
+    """The leading numbers of a version, without trailing zeros: ``2.3.7-1`` is (2, 3, 7); empty if unknown."""
     match = _NUMBERS.match(version or "")
     found = [int(part) for part in match[0].split(".")] if match else []
     while found and found[-1] == 0:
@@ -166,7 +168,7 @@ def numbers(version: str | None) -> tuple[int, ...]:
 
 @cache
 def patterns() -> tuple[Pattern, ...]:
-    """What is known by its prefix alone."""
+    """The prefixes of which any name is valid."""
     return tuple(
         Pattern(
             row["prefix"],
@@ -185,7 +187,7 @@ def rows_of(table: str) -> list[dict[str, str]]:
 
 
 def _by_prefix(name: str) -> str | None:
-    """The name in capitals where it then falls under a pattern, as names in the environment are in capitals."""
+    """The name in capitals if it then matches a pattern."""
     folded = name.upper()
     found = pattern(folded)
     if found is None or name.startswith(found.prefix):
@@ -233,7 +235,7 @@ def _other_name(name: str, word: str) -> str:
 def _reader(word: str) -> Reader:
     match = _READER.fullmatch(word)
     if match is None:
-        raise ValueError(f"{word!r} is no reader: a family, with >=version or >version, and <version")
+        raise ValueError(f"invalid reader {word!r}: must be a family, with >=version or >version, and <version")
     return Reader(_family(match[1]), match[2] or "", match[3] or "", match[4] or "")
 
 
@@ -245,4 +247,4 @@ def _one_of(words: tuple[T, ...], word: str) -> T:
     for known in words:
         if known == word:
             return known
-    raise ValueError(f"{word!r} is none of {words}")
+    raise ValueError(f"invalid {word!r}: must be one of {words}")

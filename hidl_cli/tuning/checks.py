@@ -1,4 +1,4 @@
-"""Tuning in files: what is wrong with it, each fault with its path."""
+"""Check the tuning in site, stack and workload files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hidl_cli.tuning.judge import Misfit, judge
 _Path = tuple[str | int, ...]
 
 
-def of_site(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """``mpi.<name>.tuning`` of a site: each library's family and version are known there."""
+def check_site(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Check ``mpi.<name>.tuning`` of a site, by the library's family and version."""
     libraries = mapping(data, "mpi")
     for name in libraries:
         library = mapping(libraries, name)
@@ -21,10 +21,12 @@ def of_site(data: Mapping[str, Any]) -> Iterator[Fault]:
         if family := _family(library.get("family")):
             known = version if isinstance(version, str) else None
             yield from _faults(family, known, mapping(library, "tuning"), ("mpi", name, "tuning"))
+            added = mapping(mapping(library, "with_gpus"), "tuning")
+            yield from _faults(family, known, added, ("mpi", name, "with_gpus", "tuning"))
 
 
-def by_family(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """``tuning.<family>`` of a stack or a workload: no version is known, so only the family counts."""
+def check_by_family(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Check ``tuning.<family>`` of a stack or a workload, for any version."""
     tuning = mapping(data, "tuning")
     for word in tuning:
         if family := _family(word):
@@ -35,14 +37,16 @@ def _faults(family: Family, version: str | None, values: Mapping[str, Any], path
     seen: dict[str, tuple[str, str]] = {}
     for name, value in values.items():
         if not isinstance(name, str) or not isinstance(value, bool | int | float | str):
-            continue  # the schema says so
+            continue  # the schema reports it
         judged = judge(family, version, name, value)
         if isinstance(judged, Misfit):
             yield Fault((*path, name), judged.message, judged.expected, judged.suggestion, on_key=judged.on_name)
             continue
         other, text = seen.setdefault(judged.variable, (name, judged.value))
         if text != judged.value:
-            yield Fault((*path, name), f"{other} and {name} are one variable, with two values", "one of them")
+            yield Fault(
+                (*path, name), f"{other} and {name} are the same variable, with different values", "one of them"
+            )
 
 
 def _family(word: object) -> Family | None:

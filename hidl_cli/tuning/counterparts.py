@@ -1,7 +1,7 @@
-"""Counterparts: what does, on another MPI family, what a variable does.
+"""Counterparts of a variable in other MPI families, from ``recipes/tuning/counterparts.csv``.
 
-Data, in ``recipes/tuning/counterparts.csv``: only what a document or a source says; where nothing is known, nothing is
-said. A counterpart is another variable with its value, or a way that is no variable (an option of the launcher).
+The table lists only what a document or a source says. A counterpart is a variable with its value, or another way, such
+as an option of the launcher.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 
 from hidl_cli.mpi import Family
-from hidl_cli.tuning.catalogue import rows_of, variable, variables
+from hidl_cli.tuning.catalogue import names_of, rows_of, variable, variables
 
 
 @dataclass(frozen=True)
 class Counterpart:
-    """``variable`` (empty: there is none, but a way) on ``families`` does what ``of`` does; ``how`` says more."""
+    """``variable`` does for ``families`` what ``of`` does elsewhere; empty: only ``how`` describes it."""
 
     of: str
     families: tuple[str, ...]
@@ -29,22 +29,22 @@ class Counterpart:
         return f"`{self.variable}`" + (f" ({self.how})" if self.how else "")
 
 
-def counterpart(name: str, family: Family) -> Counterpart | None:
-    """What does on ``family`` what the variable does elsewhere; None: not known."""
-    for known in counterparts(name):
+def find_counterpart(name: str, family: Family) -> Counterpart | None:
+    """The counterpart of a variable for ``family``; None if unknown."""
+    for known in list_counterparts(name):
         if family in known.families:
             return known
     return _same_control_variable(name, family)
 
 
-def counterparts(name: str) -> tuple[Counterpart, ...]:
-    """All known counterparts of a variable, by any of its names."""
-    names = {name, *(other for variable in variables(name) for other in variable.names)}
+def list_counterparts(name: str) -> tuple[Counterpart, ...]:
+    """All counterparts of a variable, by any of its names."""
+    names = names_of(name)
     return tuple(known for known in _all() if known.of in names)
 
 
 def _same_control_variable(name: str, family: Family) -> Counterpart | None:
-    """A control variable keeps its name from MPICH to MPICH, whatever prefixes each of them reads it by."""
+    """An MPICH control variable keeps its name in all derivatives, under another prefix."""
     for other in (other for known in variables(name) for other in known.names):
         if (found := variable(other, family)) and name not in found.names:
             how = "the same control variable"

@@ -1,4 +1,4 @@
-"""Variables for people and programs: one in full, and many as a list."""
+"""Describe variables: one in full, or many as a list."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from hidl_cli.inputs.faults import nearest
 from hidl_cli.mpi import FAMILIES, Family
 from hidl_cli.tuning import catalogue
 from hidl_cli.tuning.catalogue import Pattern, Variable
-from hidl_cli.tuning.counterparts import counterparts
-from hidl_cli.tuning.presets import presets
-from hidl_cli.tuning.values import expectation
+from hidl_cli.tuning.counterparts import list_counterparts
+from hidl_cli.tuning.presets import load_presets
+from hidl_cli.tuning.values import format_expectation
 
 
-def family_and_version(text: str) -> tuple[Family, str | None]:
-    """Read ``family`` or ``family@version``; ``UsageError`` for a family that there is none of."""
+def parse_library(text: str) -> tuple[Family, str | None]:
+    """Parse ``family`` or ``family@version``. Raises ``UsageError`` for an unknown family."""
     word, _, version = text.partition("@")
     for family in FAMILIES:
         if family == word:
             return family, version or None
     meant = nearest(word, FAMILIES)
     hint = f"did you mean {meant}?" if meant else f"one of: {', '.join(FAMILIES)}"
-    raise UsageError(f"there is no MPI family called {word!r}", hint=hint)
+    raise UsageError(f"unknown MPI family {word!r}", hint=hint)
 
 
-def listed(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
-    """The variables whose name or meaning holds ``words``, or whose name matches it as a pattern with ``*`` and ``?``.
+def list_variables(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
+    """Variables with ``words`` in their name or meaning, or whose name matches it as a pattern with ``*`` and ``?``.
 
-    With ``mpi`` (``family`` or ``family@version``): those that it reads.
+    With ``mpi`` (``family`` or ``family@version``): only those that it reads.
     """
-    library = family_and_version(mpi) if mpi else None
+    library = parse_library(mpi) if mpi else None
     return [
         _summary(variable)
         for variable in catalogue.all_variables()
@@ -40,35 +40,34 @@ def listed(words: str | None, mpi: str | None) -> list[dict[str, Any]]:
     ]
 
 
-def list_rows(documents: Sequence[dict[str, Any]], mpi: str | None) -> list[dict[str, str | None]]:
-    """What ``listed`` gave, as rows of a table; with ``mpi``, who reads them needs no saying."""
-    family = family_and_version(mpi)[0] if mpi else None
+def format_rows(documents: Sequence[dict[str, Any]], mpi: str | None) -> list[dict[str, str | None]]:
+    """Rows of a table from ``list_variables``; with ``mpi``, its versions in place of all readers."""
+    family = parse_library(mpi)[0] if mpi else None
     rows = []
     for document in documents:
         words = document["values"]
         takes = "|".join(words) if isinstance(words, list) else f"{document['type']} {words or ''}".strip()
         row = {"name": document["name"], "takes": takes, "default": document["default"]}
         if family is None:
-            row["read by"] = readers(document["readers"])
+            row["read by"] = format_readers(document["readers"])
         else:
             row["versions"] = next(r["versions"] for r in document["readers"] if r["family"] == family)
         rows.append(row | {"meaning": document["meaning"]})
     return rows
 
 
-def readers(documents: Sequence[dict[str, Any]]) -> str:
-    """The readers of a variable in one line."""
+def format_readers(documents: Sequence[dict[str, Any]]) -> str:
+    """The readers of a variable on one line."""
     return ", ".join(f"{reader['family']}{reader['versions'] or ''}" for reader in documents)
 
 
-def explained(name: str) -> dict[str, Any]:
-    """All that is known of a variable, by any of its names; ``UsageError`` where nothing is."""
+def explain_variable(name: str) -> dict[str, Any]:
+    """Everything known about a variable, by any of its names. Raises ``UsageError`` if it is unknown."""
     rows, pattern = catalogue.variables(name), catalogue.pattern(name)
     if not rows and pattern is None:
         meant = catalogue.nearest_name(name)
         hint = f"did you mean {meant}?" if meant else "hidl tuning list shows all of them"
-        raise UsageError(f"there is no variable called {name!r}", hint=hint)
-    names = {name, *(other for variable in rows for other in variable.names)}
+        raise UsageError(f"unknown variable {name!r}", hint=hint)
     return {
         "name": name,
         "variables": [_full(variable) for variable in rows],
@@ -80,10 +79,9 @@ def explained(name: str) -> dict[str, Any]:
                 "how": other.how,
                 "provenance": other.provenance,
             }
-            for other in counterparts(name)
+            for other in list_counterparts(name)
         ],
-        "presets": list(_presets(names)),
-        "sites": list(_sites(names)),
+        "presets": list(_presets(catalogue.names_of(name))),
     }
 
 
@@ -97,7 +95,7 @@ def _matches(variable: Variable, words: str | None) -> bool:
 
 def _read_by(variable: Variable, family: Family, version: str | None) -> bool:
     reader = variable.reader(family)
-    return reader is not None and reader.admits(version) and variable.type != "internal"
+    return reader is not None and reader.includes(version) and variable.type != "internal"
 
 
 def _summary(variable: Variable) -> dict[str, Any]:
@@ -113,7 +111,7 @@ def _summary(variable: Variable) -> dict[str, Any]:
 
 def _full(variable: Variable) -> dict[str, Any]:
     return _summary(variable) | {
-        "takes": expectation(variable),
+        "takes": format_expectation(variable),
         "also": list(variable.also),
         "meaning_from": variable.meaning_from,
         "provenance": variable.provenance,
@@ -134,8 +132,8 @@ def _pattern(pattern: Pattern) -> dict[str, Any]:
     }
 
 
-def _presets(names: set[str]) -> Iterator[dict[str, Any]]:
-    for preset in presets():
+def _presets(names: frozenset[str]) -> Iterator[dict[str, Any]]:
+    for preset in load_presets():
         for name in names.intersection(preset.values):
             yield {
                 "family": preset.family,
@@ -143,16 +141,3 @@ def _presets(names: set[str]) -> Iterator[dict[str, Any]]:
                 "when": preset.conditions,
                 "source": preset.source,
             }
-
-
-def _sites(names: set[str]) -> Iterator[dict[str, Any]]:
-    """The sites, in order, that set one of the names for one of their MPI libraries."""
-    from hidl_cli.inputs.load import examine
-    from hidl_cli.inputs.overlay import list_all
-    from hidl_cli.site.checks import RULES
-
-    for entry in list_all("site"):
-        site = examine(RULES, entry).model
-        for key, library in site.mpi.items() if site else ():
-            for name in names.intersection(library.tuning):
-                yield {"site": entry.name, "mpi": key, "value": library.tuning[name]}

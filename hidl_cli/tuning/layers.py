@@ -1,89 +1,68 @@
-"""The effective tuning of a run: which variable has which value, and where each comes from."""
+"""The effective tuning of a run: the value of each variable, and its origin."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
-from hidl_cli.errors import InvalidInput
-from hidl_cli.inputs.fields import Scalar
-from hidl_cli.inputs.findings import Finding
+from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.mpi import Library
-
-#: Read by the dynamic linker, whatever the MPI.
-LD_PRELOAD = "LD_PRELOAD"
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Variables from one place; ``origin`` in words, such as ``site frontera`` or ``command line``."""
-
-    origin: str
-    values: Mapping[str, Scalar]
+from hidl_cli.tuning.judge import Fit, Misfit, judge
+from hidl_cli.tuning.preload import conflict, preloads_libmpi
+from hidl_cli.tuning.presets import load_presets
+from hidl_cli.tuning.settings import LD_PRELOAD, Layer, Setting
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One variable of the effective tuning, its value as the environment carries it, and its origin."""
+def merge_layers(library: Library, layers: Sequence[Layer], *, gpus: bool) -> tuple[Setting, ...]:
+    """Merge the layers, later over earlier, over the presets of the library's family.
 
-    name: str
-    value: str
-    origin: str
-
-
-def effective(library: Library, layers: Sequence[Layer], *, gpus: bool) -> tuple[Setting, ...]:
-    """Lay the layers over one another, the later over the earlier, and all over the presets of the library's family.
-
-    A variable that has several names is one variable, and keeps the name by which the last layer calls it. Raises
-    ``InvalidInput`` with every variable that the library does not read and every value that does not fit, in whatever
-    layer, and with what excludes one another.
+    A variable with several names is one variable; it keeps the name that the last layer uses. Raises ``InvalidInput``
+    with every variable that the library does not read, every invalid value of any layer, and every conflict.
     """
-    from hidl_cli.tuning.preload import conflict
-
     merged: dict[str, Setting] = {}
-    findings: list[Finding] = []
+    problems: list[Problem] = []
     for layer in (*_presets(library, layers, gpus=gpus), *layers):
-        settled, faults = _settle(library, layer)
-        merged |= settled
-        findings += faults
-    if not findings and (both := conflict(merged.values(), library.environment)):
-        findings.append(both)
-    if findings:
+        settings, faults = _check(library, layer)
+        merged |= settings
+        problems += faults
+    if not problems and (both := conflict(merged.values(), library.environment)):
+        problems.append(both)
+    if problems:
         version = f" {library.version}" if library.version else ""
         raise InvalidInput(
-            f"the tuning does not fit {library.family}{version} ({library.name})",
-            findings=findings,
-            hint=f"hidl tuning list --mpi {library.family} shows what it reads",
+            f"invalid tuning for {library.family}{version} ({library.name})",
+            problems=problems,
+            hint=f"hidl tuning list --mpi {library.family} shows the variables that it reads",
         )
     return tuple(merged.values())
 
 
-def _settle(library: Library, layer: Layer) -> tuple[dict[str, Setting], list[Finding]]:
-    """The settings of one layer by their variables' main names, and what is wrong with it."""
-    from hidl_cli.tuning.judge import Misfit, judge
-
-    settled: dict[str, Setting] = {}
-    findings: list[Finding] = []
+def _check(library: Library, layer: Layer) -> tuple[dict[str, Setting], list[Problem]]:
+    """The settings of one layer, by the main name of each variable, and its problems."""
+    settings: dict[str, Setting] = {}
+    problems: list[Problem] = []
     for name, value in layer.values.items():
         judged = judge(library.family, library.version, name, value)
         if isinstance(judged, Misfit):
             message = f"{judged.message} ({layer.origin})"
-            findings.append(Finding(message, judged.expected, (name,), suggestion=judged.suggestion))
-        elif (other := settled.get(judged.variable)) and other.value != judged.value:
-            message = f"{other.name} and {name} are one variable, with two values ({layer.origin})"
-            findings.append(Finding(message, "one of them", (name,)))
+            problems.append(Problem(message, judged.expected, (name,), suggestion=judged.suggestion))
+        elif (other := settings.get(judged.variable)) and other.value != judged.value:
+            message = f"{other.name} and {name} are the same variable, with different values ({layer.origin})"
+            problems.append(Problem(message, "one of them", (name,)))
         else:
-            settled[judged.variable] = Setting(name, judged.value, layer.origin)
-    return settled, findings
+            settings[judged.variable] = Setting(name, judged.value, layer.origin)
+    return settings, problems
 
 
 def _presets(library: Library, layers: Sequence[Layer], *, gpus: bool) -> Iterator[Layer]:
-    from hidl_cli.tuning.preload import by_hand
-    from hidl_cli.tuning.presets import applying
-
-    above = {name: value for layer in layers for name, value in layer.values.items()}
-    switched_on = {name for name, value in above.items() if name != LD_PRELOAD and str(value) not in ("0", "False")}
-    if by_hand(above, library.environment):
+    values = {name: value for layer in layers for name, value in layer.values.items()}
+    switched_on = {name for name, value in values.items() if name != LD_PRELOAD and str(value) not in ("0", "False")}
+    if preloads_libmpi(values, library.environment):
         switched_on.add(LD_PRELOAD)
-    for preset in applying(library, frozenset(switched_on), gpus=gpus):
-        yield Layer(f"preset of {library.family} ({preset.source})", preset.values)
+    judged = (
+        judge(library.family, library.version, name, value) for layer in layers for name, value in layer.values.items()
+    )
+    in_effect = {fit.variable: fit.value for fit in judged if isinstance(fit, Fit)}
+    for preset in load_presets():
+        if preset.applies(library, frozenset(switched_on), in_effect, gpus=gpus):
+            yield Layer(f"preset of {library.family} ({preset.source})", preset.values)
+            in_effect = {**{name: str(value) for name, value in preset.values.items()}, **in_effect}

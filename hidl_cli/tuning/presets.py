@@ -1,8 +1,8 @@
-"""Presets: what the guide of an MPI family recommends, as data in ``recipes/tuning/presets.yaml``."""
+"""Presets that the guide of an MPI family recommends, from ``recipes/tuning/presets.yaml``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -10,12 +10,15 @@ from typing import Any
 from hidl_cli import paths
 from hidl_cli.inputs.fields import Scalar
 from hidl_cli.mpi import Family, Library
-from hidl_cli.tuning.catalogue import numbers
+from hidl_cli.tuning.catalogue import numbers, variable
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Variables that a family's guide recommends, under conditions; None and empty: under any."""
+    """Variables that a family's guide recommends, under conditions; None or empty: always.
+
+    ``needs``: variables with values, at least one of them in effect.
+    """
 
     family: Family
     values: Mapping[str, Scalar]
@@ -23,33 +26,42 @@ class Preset:
     gpus: bool | None = None
     version: str | None = None
     unless: tuple[str, ...] = ()
+    needs: tuple[tuple[str, str], ...] = ()
 
-    def holds(self, library: Library, switched_on: frozenset[str], *, gpus: bool) -> bool:
-        """Does it apply? ``switched_on``: the variables that a higher layer sets to anything but 0."""
+    def applies(
+        self, library: Library, switched_on: frozenset[str], in_effect: Mapping[str, str], *, gpus: bool
+    ) -> bool:
+        """Whether the preset applies.
+
+        ``switched_on``: variables that a layer sets to anything but 0. ``in_effect``: the values of the layers and of
+        earlier presets, by main name; other variables have their defaults.
+        """
         return (
             library.family == self.family
             and self.gpus in (None, gpus)
-            and _admits(self.version, library.version)
+            and _includes(self.version, library.version)
             and not switched_on.intersection(self.unless)
+            and (not self.needs or any(self._in_effect(*need, in_effect) for need in self.needs))
         )
+
+    def _in_effect(self, name: str, value: str, in_effect: Mapping[str, str]) -> bool:
+        known = variable(name, self.family)
+        return known is not None and in_effect.get(known.name, known.default) == value
 
     @property
     def conditions(self) -> str:
-        """When it applies, in words."""
+        """When it applies, for tables."""
         words = {None: [], True: ["with GPUs"], False: ["without GPUs"]}[self.gpus]
-        words += [f"from version {self.version.removeprefix('>=')} on"] if self.version else []
+        words += [f"since version {self.version.removeprefix('>=')}"] if self.version else []
         words += [f"unless {' or '.join(self.unless)} is set"] if self.unless else []
+        needs = " or ".join(f"{name}={value}" for name, value in self.needs)
+        words += [f"only with {needs}"] if needs else []
         return ", ".join(words)
 
 
-def applying(library: Library, switched_on: frozenset[str], *, gpus: bool) -> Iterator[Preset]:
-    """The presets that apply, in their order."""
-    return (preset for preset in presets() if preset.holds(library, switched_on, gpus=gpus))
-
-
 @cache
-def presets() -> tuple[Preset, ...]:
-    """All presets of all families."""
+def load_presets() -> tuple[Preset, ...]:
+    """The presets of all families."""
     import yaml
 
     text = (paths.shipped() / "recipes" / "tuning" / "presets.yaml").read_text(encoding="utf-8")
@@ -60,9 +72,10 @@ def presets() -> tuple[Preset, ...]:
 def _preset(family: Family, entry: Mapping[str, Any]) -> Preset:
     when = entry.get("when", {})
     unless = tuple(entry.get("unless", ()))
-    return Preset(family, entry["set"], entry["source"], when.get("gpus"), when.get("version"), unless)
+    needs = tuple((name, value) for name, _, value in (word.partition("=") for word in entry.get("needs", ())))
+    return Preset(family, entry["set"], entry["source"], when.get("gpus"), when.get("version"), unless, needs)
 
 
-def _admits(wanted: str | None, version: str | None) -> bool:
+def _includes(wanted: str | None, version: str | None) -> bool:
     own = numbers(version)
     return wanted is None or not own or own >= numbers(wanted.removeprefix(">="))

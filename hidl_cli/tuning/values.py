@@ -1,9 +1,8 @@
-"""Values of variables: whether one fits its variable's type and range, and the text that the environment carries.
+"""Values of variables: checked against the variable's type and range, and formatted for the environment.
 
-What libraries take was tried: MPICH 5.0.2 ends the program on a number with a suffix, on a hexadecimal one and on a
-word of an enumeration in capitals, wraps a number beyond 32 bits round, and takes 0 and 1 (and some words) for a
-switch. MVAPICH2 reads a switch with ``atoi``, so that ``yes`` means no. So hidl checks values itself, and passes on the
-one form that all of them take.
+The libraries differ, as tried: MPICH 5.0.2 aborts on a number with a suffix, on a hexadecimal number and on an
+enumeration word in capitals, wraps numbers beyond 32 bits, and accepts 0 and 1 (and some words) for a switch. MVAPICH2
+reads a switch with ``atoi``: ``yes`` means no. hidl checks values itself, and exports the one form that all accept.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from collections.abc import Callable, Mapping
 
 from hidl_cli.inputs.faults import nearest, one_of
 from hidl_cli.inputs.fields import Scalar
-from hidl_cli.inputs.findings import clipped
+from hidl_cli.inputs.problems import clipped
 from hidl_cli.tuning.catalogue import Type, Variable
 
-_MOST = 2**31 - 1  # numbers and sizes are a C int in MVAPICH2 and MPICH alike
+_MAX = 2**31 - 1  # numbers and sizes are a C int in MVAPICH2 and MPICH alike
 _ON = frozenset({"1", "true", "yes", "on"})
 _OFF = frozenset({"0", "false", "no", "off"})
 _SUFFIXES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -26,8 +25,8 @@ _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 _PORTS = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
 
 
-class DoesNotFit(ValueError):
-    """The value does not fit: what is wrong, what was expected, and the nearest valid word."""
+class InvalidValue(ValueError):
+    """What is wrong with a value, what was expected, and the nearest valid word."""
 
     def __init__(self, message: str, expected: str, suggestion: str | None = None) -> None:
         super().__init__(message)
@@ -36,28 +35,28 @@ class DoesNotFit(ValueError):
         self.suggestion = suggestion
 
 
-def canonical(variable: Variable, value: Scalar) -> str:
-    """The value as the environment carries it; raises ``DoesNotFit``."""
-    text = plain(value)
+def format_value(variable: Variable, value: Scalar) -> str:
+    """The value as exported to the environment. Raises ``InvalidValue``."""
+    text = format_plain(value)
     reading = _READINGS.get(variable.type)
     return reading(variable, text, value) if reading else text
 
 
-def plain(value: Scalar) -> str:
-    """Any value as text: true is 1, false is 0; raises ``DoesNotFit`` for what no environment variable can hold."""
+def format_plain(value: Scalar) -> str:
+    """Any value as text: true is 1, false is 0. Raises ``InvalidValue`` if no environment variable can hold it."""
     text = str(int(value)) if isinstance(value, bool) else str(value)
     if unfit := next((character for character in text if character in "\0\n\r"), None):
         word = {"\0": "a NUL character", "\n": "a line break", "\r": "a carriage return"}[unfit]
-        raise DoesNotFit(f"the value holds {word}", "a value on one line")
+        raise InvalidValue(f"the value contains {word}", "a value on one line")
     if "\ufffd" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise DoesNotFit("the value is no valid text", "a value in UTF-8")
+        raise InvalidValue("the value is not valid text", "a value in UTF-8")
     return text
 
 
-def expectation(variable: Variable) -> str:
-    """What a value must look like, in words."""
+def format_expectation(variable: Variable) -> str:
+    """What a value must be, for messages."""
     low, high = variable.limits
-    limits = "" if low is None else f", {low} or more" if high is None else f" from {low} to {high}"
+    limits = "" if low is None else f", at least {low}" if high is None else f" from {low} to {high}"
     words = {
         "bool": "0 or 1",
         "int": f"a whole number{limits}",
@@ -67,7 +66,7 @@ def expectation(variable: Variable) -> str:
         "range": "two port numbers, low:high",
         "text": "text",
         "path": "a path",
-        "internal": "nothing: the launcher sets it itself",
+        "internal": "nothing: the launcher sets it",
     }
     return words[variable.type]
 
@@ -76,39 +75,39 @@ def _switch(_: Variable, text: str, __: Scalar) -> str:
     folded = text.strip().casefold()
     if folded in _ON or folded in _OFF:
         return "1" if folded in _ON else "0"
-    raise DoesNotFit(_is_not(text, "a switch"), "0 or 1")
+    raise InvalidValue(_is_not(text, "a switch"), "0 or 1")
 
 
 def _whole(variable: Variable, text: str, value: Scalar) -> str:
     folded = text.strip().casefold()
     if isinstance(value, bool | float) or not _WHOLE.fullmatch(folded):
-        raise DoesNotFit(_is_not(value, "a whole number"), expectation(variable))
+        raise InvalidValue(_is_not(value, "a whole number"), format_expectation(variable))
     return _within(variable, int(folded, 16 if folded.startswith("0x") else 10))
 
 
 def _size(variable: Variable, text: str, value: Scalar) -> str:
     match = _SIZE.fullmatch(text.strip().casefold())
     if isinstance(value, bool | float) or match is None:
-        raise DoesNotFit(_is_not(value, "a size"), expectation(variable))
+        raise InvalidValue(_is_not(value, "a size"), format_expectation(variable))
     return _within(variable, int(match[1]) * _SUFFIXES[match[2]])
 
 
 def _within(variable: Variable, number: int) -> str:
     low, high = variable.limits
     if low is None:
-        low = 0 if variable.type == "size" else -_MOST - 1
+        low = 0 if variable.type == "size" else -_MAX - 1
     if number < low:
-        raise DoesNotFit(f"{number} is less than {low}", expectation(variable))
+        raise InvalidValue(f"{number} is below {low}", format_expectation(variable))
     if high is not None and number > high:
-        raise DoesNotFit(f"{number} is more than {high}", expectation(variable))
-    if number > _MOST:
-        raise DoesNotFit(f"{number} is more than {_MOST}, as far as the library counts", f"at most {_MOST}")
+        raise InvalidValue(f"{number} exceeds {high}", format_expectation(variable))
+    if number > _MAX:
+        raise InvalidValue(f"{number} exceeds {_MAX}, the library's largest number", f"at most {_MAX}")
     return str(number)
 
 
 def _float(_: Variable, text: str, value: Scalar) -> str:
     if isinstance(value, bool) or not _FLOAT.fullmatch(text.strip()):
-        raise DoesNotFit(_is_not(value, "a number"), "a number")
+        raise InvalidValue(_is_not(value, "a number"), "a number")
     return text.strip()
 
 
@@ -121,25 +120,25 @@ def _word(variable: Variable, text: str, _: Scalar) -> str:
         elif folded == word.casefold():
             return word
     known = [word for word in variable.words if not word.endswith("*")]
-    raise DoesNotFit(_is_not(text, "one of its words"), expectation(variable), nearest(text, known))
+    raise InvalidValue(_is_not(text, "a known word"), format_expectation(variable), nearest(text, known))
 
 
 def _ports(_: Variable, text: str, __: Scalar) -> str:
     match = _PORTS.fullmatch(text.strip())
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
     if not 0 <= low <= high <= 65535:
-        raise DoesNotFit(_is_not(text, "a range of ports"), "two port numbers, low:high")
+        raise InvalidValue(_is_not(text, "a range of ports"), "two port numbers, low:high")
     return f"{low}:{high}"
 
 
 def _path(_: Variable, text: str, __: Scalar) -> str:
     if not text.strip():
-        raise DoesNotFit("the path is empty", "a path")
+        raise InvalidValue("the path is empty", "a path")
     return text
 
 
 def _internal(_: Variable, __: str, ___: Scalar) -> str:
-    raise DoesNotFit("the launcher sets it itself", "no value: remove the line")
+    raise InvalidValue("the launcher sets it", "no value: remove the line")
 
 
 def _is_not(value: Scalar, what: str) -> str:

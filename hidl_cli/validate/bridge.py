@@ -2,7 +2,7 @@
 
 The check's job starts the very script that ``hidl run`` would have submitted, in an allocation that is asked for in the
 same words. So all repetitions of a study take place in one allocation, baseline and scaled steps interleaved, and the
-verdict is that of ``hidl_cli/results/scaling.py``: ReFrame compares one number with a constant, which knows no noise.
+verdict is that of ``hidl_cli.analysis.scaling.judge``: ReFrame compares one number with a constant and knows no noise.
 What is left is a run's directory like any other.
 """
 
@@ -15,34 +15,38 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hidl_cli import batch_systems
+from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
 from hidl_cli.launch.allocation import Asked
-from hidl_cli.launch.script import job_script
-from hidl_cli.record.run import Run, create
+from hidl_cli.launch.hosts import Hosts, on_hosts, parse_hosts
+from hidl_cli.plan.job_script import job_script
+from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
+from hidl_cli.plan.load import load_workload
+from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.follow import Watch
 from hidl_cli.runs.judging import Conclusion
-from hidl_cli.runs.load import load_workload
-from hidl_cli.runs.plan import Plan, plan_of
-from hidl_cli.runs.prepare import Request, prepare
-from hidl_cli.schedulers import local, lsf, slurm
+from hidl_cli.schedulers import scheduler
+from hidl_cli.schedulers.ssh.header import started_run
 from hidl_cli.site.load import load_site
+from hidl_cli.site.schema import Site
+from hidl_cli.stack.schema import Device
 from hidl_cli.validate.scales import scale
 
-#: Options that ReFrame writes into each script itself.
-_OF_REFRAME = re.compile(
-    r"#SBATCH --(job-name|output|error|open-mode|time|partition|account|qos|constraint|reservation)\b"
-    r"|#BSUB -(J|o|e|W|q|P|G|U)\b"
-)
 _END_SECONDS = 60.0
-#: Names the file that lists the runs of one validation, one a line, so that whoever interrupts it can end them.
+#: Names the file that lists the runs of one validation, one a line, so that an interrupt can end them.
 RUNS_FILE = "HIDL_VALIDATION_RUNS"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where checks run: what the partition's ``extras`` in ReFrame's configuration say. None: hidl's own default."""
+    """Where checks run: what the partition's ``extras`` in ReFrame's configuration say. None: hidl's own default.
+
+    ``hosts``: as ``--hosts`` has them.
+    """
 
     site: str | None = None
     partition: str | None = None
@@ -51,6 +55,16 @@ class Place:
     reservation: str | None = None
     time_limit: float | None = None
     prefix: str | None = None
+    device: Device | None = None
+    hosts: str | None = None
+
+    def load_site(self) -> Site:
+        """Return the site, on the hosts if any are named."""
+        return on_hosts(load_site(self.site), self._hosts)
+
+    @property
+    def _hosts(self) -> Hosts | None:
+        return None if self.hosts is None else parse_hosts(self.hosts)
 
     @property
     def asked(self) -> Asked:
@@ -61,6 +75,7 @@ class Place:
             account=self.account,
             qos=self.qos,
             reservation=self.reservation,
+            hosts=self._hosts,
         )
 
     def extras(self) -> dict[str, Any]:
@@ -90,17 +105,17 @@ class Wish:
 
 def plan(place: Place, wish: Wish) -> Plan:
     """The launch plan of the wish; raises what ``prepare`` raises."""
-    site = load_site(place.site)
+    site = place.load_site()
     size = scale(site, place.partition, wish.scale).with_overhead(load_workload(wish.workload).overhead_ranks)
     if wish.study and size.study is None:
         raise UsageError(
-            f"scale {wish.scale} has nothing smaller to be compared with", hint="leave it out of the study's scales"
+            f"scale {wish.scale} has no smaller scale to compare with", hint="leave it out of the study's scales"
         )
     per_node = wish.ranks_per_node or size.ranks_per_node
     if wish.fill_nodes and size.nodes > 1:
         per_node = size.fullest
     return prepare(
-        Request(
+        RunRequest(
             workload=wish.workload,
             site=place.site,
             nodes=1 if wish.study else size.nodes,
@@ -110,6 +125,8 @@ def plan(place: Place, wish: Wish) -> Plan:
             repeat=wish.repeat,
             target=wish.target,
             prefix=place.prefix,
+            device=place.device,
+            any_device=True,
             asked=place.asked,
         )
     )
@@ -117,37 +134,35 @@ def plan(place: Place, wish: Wish) -> Plan:
 
 def begin(planned: Plan) -> Run:
     """Make the run's directory, with its job script, which the check's job is to start."""
-    run = create(planned, job_script(planned))
+    run = create_run(planned, job_script(planned))
     if RUNS_FILE in os.environ:
         with open(os.environ[RUNS_FILE], "a", encoding="utf-8") as file:  # noqa: PTH123 - appended in one write
             file.write(f"{run.directory}\n")
     if planned.scheduler == "local":
-        # Until its process is known, this one stands for it: whoever looks meanwhile must not take it for lost.
-        local.adopt(run, os.getpid())
+        # Until its process is known, this one stands for it, or a concurrent query would take it for lost.
+        scheduler("local").adopt(run, str(os.getpid()), str(run.directory))
     return run
 
 
 def directives(planned: Plan) -> list[str]:
-    """The lines that ask for the plan's allocation, without those that ReFrame writes itself."""
-    return [line for line in planned.header if not _OF_REFRAME.match(line)]
+    """Return the lines that request the plan's allocation, without those that ReFrame's scheduler writes itself."""
+    if planned.scheduler == SSH:
+        return [*planned.header, started_run(planned.run)]
+    system = batch_systems.system(planned.scheduler)
+    if system is None or system.reframe_writes is None:
+        return list(planned.header)
+    return [line for line in planned.header if not re.match(system.reframe_writes, line)]
 
 
-def submitted(run: Run, scheduler: str, job: str, directory: str) -> None:
+def submitted(run: Run, name: str, job: str, directory: str) -> None:
     """Write down which job the run is, and where it was submitted from: ``hidl status`` knows it by both."""
-    if scheduler == "local":
-        local.adopt(run, int(job))
-    elif scheduler == "slurm":
-        from hidl_cli.schedulers.slurm.cluster import this_cluster
-
-        slurm.ticket.keep(run, slurm.ticket.Ticket(job, this_cluster(), time.time(), directory))
-    elif scheduler == "lsf":
-        lsf.ticket.keep(run, lsf.ticket.Ticket(job, None, time.time()))
+    scheduler(name).adopt(run, job, directory)
 
 
 def ended(run: Run, *, seconds: float = _END_SECONDS) -> Status:
     """The final state of a run whose job is over by ReFrame's word, which calls a job that ran out of time ended too.
 
-    So the scheduler is asked anew, and the job's own record counts. LOST where nobody knows after ``seconds``.
+    So the scheduler is queried again, and the job's own record counts. LOST if it is still unknown after ``seconds``.
     """
     watch = Watch([run])
     deadline = time.monotonic() + seconds
@@ -156,7 +171,7 @@ def ended(run: Run, *, seconds: float = _END_SECONDS) -> Status:
         if status.state.is_final:
             return status
         if time.monotonic() > deadline:
-            run.end_as(State.LOST, reason="ReFrame says that the job has ended, and nobody knows how")
+            run.end_as(State.LOST, reason="ReFrame reports the job as ended, but its outcome is unknown")
             return run.status()
         watch.pause()
 

@@ -5,7 +5,6 @@ It cannot pile up on itself: a validation that finds the last one still running 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -16,22 +15,25 @@ from pathlib import Path
 from typing import Protocol
 
 from hidl_cli import paths, process
+from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, ProcessFailed, UsageError
 from hidl_cli.quoting import comment, sh, sh_line
+from hidl_cli.site import hidl_cluster
 from hidl_cli.validate.session import Asked
 
 #: What a nightly needs of the user's environment: cron gives it next to nothing. No secret is among these.
 _KEPT = re.compile(
-    r"PATH|XDG_(CONFIG|STATE|DATA|CACHE)_HOME|SLURM_CONF|LSF_ENVDIR|PYTHONPATH"
-    r"|MODULEPATH|LMOD_CMD|LMOD_PKG|MODULESHOME|MODULES_CMD"
+    r"PATH|XDG_(CONFIG|STATE|DATA|CACHE)_HOME|PYTHONPATH"
+    r"|MODULEPATH|LMOD_CMD|LMOD_PKG|MODULESHOME|MODULES_CMD|"
+    + "|".join(variable for system in SYSTEMS.values() for variable in system.configuration)
 )
 _SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class Nightly:
-    """What is run, and when: ``hour`` and ``minute`` in the machine's local time. ``key`` tells nightlies apart."""
+    """What is run, and when: ``hour`` and ``minute`` in the machine's local time. ``key`` distinguishes nightlies."""
 
     site: str
     key: str
@@ -43,20 +45,21 @@ class Nightly:
 
     @classmethod
     def of(cls, site: str, asked: Asked, at: str) -> Nightly:
-        """The nightly of what was asked; ``UsageError`` where ``at`` is no time of a day."""
+        """The nightly of what was asked; ``UsageError`` where ``at`` is not a time of day."""
         match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", at)
         if match is None:
-            raise UsageError(f"{at!r} is no time of a day", hint="for example --at 02:00")
+            raise UsageError(f"{at!r} is not a time of day", hint="for example --at 02:00")
         place = asked.place
         words = [sys.executable, "-m", "hidl_cli", "validate", f"--site={place.site or site}"]
         words += [f"--tag={tag}" for tag in asked.tags] + [f"--check={check}" for check in asked.checks]
         words += [f"--partition={name}" for name in asked.partitions]
-        given = {"account": place.account, "qos": place.qos, "reservation": place.reservation, "prefix": place.prefix}
-        words += [f"--{name}={value}" for name, value in given.items() if value is not None]
+        given = ("hosts", "account", "qos", "reservation", "prefix", "device")
+        words += [f"--{name}={value}" for name in given if (value := getattr(place, name)) is not None]
         words += [f"--time={int(place.time_limit)}"] if place.time_limit else []
         words += [f"--jobs={asked.jobs}"] if asked.jobs else []
         key = "-".join((site, *asked.tags, *asked.checks))
-        environment = {name: value for name, value in sorted(os.environ.items()) if _KEPT.fullmatch(name)}
+        variables = sorted(hidl_cluster.environment().items())
+        environment = {name: value for name, value in variables if _KEPT.fullmatch(name)}
         log = paths.user_state() / "validate" / f"{key}.log"
         return cls(site, key, int(match[1]), int(match[2]), tuple(words), environment, log)
 
@@ -94,7 +97,7 @@ def choose(kind: str | None, *, hypothetical: bool = False) -> Table:
     tables: dict[str, Table] = {"crontab": _Lines("crontab"), "scrontab": _Lines("scrontab"), "systemd": _Timer()}
     programs = {"crontab": "crontab", "scrontab": "scrontab", "systemd": "systemctl"}
     if kind is not None and kind not in tables:
-        raise UsageError(f"there is no {kind!r} to run a nightly", hint=f"--cron-with {', '.join(tables)}")
+        raise UsageError(f"{kind!r} not found: it cannot run a nightly", hint=f"--cron-with {', '.join(tables)}")
     for name in [kind] if kind else list(tables):
         if shutil.which(programs[name]) or (hypothetical and kind):
             return tables[name]
@@ -145,9 +148,7 @@ class _Lines:
             return completed.stdout
         if re.search(r"no (s?crontab|entries)|not found", completed.stderr, re.IGNORECASE):
             return ""
-        raise HidlError(
-            f"{self.name} -l does not tell what is there: {completed.stderr.strip()}", hint="nothing was changed"
-        )
+        raise HidlError(f"{self.name} -l failed: {completed.stderr.strip()}", hint="nothing was changed")
 
     def _write(self, text: str) -> None:
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".cron") as file:

@@ -14,7 +14,10 @@ from typing import Any
 from hidl_cli import paths, process
 from hidl_cli.documents import read_json
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
+from hidl_cli.schedulers.slurm import commands
+from hidl_cli.site import hidl_cluster
 from hidl_cli.site.schema import Site
+from hidl_cli.validate.scales import NAMES
 
 _LIST_SECONDS = 300.0
 _PREFIX = re.compile(r"^(?P<indent> *)[-^] (?P<name>.+?) /(?P<hash>[0-9a-f]{6,})(?: @(?P<place>\S+))?\s*$")
@@ -48,7 +51,7 @@ def pattern(*checks: str) -> str:
     try:
         re.compile(found)
     except re.error as error:
-        raise UsageError(f"--check {' '.join(checks)} is no regular expression: {error}") from error
+        raise UsageError(f"--check {' '.join(checks)} is not a valid regular expression: {error}") from error
     return found
 
 
@@ -64,6 +67,12 @@ class Listed:
     def check(self) -> str:
         """The check's name alone."""
         return self.name.split()[0]
+
+    @property
+    def scale(self) -> str | None:
+        """The name of its scale; None for a check without one."""
+        found = re.search(r"%scale=(\S+)", self.name)
+        return found[1] if found and found[1] in NAMES else None
 
     def fits(self, check: str) -> bool:
         """Whether ``--check`` means it."""
@@ -98,7 +107,7 @@ _MAIN = "import sys; from reframe.frontend.cli import main; sys.exit(main())"
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment as it is, without what would change ReFrame's answers; the library of checks can be imported."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RFM_")}
+    kept = {name: value for name, value in hidl_cluster.environment().items() if not name.startswith("RFM_")}
     path = [str(Path(__file__).parents[2]), str(shipped_checks()), kept.get("PYTHONPATH", "")]
     return {
         **kept,
@@ -129,7 +138,7 @@ def _list(selection: Selection, how: str, directory: Path, *more: str) -> list[L
     skipped = [line for line in completed.stdout.splitlines() if "skipping test" in line]
     if skipped:
         raise HidlError(
-            "ReFrame cannot read all checks:\n" + "\n".join(skipped), hint="mend the check, or take its file away"
+            "ReFrame cannot read all checks:\n" + "\n".join(skipped), hint="correct the check, or remove its file"
         )
     matches = [_PREFIX.match(line) for line in completed.stdout.splitlines()]
     return [Listed(m["name"], m["hash"], m["place"]) for m in matches if m]
@@ -170,12 +179,4 @@ def accounting_answers(site: Site) -> bool:
     """Whether sacct answers here, now; without it ReFrame's scheduler `slurm` fails after three tries."""
     if site.scheduler != "slurm":
         return False
-    from hidl_cli.schedulers.slurm import programs
-
-    try:
-        completed = programs.call(
-            "sacct", "--noheader", "--starttime=now", "--format=jobid", timeout=programs.ACCOUNTING_SECONDS
-        )
-    except programs.NoAnswer:
-        return False
-    return completed.status == 0
+    return commands.accounting_answers()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
+from hidl_cli.launch.hosts import parse_hosts
 from hidl_cli.site.schema import NodeType, Site
 
 _LARGEST = 4096
@@ -20,7 +22,7 @@ LARGE = NAMES[4:]
 class Scale:
     """``nodes`` nodes with ``ranks_per_node`` ranks on each; ``fullest``: as many as fill a node.
 
-    ``least``: the fewest nodes that the partition admits, from which studies start. ``overhead``: ranks of each launch
+    ``least``: the fewest nodes that the partition allows, from which studies start. ``overhead``: ranks of each launch
     that do no work of their own, such as Dask's scheduler and client.
     """
 
@@ -54,9 +56,9 @@ class Scale:
 
 
 def offered(site: Site, partition: str | None = None) -> dict[str, Scale]:
-    """The scales that a partition (None: the default one) admits, by name, the smallest first."""
+    """The scales that a partition (None: the default one) allows, by name, the smallest first."""
     found, node = site.partition(partition), site.node_type(partition)
-    most = (found.max_nodes if found else None) or node.count or 1
+    most = (found.max_nodes if found else None) or _count(site, node)
     least = found.min_nodes if found else 1
     per_node = _ranks_per_node(node)
     scales = []
@@ -71,7 +73,7 @@ def offered(site: Site, partition: str | None = None) -> dict[str, Scale]:
 
 
 def scale(site: Site, partition: str | None, name: str) -> Scale:
-    """The scale of that name; ``UsageError`` where the partition does not admit it."""
+    """The scale of that name; ``UsageError`` if the partition does not allow it."""
     scales = offered(site, partition)
     if name not in scales:
         raise UsageError(
@@ -79,6 +81,12 @@ def scale(site: Site, partition: str | None, name: str) -> Scale:
             hint=f"it has: {', '.join(scales) or 'none'}",
         )
     return scales[name]
+
+
+def _count(site: Site, node: NodeType) -> int:
+    """The number of nodes; 1 if unknown."""
+    hosts = parse_hosts(node.hosts).names if site.scheduler == SSH and node.hosts else ()
+    return node.count or len(hosts) or 1
 
 
 def _of_each_node(node: NodeType) -> int:

@@ -7,7 +7,7 @@ import os
 import pprint
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
@@ -18,19 +18,18 @@ from hidl_cli import __version__, paths
 from hidl_cli.doctor.examine import Examined, before_runs
 from hidl_cli.documents import write_json, write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
+from hidl_cli.plan.prepare import RunRequest
+from hidl_cli.plan.prepare import prepare as prepare_run
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
 from hidl_cli.runs.follow import end
-from hidl_cli.runs.prepare import Request
-from hidl_cli.runs.prepare import prepare as prepare_run
-from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.exclusive import held
-from hidl_cli.validate import reframe
+from hidl_cli.validate import backends, reframe
 from hidl_cli.validate.bridge import RUNS_FILE, Place
 from hidl_cli.validate.judge import Case, complete, judged, to_json
-from hidl_cli.validate.launchers import OURS
 from hidl_cli.validate.reframe import Listed, Selection
+from hidl_cli.validate.scales import NAMES, offered
 from hidl_cli.validate.settings import configuration, installed, word
 
 SCHEMA = "hidl.validation/1"
@@ -85,12 +84,12 @@ class Validation:
 
     def settings_text(self) -> str:
         """The text of ``settings``."""
-        ours = [name for name in self.site.launchers if name in OURS]
+        ours, place = backends.needed(self.site), self.asked.place
         registration = [
-            "from hidl_cli.site.load import load_site",
-            "from hidl_cli.validate.launchers import register",
+            "from hidl_cli.validate.backends import register",
+            "from hidl_cli.validate.bridge import Place",
             "",
-            f"register(load_site({self.asked.place.site!r}))  # {', '.join(ours)}",
+            f"register(Place(site={place.site!r}, hosts={place.hosts!r}).load_site())  # {', '.join(ours)}",
         ]
         body = pprint.pformat(self.configuration, width=118, sort_dicts=False)
         return "\n".join(
@@ -106,7 +105,7 @@ class Validation:
 
 def prepare(asked: Asked) -> Validation:
     """Resolve what was asked; nothing is touched. Raises ``UsageError`` for a partition that the site has not."""
-    site = load_site(asked.place.site)
+    site = asked.place.load_site()
     unknown = [name for name in asked.partitions if name not in site.partitions]
     if unknown:
         known = ", ".join(site.partitions) or "none"
@@ -138,11 +137,13 @@ def examine(validation: Validation) -> Examined:
     plans = []
     for partition in (Place.of(each["extras"]) for each in partitions):
         for stack in installed(site, place.prefix):
-            request = Request(
+            request = RunRequest(
                 "mpi-sanity",
                 site=place.site,
                 stack=stack.prefix.parent.name,
                 prefix=place.prefix,
+                device=place.device,
+                any_device=True,
                 asked=partition.asked,
                 hypothetical=True,
             )
@@ -169,10 +170,36 @@ def begin(validation: Validation) -> tuple[list[Listed], list[Listed]]:
         names = ", ".join(sorted({test.check for test in every}))
         raise UsageError(
             f"no case on site {validation.site.name} fits {what}; installed stacks: {stacks}"
-            + (f"; checks that want more than there is: {names}" if names else ""),
+            + (f"; checks that need more nodes or ranks: {names}" if names else ""),
             hint="hidl install STACK, or another --tag, --check or --partition",
         )
     return found, left_out
+
+
+def reasons_left_out(validation: Validation, left_out: Sequence[Listed]) -> dict[str, str]:
+    """Return why this validation runs none of these tests, by check: a scale that no partition allows, or the rest."""
+    site = validation.site
+    chosen = [each["extras"] for each in validation.configuration["systems"][0]["partitions"]]
+    allowed = {scale for extras in chosen for scale in offered(site, Place.of(extras).partition)}
+    return {
+        check: _reason(site, [test for test in left_out if test.check == check], allowed)
+        for check in sorted({test.check for test in left_out})
+    }
+
+
+def _reason(site: Site, tests: Sequence[Listed], allowed: Set[str]) -> str:
+    scales = [test.scale for test in tests if test.scale is not None and test.scale not in allowed]
+    parts = []
+    if scales:
+        names = sorted(set(scales), key=NAMES.index)
+        others = [name for name in site.partitions if set(names) <= set(offered(site, name))]
+        elsewhere = f"; --partition {others[0]} allows it" if others else ""
+        parts.append(
+            f"{len(scales)} case(s) of scale {', '.join(names)}, which the partition does not allow{elsewhere}"
+        )
+    if len(tests) > len(scales):
+        parts.append(f"{len(tests) - len(scales)} case(s) that require a trait or a stack that is not here")
+    return "; ".join(parts)
 
 
 def run(validation: Validation, listed: Sequence[Listed], tell: Callable[[str], None]) -> list[Case]:

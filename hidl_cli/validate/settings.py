@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,21 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hidl_cli import batch_systems
 from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.allocation import allocate
 from hidl_cli.launch.placement import Placement
+from hidl_cli.plan.runnable import default_launcher, reason_not_runnable
 from hidl_cli.quoting import sh
-from hidl_cli.schedulers import scheduler
+from hidl_cli.schedulers import scheduler_for
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import NodeType, Site
 from hidl_cli.stack import installation
 from hidl_cli.stack.installation import Installation
+from hidl_cli.validate.backends import register, scheduler_in_reframe
 from hidl_cli.validate.bridge import Place
-from hidl_cli.validate.launchers import register
+from hidl_cli.validate.launchers import name_in_reframe
+from hidl_cli.validate.reframe import accounting_answers
 from hidl_cli.validate.scales import offered
 
 _JOBS_AT_ONCE = 8
-_ACCESS = re.compile(r"#(?:SBATCH --(?:partition|account|qos|constraint|reservation)=|BSUB -[qPGU] )")
 _MODULES = {"lmod": "LMOD_CMD", "tmod4": "MODULES_CMD"}
 
 
@@ -39,16 +43,18 @@ def configuration(
 ) -> dict[str, Any]:
     """The configuration for these partitions of ``site``, with the installed ``stacks`` as environments.
 
+    A site whose partitions are unknown gets one, ``default``, for jobs that name none.
+
     ``jobs``: how many jobs at once (None: one on the local machine, where they would disturb each other).
     ``accounting``: whether sacct answers; where it does not, ReFrame asks squeue. ``environ``: the variables by which
-    a modules system is known. Raises ``InvalidInput`` for a site that says neither its scheduler nor its launchers,
-    ``UsageError`` for an option that the site does not admit.
+    a modules system is known. Raises ``InvalidInput`` for a site that cannot run jobs, ``UsageError`` for an option
+    that the site does not allow, and what ``scheduler_for`` raises.
     """
-    if site.scheduler is None or not site.launchers:
-        raise InvalidInput(
-            f"the file of site {site.name} does not say its scheduler or its launchers", hint="hidl site show"
-        )
+    scheduler_for(site)
+    if reason := reason_not_runnable(site):
+        raise InvalidInput(f"site {site.name}: {reason}", hint=f"hidl site show {site.name}")
     environments = {stack.prefix.parent.name: stack for stack in stacks}
+    wanted: Sequence[str | None] = partitions or [None]
     names = [word(name) for name in environments]
     system = {
         "name": word(site.name),
@@ -57,8 +63,7 @@ def configuration(
         "modules_system": _modules_system(environ or {}),
         "max_local_jobs": jobs or 1,
         "partitions": [
-            _partition(site, replace(place, partition=name), names, jobs=jobs, accounting=accounting)
-            for name in partitions
+            _partition(site, replace(place, partition=name), names, jobs=jobs, accounting=accounting) for name in wanted
         ],
     }
     modules = _modules(site) if system["modules_system"] != "nomod" else []
@@ -71,10 +76,6 @@ def configuration(
 
 def plain(name: str | None) -> dict[str, Any]:
     """The configuration of a site (None: the detected one) with all its partitions, for ReFrame without hidl."""
-    import os
-
-    from hidl_cli.validate.reframe import accounting_answers
-
     site = load_site(name)
     register(site)
     return configuration(
@@ -94,7 +95,7 @@ def installed(site: Site, prefix: str | None = None) -> list[Installation]:
 
 
 def word(name: str) -> str:
-    """``name`` as ReFrame admits names: letters, digits, ``_`` and ``-``, and no digit first."""
+    """``name`` as ReFrame accepts names: letters, digits, ``_`` and ``-``, and no digit first."""
     plain_name = re.sub(r"[^A-Za-z0-9_-]", "_", name)
     return plain_name if re.match(r"[A-Za-z_]", plain_name) else f"_{plain_name}"
 
@@ -106,9 +107,9 @@ def _partition(
     local = site.scheduler == "local"
     access, processor, devices = _access(site, place), _processor(node), _devices(node)
     return {
-        "name": word(str(place.partition)),
-        "scheduler": _scheduler(site, accounting),
-        "launcher": site.launchers[0],
+        "name": word(place.partition or "default"),
+        "scheduler": scheduler_in_reframe(site, accounting),
+        "launcher": name_in_reframe(default_launcher(site)),
         "environs": list(environments),
         "max_jobs": jobs or (1 if local else _JOBS_AT_ONCE),
         "features": traits(site, place.partition),
@@ -130,20 +131,18 @@ def traits(site: Site, partition: str | None) -> list[str]:
     return found + [f"scale-{name}" for name in scales]
 
 
-def _scheduler(site: Site, accounting: bool) -> str:
-    if site.scheduler == "slurm":
-        return "slurm" if accounting else "squeue"
-    return str(site.scheduler)
-
-
 def _access(site: Site, place: Place) -> list[str]:
-    """The options by which a job gets into the partition, in the forms that the site's policies admit."""
+    """The options by which a job gets into the partition, in the forms that the site's policies accept."""
     smallest = site.partition(place.partition)
     nodes = smallest.min_nodes if smallest else 1
     whole = Placement(nodes=nodes, ranks_per_node=1, ranks=nodes, threads_per_rank=1, bind=False)
     allocation = allocate(site, "hidl", [whole], place.asked)
-    lines = scheduler(str(site.scheduler)).header(allocation, site.policies)
-    return [line.split(maxsplit=1)[1] for line in lines if _ACCESS.match(line)]
+    lines = scheduler_for(site).header(allocation, site.policies)
+    system = batch_systems.system(site.scheduler)
+    if system is None:
+        return []
+    found = [line for line in lines if re.match(system.access, line)]
+    return found if system.reframe is None else [line.split(maxsplit=1)[1] for line in found]
 
 
 def _processor(node: NodeType) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from hidl_workloads.dask_apps.devices import take_turns
-from hidl_workloads.dask_apps.parameters import Common, Protocol
+from hidl_workloads.dask_apps.devices import chosen, take_turns
+from hidl_workloads.parameters import Dask
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -17,14 +17,14 @@ CLIENT = 1
 _LOG_LENGTH = 1_000_000  # transfers of one run that a worker remembers
 
 
-def start(world: MPI.Comm, parameters: Common, threads: int) -> bool:
+def start(world: MPI.Comm, parameters: Dask, threads: int) -> bool:
     """Bring Dask up; every rank of ``world``, three or more, calls this, and only the client's call returns True.
 
     The others' calls return False, once the client has called ``close``.
     """
     import dask
 
-    if parameters.device == "gpu":
+    if chosen() == "gpu":
         take_turns(world, OVERHEAD)
     dask.config.set({"distributed.admin.low-level-log-length": _LOG_LENGTH})
     options: dict[str, Any] = {
@@ -46,7 +46,7 @@ def start(world: MPI.Comm, parameters: Common, threads: int) -> bool:
     return is_client
 
 
-def close(protocol: Protocol) -> None:
+def close(protocol: Literal["tcp", "mpi"]) -> None:
     """End the scheduler and the workers; the client calls this."""
     if protocol == "mpi":
         import mpi4dask

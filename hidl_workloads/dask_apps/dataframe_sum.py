@@ -5,22 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hidl_workloads.arguments import number
-from hidl_workloads.dask_apps.devices import arrays, frames
+from hidl_workloads.dask_apps.devices import arrays, chosen, frames
 from hidl_workloads.dask_apps.job import Job, agree
-from hidl_workloads.dask_apps.parameters import Common
 from hidl_workloads.dask_apps.placing import persist
+from hidl_workloads.parameters import DaskDataframeSum
 
 _ROW_BYTES = 16
 _MODULI = {"a": 1021, "b": 997}
 
 
 @dataclass(frozen=True)
-class Parameters(Common):
-    """``chunk_size``: rows for each worker; ``partitions``: those of each worker."""
-
-    chunk_size: int = number(8_000_000, least=1)
-    partitions: int = number(4, least=1)
+class Parameters(DaskDataframeSum):
+    """The recipe's parameters, and the rows of a partition."""
 
     @property
     def rows(self) -> int:
@@ -30,9 +26,9 @@ class Parameters(Common):
 
 def partition(number_: int, parameters: Parameters) -> Any:
     """The rows from ``number_ * rows`` on: in row ``k``, column ``a`` holds ``k mod 1021`` and ``b`` ``k mod 997``."""
-    xp = arrays(parameters.device)
+    xp = arrays(chosen())
     k = xp.arange(number_ * parameters.rows, (number_ + 1) * parameters.rows)
-    return frames(parameters.device).DataFrame({name: k % modulus for name, modulus in _MODULI.items()})
+    return frames(chosen()).DataFrame({name: k % modulus for name, modulus in _MODULI.items()})
 
 
 def make(client: Any, parameters: Parameters, workers: int) -> Job:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import os
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from hidl_workloads.dask_apps.parameters import Device
+from hidl_workloads import gpus
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+Device = Literal["cpu", "gpu"]
+
 _ARRAYS: dict[Device, str] = {"cpu": "numpy", "gpu": "cupy"}
 _FRAMES: dict[Device, str] = {"cpu": "pandas", "gpu": "cudf"}
-_GPUS = Path("/proc/driver/nvidia/gpus")
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class NoDevice(Exception):
-    """What ``device=gpu`` needs is not there."""
+    """Computing on GPUs requires something that is not available."""
 
 
 def arrays(device: Device) -> Any:
@@ -36,14 +35,14 @@ def _library(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise NoDevice(f"{name} cannot be imported ({error}); device=gpu needs it in the stack") from error
+        raise NoDevice(f"{name} cannot be imported ({error}); the stack must hold it to compute on GPUs") from error
 
 
 def take_turns(world: MPI.Comm, first_worker: int) -> None:
     """Let the workers of a node use its GPUs in turn; every rank of ``world`` calls this before any touches a GPU.
 
-    A worker computes in several threads, and CUDA's current device belongs to a thread: so it is the visible devices
-    that are narrowed, to one. The scheduler and the client see what they saw. Raises ``NoDevice`` where there is none.
+    A worker computes in several threads, and each of them begins with the first visible GPU. Without a GPU, raises
+    ``NoDevice``.
     """
     from mpi4py import MPI
 
@@ -51,15 +50,12 @@ def take_turns(world: MPI.Comm, first_worker: int) -> None:
     workers = neighbours.allgather(world.rank >= first_worker)
     mine = sum(workers[: neighbours.rank])
     neighbours.Free()
-    visible = visible_gpus(os.environ.get(_VISIBLE), _GPUS)
-    if not visible:
-        raise NoDevice(f"rank {world.rank} sees no GPU: ${_VISIBLE} is {os.environ.get(_VISIBLE)!r}")
-    if world.rank >= first_worker:
-        os.environ[_VISIBLE] = visible[mine % len(visible)]
+    try:
+        gpus.take(os.environ, mine)
+    except gpus.NoGpu as error:
+        raise NoDevice(f"no GPU for rank {world.rank}: {error}") from error
 
 
-def visible_gpus(named: str | None, directory: Path) -> list[str]:
-    """The GPUs that a process may use: those that ``CUDA_VISIBLE_DEVICES`` names, else all that the driver shows."""
-    if named is not None:
-        return [word.strip() for word in named.split(",") if word.strip()]
-    return [str(number) for number in range(len(list(directory.iterdir())))] if directory.is_dir() else []
+def chosen() -> Device:
+    """Return what the run computes on."""
+    return "gpu" if gpus.is_wanted() else "cpu"

@@ -16,7 +16,7 @@ class Job:
     """Data in the workers' memory, made for one run, and the work on them.
 
     ``bytes`` are those of the data; ``work`` is what is timed, and ``check`` raises
-    ``WrongResult`` for what it returned. The data stay there as long as this object does.
+    ``WrongResult`` for what it returned. The data live as long as this object.
     """
 
     bytes: int

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from hidl_workloads.arguments import number
-from hidl_workloads.dask_apps.devices import frames
+from hidl_workloads.dask_apps.devices import Device, chosen, frames
 from hidl_workloads.dask_apps.job import Job, agree
-from hidl_workloads.dask_apps.parameters import Common, Device
 from hidl_workloads.dask_apps.placing import persist
+from hidl_workloads.parameters import DaskMerge
 
 _ROW_BYTES = 16  # a key and a payload, 64-bit integers
 _WRAP = 2**64  # sums of such numbers are known modulo this
 
 
 @dataclass(frozen=True)
-class Parameters(Common):
-    """``chunk_size``: rows of each frame for each worker; ``frac_match``: the part of the rows that find a partner;
-    ``partitions``: those of each frame for each worker."""
-
-    chunk_size: int = number(1_000_000, least=1)
-    frac_match: float = number(0.3, least=0)
-    partitions: int = number(1, least=1)
-    shuffle: Literal["tasks", "p2p"] = "tasks"
-
-    def __post_init__(self) -> None:
-        """Raise ``ValueError`` for a part that is more than all."""
-        if self.frac_match > 1:
-            raise ValueError(f"frac_match must be 1 or less, not {self.frac_match}")
+class Parameters(DaskMerge):
+    """The recipe's parameters, and the rows of a partition."""
 
     @property
     def rows(self) -> int:
@@ -58,13 +46,13 @@ def right_keys(partition: int, partitions: int, parameters: Parameters) -> Any:
 def left(partition: int, parameters: Parameters) -> Any:
     """A partition of the left frame, in disorder."""
     keys = left_keys(partition, parameters)
-    return _frame(keys, "left", 2 * keys + 1, partition, parameters.device)
+    return _frame(keys, "left", 2 * keys + 1, partition, chosen())
 
 
 def right(partition: int, partitions: int, parameters: Parameters) -> Any:
     """A partition of the right frame, in disorder."""
     keys = right_keys(partition, partitions, parameters)
-    return _frame(keys, "right", 3 * keys + 2, partitions + partition, parameters.device)
+    return _frame(keys, "right", 3 * keys + 2, partitions + partition, chosen())
 
 
 def _frame(keys: Any, name: str, payload: Any, seed: int, device: Device) -> Any:

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hidl_workloads import arguments
 from hidl_workloads.dask_apps import cluster
-from hidl_workloads.dask_apps.devices import NoDevice, arrays
+from hidl_workloads.dask_apps.devices import NoDevice, arrays, chosen
 from hidl_workloads.dask_apps.figures import Measured, figures
 from hidl_workloads.dask_apps.job import Job, WrongResult
-from hidl_workloads.dask_apps.parameters import Common
 from hidl_workloads.dask_apps.transfers import gather, take
 from hidl_workloads.metrics import report
+from hidl_workloads.parameters import Dask
 from hidl_workloads.world import failure_ends_all_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-AnyParameters = TypeVar("AnyParameters", bound=Common)
+AnyParameters = TypeVar("AnyParameters", bound=Dask)
 Make = Callable[[Any, AnyParameters, int], Job]
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -39,7 +39,9 @@ def main(name: str, kind: type[AnyParameters], make: Make[AnyParameters]) -> Non
     with failure_ends_all_ranks():
         least = cluster.OVERHEAD + 1
         if world.size < least:
-            _refuse(world, f"{name}: Dask needs {least} ranks or more (scheduler, client, workers), not {world.size}")
+            _refuse(
+                world, f"{name}: Dask requires at least {least} ranks (scheduler, client, workers), not {world.size}"
+            )
         try:
             parameters = _parse(kind)
         except ValueError as error:
@@ -73,7 +75,7 @@ def _refuse(world: MPI.Comm, why: str) -> None:
 
 def _run(world: MPI.Comm, name: str, parameters: AnyParameters, make: Make[AnyParameters]) -> None:
     threads = parameters.worker_threads or int(os.environ.get("OMP_NUM_THREADS") or 1)
-    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # every start and stop would be told
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # else each start and stop is logged
     if threads > 1:  # the threads of a worker share its cores: libraries that start their own would fight for them
         os.environ |= dict.fromkeys(_THREADS, "1")
     measured = None
@@ -104,7 +106,7 @@ def _measure(workers: int, parameters: AnyParameters, make: Make[AnyParameters])
     from dask.utils import parse_bytes
 
     ignore = parse_bytes(parameters.ignore_size)
-    dask.config.set({"dataframe.backend": "cudf" if parameters.device == "gpu" else "pandas"})
+    dask.config.set({"dataframe.backend": "cudf" if chosen() == "gpu" else "pandas"})
     seconds, transfers = [], []
     with distributed.Client() as client:
         client.wait_for_workers(workers)
@@ -126,7 +128,7 @@ def _measure(workers: int, parameters: AnyParameters, make: Make[AnyParameters])
             size = job.bytes
             del job, result
         by_mpi = None if before is None else (_by_mpi(client, parameters) or 0) - before
-    library = arrays(parameters.device)
+    library = arrays(chosen())
     versions = {"dask": dask.__version__, "distributed": distributed.__version__}
     return Measured(tuple(seconds), tuple(transfers), size, by_mpi, {**versions, library.__name__: library.__version__})
 
@@ -140,7 +142,7 @@ def _forget(client: Any) -> None:
         raise RuntimeError(f"{len(client.futures)} results of the last run are held, which the next would not compute")
 
 
-def _by_mpi(client: Any, parameters: Common) -> int | None:
+def _by_mpi(client: Any, parameters: Dask) -> int | None:
     """The bytes that all workers have sent through MPI so far."""
     if parameters.protocol != "mpi":
         return None

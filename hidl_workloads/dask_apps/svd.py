@@ -5,22 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hidl_workloads.arguments import number
-from hidl_workloads.dask_apps.devices import arrays
+from hidl_workloads.dask_apps.devices import Device, arrays, chosen
 from hidl_workloads.dask_apps.job import Job, agree
-from hidl_workloads.dask_apps.parameters import Common, Device
 from hidl_workloads.dask_apps.placing import persist
+from hidl_workloads.parameters import DaskSvd
 
 _TOLERANCE = 1e-9  # of the largest singular value
 
 
 @dataclass(frozen=True)
-class Parameters(Common):
-    """``rows`` and ``columns`` of the matrix; ``chunk_size``: rows of one block."""
-
-    rows: int = number(200_000, least=1)
-    columns: int = number(100, least=1)
-    chunk_size: int = number(25_000, least=1)
+class Parameters(DaskSvd):
+    """The recipe's parameters."""
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for blocks that are not taller than wide."""
@@ -46,7 +41,7 @@ def make(client: Any, parameters: Parameters, workers: int) -> Job:
     import dask.array as da
     from distributed import wait
 
-    rows, columns, chunk, device = parameters.rows, parameters.columns, parameters.chunk_size, parameters.device
+    rows, columns, chunk, device = parameters.rows, parameters.columns, parameters.chunk_size, chosen()
     xp = arrays(device)
     full, rest = divmod(rows, chunk)
     # A last block that is wider than tall would have no QR of the form that the tree needs: the one before takes it.

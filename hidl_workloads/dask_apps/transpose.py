@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hidl_workloads.arguments import number
-from hidl_workloads.dask_apps.devices import arrays
+from hidl_workloads.dask_apps.devices import Device, arrays, chosen
 from hidl_workloads.dask_apps.job import Job, agree
-from hidl_workloads.dask_apps.parameters import Common, Device
 from hidl_workloads.dask_apps.placing import persist
+from hidl_workloads.parameters import DaskTranspose as Parameters
 
 _MODULUS = 1021  # a prime: the matrix is far from symmetric, and its sum is exact in float64 below 2**53
-
-
-@dataclass(frozen=True)
-class Parameters(Common):
-    """``size``: rows and columns of the matrix; ``chunk_size``: those of its blocks."""
-
-    size: int = number(6000, least=2)
-    chunk_size: int = number(1000, least=1)
 
 
 def block(rows: slice, columns: slice, size: int, device: Device) -> Any:
@@ -41,7 +31,7 @@ def make(client: Any, parameters: Parameters, workers: int) -> Job:
     """The matrix on the workers; the work is ``(x + x.T).sum()``."""
     import dask.array as da
 
-    size, chunk, device = parameters.size, parameters.chunk_size, parameters.device
+    size, chunk, device = parameters.size, parameters.chunk_size, chosen()
     xp = arrays(device)
     edges = (*range(0, size, chunk), size)
     chunks = tuple(high - low for low, high in pairwise(edges))

@@ -1,6 +1,5 @@
-"""Findings of the environment, each with a stable id, what was seen, why it matters, and what mends it.
+"""Findings about the environment: a stable id, what was found, why it matters, and the fix.
 
-Facts are dataclasses whose fields are None where nothing was learnt. A rule is a pure function over one kind of facts.
-What must hold inside a job lives here, beside the programs that run there, and needs nothing but Python itself;
-what ``hidl`` sees from outside lives in ``hidl_cli.doctor``.
+Facts are dataclasses, with None for unknown fields. A rule is a pure function over one type of facts. The rules here
+are applied inside jobs and need only the standard library; those of ``hidl_cli.doctor`` are applied outside.
 """

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 Severity = Literal["error", "warning", "info"]
-"""error: what is asked for will fail, or tell lies; warning: it works, slowly or by luck; info: good to know."""
+"""error: runs fail, or give wrong results; warning: they may fail, or be slow; info: for information."""
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
@@ -18,10 +18,10 @@ Facts = TypeVar("Facts")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a rule saw, and the command or line that mends it. ``where``: the host or file that it is about.
+class Evidence:
+    """What a rule found (``seen``), the fix (``mend``), and the host or file (``where``).
 
-    ``severity``: where this case is better or worse than the rule's usual one.
+    ``severity`` overrides that of the rule.
     """
 
     seen: str
@@ -32,7 +32,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, by the rule whose id is ``rule``."""
+    """One problem, found by the rule with the id ``rule``."""
 
     rule: str
     severity: Severity
@@ -48,22 +48,22 @@ class Finding:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Finding:
-        """What ``to_json`` gave; raises ``TypeError`` where a field is missing or unknown."""
+        """Parse a document of ``to_json``. Raises ``TypeError`` if a field is missing or unknown."""
         return cls(**document)
 
 
 @dataclass(frozen=True)
 class Rule(Generic[Facts]):
-    """A rule: its stable id, what it is called, how bad it is, why it matters, and how it judges facts."""
+    """A rule: a stable id, title, severity, why it matters, and the check of facts."""
 
     id: str
     title: str
     severity: Severity
     why: str
-    check: Callable[[Facts], Iterable[Seen]]
+    check: Callable[[Facts], Iterable[Evidence]]
 
     def findings(self, facts: Facts) -> list[Finding]:
-        """What is wrong by this rule."""
+        """The findings of this rule."""
         return [
             Finding(self.id, seen.severity or self.severity, self.title, seen.seen, self.why, seen.mend, seen.where)
             for seen in self.check(facts)
@@ -71,14 +71,14 @@ class Rule(Generic[Facts]):
 
 
 class Rules(Generic[Facts]):
-    """The rules over one kind of facts, in the order of their ids.
+    """The rules on one type of facts, sorted by id.
 
     ::
 
         RULES: Rules[Node] = Rules()
 
         @RULES.rule("HD041", "/dev/shm is too small", severity="error", why="...")
-        def little_shared_memory(node: Node) -> Iterator[Seen]:
+        def little_shared_memory(node: Node) -> Iterator[Evidence]:
             ...
     """
 
@@ -87,12 +87,12 @@ class Rules(Generic[Facts]):
 
     def rule(
         self, id: str, title: str, *, severity: Severity, why: str
-    ) -> Callable[[Callable[[Facts], Iterable[Seen]]], Callable[[Facts], Iterable[Seen]]]:
-        """Register the decorated function. Ids are never used again for something else."""
+    ) -> Callable[[Callable[[Facts], Iterable[Evidence]]], Callable[[Facts], Iterable[Evidence]]]:
+        """Register the decorated function. An id is never reused."""
         if not _ID.fullmatch(id) or id in self._rules:
-            raise ValueError(f"{id!r} is no id of a new rule")
+            raise ValueError(f"invalid or duplicate rule id {id!r}")
 
-        def register(check: Callable[[Facts], Iterable[Seen]]) -> Callable[[Facts], Iterable[Seen]]:
+        def register(check: Callable[[Facts], Iterable[Evidence]]) -> Callable[[Facts], Iterable[Evidence]]:
             self._rules[id] = Rule(id, title, severity, why, check)
             return check
 
@@ -102,10 +102,10 @@ class Rules(Generic[Facts]):
         return iter(sorted(self._rules.values(), key=lambda rule: rule.id))
 
     def findings(self, facts: Facts) -> list[Finding]:
-        """What is wrong by any of these rules; the worst first."""
+        """The findings of all rules, worst first."""
         return worst_first(finding for rule in self for finding in rule.findings(facts))
 
 
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors, then warnings, then what is good to know; each by id."""
+    """Errors, then warnings, then infos; each sorted by id."""
     return sorted(findings, key=lambda finding: (SEVERITIES.index(finding.severity), finding.rule, finding.where or ""))

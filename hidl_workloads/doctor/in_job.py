@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hidl_workloads import mpi_library
+from hidl_workloads import launched, mpi_library
 from hidl_workloads.doctor import node, nodes, ranks, record
 from hidl_workloads.doctor.finding import Finding, worst_first
 from hidl_workloads.doctor.ranks import World
@@ -29,17 +29,6 @@ CORES_PER_RANK = "HIDL_CORES_PER_RANK"
 """How many cores each rank was to be bound to; not set: binding was not asked for."""
 NODE_MEMORY = "HIDL_NODE_MEMORY"
 """The bytes of memory of each node that the placement counts on."""
-
-# A rank's number on its node, as its launcher tells it: of those that are set, the first holds.
-_LOCAL_RANKS = (
-    "MV2_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "JSM_NAMESPACE_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "PALS_LOCAL_RANKID",
-    "FLUX_TASK_LOCAL_ID",
-    "SLURM_LOCALID",
-)
 
 
 def before_mpi() -> node.Node | None:
@@ -105,10 +94,9 @@ def keep(findings: Iterable[Finding]) -> list[Finding]:
 def line(finding: Finding) -> str:
     """A finding in one line."""
     where = f" ({finding.where})" if finding.where else ""
-    return f"{finding.severity} {finding.rule}{where}: {finding.title}: {finding.seen}; mend: {finding.mend}"
+    return f"{finding.severity} {finding.rule}{where}: {finding.title}: {finding.seen}; fix: {finding.mend}"
 
 
 def is_first_of_its_node(environment: Mapping[str, str]) -> bool:
     """Is this the first rank of its node? So is each, where the launcher does not tell."""
-    numbers = [environment[name] for name in _LOCAL_RANKS if name in environment]
-    return not numbers or numbers[0] == "0"
+    return launched.told(launched.LOCAL_RANKS, environment) in (None, 0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hidl_workloads.doctor import node_probe
-from hidl_workloads.doctor.finding import Rules, Seen
+from hidl_workloads.doctor.finding import Evidence, Rules
 
 MIB = 2**20
 GIB = 2**30
@@ -98,98 +98,98 @@ RULES: Rules[Node] = Rules()
     "HD040",
     "No room for temporary files",
     severity="warning",
-    why="MPI libraries, compilers and frameworks keep sockets, caches and spilled data there; they fail in places that "
-    "do not tell why.",
+    why="MPI libraries, compilers and frameworks keep sockets, caches and spilled data there; they fail with "
+    "unclear errors.",
 )
-def little_tmp(node: Node) -> Iterator[Seen]:
-    """A directory for temporary files that is full, or nearly so, or cannot be written."""
+def little_tmp(node: Node) -> Iterator[Evidence]:
+    """The directory for temporary files is full, nearly full, or not writable."""
     if node.tmp is None:
         return
     path, none = node.tmp.path, node.tmp.free < _TMP_NONE or node.tmp.files_free == 0
     if not node.tmp.writable:
-        yield Seen(f"{path} cannot be written", f"chmod 1777 {path}, or export TMPDIR=...", node.host, "error")
+        yield Evidence(f"{path} is not writable", f"chmod 1777 {path}, or export TMPDIR=...", node.host, "error")
     elif none or node.tmp.free < _TMP_LITTLE:
-        seen = f"{_size(node.tmp.free)} of {_size(node.tmp.total)} are free in {path}{_no_files(node.tmp)}"
-        mend = f"remove what is left there (du -xhd1 {path}), or export TMPDIR=<a directory with room>"
-        yield Seen(seen, mend, node.host, "error" if none else None)
+        seen = f"{_size(node.tmp.free)} of {_size(node.tmp.total)} free in {path}{_no_files(node.tmp)}"
+        mend = f"remove old files (du -xhd1 {path}), or export TMPDIR=<a directory with space>"
+        yield Evidence(seen, mend, node.host, "error" if none else None)
     elif (node.tmp.files_free or _FILES_LITTLE) < _FILES_LITTLE:
-        yield Seen(f"{path} has room for {node.tmp.files_free} more files", f"du --inodes -xd1 {path}", node.host)
+        yield Evidence(f"{path} has space for {node.tmp.files_free} more files", f"du --inodes -xd1 {path}", node.host)
 
 
 @RULES.rule(
     "HD041",
     "/dev/shm is full or small",
     severity="warning",
-    why='Ranks of one node speak through memory in /dev/shm. Where it cannot be had, a rank dies of SIGBUS ("Bus '
+    why='Ranks of one node communicate through /dev/shm. If it is full, a rank dies of SIGBUS ("Bus '
     'error") in MPI_Init, NCCL, or a data loader, and nothing says why.',
 )
-def little_shared_memory(node: Node) -> Iterator[Seen]:
-    """Shared memory that is used up, or was small to begin with."""
+def little_shared_memory(node: Node) -> Iterator[Evidence]:
+    """Shared memory is full, or small."""
     if node.shm is None:
         return
-    path, of = node.shm.path, f"{_size(node.shm.free)} of {_size(node.shm.total)} are free in {node.shm.path}"
+    path, of = node.shm.path, f"{_size(node.shm.free)} of {_size(node.shm.total)} free in {node.shm.path}"
     if not node.shm.writable:
-        yield Seen(f"{path} cannot be written", f"chmod 1777 {path}", node.host, "error")
+        yield Evidence(f"{path} is not writable", f"chmod 1777 {path}", node.host, "error")
     elif node.shm.free < _SHM_NONE or node.shm.files_free == 0:
-        mend = f"remove what ended jobs left there: ls -l {path}; mount -o remount,size=50% {path} makes it larger"
-        yield Seen(of + _no_files(node.shm), mend, node.host, "error")
+        mend = f"remove files of ended jobs: ls -l {path}; enlarge it: mount -o remount,size=50% {path}"
+        yield Evidence(of + _no_files(node.shm), mend, node.host, "error")
     elif node.shm.total <= _SHM_LITTLE:
         mend = f"mount -o remount,size=50% {path}; in a container: --shm-size=8g, or --ipc=host"
-        yield Seen(of, mend, node.host)
+        yield Evidence(of, mend, node.host)
     elif node.shm.free < _SHM_LITTLE:
-        yield Seen(of, f"remove what ended jobs left there: ls -l {path}", node.host)
+        yield Evidence(of, f"remove files of ended jobs: ls -l {path}", node.host)
 
 
 @RULES.rule(
     "HD043",
     "Locked memory is limited",
     severity="warning",
-    why="InfiniBand and RoCE need memory that stays where it is (memlock): with a small limit MPI_Init fails, or falls "
-    "back to TCP. Limits of a login shell are not those of Slurm's daemons.",
+    why="InfiniBand and RoCE require locked memory (memlock): with a small limit MPI_Init fails, or falls back to TCP. "
+    "The limits of a login shell are not those of Slurm's daemons.",
 )
-def limited_memlock(node: Node) -> Iterator[Seen]:
-    """``ulimit -l`` of the ranks; where there is no such network, only one that is smaller than Linux's own."""
+def limited_memlock(node: Node) -> Iterator[Evidence]:
+    """``ulimit -l`` of the ranks; without RDMA, only if it is below the default of Linux."""
     if node.memlock is None or node.memlock == UNLIMITED:
         return
     seen = f"ulimit -l is {node.memlock // 1024} KiB"
     mend = "LimitMEMLOCK=infinity for slurmd (systemctl edit slurmd) and `* - memlock unlimited` in limits.conf"
     if node.rdma:
-        yield Seen(f"{seen}, and there is an RDMA device", mend, node.host, "error" if node.memlock < MIB else None)
+        yield Evidence(f"{seen}, with an RDMA device", mend, node.host, "error" if node.memlock < MIB else None)
     elif node.memlock < _USUAL_MEMLOCK:
-        yield Seen(f"{seen}; no RDMA device is here that would need more", mend, node.host, "info")
+        yield Evidence(f"{seen}; no RDMA device requires more", mend, node.host, "info")
 
 
 @RULES.rule(
     "HD044",
-    "Few files may be open",
+    "The limit of open files is low",
     severity="warning",
     why='Launchers keep sockets and pipes for each rank, Dask and Horovod one for each peer: "Too many open files".',
 )
-def limited_nofile(node: Node) -> Iterator[Seen]:
+def limited_nofile(node: Node) -> Iterator[Evidence]:
     """``ulimit -n`` of the ranks."""
     if node.nofile is not None and node.nofile != UNLIMITED and node.nofile < _NOFILE_LITTLE:
-        mend = "ulimit -n 4096 before the launch; LimitNOFILE=131072 for slurmd where it is a job's limit"
+        mend = "ulimit -n 4096 before the launch; LimitNOFILE=131072 for slurmd if the job is limited"
         worse = node.nofile < _NOFILE_NONE
-        yield Seen(f"ulimit -n is {node.nofile}", mend, node.host, "error" if worse else None)
+        yield Evidence(f"ulimit -n is {node.nofile}", mend, node.host, "error" if worse else None)
 
 
 @RULES.rule(
     "HD048",
     "The job has less memory than its node",
     severity="warning",
-    why="hidl places ranks by the memory of the site's nodes. A smaller control group ends the job (out of memory) "
-    "where the same placement fits elsewhere.",
+    why="hidl places ranks by the memory of the site's nodes. A smaller control group kills the job (out of memory), "
+    "although the placement fits the node.",
 )
-def limited_memory(node: Node) -> Iterator[Seen]:
-    """The control group's limit against what the placement counts on."""
+def limited_memory(node: Node) -> Iterator[Evidence]:
+    """The control group's memory limit is below that of the placement."""
     if node.memory_limit is None or node.wanted_memory is None:
         return
     if node.memory_limit < _MEMORY_SHARE * node.wanted_memory:
         seen = (
-            f"the control group allows {_size(node.memory_limit)}, the placement counts on {_size(node.wanted_memory)}"
+            f"the control group allows {_size(node.memory_limit)}, the placement requires {_size(node.wanted_memory)}"
         )
         mend = "`policies: {memory: mem}` in the site's file asks for it; or correct `memory_gib` of its node type"
-        yield Seen(seen, mend, node.host)
+        yield Evidence(seen, mend, node.host)
 
 
 def _no_files(room: Room) -> str:
@@ -197,7 +197,7 @@ def _no_files(room: Room) -> str:
 
 
 def _size(size: int) -> str:
-    """Bytes, for people."""
+    """Format bytes."""
     if size >= GIB:
         return f"{size / GIB:.1f} GiB"
     return f"{size / MIB:.1f} MiB" if size >= MIB else f"{size // 1024} KiB"

@@ -85,7 +85,7 @@ def stack(prefix: "str | None") -> "dict[str, Any] | None":
     """Whether the stack's files are there, whether they can be executed, and the SHA-256 of its manifest."""
     if prefix is None:
         return None
-    import hashlib  # takes longer to import than all else here, and only whoever names a stack wants it
+    import hashlib  # takes longer to import than all else here, and only a named stack needs it
 
     digest = None
     with contextlib.suppress(OSError):

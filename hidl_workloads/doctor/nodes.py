@@ -1,4 +1,4 @@
-"""The nodes of one job, held against each other and against what was asked for."""
+"""The nodes of one job, compared with each other and with the request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hidl_workloads.doctor.finding import Rules, Seen, Severity
+from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 from hidl_workloads.doctor.node import Node, Room
 
 _NETWORKED = (
@@ -45,7 +45,7 @@ class Nodes:
 
     @property
     def silent(self) -> tuple[str, ...]:
-        """The hosts that did not answer."""
+        """The hosts without an answer."""
         told = {_short(node.host) for node in self.nodes}
         return tuple(host for host in self.hosts if _short(host) not in told)
 
@@ -64,11 +64,11 @@ RULES: Rules[Nodes] = Rules()
     "HD042",
     "Nodes share a directory for temporary files",
     severity="warning",
-    why="Names in /tmp and /dev/shm are unique to a node, not to a cluster: PMIx, Open MPI and Ray put sockets and "
-    "session directories there, which then belong to another node's processes.",
+    why="Names in /tmp and /dev/shm are unique per node, not per cluster: sockets and session directories of PMIx, "
+    "Open MPI and Ray collide with those of other nodes.",
 )
-def shared_directories(facts: Nodes) -> Iterator[Seen]:
-    """One directory on several nodes: over the network, or of one machine."""
+def shared_directories(facts: Nodes) -> Iterator[Evidence]:
+    """The same directory on several nodes: a network file system, or one machine."""
     for name, room_of in (("TMPDIR", _tmp), ("/dev/shm", _shm)):
         places: dict[tuple[str | None, ...], list[Node]] = {}
         for node in facts.nodes:
@@ -78,22 +78,20 @@ def shared_directories(facts: Nodes) -> Iterator[Seen]:
         for nodes in places.values():
             room = room_of(nodes[0])
             if len(nodes) > 1 and room is not None:
-                mend = (
-                    "a directory of each node's own disk or memory: export TMPDIR=/tmp, or job_container/tmpfs in Slurm"
-                )
-                seen = f"{room.path} is one and the same ({room.type} {room.source}) on {_hosts(nodes)}"
-                yield Seen(seen, mend if name == "TMPDIR" else "mount a tmpfs on /dev/shm of each node")
+                mend = "use a local directory of each node: export TMPDIR=/tmp, or job_container/tmpfs in Slurm"
+                seen = f"{room.path} is the same ({room.type} {room.source}) on {_hosts(nodes)}"
+                yield Evidence(seen, mend if name == "TMPDIR" else "mount a tmpfs on /dev/shm of each node")
 
 
 @RULES.rule(
     "HD049",
     "Clocks differ between nodes",
     severity="warning",
-    why="Caches, make, file times and the log lines of several nodes are put in the wrong order; from 5 minutes on "
-    "munge and Kerberos refuse what they are shown, and Slurm with them.",
+    why="Caches, make, file times and log lines of several nodes are ordered wrongly; above 5 minutes, munge and "
+    "Kerberos refuse credentials, and Slurm fails.",
 )
-def clock_skew(facts: Nodes) -> Iterator[Seen]:
-    """A node's time must lie between the question and the answer, by the clock of the one who asked."""
+def clock_skew(facts: Nodes) -> Iterator[Evidence]:
+    """A node's time is outside the interval of its query, by the clock of the first node."""
     if facts.began is None or facts.ended is None:
         return
     for node in facts.nodes:
@@ -102,82 +100,82 @@ def clock_skew(facts: Nodes) -> Iterator[Seen]:
         skew = max(facts.began - node.time, node.time - facts.ended)
         if skew > _SKEW_SECONDS:
             way = "behind" if node.time < facts.began else "ahead"
-            within = f"(it was asked within {facts.ended - facts.began:.2f} s)"
+            within = f"(queried within {facts.ended - facts.began:.2f} s)"
             worse: Severity | None = "error" if skew >= _SKEW_FATAL else None
             seen = f"at least {skew:.2f} s {way} the job's first node {within}"
-            yield Seen(seen, f"on {node.host}: chronyc tracking; systemctl restart chronyd", node.host, worse)
+            yield Evidence(seen, f"on {node.host}: chronyc tracking; systemctl restart chronyd", node.host, worse)
 
 
 @RULES.rule(
     "HD050",
     "Nodes have different versions",
     severity="error",
-    why="Ranks of one world speak one protocol, which changes with the version of the MPI library: they hang or read "
-    "each other's messages wrongly.",
+    why="The protocol between ranks changes with the version of the MPI library: ranks hang, or misread each other's "
+    "messages.",
 )
-def different_versions(facts: Nodes) -> Iterator[Seen]:
-    """What most nodes have is held for right. Another kernel is good to know, another stack is fatal."""
+def different_versions(facts: Nodes) -> Iterator[Evidence]:
+    """Compared with most nodes. Another kernel is an info, another stack an error."""
     stacks = {node.host: node.stack.manifest for node in facts.nodes if node.stack and node.stack.manifest}
     for host, digest, usual in _others(stacks):
         prefix = next((node.prefix for node in facts.nodes if node.host == host), None)
-        seen = f"{prefix} holds another installation (manifest {digest[:12]}) than on other nodes ({usual[:12]})"
-        yield Seen(seen, "see with df and mount what is mounted there, and why it is not what others mount", host)
+        seen = f"{prefix} contains another installation (manifest {digest[:12]}) than on other nodes ({usual[:12]})"
+        yield Evidence(seen, "compare df and mount with other nodes", host)
     names = sorted({name for node in facts.nodes for name in node.versions})
     for name in names:
         told = {node.host: node.versions.get(name, "none") for node in facts.nodes if node.versions}
         for host, version, usual in _others(told):
             seen = f"{name} {version}, on other nodes {usual}"
             severity: Severity = "info" if name == "kernel" else "warning"
-            yield Seen(seen, "update the node as the others were, or keep it out (--exclude)", host, severity)
+            yield Evidence(seen, "update the node, or exclude it (--exclude)", host, severity)
 
 
 @RULES.rule(
     "HD051",
     "The stack is not there on a node",
     severity="error",
-    why="Its ranks cannot be started there: the launcher says no more than that a file was not found, or waits.",
+    why="Ranks cannot start there: the launcher prints only that a file was not found, or hangs.",
 )
-def invisible_stack(facts: Nodes) -> Iterator[Seen]:
-    """The prefix must be seen, with an interpreter that starts."""
+def invisible_stack(facts: Nodes) -> Iterator[Evidence]:
+    """The prefix, its manifest or its Python is missing."""
     for node in facts.nodes:
         if node.stack is None:
             continue
         if not node.stack.seen:
-            seen = f"there is no {node.prefix}"
+            seen = f"{node.prefix} not found"
         elif not node.stack.python or node.told_by in ("system", "sh"):
-            seen = f"{node.prefix}/bin/python cannot be started"
+            seen = f"{node.prefix}/bin/python does not start"
         elif not node.stack.manifest:
-            seen = f"{node.prefix} has no manifest: it is no whole installation"
+            seen = f"{node.prefix} has no manifest: incomplete installation"
         else:
             continue
-        mend = "mount the file system that it lies on, or install below a directory that all nodes see (--prefix)"
-        yield Seen(seen, mend, node.host)
+        mend = "mount its file system, or install in a directory that all nodes see (--prefix)"
+        yield Evidence(seen, mend, node.host)
 
 
 @RULES.rule(
     "HD053",
     "A node does not answer",
     severity="error",
-    why="A job that is given this node hangs, or fails with it, whatever it runs.",
+    why="Every job on this node hangs or fails.",
 )
-def silent_nodes(facts: Nodes) -> Iterator[Seen]:
-    """A host of the allocation on which nothing could be started."""
+def silent_nodes(facts: Nodes) -> Iterator[Evidence]:
+    """Nothing could be started on a host of the allocation."""
     for host in facts.silent:
-        mend = f"scontrol show node {host} (its State and Reason); try without it: --exclude={host}"
-        yield Seen(f"nothing came back{f'; it was said: {facts.said}' if facts.said else ''}", mend, host)
+        mend = f"scontrol show node {host} (State and Reason); run without it: --exclude={host}"
+        yield Evidence(f"no response{f'; output: {facts.said}' if facts.said else ''}", mend, host)
 
 
 @RULES.rule(
     "HD054",
     "Nodes are parts of one machine",
     severity="info",
-    why="They are containers or namespaces that use the same cores and the same memory: good for trying what runs, "
-    "while times and efficiencies say nothing about a cluster.",
+    why="They are containers or namespaces that share cores and memory: they show what runs, but times and "
+    "efficiencies do not represent a cluster.",
 )
-def one_machine(facts: Nodes) -> Iterator[Seen]:
-    """Hosts of other names with the same boot id: ``/proc/sys/kernel/random/boot_id``."""
+def one_machine(facts: Nodes) -> Iterator[Evidence]:
+    """Hosts with different names have the same boot id (``/proc/sys/kernel/random/boot_id``)."""
     if nodes := facts.of_one_machine:
-        yield Seen(f"{_hosts(nodes)}: the same boot id", "nothing, if that is meant (hidl cluster up)")
+        yield Evidence(f"{_hosts(nodes)}: the same boot id", "nothing to do if intended (hidl cluster up)")
 
 
 def _tmp(node: Node) -> Room | None:

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hidl_workloads import launched
 from hidl_workloads.doctor import cores, node_probe
 from hidl_workloads.doctor.cores import Core
-from hidl_workloads.doctor.finding import Rules, Seen, Severity
+from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
 _THREADS = "OMP_NUM_THREADS"
-SIZE_VARIABLES = ("MV2_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "JSM_NAMESPACE_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE")
-"""The number of ranks, as launchers tell it. The first of these that is set holds."""
 
 _NAMED = 8
 """So many ranks are named in one sentence at most."""
@@ -103,7 +102,6 @@ def this_rank(rank: int, size: int, *, version: str | None = None) -> Rank:
 
     threads = os.environ.get(_THREADS, "")
     libraries = mpi_library.mapped()
-    told_sizes = (os.environ.get(name, "") for name in SIZE_VARIABLES)
     return Rank(
         rank,
         size,
@@ -115,7 +113,7 @@ def this_rank(rank: int, size: int, *, version: str | None = None) -> Rank:
         strange=tuple(map(str, mpi_library.strange(libraries or ()))),
         version=version,
         boot=node_probe.read(node_probe.ROOT / "proc/sys/kernel/random/boot_id") or None,
-        told_size=next((int(told) for told in told_sizes if told.isdecimal()), None),
+        told_size=launched.told(launched.SIZES, os.environ),
     )
 
 
@@ -126,69 +124,67 @@ RULES: Rules[World] = Rules()
     "HD001",
     "The ranks are singletons",
     severity="error",
-    why="The launcher's process-management interface (PMI) and the MPI library of the program do not speak with each "
-    "other, so each rank is alone in a world of size 1: all do the same work, nothing is exchanged, and every rank "
-    "ends with status 0.",
+    why="The launcher's process-management interface (PMI) and the program's MPI library do not match: each rank is "
+    "alone in a world of size 1, all do the same work, nothing is exchanged, and every rank exits with status 0.",
 )
-def singletons(world: World) -> Iterator[Seen]:
-    """Several were asked for, and each believes to be the only one."""
+def singletons(world: World) -> Iterator[Evidence]:
+    """Several ranks were requested, but each is alone in its world."""
     if are_singletons(world):
-        what = f"{world.expected} ranks were asked for, but each is alone in an MPI world of size 1"
+        what = f"{world.expected} ranks requested, but each is alone in an MPI world of size 1"
         seen = f"{what} ({world.expected} singletons)"
-        yield Seen("; ".join((seen, *_library(world), *world.evidence)), _other_launch(world), world.launch)
+        yield Evidence("; ".join((seen, *_library(world), *world.evidence)), _other_launch(world), world.launch)
 
 
 @RULES.rule(
     "HD003",
     "More than one MPI library",
     severity="error",
-    why="Two MPI libraries in one process have two sets of state, of which one is not initialised; and a library that "
-    "takes the place of the one that the stack was made for may read its arguments otherwise. Both crash, hang, or "
-    "end in a world of size 1.",
+    why="Two MPI libraries in one process have separate state, one of them uninitialised; a library that replaces the "
+    "stack's own may have another ABI. Both crash, hang, or give a world of size 1.",
 )
-def several_libraries(world: World) -> Iterator[Seen]:
-    """Two in one process, one in the place of the stack's own, or not the same in all processes."""
-    mend = "env | grep -E 'LD_PRELOAD|LD_LIBRARY_PATH' shows who brings it in; unset it, or unload its module"
+def several_libraries(world: World) -> Iterator[Evidence]:
+    """Two libraries in a process, another one than the stack's own, or different ones in different processes."""
+    mend = "env | grep -E 'LD_PRELOAD|LD_LIBRARY_PATH' shows its origin; unset it, or unload its module"
     many = Counter(rank.libraries for rank in world.ranks if rank.libraries and len(rank.libraries) > 1)
     for libraries, count in many.items():
-        yield Seen(f"{_ranks(count)} with {len(libraries or ())}: {', '.join(libraries or ())}", mend, world.launch)
+        yield Evidence(f"{_ranks(count)} with {len(libraries or ())}: {', '.join(libraries or ())}", mend, world.launch)
     for strange in sorted({rank.strange for rank in world.ranks if rank.strange}):
-        yield Seen(f"{', '.join(strange)} has taken the place of the stack's own", mend, world.launch)
+        yield Evidence(f"{', '.join(strange)} replaces the stack's own", mend, world.launch)
 
 
 @RULES.rule(
     "HD008",
     "The world has another size",
     severity="error",
-    why="A program that splits its work among fewer or more ranks than hidl asked for is measured as something that "
-    "it is not.",
+    why="The program splits its work among another number of ranks than requested, and its results are attributed to "
+    "the wrong number.",
 )
-def another_size(world: World) -> Iterator[Seen]:
-    """MPI's world against the number that was asked for."""
+def another_size(world: World) -> Iterator[Evidence]:
+    """The size of the MPI world differs from the request."""
     sizes = sorted({rank.size for rank in world.ranks})
     if world.expected is None or not sizes or sizes == [world.expected] or are_singletons(world):
         return
     found = " and ".join(map(str, sizes))
-    seen = f"{world.expected} ranks were asked for, but the MPI world has {found}"
-    mend = "the launcher was told another number than $HIDL_WORLD_SIZE says: compare its -n with the job's"
-    yield Seen("; ".join((seen, *_library(world), *world.evidence)), mend, world.launch)
+    seen = f"{world.expected} ranks requested, but the MPI world has {found}"
+    mend = "the launcher started another number than $HIDL_WORLD_SIZE: compare its -n with the job's"
+    yield Evidence("; ".join((seen, *_library(world), *world.evidence)), mend, world.launch)
 
 
 @RULES.rule(
     "HD045",
     "More threads than cores",
     severity="warning",
-    why="Ranks that wait for each other in loops take the cores from those that they wait for: several times slower "
-    "where ranks x threads exceed the cores of a node.",
+    why="Waiting ranks spin and take cores from those that they wait for: several times slower if ranks x threads "
+    "exceed the cores of a node.",
 )
-def oversubscribed(world: World) -> Iterator[Seen]:
-    """Ranks x threads of each host against its cores."""
+def oversubscribed(world: World) -> Iterator[Evidence]:
+    """Ranks x threads of a host exceed its cores."""
     for host, ranks in world.by_host.items():
         threads, own = sum(rank.threads or 1 for rank in ranks), ranks[0].of_the_node
         if own and threads > len(own):
             each = ranks[0].threads or 1
             seen = f"{len(ranks)} rank(s) x {each} thread(s) on {len(own)} core(s)"
-            yield Seen(seen, "fewer --ranks-per-node, or fewer --threads", _where(host, world), world.cost)
+            yield Evidence(seen, "fewer --ranks-per-node, or fewer --threads", _where(host, world), world.cost)
             return  # one host tells for all: they are filled alike
 
 
@@ -196,11 +192,10 @@ def oversubscribed(world: World) -> Iterator[Seen]:
     "HD046",
     "Ranks are not bound to their cores",
     severity="warning",
-    why="The kernel moves ranks between cores and memories; times scatter, and the NIC or GPU next to a rank is next "
-    "to it by luck.",
+    why="The kernel moves ranks between cores and NUMA nodes: times vary, and a rank may be far from its NIC or GPU.",
 )
-def unbound(world: World) -> Iterator[Seen]:
-    """Each rank must have as many cores as its placement gives it."""
+def unbound(world: World) -> Iterator[Evidence]:
+    """A rank has another number of cores than its placement."""
     if world.cores_per_rank is None:
         return
     wrong = [rank for rank in world.ranks if rank.cores and len(rank.cores) != world.cores_per_rank]
@@ -208,18 +203,18 @@ def unbound(world: World) -> Iterator[Seen]:
         listed = ", ".join(f"rank {rank.rank} has {len(rank.cores)} core(s)" for rank in wrong[:_NAMED])
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         mend = "TaskPlugin=task/affinity in slurm.conf where srun does not bind; another --launcher that does"
-        yield Seen(f"{listed}{more} (to be bound to: {world.cores_per_rank})", mend, world.launch, world.cost)
+        yield Evidence(f"{listed}{more} (requested: {world.cores_per_rank})", mend, world.launch, world.cost)
 
 
 @RULES.rule(
     "HD047",
     "Ranks are bound to the same core",
     severity="warning",
-    why="Ranks that share a core take turns, and each message waits for the next turn: a hundred times slower, and "
-    "nothing fails.",
+    why="Ranks that share a core take turns, and each message waits for the next turn: a hundred times slower, without "
+    "an error.",
 )
-def same_core(world: World) -> Iterator[Seen]:
-    """No core of a bound rank may be another's of its host."""
+def same_core(world: World) -> Iterator[Evidence]:
+    """Bound ranks of a host share cores."""
     for host, ranks in world.by_host.items():
         users: dict[Core, list[int]] = {}
         for rank in ranks:
@@ -228,25 +223,25 @@ def same_core(world: World) -> Iterator[Seen]:
         shared = sorted({tuple(found) for found in users.values() if len(found) > 1})
         if shared:
             listed = "; ".join(f"ranks {', '.join(map(str, found[:_NAMED]))} share cores" for found in shared[:_NAMED])
-            mend = "taskset, numactl or *_BIND* variables around the launcher; MV2_ENABLE_AFFINITY=0 where srun binds"
-            yield Seen(listed, mend, _where(host, world), world.cost)
+            mend = "taskset, numactl or *_BIND* variables around the launcher; MV2_ENABLE_AFFINITY=0 if srun binds"
+            yield Evidence(listed, mend, _where(host, world), world.cost)
             return
 
 
 @RULES.rule(
-    "HD050",
-    "Nodes have different versions",
+    "HD009",
+    "Ranks have different versions of the MPI library",
     severity="error",
-    why="Ranks of one world speak one protocol, which changes with the version of the MPI library: they hang or read "
-    "each other's messages wrongly.",
+    why="The protocol between ranks changes with the version of the MPI library: ranks hang, or misread each other's "
+    "messages.",
 )
-def different_libraries(world: World) -> Iterator[Seen]:
-    """The MPI library tells the same version on all ranks."""
+def different_libraries(world: World) -> Iterator[Evidence]:
+    """The version of the MPI library differs between ranks."""
     versions = Counter(rank.version for rank in world.ranks if rank.version)
     for version, _ in versions.most_common()[1:]:
         hosts = sorted({rank.host for rank in world.ranks if rank.version == version})
         seen = f"{version} on {', '.join(hosts[:_NAMED])}; {versions.most_common()[0][0]} elsewhere"
-        yield Seen(seen, "install one version on all nodes, or keep these out (--exclude)", world.launch)
+        yield Evidence(seen, "install one version on all nodes, or exclude these (--exclude)", world.launch)
 
 
 def are_singletons(world: World) -> bool:
@@ -264,10 +259,10 @@ def _is_bound(rank: Rank, world: World) -> bool:
 
 def _other_launch(world: World) -> str:
     if world.instead:
-        return f"use one that works here: {', '.join(world.instead)}"
+        return f"use one that works: {', '.join(world.instead)}"
     return (
-        "start it with the launcher of that very library, or name the type that it knows (`srun_mpi` of the MPI "
-        "library in the site's file): pmix for Open MPI, pmi2 for MPICH and its kin (srun --mpi=list)"
+        "use the launcher of that library, or set `srun_mpi` of the MPI library in the site file to a type that it "
+        "supports: pmix for Open MPI, pmi2 for MPICH and derivatives (srun --mpi=list)"
     )
 
 

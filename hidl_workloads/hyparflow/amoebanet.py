@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hidl_workloads.arguments import number
 from hidl_workloads.hyparflow.models.amoebanet import amoebanet, cells_of_a_stack
-from hidl_workloads.hyparflow.parameters import Common
+from hidl_workloads.parameters import HyparflowAmoebanet
 
 
 @dataclass(frozen=True)
-class Parameters(Common):
-    """``depth``: normal cells, a multiple of 3; ``filters``: those of a cell's sums in the first stack."""
-
-    depth: int = number(6, least=3)
-    filters: int = number(32, least=1)
+class Parameters(HyparflowAmoebanet):
+    """The recipe's parameters."""
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a depth that there is not."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hidl_workloads.hyparflow.parameters import Common
+from hidl_workloads.parameters import Hyparflow
 
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float64": "float64"}
 
 
-def built(parameters: Common, make: Callable[[], Any]) -> Any:
+def build_model(parameters: Hyparflow, make: Callable[[], Any]) -> Any:
     """The compiled model that ``make`` gives, the same in each process, in the precision that was asked for.
 
-    Its variables take no memory yet: whoever computes a stage makes those of that stage.
+    Its variables take no memory yet: the rank that computes a stage allocates those of that stage.
     """
     import hyparflow
     import keras

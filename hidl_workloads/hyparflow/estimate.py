@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from hidl_workloads import arguments
+from hidl_workloads.hyparflow.layout import divide_ranks
 from hidl_workloads.hyparflow.networks import network_of
-from hidl_workloads.hyparflow.parameters import Common
 from hidl_workloads.metrics import write_json
+from hidl_workloads.parameters import Hyparflow
 
 SCHEMA = "hidl.forecast/1"
 
@@ -41,7 +42,7 @@ def main(words: Sequence[str]) -> None:
     write_json(Path(os.environ["HIDL_FORECAST"]), forecast(program, parameters, asked))
 
 
-def forecast(program: Any, parameters: Common, asked: Mapping[str, Any]) -> dict[str, Any]:
+def forecast(program: Any, parameters: Hyparflow, asked: Mapping[str, Any]) -> dict[str, Any]:
     """The document for ``asked``: placements (nodes, ranks, ...), and the network in the words of the site's file."""
     graph, costs = _model(program, parameters)
     network, said = network_of(asked["interconnect"])
@@ -68,28 +69,30 @@ _KNOWN_ERRORS = (
 )
 
 
-def _model(program: Any, parameters: Common) -> tuple[Any, Any]:
+def _model(program: Any, parameters: Hyparflow) -> tuple[Any, Any]:
     """The graph and its costs."""
     import hyparflow
     from hyparflow.planning.costs import estimated
     from hyparflow.planning.measuring import LARGEST, measured
 
-    from hidl_workloads.hyparflow.building import built
+    from hidl_workloads.hyparflow.building import build_model
 
-    model = built(parameters, lambda: program.make(parameters))
+    model = build_model(parameters, lambda: program.make(parameters))
     graph = hyparflow.graph_of(model)
     if parameters.costs == "estimated":
         return graph, estimated(graph)
     return graph, measured(model, graph, (1, LARGEST))
 
 
-def _expected(graph: Any, costs: Any, parameters: Common, network: Any, placement: Mapping[str, Any]) -> dict[str, Any]:
+def _expected(
+    graph: Any, costs: Any, parameters: Hyparflow, network: Any, placement: Mapping[str, Any]
+) -> dict[str, Any]:
     """Figures for one placement, or the problem with it."""
     import hyparflow
     from hyparflow.simulate import estimate
 
     try:
-        partitions, replicas = parameters.layout(placement["ranks"])
+        partitions, replicas = divide_ranks(parameters, placement["ranks"])
         found = estimate(
             (graph, costs),
             partitions=partitions,
@@ -116,7 +119,7 @@ def _expected(graph: Any, costs: Any, parameters: Common, network: Any, placemen
 
 
 def _speed(threads: int) -> float:
-    """How much faster than one thread so many are."""
+    """Return the speed of a rank of ``threads`` threads relative to one thread."""
     return float(threads**_THREADS)
 
 

@@ -18,7 +18,7 @@ _SHARE = 0.97  # of the signalling rate, as large messages see it on such networ
 
 
 def network_of(words: str | None) -> tuple[Network, str]:
-    """The network, and in words what was taken for it. One rail is counted, the first rate that the words name.
+    """Return the network and a description of it. One rail is counted, the first rate that the words name.
 
     Where they name none, it is InfiniBand HDR100.
     """
@@ -29,7 +29,7 @@ def network_of(words: str | None) -> tuple[Network, str]:
     rate = int(named[1]) if named else next((rate for name, rate in _RATES.items() if name in text), None)
     if rate is None or "virtual" in text:
         said = f"the site's file says {words!r}" if words else "the site's file names none"
-        return NETWORKS["infiniband-hdr100"], f"InfiniBand HDR100, for {said}, which tells no rate"
+        return NETWORKS["infiniband-hdr100"], f"InfiniBand HDR100, for {said}, which reports no rate"
     kind = "omni-path" if "omni-path" in text else "infiniband-hdr100"
     found = replace(NETWORKS[kind], bandwidth=rate * 1e9 / 8 * _SHARE)
     return found, f"{words}: {found.bandwidth / 1e9:.1f} GB/s and {found.latency * 1e6:.1f} us on one rail"

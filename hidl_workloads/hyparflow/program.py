@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import resource
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,16 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mpi4py import MPI
 
 from hidl_workloads import arguments, intervals, metrics
-from hidl_workloads.data_parallel.weights import checksum
 from hidl_workloads.hyparflow.figures import Measured, Predicted, combined, figures
-from hidl_workloads.hyparflow.parameters import Common
-from hidl_workloads.refusal import Refused, told_once
+from hidl_workloads.hyparflow.layout import divide_ranks
+from hidl_workloads.parameters import Hyparflow
+from hidl_workloads.refusal import Refused, exit_if_refused
+from hidl_workloads.training.data_parallel.weights import checksum
+from hidl_workloads.training.loop import run_steps
 from hidl_workloads.world import failure_ends_all_ranks
 
 if TYPE_CHECKING:
-    from hidl_workloads.hyparflow.trainer import Trainer
+    from hidl_workloads.hyparflow.trainer import Step, Trainer
 
-AnyParameters = TypeVar("AnyParameters", bound=Common)
+AnyParameters = TypeVar("AnyParameters", bound=Hyparflow)
 
 
 def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], Any]) -> None:
@@ -32,10 +32,10 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
     A failure ends all ranks; where the request cannot be fulfilled, rank 0 says why.
     """
     world = MPI.COMM_WORLD
-    with failure_ends_all_ranks(), told_once(world, name):
+    with failure_ends_all_ranks(), exit_if_refused(world, name):
         try:
             parameters = arguments.parse(kind, sys.argv[1:])
-            parameters.layout(world.size)
+            divide_ranks(parameters, world.size)
         except ValueError as error:
             raise Refused(str(error)) from error
         if world.rank == 0:
@@ -60,23 +60,22 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
             print(summary(measured), flush=True)
 
 
-def _train(world: MPI.Comm, trainer: Trainer, parameters: Common) -> Measured:
-    """Train the warm-up steps and the timed ones; the ranks keep step by their messages alone, not by barriers."""
+def _train(world: MPI.Comm, trainer: Trainer, parameters: Hyparflow) -> Measured:
+    """Train the warm-up steps and the timed ones; collective."""
     replicas = trainer.plan.replicas
-    seconds, busy, loss = [], 0.0, math.nan
-    for number in range(parameters.warmup + parameters.steps):
-        start = time.perf_counter()
-        step = trainer.step()
-        seconds.append(time.perf_counter() - start)
-        if number == 0 and world.rank == 0:
-            print(f"First step: {seconds[0]:.1f} s", flush=True)
-        loss = step.loss
-        if not math.isfinite(loss):
-            raise FloatingPointError(f"the loss is {loss} in step {number + 1}: choose a smaller learning_rate")
-        if number >= parameters.warmup:
-            busy += step.busy
+    seconds: list[float] = []
+    steps: list[Step] = []
+
+    def step() -> float:
+        steps.append(trainer.step())
+        return steps[-1].loss
+
+    for took, _ in run_steps(step, parameters.warmup + parameters.steps):
+        seconds.append(took)
+        if len(seconds) == 1 and world.rank == 0:
+            print(f"First step: {took:.1f} s", flush=True)
     slowest = [max(each) for each in zip(*world.allgather(seconds), strict=True)]
-    bubble = 1 - busy / sum(seconds[parameters.warmup :])
+    bubble = 1 - sum(step.busy for step in steps[parameters.warmup :]) / sum(seconds[parameters.warmup :])
     return Measured(
         images=parameters.batch * replicas,
         seconds=slowest[parameters.warmup :],
@@ -84,7 +83,7 @@ def _train(world: MPI.Comm, trainer: Trainer, parameters: Common) -> Measured:
         bubbles=world.allgather(bubble),
         peaks=world.allgather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),  # KiB on Linux
         checksums=world.allgather(_checksum(world, trainer)),
-        loss=world.allreduce(loss) / replicas,
+        loss=world.allreduce(steps[-1].loss) / replicas,
     )
 
 
@@ -97,7 +96,7 @@ def _checksum(world: MPI.Comm, trainer: Trainer) -> str:
     return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 
-def header(trainer: Trainer, parameters: Common) -> str:
+def header(trainer: Trainer, parameters: Hyparflow) -> str:
     """Say what will be trained, and what the first step takes that the others do not."""
     nodes = sum(len(stage.nodes) for stage in trainer.plan.stages)
     return "\n".join(

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from hidl_workloads.arguments import number
 from hidl_workloads.hyparflow.models.resnet import blocks, resnet
-from hidl_workloads.hyparflow.parameters import Common
+from hidl_workloads.parameters import HyparflowResnet
 
 
 @dataclass(frozen=True)
-class Parameters(Common):
-    """``depth``: layers with weights, 6n+2 in ``version`` 1 and 9n+2 in version 2."""
-
-    depth: int = number(20, least=8)
-    version: Literal["1", "2"] = "1"
+class Parameters(HyparflowResnet):
+    """The recipe's parameters."""
 
     def __post_init__(self) -> None:
         """Raise ``ValueError`` for a depth that there is not."""

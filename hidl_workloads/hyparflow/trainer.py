@@ -19,10 +19,11 @@ from hyparflow.training.session import Session
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.hyparflow.building import built
+from hidl_workloads.hyparflow.building import build_model
+from hidl_workloads.hyparflow.layout import divide_ranks
 from hidl_workloads.hyparflow.models import CLASSES, SHAPE
-from hidl_workloads.hyparflow.parameters import Common
 from hidl_workloads.metrics import METRICS_FILE
+from hidl_workloads.parameters import Hyparflow
 from hidl_workloads.refusal import Refused
 from hidl_workloads.tensorflow_threads import set_threads
 
@@ -44,7 +45,7 @@ class Step:
 class Trainer:
     """A model that is trained in partitions and replicas; every rank makes one, and every rank calls its methods."""
 
-    def __init__(self, communicator: MPI.Comm, parameters: Common, make: Callable[[], Any]) -> None:
+    def __init__(self, communicator: MPI.Comm, parameters: Hyparflow, make: Callable[[], Any]) -> None:
         """``make``: the model. Raises ``Refused`` on all ranks where these cannot train it as was asked."""
         set_threads()
         self.versions = {
@@ -52,7 +53,7 @@ class Trainer:
             "keras": keras.__version__,
             "hyparflow": hyparflow.__version__,
         }
-        model = built(parameters, make)
+        model = build_model(parameters, make)
         self.parameter_count = model.count_params()
         self.plan = _plan(communicator, model, parameters)
         self._session = Session(model, self.plan, communicator, Options(parameters.batch_norm, trace=True))
@@ -81,7 +82,7 @@ class Trainer:
             self._recorder.close()
         self._session.close()
 
-    def _recorded(self, parameters: Common) -> Recorder:
+    def _recorded(self, parameters: Hyparflow) -> Recorder:
         """What writes the timeline of the timed steps, beside the metrics; the plan's picture lies there at once."""
         beside = Path(os.environ.get(METRICS_FILE, "metrics.json"))
         if self._session.comm.rank == 0:
@@ -91,7 +92,7 @@ class Trainer:
         return Recorder(self._session, beside.with_name("timeline.json"), (first, last), None)
 
 
-def make_batch(parameters: Common, replica: int) -> Batch:
+def make_batch(parameters: Hyparflow, replica: int) -> Batch:
     """A replica's synthetic images, (N, 32, 32, 3) of a normal distribution, and labels: others in each replica."""
     random = np.random.default_rng((parameters.seed, replica))
     images = random.standard_normal((parameters.batch, *SHAPE), np.float32)
@@ -100,9 +101,9 @@ def make_batch(parameters: Common, replica: int) -> Batch:
     return Batch((images.astype(kind, copy=False),), (labels,))
 
 
-def _plan(communicator: MPI.Comm, model: Any, parameters: Common) -> hyparflow.Plan:
+def _plan(communicator: MPI.Comm, model: Any, parameters: Hyparflow) -> hyparflow.Plan:
     """The plan, the same on all ranks."""
-    partitions, replicas = parameters.layout(communicator.size)
+    partitions, replicas = divide_ranks(parameters, communicator.size)
     try:
         return planned(
             communicator,

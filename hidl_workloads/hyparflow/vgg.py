@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from hidl_workloads.hyparflow.models.vgg import vgg
-from hidl_workloads.hyparflow.parameters import Common
-
-
-@dataclass(frozen=True)
-class Parameters(Common):
-    """``depth``: layers with weights."""
-
-    depth: Literal["11", "13", "16", "19"] = "16"
+from hidl_workloads.parameters import HyparflowVgg as Parameters
 
 
 def make(parameters: Parameters) -> Any:

@@ -1,4 +1,4 @@
-"""Who has what: rows over ranks, and ranks over a two-dimensional grid."""
+"""Distribution of rows over ranks, and of ranks over a two-dimensional grid."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hidl_workloads.ml.streams import Array, Stream
 if TYPE_CHECKING:
     from hidl_workloads.ml.points import Points
 
-_BLOCK = 64  # rows of the sample whose distances are summed at once, whoever has them
+_BLOCK = 64  # rows of the sample whose distances are summed at once, on any rank
 
 
 def bic(counts: Array, inertia: float, columns: int) -> float:

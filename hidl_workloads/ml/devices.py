@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
 from mpi4py import MPI
 
+from hidl_workloads.gpus import GPU, is_wanted
 from hidl_workloads.ml.streams import Array
-from hidl_workloads.refusal import agree
+from hidl_workloads.refusal import Refused, agree
 
-Kind = Literal["cpu", "gpu"]
 Buffers = Literal["staged", "direct"]
 
 
@@ -40,7 +41,7 @@ class Device:
         return self.xp.asnumpy(values) if self._gpu else values
 
     def synchronize(self) -> None:
-        """Wait for all that the device was told to compute."""
+        """Wait until the device has finished its work."""
         if self._gpu:
             self.xp.cuda.get_current_stream().synchronize()
 
@@ -76,32 +77,31 @@ class Device:
             values[...] = self.array(buffer)
 
 
-def choose(communicator: MPI.Comm, kind: Kind, buffers: Buffers) -> Device:
-    """Return the device of this rank: on a node with several GPUs, its ranks take turns.
+def choose(communicator: MPI.Comm, buffers: Buffers) -> Device:
+    """Return the device of this rank: on GPUs the first that it sees, which is its own (``hidl_workloads.gpus``).
 
     Raises ``Refused`` on all ranks where one of them has no CuPy or no GPU.
     """
-    if kind == "cpu":
+    if not is_wanted():
         return Device(np, f"NumPy {np.__version__} on the host")
-    neighbours = communicator.Split_type(MPI.COMM_TYPE_SHARED)
-    on_node = neighbours.rank
-    neighbours.Free()
-    device, fault = _gpu(on_node, buffers)
+    if GPU not in os.environ:
+        raise Refused(f"${GPU} is not set: start the program with python -m hidl_workloads.world, as hidl run does")
+    device, fault = _gpu(buffers)
     agree(communicator, fault)
     assert device is not None
     return device
 
 
-def _gpu(on_node: int, buffers: Buffers) -> tuple[Device | None, str | None]:
+def _gpu(buffers: Buffers) -> tuple[Device | None, str | None]:
     try:
         import cupy
     except ImportError as error:
-        return None, f"device=gpu needs CuPy in the stack ({error}); install cupy-cuda12x or cupy-cuda13x into it"
+        return None, f"computing on GPUs requires CuPy in the stack: {error}; --with cupy-cuda12x, or --device cpu"
     try:
-        cupy.cuda.Device(on_node % cupy.cuda.runtime.getDeviceCount()).use()
+        cupy.cuda.Device(0).use()
         name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
-    except (cupy.cuda.runtime.CUDARuntimeError, ZeroDivisionError) as error:
-        return None, f"device=gpu, but this rank has no GPU that can be used ({error})"
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return None, f"CuPy has no usable GPU on this rank: {error}"
     way = "handed to MPI as they are" if buffers == "direct" else "staged through the host's memory"
     title = f"CuPy {cupy.__version__} on {name}, arrays {way}"
     return Device(cupy, title, gpu=True, direct=buffers == "direct"), None

@@ -7,44 +7,22 @@ center, allreduce the sums and counts, move the centers, until nothing changes.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
 
-from hidl_workloads.arguments import number
 from hidl_workloads.metrics import Metric
 from hidl_workloads.ml import lloyd, program, seeding
 from hidl_workloads.ml.devices import Device
 from hidl_workloads.ml.points import Points, load, read_matrix
-from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
+from hidl_workloads.ml.program import ProgramReport, main, one, timed, verify
 from hidl_workloads.ml.streams import Array
+from hidl_workloads.parameters import Clustering
+from hidl_workloads.parameters import Kmeans as Parameters
 from hidl_workloads.refusal import Refused, agree
 
 
-@dataclass(frozen=True)
-class Clustering(Common):
-    """What k-means in any form may be told beside what all programs have."""
-
-    data: str = ""
-    points: int = number(500_000, least=1)
-    columns: int = number(16, least=1)
-    centers: int = number(16, least=1)
-    spread: float = number(2.0, least=0)
-    max_iterations: int = number(300, least=1)
-    tolerance: float = number(1e-4, least=0)
-    block: int = number(1024, least=1)
-
-
-@dataclass(frozen=True)
-class Parameters(Clustering):
-    """What a run may change."""
-
-    clusters: int = number(16, least=1)
-    start: str = ""
-
-
-def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
+def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> ProgramReport:
     """Load the points, choose the start, fit as often as there are steps, and check the clustering."""
     points = points_of(communicator, device, parameters, ranks=communicator.size)
     if parameters.clusters > points.total:
@@ -66,7 +44,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     centers = fit.centers + points.mean
     labels = points.gathered(fit.labels) if parameters.result else np.empty(0)  # they may be many for one rank
     size = f"{points.total:,} points in {points.columns} dimensions, {parameters.clusters} clusters"
-    return Outcome(
+    return ProgramReport(
         metrics=[
             *program.time_and_rate("fit_time", seconds, points.total * fit.iterations, "point_rate", "points/s"),
             one("seeding_time", seeding_time, "s"),

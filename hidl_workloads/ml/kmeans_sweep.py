@@ -9,35 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from mpi4py import MPI
 
-from hidl_workloads.arguments import number
 from hidl_workloads.metrics import Metric
 from hidl_workloads.ml import criteria, kmeans, lloyd, program, schedule, seeding
 from hidl_workloads.ml.devices import Device
 from hidl_workloads.ml.points import Points
-from hidl_workloads.ml.program import Outcome, main, one, timed, verify
+from hidl_workloads.ml.program import ProgramReport, main, one, timed, verify
 from hidl_workloads.ml.streams import Array
+from hidl_workloads.parameters import KmeansSweep as Parameters
 from hidl_workloads.refusal import Refused
-
-
-@dataclass(frozen=True)
-class Parameters(kmeans.Clustering):
-    """What a run may change beside what k-means has."""
-
-    steps: int = number(3, least=1)
-    points: int = number(10_000, least=1)
-    centers: int = number(12, least=1)
-    spread: float = number(1.0, least=0)
-    least_clusters: int = number(2, least=2)
-    most_clusters: int = number(20, least=2)
-    starts: int = number(2, least=1)
-    group: int = number(1, least=1)
-    criterion: Literal["silhouette", "bic"] = "silhouette"
-    sample: int = number(1000, least=2)
 
 
 @dataclass(frozen=True)
@@ -52,7 +35,7 @@ Table = Array
 """One row for each task: score, inertia, iterations, seconds."""
 
 
-def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
+def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> ProgramReport:
     """Make the points known to each group, do all fits as often as there are steps, and check the best."""
     if parameters.least_clusters > parameters.most_clusters:
         raise Refused(
@@ -87,7 +70,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     best_of = {
         task.clusters: max(table[i, 0] for i, t in enumerate(tasks) if t.clusters == task.clusters) for task in tasks
     }
-    return Outcome(
+    return ProgramReport(
         metrics=[
             *program.time_and_rate("sweep_time", seconds, len(tasks), "task_rate", "fits/s"),
             one("best_clusters", tasks[best].clusters, "clusters"),

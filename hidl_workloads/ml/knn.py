@@ -11,28 +11,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from mpi4py import MPI
 
-from hidl_workloads.arguments import number
 from hidl_workloads.ml import exact, neighbours, program, streams
 from hidl_workloads.ml.blocks import aligned_share, grid, share, split
 from hidl_workloads.ml.devices import Device
-from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
+from hidl_workloads.ml.program import ProgramReport, main, one, timed, verify
 from hidl_workloads.ml.streams import Array, Stream
+from hidl_workloads.parameters import Knn as Parameters
 from hidl_workloads.refusal import Refused
 
 _CHECKED = 16  # queries whose neighbours are counted again
-
-
-@dataclass(frozen=True)
-class Parameters(Common):
-    """What a run may change beside what all programs have."""
-
-    queries: int = number(4096, least=1)
-    references: int = number(32_768, least=1)
-    columns: int = number(16, least=1)
-    classes: int = number(8, least=1)
-    spread: float = number(3.0, least=0)
-    neighbours: int = number(5, least=1)
-    block: int = number(512, least=1)
 
 
 @dataclass(frozen=True)
@@ -50,7 +37,7 @@ class Part:
     classes: Array
 
 
-def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
+def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> ProgramReport:
     """Classify the queries as often as there are steps, and count the neighbours of some of them again."""
     if parameters.neighbours > parameters.references:
         raise Refused(f"{parameters.neighbours} neighbours of {parameters.references} reference(s): choose no more")
@@ -70,7 +57,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     accuracy = float((predicted == truth).mean())
     median = float(np.median(seconds))
     rate = parameters.queries / median
-    return Outcome(
+    return ProgramReport(
         metrics=[
             *program.time_and_rate("query_time", seconds, parameters.queries, "query_rate", "queries/s"),
             one("distance_rate", rate * parameters.references, "distances/s"),

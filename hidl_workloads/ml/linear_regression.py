@@ -8,18 +8,16 @@ number beyond 1e7 or so, where the normal equations have no correct digit left.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from mpi4py import MPI
 
-from hidl_workloads.arguments import number
 from hidl_workloads.ml import program, streams, tsqr
 from hidl_workloads.ml.blocks import share, split
 from hidl_workloads.ml.devices import Device
-from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
+from hidl_workloads.ml.program import ProgramReport, main, one, timed, verify
 from hidl_workloads.ml.streams import Array, Stream
+from hidl_workloads.parameters import LinearRegression as Parameters
 from hidl_workloads.refusal import Refused, agree
 
 _GRADIENT = 1e-11  # both solvers leave some 1e-16 where they can solve the problem
@@ -27,25 +25,11 @@ _SINGULAR = 0.1  # the largest relative error of a solution that has a digit
 _EPSILON = float(np.finfo(float).eps)
 
 
-@dataclass(frozen=True)
-class Parameters(Common):
-    """What a run may change beside what all programs have."""
-
-    steps: int = number(10, least=1)
-    per_rank: bool = True
-    solver: Literal["normal", "tsqr"] = "normal"
-    points: int = number(200_000, least=1)
-    columns: int = number(64, least=1)
-    noise: float = number(0.1, least=0)
-    condition: float = number(1.0, least=1)
-    block: int = number(4096, least=1)
-
-
-def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
+def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> ProgramReport:
     """Solve as often as there are steps, and check that the gradient vanishes at the solution."""
     total = parameters.points * (communicator.size if parameters.per_rank else 1)
     if total <= parameters.columns:
-        raise Refused(f"{total} point(s) do not determine {parameters.columns + 1} unknowns: choose more points")
+        raise Refused(f"{total} point(s) do not determine {parameters.columns + 1} unknowns: increase points")
     matrix = _matrix(communicator, device, parameters, total)
     solve = {"normal": normal_equations, "tsqr": by_tsqr}[parameters.solver]
     solution, seconds = timed(
@@ -53,7 +37,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     )
     gradient, residual = _gradient(communicator, device, matrix, solution)
     verify(communicator, "the gradient at the solution, relative", gradient, _GRADIENT)
-    return Outcome(
+    return ProgramReport(
         metrics=[
             *program.time_and_rate("solve_time", seconds, total, "point_rate", "points/s"),
             one("gradient", gradient, "relative"),
@@ -67,7 +51,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
 
 
 def _matrix(communicator: MPI.Comm, device: Device, parameters: Parameters, total: int) -> Array:
-    """This rank's (rows, columns + 2): features of the wished condition, ones, and targets, linear but for noise."""
+    """This rank's (rows, columns + 2): features, ones, and targets, which are linear but for noise."""
     rows, columns, seed = share(total, communicator.size, communicator.rank), parameters.columns, parameters.seed
     features = streams.normal(seed, Stream.FEATURES, rows, range(columns))
     if parameters.condition > 1:

@@ -14,27 +14,16 @@ from typing import TypeVar
 import numpy as np
 from mpi4py import MPI
 
-from hidl_workloads.arguments import number
 from hidl_workloads.ml import blocks, program, streams
 from hidl_workloads.ml.blocks import owner, panels, share
 from hidl_workloads.ml.devices import Device
-from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
+from hidl_workloads.ml.program import ProgramReport, main, one, timed, verify
 from hidl_workloads.ml.streams import Array, Stream
+from hidl_workloads.parameters import Matmul as Parameters
 
 _PROBES = 2  # a wrong element changes the product with any vector of ones and minus ones; two could cancel out in one
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True)
-class Parameters(Common):
-    """What a run may change beside what all programs have."""
-
-    rows: int = number(2048, least=1)
-    inner: int = number(2048, least=1)
-    columns: int = number(2048, least=1)
-    panel: int = number(256, least=1)
-    overlap: bool = True
 
 
 @dataclass(frozen=True)
@@ -54,7 +43,7 @@ class Tiles:
     right: Array
 
 
-def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
+def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> ProgramReport:
     """Multiply as often as there are steps, and check the product; ``per_rank``: so many rows for each rank."""
     height = parameters.rows * (communicator.size if parameters.per_rank else 1)
     shape = blocks.grid(communicator.size, height, parameters.columns)
@@ -65,7 +54,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     tiles.along.Free()
     tiles.down.Free()
     work = 2e-9 * height * parameters.inner * parameters.columns
-    return Outcome(
+    return ProgramReport(
         metrics=[
             *program.time_and_rate("product_time", seconds, work, "compute_rate", "GFLOP/s"),
             one("residual", residual, "rounding errors"),

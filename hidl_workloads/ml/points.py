@@ -47,7 +47,7 @@ class Points:
             yield rows, place, self.values[place]
 
     def row(self, index: int) -> Array:
-        """One point, on every rank, whoever has it: (columns,). Collective."""
+        """Return one point on every rank: (columns,). Collective."""
         return self.pick(np.array([index]))[0]
 
     def pick(self, indices: Array) -> Array:
@@ -113,7 +113,7 @@ def _strange(values: Array, first: int) -> str | None:
     wrong = np.flatnonzero(~fine)
     return (
         f"{len(wrong)} of this rank's {len(values)} points hold NaN, infinity or a number beyond "
-        f"{exact.TOO_LARGE:g}, the first in row {first + int(wrong[0])}: clean the data, there is no distance to them"
+        f"{exact.TOO_LARGE:g}, the first in row {first + int(wrong[0])}: remove them: distances to them are undefined"
     )
 
 

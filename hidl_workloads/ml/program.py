@@ -1,4 +1,4 @@
-"""What all programs of this package share: their common parameters, how they start, take times, check and report."""
+"""What all programs of this package share: how they start, take times, check and report."""
 
 from __future__ import annotations
 
@@ -14,33 +14,19 @@ import numpy as np
 from mpi4py import MPI
 
 from hidl_workloads import arguments, metrics
-from hidl_workloads.arguments import number
 from hidl_workloads.metrics import Metric
-from hidl_workloads.ml.devices import Buffers, Device, Kind, choose
+from hidl_workloads.ml.devices import Device, choose
 from hidl_workloads.ml.streams import Array
-from hidl_workloads.refusal import Refused, agree, told_once
+from hidl_workloads.parameters import MachineLearning
+from hidl_workloads.refusal import Refused, agree, exit_if_refused
 from hidl_workloads.world import failure_ends_all_ranks
 
-
-@dataclass(frozen=True)
-class Common:
-    """Parameters of every program; units and meanings are those of the recipes in recipes/workloads."""
-
-    steps: int = number(5, least=1)
-    warmup: int = number(1, least=0)
-    seed: int = number(0, least=0)
-    per_rank: bool = False
-    device: Kind = "cpu"
-    gpu_buffers: Buffers = "staged"
-    result: str = ""
-
-
-AnyParameters = TypeVar("AnyParameters", bound=Common)
+AnyParameters = TypeVar("AnyParameters", bound=MachineLearning)
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProgramReport:
     """What a program found: its metrics, one line for people, and arrays for the file that ``result`` names.
 
     ``checksum`` is this rank's of what all ranks must agree on. ``arrays`` are those of rank 0.
@@ -52,7 +38,7 @@ class Outcome:
     arrays: Mapping[str, Array]
 
 
-Program = Callable[[MPI.Comm, Device, AnyParameters], Outcome]
+Program = Callable[[MPI.Comm, Device, AnyParameters], ProgramReport]
 
 
 def main(name: str, kind: type[AnyParameters], program: Program[AnyParameters]) -> None:
@@ -61,7 +47,7 @@ def main(name: str, kind: type[AnyParameters], program: Program[AnyParameters]) 
     Where it is refused, rank 0 says why, and all ranks end.
     """
     world = MPI.COMM_WORLD
-    with failure_ends_all_ranks(), told_once(world, name):
+    with failure_ends_all_ranks(), exit_if_refused(world, name):
         _run(world, name, kind, program)
 
 
@@ -70,7 +56,7 @@ def _run(world: MPI.Comm, name: str, kind: type[AnyParameters], program: Program
         parameters = arguments.parse(kind, sys.argv[1:])
     except ValueError as error:
         raise Refused(str(error)) from error
-    device = choose(world, parameters.device, parameters.gpu_buffers)
+    device = choose(world, parameters.gpu_buffers)
     if world.rank == 0:
         print(f"{name} on {world.size} rank(s), {device.title}", flush=True)
     outcome = program(world, device, parameters)
@@ -88,7 +74,7 @@ def _run(world: MPI.Comm, name: str, kind: type[AnyParameters], program: Program
 
 
 def _write(world: MPI.Comm, path: str, arrays: Mapping[str, Array]) -> str | None:
-    """Write the file of results from rank 0, where one is wished for; what went wrong, else None."""
+    """Write the file of results from rank 0, if requested; return the error, or None."""
     if world.rank != 0 or not path:
         return None
     try:
@@ -100,7 +86,7 @@ def _write(world: MPI.Comm, path: str, arrays: Mapping[str, Array]) -> str | Non
 
 
 def timed(
-    communicator: MPI.Comm, device: Device, parameters: Common, work: Callable[[], Result]
+    communicator: MPI.Comm, device: Device, parameters: MachineLearning, work: Callable[[], Result]
 ) -> tuple[Result, list[float]]:
     """Do ``work`` for the warm-up and the timed steps, all ranks from the same moment on.
 

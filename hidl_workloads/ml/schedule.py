@@ -11,7 +11,7 @@ def deal(costs: Sequence[float], groups: int) -> list[list[int]]:
 
     Returns the tasks' numbers for each group; equal choices go to the lower number. The busiest group gets at most
     4/3 of what the best plan would give it (Graham 1969, Bounds on multiprocessing timing anomalies, SIAM J. Appl.
-    Math. 17, 416-429). Every rank computes the same plan, so nobody has to ask anybody for work.
+    Math. 17, 416-429). Every rank computes the same plan, so no rank asks another for work.
     """
     dealt: list[list[int]] = [[] for _ in range(groups)]
     loads = [(0.0, group) for group in range(groups)]

@@ -20,7 +20,7 @@ _NO_ROW = np.iinfo(np.int64).max
 def start(points: Points, clusters: int, seed: int) -> Array:
     """Return ``clusters`` of the points as centers: (clusters, columns). Collective, the same on every rank.
 
-    Where fewer of the points are distinct than centers are wished for, some centers are equal.
+    With fewer distinct points than centers, some centers are equal.
     """
     xp = points.device.xp
     centers = xp.empty((clusters, points.columns))

@@ -1,4 +1,4 @@
-"""Random data from counter-based streams: any rank makes any part of them, and the parts fit, whoever makes them.
+"""Random data from counter-based streams: any rank generates any part of them, and the parts fit together.
 
 The generator is Philox (Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, SC'11): its state is a key,
 here the seed and what the numbers are for, and a counter, here the place in the data. Data are made by NumPy on the

@@ -3,41 +3,23 @@
 Each rank has its own rows of X; all find the first right singular vectors V and the singular values.
 ``covariance``: eigenvectors of ``X'X``, one allreduce; what cuML's TSVD does over several GPUs.
 ``randomized``: X times a few random vectors, made orthogonal by TSQR, some power iterations (Halko, Martinsson and
-Tropp 2011, SIAM Review 53, 217-288): less work where only few of many components are wished for.
+Tropp 2011, SIAM Review 53, 217-288): less work for few of many components.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from mpi4py import MPI
 
-from hidl_workloads.arguments import number
 from hidl_workloads.ml import program, streams, tsqr
 from hidl_workloads.ml.blocks import share, split
 from hidl_workloads.ml.devices import Device
-from hidl_workloads.ml.program import Common, Outcome, main, one, timed, verify
+from hidl_workloads.ml.program import ProgramReport, main, one, timed, verify
 from hidl_workloads.ml.streams import Array, Stream
+from hidl_workloads.parameters import Tsvd as Parameters
 from hidl_workloads.refusal import Refused, agree
-
-
-@dataclass(frozen=True)
-class Parameters(Common):
-    """What a run may change beside what all programs have."""
-
-    steps: int = number(10, least=1)
-    per_rank: bool = True
-    solver: Literal["covariance", "randomized"] = "covariance"
-    points: int = number(50_000, least=1)
-    columns: int = number(128, least=1)
-    components: int = number(8, least=1)
-    decay: float = number(0.8, least=0)
-    oversampling: int = number(8, least=0)
-    power_iterations: int = number(6, least=0)
-    residual_limit: float = number(1e-3, least=0)
-    block: int = number(4096, least=1)
 
 
 @dataclass(frozen=True)
@@ -48,7 +30,7 @@ class Decomposition:
     values: Array
 
 
-def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outcome:
+def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> ProgramReport:
     """Decompose as often as there are steps, and check the vectors: orthonormal, and singular ones of X."""
     total = parameters.points * (communicator.size if parameters.per_rank else 1)
     if parameters.components > min(total, parameters.columns):
@@ -65,7 +47,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Outco
     solve = {"covariance": by_covariance, "randomized": by_random_vectors}[parameters.solver]
     found, seconds = timed(communicator, device, parameters, lambda: solve(communicator, device, matrix, parameters))
     residual, explained = check(communicator, device, matrix, found, parameters)
-    return Outcome(
+    return ProgramReport(
         metrics=[
             *program.time_and_rate("solve_time", seconds, total, "row_rate", "rows/s"),
             one("residual", residual, "relative"),

@@ -21,7 +21,7 @@ class Column:
 
     title: str
     metric: str
-    """Name in the metrics document; empty: the column is no metric."""
+    """Name in the metrics document; empty: the column is not a metric."""
     unit: str = "us"
     at: Literal["small", "large"] = "small"
     """What history uses: the figure at 8 B (or the smallest size), or that at the largest size."""
@@ -117,7 +117,7 @@ class Benchmark:
     check: Callable[[Options, int], None] | None = None
     """Raises ``UsageError`` for options that do not go together, or a number of ranks that does not fit."""
     largest_size: Callable[[Options, int], int] | None = None
-    """The largest message in bytes that -M leaves on so many ranks; None: -M does not hold."""
+    """The largest message in bytes within -M on a number of ranks; None: -M does not apply."""
     opening: Opening = blank_and_title
     closing: Callable[[Sequence[tuple[int, Sequence[float]]]], str] | None = None
     """What follows the rows of a datatype, made from their sizes and values."""

@@ -228,7 +228,7 @@ def allocate(kind: str, size: int, *, device: bool = False) -> Buffer:
     Raises ``UsageError`` where its library is not installed or sees no device, or the kind is none of a device's.
     """
     if device and kind not in _ON_DEVICE:
-        raise UsageError(f"a buffer of kind {kind} cannot lie on a device; those that can: cupy, numba, torch")
+        raise UsageError(f"a buffer of kind {kind} cannot be on a device; supported: cupy, numba, torch")
     if kind == "torch":
         return TorchBuffer(size, device)
     kinds: dict[str, type[Any]] = {
@@ -308,7 +308,7 @@ def _library(module: str, distribution: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise UsageError(
-            f"--buffer {distribution} needs the library {distribution}, which is not there ({error})"
+            f"--buffer {distribution} requires the library {distribution}, which is not installed ({error})"
         ) from error
 
 

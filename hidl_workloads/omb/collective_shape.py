@@ -1,4 +1,4 @@
-"""Who takes part in a collective and with how much, and a rank's two buffers as mpi4py's calls take them."""
+"""Participants and sizes of a collective, and a rank's two buffers as mpi4py's calls take them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hidl_workloads.omb.neighborhood import Neighborhood
 
 @dataclass(frozen=True)
 class Shape:
-    """What the description of a collective is told: who takes part, and with how much."""
+    """Participants and sizes, which the description of a collective takes."""
 
     rank: int
     ranks: int

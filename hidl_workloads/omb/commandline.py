@@ -94,7 +94,7 @@ class _Parser:
         name, equals, text = word[2:].partition("=")
         option = self.by_name.get(name.replace("_", "-"))
         if option is None:
-            self.faults.append(f"there is no option --{name}")
+            self.faults.append(f"unknown option --{name}")
         elif equals:
             self._take(option, f"--{name}", text)
         elif option.takes == "argument":
@@ -106,7 +106,7 @@ class _Parser:
         letter, rest = word[1], word[2:]
         option = self.by_letter.get(letter)
         if option is None:
-            self.faults.append(f"there is no option -{letter}")
+            self.faults.append(f"unknown option -{letter}")
         elif option.takes == "nothing":
             self._take(option, f"-{letter}", None)
             if rest:
@@ -233,7 +233,7 @@ def _percentiles(text: str) -> dict[str, Any]:
 
 def _validation(text: str) -> dict[str, Any]:
     if text.startswith("log"):
-        raise ValueError("offered: a log of the validation is not kept; what is wrong is told on stderr")
+        raise ValueError("supported: the validation writes no log; errors are printed to stderr")
     return _switch("validation")(text or "true")
 
 
@@ -265,7 +265,7 @@ def _topology(text: str) -> dict[str, Any]:
 
 def _accelerator(text: str) -> dict[str, Any]:
     if text.lower() not in ("cuda", "none"):
-        raise ValueError("cuda: other accelerators have no buffers here")
+        raise ValueError("cuda: other accelerators are unsupported")
     return {"accelerator": text.lower() == "cuda"}
 
 
@@ -280,7 +280,7 @@ OPTIONS = (
     Option("i", ("iterations",), "N", "timed iterations of each size (0: as OMB)", _default_or("iterations", 1, 0)),
     Option("x", ("warmup",), "N", "untimed iterations before (-1: as OMB)", _default_or("warmup", 0, -1)),
     Option("f", ("full",), "", "minimum, maximum and iterations too", _switch("full")),
-    Option("c", ("validation",), "[true|false]", "check the data that arrives", _validation),
+    Option("c", ("validation",), "[true|false]", "validate the received data", _validation),
     Option(
         "u",
         ("validation-warmup",),

@@ -33,10 +33,10 @@ def fan_of(rank: int, names: Sequence[str]) -> Fan:
         nodes[name].append(number)
     counts = {name: len(ranks) for name, ranks in nodes.items()}
     if len(nodes) < 2:
-        raise UsageError(f"this test needs ranks on more than one node; all are on {next(iter(nodes))}")
+        raise UsageError(f"this test requires ranks on more than one node; all are on {next(iter(nodes))}")
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name}: {count}" for name, count in counts.items())
-        raise UsageError(f"this test needs the same number of ranks on every node: {told}")
+        raise UsageError(f"this test requires the same number of ranks on every node: {told}")
     first, *others = nodes.values()
     place = nodes[names[rank]].index(rank)
     at_root = rank in first

@@ -60,7 +60,7 @@ def _grid(number: int, radius: int, ranks: int) -> Neighborhood:
     if radius > (min(dimensions) - 1) // 2:
         raise UsageError(
             f"a radius of {radius} in a grid of {' x '.join(map(str, dimensions))} ranks meets ranks twice: "
-            f"each dimension needs at least {2 * radius + 1} (more ranks, other numbers in -N cart:D:R, or a graph)"
+            f"each dimension requires at least {2 * radius + 1} (more ranks, other numbers in -N cart:D:R, or a graph)"
         )
     steps = [step for step in product(range(-radius, radius + 1), repeat=number) if any(step)]
     places = list(product(*(range(dimension) for dimension in dimensions)))
@@ -77,7 +77,7 @@ def _grid(number: int, radius: int, ranks: int) -> Neighborhood:
 
 def _graph(file: str, ranks: int) -> Neighborhood:
     if not file:
-        raise UsageError("-N graph needs a file of edges: graph:FILE, with FROM,TO in each line")
+        raise UsageError("-N graph requires a file of edges: graph:FILE, with FROM,TO in each line")
     try:
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -89,10 +89,10 @@ def _graph(file: str, ranks: int) -> Neighborhood:
             continue
         words = [word.strip() for word in line.split(",")]
         if len(words) != 2 or not all(word.isdecimal() for word in words):
-            raise UsageError(f"{file}, line {number}: {line!r} is no edge FROM,TO")
+            raise UsageError(f"{file}, line {number}: {line!r} is not an edge FROM,TO")
         start, end = map(int, words)
         if max(start, end) >= ranks:
-            raise UsageError(f"{file}, line {number}: {line!r} needs more than the {ranks} ranks that there are")
+            raise UsageError(f"{file}, line {number}: {line!r} requires more than {ranks} ranks")
         destinations[start].append(end)
         sources[end].append(start)
     return Neighborhood(tuple(map(tuple, sources)), tuple(map(tuple, destinations)))

@@ -102,7 +102,7 @@ class _Data:
 def _only_active(options: Options, ranks: int) -> None:
     rma.fits(options, ranks)
     if options.sync_option not in rma.ACTIVE:
-        raise UsageError(f"put_bibw knows only pscw and fence (-s), not {options.sync_option}")
+        raise UsageError(f"put_bibw supports only pscw and fence (-s), not {options.sync_option}")
 
 
 _LATENCY_OPTIONS, _BANDWIDTH_OPTIONS = "mixwscuzd", "mixwscuzdW"

@@ -26,7 +26,7 @@ def whole_pairs(options: Options, ranks: int) -> None:
     """Raise ``UsageError`` where there are fewer ranks than the pairs need; ranks of no pair look on."""
     pairs = pairs_of(options, ranks)
     if ranks < 2 or 2 * pairs > ranks:
-        raise UsageError(f"{max(pairs, 1)} pair(s) need at least {2 * max(pairs, 1)} ranks, not {ranks}")
+        raise UsageError(f"{max(pairs, 1)} pair(s) require at least {2 * max(pairs, 1)} ranks, not {ranks}")
 
 
 def pairs_of(options: Options, ranks: int) -> int:

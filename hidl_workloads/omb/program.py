@@ -32,18 +32,18 @@ _EVERY_LETTER = "".join(option.letter for option in OPTIONS)
 def main(words: Sequence[str]) -> int:
     """Do what the words say, on every rank; returns the exit status."""
     if not words or words[0] in ("-h", "--help"):
-        return _tell_once(_USAGE, status=OK if words else WRONG_USAGE)
+        return _print_on_rank_0(_USAGE, status=OK if words else WRONG_USAGE)
     name, *rest = words
     if name.startswith("--"):
         name, rest = _named_by_option(words)
     if name == "list":
-        return _tell_once("".join(f"{name}\n" for name in registry.benchmarks()), status=OK)
+        return _print_on_rank_0("".join(f"{name}\n" for name in registry.benchmarks()), status=OK)
     try:
         chosen = _choose(name, rest)
     except UsageError as error:
         return _wrong(error)
     if chosen is None:
-        return _tell_once(_help(name), status=OK)
+        return _print_on_rank_0(_help(name), status=OK)
     (first, options), *more = chosen
     if first.run and not more:
         return first.run(first, options)
@@ -65,7 +65,7 @@ def _choose(name: str, words: list[str]) -> list[tuple[Benchmark, Options]] | No
         return [(benchmark, parse(words, benchmark.options, benchmark.defaults))]
     names = [word.partition("=")[2] for word in words if word.startswith("--benchmarks=")]
     if len(names) != 1 or not names[0]:
-        raise UsageError("a suite needs --benchmarks=NAME,NAME,...")
+        raise UsageError("a suite requires --benchmarks=NAME,NAME,...")
     others = [word for word in words if not word.startswith("--benchmarks=")]
     benchmarks = [registry.find(name) for name in names[0].split(",")]
     apart = [benchmark.name for benchmark in benchmarks if benchmark.run]
@@ -122,10 +122,10 @@ def _help(name: str) -> str:
 
 
 def _wrong(error: UsageError) -> int:
-    return _tell_once("".join(f"omb: {fault}\n" for fault in error.faults), status=WRONG_USAGE)
+    return _print_on_rank_0("".join(f"omb: {fault}\n" for fault in error.faults), status=WRONG_USAGE)
 
 
-def _tell_once(text: str, *, status: int) -> int:
+def _print_on_rank_0(text: str, *, status: int) -> int:
     """Print on rank 0 alone: to stdout where all is well."""
     from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""The benchmarks by OMB's names (without ``osu_``). Whoever adds one appends its module to ``MODULES``."""
+"""The benchmarks by OMB's names (without ``osu_``). To add one, append its module to ``MODULES``."""
 
 from __future__ import annotations
 
@@ -40,4 +40,4 @@ def find(name: str) -> Benchmark:
         return known[bare]
     near = get_close_matches(bare, known, 3)
     meant = f"did you mean {' or '.join(near)}?" if near else "`list` shows all"
-    raise UsageError(f"there is no benchmark {name!r}; {meant}")
+    raise UsageError(f"unknown benchmark {name!r}; {meant}")

@@ -167,7 +167,7 @@ def peer_group(point: Point) -> MPI.Group:
 
 
 def looped(steps: Sequence[Step]) -> Callable[[int], None]:
-    """Do the steps so many times. Two and three of them have loops without an inner one: a put, a flush."""
+    """Repeat the steps ``times`` times. Two and three of them have loops without an inner one: a put, a flush."""
     if not steps:
         return lambda times: None
     if len(steps) == 2:

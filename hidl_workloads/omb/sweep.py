@@ -1,4 +1,4 @@
-"""The way through datatypes and message sizes: each is measured, printed, and its validation told to all ranks."""
+"""Sweep over datatypes and message sizes: measure, print and validate each on all ranks."""
 
 from __future__ import annotations
 

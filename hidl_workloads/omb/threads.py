@@ -1,7 +1,7 @@
 """Latency with threads: the senders of rank 0 and the receivers of rank 1 all communicate at once.
 
 ``-t S:R`` are the numbers of threads. One sender, as by default: any receiver takes its messages. More: the iterations'
-numbers are the tags, so each sender is answered by whoever has the same iteration.
+numbers are the tags, so each sender is answered by the thread with the same iteration.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def fits(options: Options, ranks: int) -> None:
 
     exactly_two(options, ranks)
     if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        raise UsageError("latency_mt needs MPI_THREAD_MULTIPLE, which MPI was not initialised with")
+        raise UsageError("latency_mt requires MPI_THREAD_MULTIPLE, and MPI was initialised without it")
 
 
 def opening(benchmark: Benchmark, options: Options, ranks: int) -> str:

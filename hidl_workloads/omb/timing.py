@@ -28,7 +28,7 @@ class Exchange:
     """What one rank does at one point."""
 
     repeat: Callable[[int], None]
-    """Do it so many times: a loop of its own, so that nothing but what is measured lies within."""
+    """Repeat it: a loop of its own, so that nothing but what is measured lies within."""
     fill: Callable[[int], None] = _nothing
     """With -c: write what this iteration sends, and spoil what it receives into."""
     check: Callable[[int], int] = _no_errors

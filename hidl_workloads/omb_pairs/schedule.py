@@ -1,4 +1,4 @@
-"""Who meets whom: a round-robin tournament."""
+"""Pairs of each round of a round-robin tournament."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ Pair = tuple[int, int]
 
 
 def rounds(players: int) -> list[list[Pair]]:
-    """Every pair of ``players`` (numbered from 0) once, in rounds in which nobody has two partners.
+    """Every pair of ``players`` (numbered from 0) once, in rounds in which no player has two partners.
 
     The circle method: one player stays, the others move on by one place from round to round, and who faces whom is a
     pair. That takes ``players - 1`` rounds, or ``players`` where their number is odd: then each sits out once. In each

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from hidl_workloads import metrics
 from hidl_workloads.metrics import Metric
 from hidl_workloads.omb_pairs import exchange
 from hidl_workloads.omb_pairs.schedule import Pair, rounds
+from hidl_workloads.parameters import OmbPairs
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -19,31 +19,7 @@ if TYPE_CHECKING:
 Values = dict[Pair, float]
 
 
-@dataclass(frozen=True)
-class Parameters:
-    """Message sizes in bytes; iterations and warm-up of one measurement; how often each pair is measured."""
-
-    latency_size: int = 8
-    latency_iterations: int = 1000
-    bandwidth_size: int = 1 << 20
-    bandwidth_iterations: int = 10
-    warmup: int = 2
-    repetitions: int = 3
-
-
-def parse(words: Sequence[str]) -> Parameters:
-    """Read ``--name=value`` words; ends with status 2 and what is wrong where they do not fit."""
-    parser = argparse.ArgumentParser(prog="omb_pairs", allow_abbrev=False)
-    for name, value in asdict(Parameters()).items():
-        parser.add_argument(f"--{name}", type=int, default=value)
-    found = Parameters(**vars(parser.parse_args(words)))
-    for name, value in asdict(found).items():
-        if value < (0 if name == "warmup" else 1):
-            parser.error(f"--{name} must be {0 if name == 'warmup' else 1} or more, not {value}")
-    return found
-
-
-def run(communicator: MPI.Comm, parameters: Parameters) -> None:
+def run(communicator: MPI.Comm, parameters: OmbPairs) -> None:
     """Measure every pair, print the pairs on rank 0 and write the metrics document; every rank calls this.
 
     Those who meet are the nodes, each by its first rank, or on one node alone its ranks. Ends all ranks where there are
@@ -52,7 +28,7 @@ def run(communicator: MPI.Comm, parameters: Parameters) -> None:
     hosts = communicator.allgather(_host())
     players = players_of(hosts)
     if len(players) < 2:
-        raise SystemExit("omb_pairs: one rank alone has no partner: two ranks or more, best on two nodes or more")
+        raise SystemExit("omb_pairs: requires two ranks or more, preferably on two nodes or more")
     schedule = [[(players[a], players[b]) for a, b in of_round] for of_round in rounds(len(players))]
     latency = measure(
         communicator,
@@ -73,7 +49,7 @@ def run(communicator: MPI.Comm, parameters: Parameters) -> None:
     names = names_of(hosts)
     found = [as_metric("latency", "us", latency, names), as_metric("bandwidth", "MB/s", bandwidth, names)]
     if communicator.rank == 0:
-        print(told(names, latency, bandwidth), flush=True)
+        print(format_pairs(names, latency, bandwidth), flush=True)
     metrics.report(communicator, program="omb_pairs", parameters=asdict(parameters), versions={}, metrics=found)
 
 
@@ -112,7 +88,7 @@ def as_metric(name: str, unit: str, values: Values, names: Sequence[str]) -> Met
     return Metric(name, median(values.values()), unit, list(values.values()), pairs=pairs)
 
 
-def told(names: Sequence[str], latency: Values, bandwidth: Values) -> str:
+def format_pairs(names: Sequence[str], latency: Values, bandwidth: Values) -> str:
     """One line for each pair."""
     lines = [f"# {'Pair':<30}{'Latency (us)':>18}{'Bandwidth (MB/s)':>18}"]
     for first, second in latency:

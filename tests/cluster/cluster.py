@@ -17,8 +17,13 @@ import pytest
 from hidl_cli.cluster import packages
 from hidl_cli.cluster.cluster import Cluster, shared
 from hidl_cli.errors import MissingPrecondition
+from hidl_cli.site.machine import machine
 
 FIXTURES = ("cluster", "second_cluster")
+#: CPUs of a node, whatever the machine has: tests place two ranks of two threads on each.
+CPUS = 4
+#: Logical processors that a node shows: where the machine has the cores, its own.
+SHOWN = CPUS if machine().cores < CPUS else len(os.sched_getaffinity(0))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -70,9 +75,9 @@ class LivingCluster:
     @property
     def nodes(self) -> tuple[str, ...]:
         """The names of its nodes."""
-        return self._cluster.settings.node_names
+        return self._cluster.dress.names
 
-    def __call__(self, *command: str, timeout: float = 60, **variables: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *command: str, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands, or any other, on this machine: ``cluster("squeue", "-h")``."""
         environment = os.environ | self.environment | variables
         return subprocess.run(
@@ -146,20 +151,22 @@ class LivingCluster:
         finally:
             self._cluster.up(accounting=True, enforce_limits=True)
             self("scancel", "--user=root")
-            self.wait_until(lambda: not self("squeue", "-h").stdout, 60)
+            self.wait_until(lambda: not self("squeue", "-h").stdout)
 
     @staticmethod
-    def wait_until(condition: Callable[[], object], seconds: float) -> None:
-        """Wait for something that Slurm does in its own time; fails where it takes longer."""
-        deadline = time.monotonic() + seconds
+    def wait_until(condition: Callable[[], object]) -> None:
+        """Wait for something that Slurm does in its own time; fails where it has not happened within 3 minutes."""
+        deadline = time.monotonic() + 180
         while not condition():
-            assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
+            assert time.monotonic() < deadline, "still not so after 3 minutes"
             time.sleep(0.1)
 
 
 @contextmanager
-def living(directory: Path, *shares: Path, nodes: int, accounting: bool) -> Iterator[LivingCluster]:
-    """A cluster in ``directory`` that is brought up now and taken down at the end.
+def living(
+    directory: Path, *shares: Path, nodes: int, accounting: bool, like: str | None = None
+) -> Iterator[LivingCluster]:
+    """A cluster in ``directory`` that is brought up now and taken down at the end; ``like``: the twin of that site.
 
     ``hidl cluster down`` is waiting for this process to close a pipe: by leaving the context, or by dying.
     """
@@ -174,11 +181,10 @@ def living(directory: Path, *shares: Path, nodes: int, accounting: bool) -> Iter
             waiting, cwd=repository, stdin=subprocess.PIPE, stdout=told, stderr=told, start_new_session=True
         ) as guard,
     ):
-        cluster = Cluster(directory)
-        # Four CPUs a node, whatever the machine has: tests place two ranks of two threads on each.
-        cluster.up(nodes=nodes, cpus_per_node=4, accounting=accounting, shares=shared(shares))
+        cluster = Cluster(directory, like=like)
+        cluster.up(like=like, nodes=nodes, cpus_per_node=CPUS, accounting=accounting, shares=shared(shares))
         yield LivingCluster(cluster)
-        guard.communicate(timeout=120)
+        guard.communicate(timeout=300)
         assert guard.returncode == 0, log.read_text(encoding="utf-8")
 
 
@@ -186,7 +192,8 @@ def living(directory: Path, *shares: Path, nodes: int, accounting: bool) -> Iter
 def cluster(common_directory: Path) -> Iterator[LivingCluster]:
     """Four nodes with accounting. All temporary directories of this session are seen on the nodes."""
     # The end of the path is that of a user's cluster: by it the site test-cluster is recognized.
-    with living(common_directory / "hidl" / "cluster", common_directory, nodes=4, accounting=True) as found:
+    own = common_directory / os.environ.get("PYTEST_XDIST_WORKER", "alone") / "hidl" / "cluster"
+    with living(own, common_directory, nodes=4, accounting=True) as found:
         yield found
 
 

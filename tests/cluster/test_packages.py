@@ -25,14 +25,14 @@ def test_a_package_whose_programs_come_from_elsewhere_is_not_missing(tmp_path: P
     assert "munge" not in packages.missing(accounting=True, path=str(tmp_path))
 
 
-def test_who_is_not_root_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_not_root_is_reported_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     obstacle = packages.obstacle(accounting=True)
     assert obstacle is not None
-    assert (obstacle.exit_code, "needs root" in obstacle.message) == (4, True)
+    assert (obstacle.exit_code, "requires root" in obstacle.message) == (4, True)
 
 
-def test_another_system_than_linux_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_system_than_linux_is_reported_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     obstacle = packages.obstacle(accounting=True)
     assert obstacle is not None

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from hidl_cli.commands.arguments import moment
+from hidl_cli.commands.arguments import moment, seconds
 from hidl_cli.errors import UsageError
 
 
@@ -41,6 +41,13 @@ def test_an_age_is_counted_from_now(text: str, ago: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "d", "-3d", "3y", "yesterday", "2026-13-01", "9" * 30 + "w", "²d", "1.5h"])
-def test_what_is_no_time_is_told(text: str) -> None:
-    with pytest.raises(UsageError, match="is no time"):
+def test_what_is_not_a_time_is_reported(text: str) -> None:
+    with pytest.raises(UsageError, match="invalid time"):
         moment(text)
+
+
+@pytest.mark.parametrize("text", ["0", "00:00", "00:00:00", "0-00:00:00"])
+def test_a_time_limit_must_be_positive(text: str) -> None:
+    with pytest.raises(UsageError, match="the time limit must be positive") as error:
+        seconds(text)
+    assert "02:00:00" in str(error.value.hint)

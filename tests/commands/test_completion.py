@@ -15,7 +15,7 @@ from hidl_cli.commands.completion import candidates
 from tests.conftest import REPOSITORY, Hidl
 
 #: What takes longer to import than people wait for an answer.
-HEAVY = {"numpy", "pydantic", "rich", "jinja2", "hidl_cli.site.schema", "hidl_cli.runs.workload"}
+HEAVY = {"numpy", "pydantic", "rich", "jinja2", "hidl_cli.site.schema", "hidl_cli.plan.workload"}
 
 
 def proposed(line: str) -> list[str]:
@@ -43,8 +43,8 @@ def proposed(line: str) -> list[str]:
         ("hidl run kmeans --nodes 2 --set points=5 --set clus", ["clusters=16"]),
         ("hidl run resnet50 --matrix optim", ["optimizer=sgd,adam"]),
         ("hidl run resnet50 --matrix optimizer=adam framew", ["framework=torch,tensorflow"]),
-        ("hidl run kmeans --mv2 MV2_USE_CU", ["MV2_USE_CUDA=0"]),
-        ("hidl run kmeans --mv2 MV2_USE_CUDA=", ["MV2_USE_CUDA=0", "MV2_USE_CUDA=1"]),
+        ("hidl run kmeans --tune MV2_USE_CU", ["MV2_USE_CUDA=0"]),
+        ("hidl run kmeans --tune MV2_USE_CUDA=", ["MV2_USE_CUDA=0", "MV2_USE_CUDA=1"]),
         ("hidl run kmeans --site frontera --partition dev", ["development"]),
         ("hidl run kmeans --site frontera --launcher ib", ["ibrun"]),
         ("hidl run kmeans --mpi st", ["stack"]),
@@ -75,6 +75,37 @@ def test_what_is_not_known_is_not_proposed(line: str, hidl: Hidl, monkeypatch: p
     assert proposed(line) == []
 
 
+SSH_CONFIG = """\
+Host *
+    User me
+Host gpu11 gpu12 gpu*
+Match host gpu13
+host=login1.example.org !login2
+    HostName 10.0.0.1
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "hosts"),
+    [
+        ("hidl run kmeans --hosts ", ["gpu11", "gpu12", "login1.example.org", "lab1", "lab2"]),
+        ("hidl shell mpi --hosts gpu", ["gpu11", "gpu12"]),
+        ("hidl doctor --hosts gpu11,g", ["gpu11,gpu12"]),
+        ("hidl validate --hosts=lab1,la", ["--hosts=lab1,lab2"]),
+        ("hidl run kmeans --hosts other", []),
+    ],
+)
+def test_hosts_are_those_of_the_user_s_own_files(
+    line: str, hosts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert proposed(line) == []
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text(SSH_CONFIG)
+    (tmp_path / ".mpirun_hosts").write_text("# ours\nlab1:4\nlab2:4:mlx5_0\n")
+    assert proposed(line) == hosts
+
+
 def test_options_that_are_given_are_not_proposed_again_unless_they_may_be() -> None:
     found = proposed("hidl run kmeans --nodes 2 --set points=5 --")
     assert ("--nodes" in found, "--set" in found) == (False, True)
@@ -101,7 +132,7 @@ def test_runs_are_proposed_the_newest_first(hidl: Hidl) -> None:
 
 def test_zsh_gets_words_with_what_they_mean(hidl: Hidl) -> None:
     told = hidl(_HIDL_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="hidl run kmeans --set per_rank=")
-    help_ = "points count for each rank, not for all together"
+    help_ = "points is the number per rank, not the total"
     assert told.stdout == f"""_arguments '*: :(("per_rank=true":"{help_}"\n"per_rank=false":"{help_}"))'\n"""
 
 
@@ -128,7 +159,7 @@ def test_fish_gets_words_with_what_they_mean(hidl: Hidl) -> None:
         ("hidl run resn", "hidl run resnet50"),
         ("hidl run resnet50 --set framework=te", "hidl run resnet50 --set framework=tensorflow"),
         ("hidl run kmeans --site=frontera-", "hidl run kmeans --site=frontera-rtx"),
-        ("hidl run kmeans --mv2 MV2_USE_CU", "hidl run kmeans --mv2 MV2_USE_CUDA=0"),
+        ("hidl run kmeans --tune MV2_USE_CU", "hidl run kmeans --tune MV2_USE_CUDA=0"),
         ("hidl tuning explain MV2_USE_CU", "hidl tuning explain MV2_USE_CUDA"),
     ],
 )
@@ -150,7 +181,7 @@ def test_answers_import_nothing_heavy() -> None:
         "import sys\n"
         "from hidl_cli.commands.completion import candidates\n"
         "candidates(['run', 'resnet50', '--set'], '')\n"
-        "candidates(['run', 'kmeans', '--mv2'], 'MV2_')\n"
+        "candidates(['run', 'kmeans', '--tune'], 'MV2_')\n"
         "candidates(['results', 'list', '--metric'], '')\n"
         "candidates(['run'], '--')\n"
         "print(*sys.modules)"
@@ -191,3 +222,8 @@ def _read_to_the_end(terminal: int) -> None:
             pass
     except OSError:  # what a terminal says when nobody is at its other end
         os.close(terminal)
+
+
+@pytest.mark.parametrize("line", ["hidl run --nodes 2 -- ", "hidl run -- python --no", "hidl workload new a.py -- --l"])
+def test_the_words_of_a_program_are_left_to_the_shell(line: str) -> None:
+    assert proposed(line) == []

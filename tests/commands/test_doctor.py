@@ -161,8 +161,8 @@ def test_a_lost_link_is_restored_where_it_can_lead_to_one_only(hidl: Hidl, prefi
     directory = copied(prefix, tmp_path / "root")
     where = ("--prefix", str(tmp_path / "root"))
     assert rules(hidl.json("doctor", *where), "warning") == {"HD083"}
-    mended = hidl.json("doctor", *where, "--fix")
-    assert ([each["rule"] for each in mended["fixed"]], mended["findings"]) == (["HD083"], [])
+    fixed = hidl.json("doctor", *where, "--fix")
+    assert ([each["rule"] for each in fixed["fixed"]], fixed["findings"]) == (["HD083"], [])
     assert (directory / "current").readlink() == Path(prefix.name)
     assert (tmp_path / "root" / "modulefiles" / "local" / "mpi" / prefix.name).is_file()
 
@@ -178,11 +178,11 @@ def test_where_two_could_be_meant_the_user_chooses(hidl: Hidl, prefix: Path, tmp
     assert (rules(document, "warning"), document["fixed"]) == ({"HD083"}, [])
 
 
-def test_people_read_what_was_seen_and_what_mends_it(hidl: Hidl) -> None:
+def test_people_read_what_was_seen_and_what_fixes_it(hidl: Hidl) -> None:
     shown = hidl("doctor", MV2_USE_CUDA="1", MV2_IBA_HCA="mlx5_0")
     lines = shown.stdout.splitlines()
-    assert lines[0] == "warning HD021 A tuning variable is set where nothing reads it"
-    assert [line.partition(":")[0].strip() for line in lines[1:6]] == ["seen", "mend", "seen", "mend", "why"]
+    assert lines[0] == "warning HD021 A tuning variable has no effect"
+    assert [line.partition(":")[0].strip() for line in lines[1:6]] == ["seen", "fix", "seen", "fix", "why"]
     assert ": 2 warnings" in shown.stderr
 
 
@@ -203,4 +203,4 @@ def test_a_stack_that_is_not_known_is_a_fault_of_the_command_line(hidl: Hidl) ->
 def test_of_another_machines_site_its_file_is_looked_at_alone(hidl: Hidl) -> None:
     document = hidl.json("doctor", "--site", "frontera")
     assert document["findings"] == []
-    assert "not known to be part of site frontera" in document["unknown"][0]
+    assert "not part of site frontera" in document["unknown"][0]

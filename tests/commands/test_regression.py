@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import Hidl
-from tests.results.run_directories import judged
+from tests.store.run_directories import judged
+
+pytestmark = pytest.mark.slow
 
 NIGHTS = 40
 STEP = 25
@@ -49,7 +51,7 @@ class TestCompare:
     def test_ends_with_0_within_the_tolerance(self, two_runs: Hidl) -> None:
         assert two_runs("results", "compare", "toy-a", "toy-b", "--tolerance", "25").returncode == 0
 
-    def test_ends_with_11_where_there_is_too_little_to_tell(self, nightly: Hidl) -> None:
+    def test_ends_with_11_where_there_is_too_little_to_report(self, nightly: Hidl) -> None:
         completed = nightly("results", "compare", "n01-toy", "n30-toy")
         assert completed.returncode == 11
         assert "1 against 1 repetitions cannot show a difference" in completed.stderr
@@ -75,7 +77,7 @@ class TestCompare:
 
 
 class TestHistory:
-    def test_tells_the_night_the_size_and_what_changed(self, nightly: Hidl) -> None:
+    def test_reports_the_night_the_size_and_what_changed(self, nightly: Hidl) -> None:
         (found,) = nightly.json("results", "history", "toy")["histories"]
         (step,) = found["steps"]
         assert step["run"] == "n25-toy"
@@ -93,7 +95,7 @@ class TestHistory:
         assert "MPIR_CVAR_X: none -> 1" in completed.stdout
 
     def test_of_a_few_runs_says_that_they_are_few(self, two_runs: Hidl) -> None:
-        assert "2 run(s): steps are looked for in 20 or more" in two_runs("results", "history", "toy").stderr
+        assert "2 run(s): detecting changes requires 20" in two_runs("results", "history", "toy").stderr
 
     def test_of_nothing_is_a_usage_error(self, hidl: Hidl) -> None:
         assert hidl("results", "history", "toy").returncode == 2

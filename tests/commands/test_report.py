@@ -11,6 +11,8 @@ import pytest
 from hidl_cli.errors import ExitCode
 from tests.conftest import Hidl
 
+pytestmark = pytest.mark.slow
+
 METRICS = {"rate": {"unit": "items/s", "better": "higher"}, "checksum": {"unit": "sha256", "equal_on_all_ranks": True}}
 PARAMETERS = {"efficiency": {"type": "float", "default": 1.0}}
 SCALING = {"metric": "rate", "kind": "weak", "target": 0.8}
@@ -68,14 +70,14 @@ def test_open_hands_the_page_to_the_desktop(toy: Hidl, tmp_path: Path) -> None:
     assert opened.read_text() == str(page)
 
 
-def test_a_desktop_without_an_opener_is_told(toy: Hidl, tmp_path: Path) -> None:
+def test_a_desktop_without_an_opener_is_reported(toy: Hidl, tmp_path: Path) -> None:
     ended = toy("report", "--open", "--output", str(tmp_path / "page.html"), PATH=str(tmp_path))
     assert ended.returncode == ExitCode.MISSING_PRECONDITION
     assert "in a browser" in ended.stderr
     assert (tmp_path / "page.html").exists()
 
 
-def test_a_place_that_cannot_be_written_is_told(toy: Hidl) -> None:
+def test_a_place_that_cannot_be_written_is_reported(toy: Hidl) -> None:
     ended = toy("report", "--output", "/proc/page.html")
     assert ended.returncode == ExitCode.UNEXPECTED
     assert "the report cannot be written" in ended.stderr

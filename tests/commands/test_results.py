@@ -14,9 +14,11 @@ import pytest
 from pyarrow import parquet
 
 from hidl_cli.commands import results
-from hidl_cli.results import writers
+from hidl_cli.store.sqlite import write_lock as writers
 from tests.conftest import Hidl
-from tests.results.run_directories import judged, of_another_version
+from tests.store.run_directories import judged, of_another_version
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -61,9 +63,9 @@ def test_the_list_is_as_long_as_asked(hidl_with_runs: Hidl) -> None:
     assert [run["run"] for run in hidl_with_runs.json("results", "list", "-n", "1")["results"]] == ["20260101-toy-new"]
 
 
-def test_a_time_that_is_none_is_told(hidl_with_runs: Hidl) -> None:
+def test_a_time_that_is_none_is_reported(hidl_with_runs: Hidl) -> None:
     completed = hidl_with_runs("results", "list", "--since", "yesterday")
-    assert (completed.returncode, "'yesterday' is no time" in completed.stderr) == (2, True)
+    assert (completed.returncode, "invalid time 'yesterday'" in completed.stderr) == (2, True)
 
 
 def test_a_run_is_shown_though_its_directory_is_gone(hidl_with_runs: Hidl) -> None:
@@ -75,13 +77,13 @@ def test_a_run_is_shown_though_its_directory_is_gone(hidl_with_runs: Hidl) -> No
     assert "190" in hidl_with_runs("results", "show", "20260101").stdout
 
 
-def test_a_run_that_is_not_there_is_told(hidl_with_runs: Hidl) -> None:
+def test_a_run_that_is_not_there_is_reported(hidl_with_runs: Hidl) -> None:
     completed = hidl_with_runs("results", "show", "none")
-    assert (completed.returncode, "there are no results of a run 'none'" in completed.stderr) == (2, True)
+    assert (completed.returncode, "no results for run 'none'" in completed.stderr) == (2, True)
 
 
-def test_no_results_at_all_are_told(hidl: Hidl) -> None:
-    assert "there are no results yet" in hidl("results", "show").stderr
+def test_no_results_at_all_are_reported(hidl: Hidl) -> None:
+    assert "no results yet" in hidl("results", "show").stderr
     assert hidl.json("results", "list")["results"] == []
 
 
@@ -93,12 +95,14 @@ def test_samples_are_exported_to_stdout_and_to_files(hidl_with_runs: Hidl, tmp_p
     assert [row["value"] for row in json.loads((tmp_path / "out.json").read_text())["samples"]] == [50.0]
 
 
-def test_a_file_of_no_known_format_is_told(hidl_with_runs: Hidl, tmp_path: Path) -> None:
+def test_a_file_of_no_known_format_is_reported(hidl_with_runs: Hidl, tmp_path: Path) -> None:
     completed = hidl_with_runs("results", "export", "--output", str(tmp_path / "out.xlsx"))
     assert (completed.returncode, "--format json, csv or parquet" in completed.stderr) == (2, True)
 
 
-def test_parquet_without_pyarrow_is_told_with_the_line_that_installs_it(hidl_with_runs: Hidl, tmp_path: Path) -> None:
+def test_parquet_without_pyarrow_is_reported_with_the_line_that_installs_it(
+    hidl_with_runs: Hidl, tmp_path: Path
+) -> None:
     (tmp_path / "pyarrow.py").write_text("raise ImportError('not here')")
     path = f"{tmp_path}:{hidl_with_runs.environment['PYTHONPATH']}"
     completed = hidl_with_runs("results", "export", "-o", str(tmp_path / "out.parquet"), PYTHONPATH=path)
@@ -126,7 +130,7 @@ def test_reindex_takes_further_directories(hidl_with_runs: Hidl, tmp_path: Path)
     assert hidl_with_runs.json("results", "reindex")["runs"] == 3
 
 
-def test_a_file_that_is_no_index_is_told_and_then_put_aside(hidl_with_runs: Hidl) -> None:
+def test_a_file_that_is_not_an_index_is_reported_and_then_put_aside(hidl_with_runs: Hidl) -> None:
     index_of(hidl_with_runs).write_text("a diary")
     completed = hidl_with_runs("results", "list")
     assert (completed.returncode, "hidl results reindex" in completed.stderr) == (4, True)
@@ -151,7 +155,7 @@ def test_an_index_that_may_only_be_read_is_shown_as_it_is(hidl_with_runs: Hidl, 
     assert "what is new is not shown" in completed.stderr
 
 
-def test_a_lock_that_another_machine_left_is_told_and_taken_over_by_reindex(
+def test_a_lock_that_another_machine_left_is_reported_and_taken_over_by_reindex(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -161,7 +165,7 @@ def test_a_lock_that_another_machine_left_is_told_and_taken_over_by_reindex(
     (tmp_path / "hidl" / "results.sqlite.lock").write_text(json.dumps(owner))
     assert results.open_store().runs() == []
     told = capsys.readouterr().err
-    assert "hidl with pid 1 of ada on node7, since x writes to" in told
+    assert "hidl with pid 1 of ada on node7, since x is still writing to" in told
     assert "hidl results reindex waits" in told
     monkeypatch.setattr(writers, "PATIENCE", 0.2)
     results.reindex()

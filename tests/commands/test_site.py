@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
 import yaml
+
+pytestmark = pytest.mark.slow
 
 SITE = """\
 name: {name}
@@ -30,7 +33,7 @@ def put(hidl: Any, name: str, match: str = "", change: tuple[str, str] = ("", ""
     return file
 
 
-def test_list_tells_each_site_and_where_it_comes_from(hidl: Any) -> None:
+def test_list_reports_each_site_and_where_it_comes_from(hidl: Any) -> None:
     file = put(hidl, "mine")
     put(hidl, "broken", change=("title", "titel"))
 
@@ -44,6 +47,8 @@ def test_list_tells_each_site_and_where_it_comes_from(hidl: Any) -> None:
         "status": "in-service",
         "scheduler": "local",
         "launchers": ["mpiexec"],
+        "runs": True,
+        "why_not": None,
         "origin": "user",
         "file": str(file),
     }
@@ -57,10 +62,25 @@ def test_list_marks_what_is_retired_and_what_is_unknown(hidl: Any) -> None:
 
     assert rows["summit"][1:4] == ["retired", "lsf", "jsrun"]
     assert rows["lassen"][1] == "unknown"
-    assert rows["nurion"][1:4] == ["unknown"] * 3
+    assert rows["summit"][4] == "yes"
 
 
-def test_a_base_is_no_site_to_be_listed_shown_or_checked(hidl: Any) -> None:
+def test_list_check_and_run_say_in_the_same_words_why_a_site_cannot_run_jobs(hidl: Any) -> None:
+    put(hidl, "mine", change=("scheduler: local", "scheduler: pjm"))
+    put(hidl, "nobody", change=("scheduler: local", "scheduler: null"))
+    put(hidl, "none", change=("[mpiexec]", "[]"))
+    reasons = {"mine": "scheduler pjm not supported yet", "nobody": "unknown scheduler", "none": "unknown launcher"}
+    listed = {site["name"]: site["why_not"] for site in hidl.json("site", "list")["sites"]}
+
+    for (name, reason), code in zip(reasons.items(), (4, 3, 2), strict=True):
+        refused = hidl("run", "mpi-sanity", "--site", name, "--dry-run")
+        assert (refused.returncode, f"error: site {name}: {reason}\n" in refused.stderr) == (code, True)
+        assert listed[name] == reason
+        assert f"  cannot run jobs: {reason}\n" in hidl("site", "check", name).stdout
+        assert hidl.json("site", "check", name)["sites"][0]["why_not"] == reason
+
+
+def test_a_base_is_not_a_site_to_be_listed_shown_or_checked(hidl: Any) -> None:
     names = [site["name"] for site in hidl.json("site", "list")["sites"]]
 
     assert not [name for name in names if name.startswith("_")]
@@ -118,8 +138,8 @@ def test_check_of_faulty_files_ends_with_3_and_shows_every_finding(hidl: Any, tm
 
     assert done.returncode == 3
     assert [line.split(" (")[0] for line in done.stdout.splitlines() if line[0] != " "] == [
-        "mine: 1 fault",
-        "other: 1 fault",
+        "mine: 1 error",
+        "other: 1 error",
         "local: in order",
     ]
     assert "6 |   cpu: {coers: 56}" in done.stderr

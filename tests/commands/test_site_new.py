@@ -12,6 +12,8 @@ import yaml
 
 from tests.cluster.cluster import LivingCluster
 
+pytestmark = pytest.mark.slow
+
 HERE = os.uname().nodename
 
 
@@ -100,7 +102,7 @@ def test_names_and_files_that_no_site_can_have_end_with_2(laptop: Any, arguments
     assert not (laptop.config / "sites").exists()
 
 
-def test_a_place_that_cannot_be_written_is_told_with_a_way_out(laptop: Any) -> None:
+def test_a_place_that_cannot_be_written_is_reported_with_a_way_out(laptop: Any) -> None:
     done = laptop("site", "new", "--output", "/proc/mine.yaml")
 
     assert done.returncode == 1
@@ -154,7 +156,7 @@ def test_the_draft_of_a_real_slurm_is_in_order(on_cluster: Any) -> None:
     assert (done.returncode, checked.returncode) == (0, 0), done.stderr + checked.stderr
 
 
-def test_it_holds_what_that_slurm_was_told(on_cluster: Any, cluster: LivingCluster) -> None:
+def test_it_holds_what_that_slurm_was_reported(on_cluster: Any, cluster: LivingCluster) -> None:
     on_cluster("site", "new", "mine")
     site = on_cluster.json("site", "show", "mine")["site"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from hidl_cli.commands.app import app
+from hidl_cli.commands.app import command_line
 from tests.conftest import REPOSITORY
 
 PAGES = [
@@ -64,7 +64,7 @@ def _fault(line: str) -> str | None:
 
 @cache
 def _hidl() -> Any:
-    return get_command(app)
+    return get_command(command_line())
 
 
 def _options(command: Any) -> set[str]:

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.docs.links import Page, is_elsewhere, target
-from tests.report.browser import browser, program
+from tests.report.html.browser import browser, program
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def _headings(file: Path) -> str:
         ("reference/exit-codes.html", ["INCONCLUSIVE", "130"]),
         ("reference/site-file.html", ["max_wall_by_nodes", "node_types"]),
         ("reference/workload-file.html", ["equal_on_all_ranks"]),
-        ("reference/documents.html", ["hidl.run/1", "hidl.board/1"]),
+        ("reference/documents.html", ["hidl.run/1", "hidl.query-cache/1"]),
         ("reference/tuning/mvapich2.html", ["MV2_USE_CUDA"]),
         ("reference/sites.html", ["frontera"]),
     ],

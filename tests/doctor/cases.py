@@ -25,7 +25,7 @@ def named(case: Case) -> str:
     return f"{case[0]} {case[1]}"
 
 
-def both_ways(rules: Rules[Any], cases: Sequence[Case]) -> bool:
+def has_both_ways(rules: Rules[Any], cases: Sequence[Case]) -> bool:
     """Has every rule a case where it finds something, and one where it does not?"""
     wanted = {(rule.id, found) for rule in rules for found in (True, False)}
     return wanted == {(id, severity is not None) for id, _, _, severity in cases}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import yaml
 
 from tests.conftest import Hidl
+
+pytestmark = pytest.mark.slow
 
 SITE = ("--site", "test-cluster")
 
@@ -23,4 +26,4 @@ def test_a_type_of_mpi_that_srun_does_not_offer(on_cluster: Callable[..., Hidl])
     stopped = hidl("run", "mpi-sanity", *SITE)
 
     assert (stopped.returncode, hidl.runs.exists()) == (4, False)
-    assert "srun --mpi=pmix_v3 is wanted; this Slurm offers " in stopped.stderr
+    assert "srun --mpi=pmix_v3 is required; this Slurm supports " in stopped.stderr

@@ -10,17 +10,19 @@ import pytest
 
 from hidl_cli.inputs.source import MAX_BYTES
 
+pytestmark = pytest.mark.slow
+
 MEGABYTES = 300  # of address space beyond what the imported modules take
 SECONDS = 4  # of processor time
 
 CHECK = f"""
 import resource, sys
 from pathlib import Path
-from hidl_cli.inputs.findings import render
+from hidl_cli.inputs.problems import render
 from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import at_path
 from hidl_cli.site.checks import RULES as site
-from hidl_cli.runs.checks import RULES as workload
+from hidl_cli.plan.checks import RULES as workload
 from hidl_cli.stack.checks import RULES as stack
 
 taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -29,9 +31,9 @@ resource.setrlimit(resource.RLIMIT_CPU, [{SECONDS}] * 2)
 for rules in (site, stack, workload):
     examined = examine(rules, at_path(rules.kind, Path(sys.argv[1])))
     assert examined.model is None
-    for finding in examined.findings:
-        assert len(render(finding)) < 3000
-    print(len(examined.findings))
+    for problem in examined.problems:
+        assert len(render(problem)) < 3000
+    print(len(examined.problems))
 """
 
 

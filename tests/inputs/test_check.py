@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.inputs.findings import Finding
+from hidl_cli.errors import Problem
 from hidl_cli.inputs.load import Examined, Rules, examine
 from hidl_cli.inputs.overlay import at_path
-from hidl_cli.runs.checks import RULES as WORKLOAD
+from hidl_cli.plan.checks import RULES as WORKLOAD
 from hidl_cli.site.checks import RULES as SITE
 from hidl_cli.stack.checks import RULES as STACK
 
@@ -61,15 +61,15 @@ def checked(tmp_path: Path, config: Path) -> Any:
     return check
 
 
-def lines(findings: tuple[Finding, ...]) -> list[int]:
-    return [finding.mark.line for finding in findings if finding.mark]
+def lines(problems: tuple[Problem, ...]) -> list[int]:
+    return [problem.mark.line for problem in problems if problem.mark]
 
 
 @pytest.mark.parametrize(("rules", "text"), [(SITE, GOOD_SITE), (STACK, GOOD_STACK), (WORKLOAD, GOOD_WORKLOAD)])
 def test_a_good_file_has_no_findings(checked: Any, rules: Rules[Any], text: str) -> None:
     examined = checked(rules, text)
 
-    assert examined.findings == ()
+    assert examined.problems == ()
     assert examined.model.name == "x"
 
 
@@ -93,8 +93,8 @@ def test_six_mistakes_give_six_findings_each_on_its_line(checked: Any) -> None:
 
     assert examined.model is None
     assert [
-        (finding.mark.line, finding.mark.text[finding.mark.column - 1 :][: finding.mark.length], finding.suggestion)
-        for finding in examined.findings
+        (problem.mark.line, problem.mark.text[problem.mark.column - 1 :][: problem.mark.length], problem.suggestion)
+        for problem in examined.problems
     ] == [
         (4, "mpiexc", "mpiexec"),
         (7, "coers", "cores"),
@@ -114,14 +114,15 @@ def test_findings_are_worded_for_people(checked: Any) -> None:
           gpu: []
         """)
 
-    words = [f"{finding.message} / {finding.expected}" for finding in checked(SITE, text).findings]
+    words = [f"{problem.message} / {problem.expected}" for problem in checked(SITE, text).problems]
 
     assert words == [
-        "the key `scheduler` is missing / one of: local, slurm, lsf (who gives the allocation; null: unknown)",
-        "the key `launchers` is missing / a list (who starts ranks inside an allocation; the first is the default; "
+        "missing key `scheduler` / one of: local, slurm, lsf, pbs, flux, ssh, pjm, sunway "
+        "(who gives the allocation; null: unknown)",
+        "missing key `launchers` / a list (who starts ranks inside an allocation; the first is the default; "
         "empty: unknown)",
-        "the key `partitions` is missing / a mapping of `key: value` lines (queues; empty: unknown)",
-        "the key `default_partition` is missing / text (a key of partitions; null: users must name one)",
+        "missing key `partitions` / a mapping of `key: value` lines (queues; empty: unknown)",
+        "missing key `default_partition` / text (a key of partitions; null: users must name one)",
         "`title` is a list / text (the site's full name, for people)",
         "`node_types.cpu.detect` is text / true or false (fill what is null from the machine that hidl runs on, at run "
         "time)",
@@ -132,25 +133,25 @@ def test_findings_are_worded_for_people(checked: Any) -> None:
     ]
 
 
-def one(examined: Examined[Any]) -> Finding:
-    (finding,) = examined.findings
-    return finding
+def one(examined: Examined[Any]) -> Problem:
+    (problem,) = examined.problems
+    return problem
 
 
 @pytest.mark.parametrize(
     ("change", "line", "message", "suggestion"),
     [
-        (("default_partition: normal", "default_partition: normla"), 9, "no partition called `normla`", "normal"),
-        (("node_type: cpu", "node_type: CPU"), 8, "no node type called `CPU`", "cpu"),
-        (("min_nodes: 3", "min_nodes: 600"), 8, "min_nodes (600) is more than max_nodes (512)", None),
-        (("name: x", "name: y"), 1, "the name is `y`, but the file is called x.yaml", None),
-        (("scheduler", "match: {}\nscheduler"), 3, "holds no condition", None),
-        (("scheduler", "match: {hostname: 'a('}\nscheduler"), 3, "no regular expression", None),
-        (("scheduler", "match: {env: {A: '['}}\nscheduler"), 3, "no regular expression", None),
-        (("scheduler", "status: inservice\nscheduler"), 3, "cannot be `inservice`", "in-service"),
-        (("  cpu:", "  CPU_1: {}\n  cpu:"), 6, "`CPU_1` is not well-formed", None),
-        (("[mpiexec]", "[mpiexce]"), 4, "cannot be `mpiexce`", "mpiexec"),
-        (("title: X", "title: X\nextends: lcoal"), 3, "no site called `lcoal`", "local"),
+        (("default_partition: normal", "default_partition: normla"), 9, "unknown partition `normla`", "normal"),
+        (("node_type: cpu", "node_type: CPU"), 8, "unknown node type `CPU`", "cpu"),
+        (("min_nodes: 3", "min_nodes: 600"), 8, "min_nodes (600) exceeds max_nodes (512)", None),
+        (("name: x", "name: y"), 1, "the name `y` does not match the file x.yaml", None),
+        (("scheduler", "match: {}\nscheduler"), 3, "empty `match`", None),
+        (("scheduler", "match: {hostname: 'a('}\nscheduler"), 3, "invalid regular expression", None),
+        (("scheduler", "match: {env: {A: '['}}\nscheduler"), 3, "invalid regular expression", None),
+        (("scheduler", "status: inservice\nscheduler"), 3, "invalid `status`: `inservice`", "in-service"),
+        (("  cpu:", "  CPU_1: {}\n  cpu:"), 6, "invalid value `CPU_1`", None),
+        (("[mpiexec]", "[mpiexce]"), 4, "`mpiexce`", "mpiexec"),
+        (("title: X", "title: X\nextends: lcoal"), 3, "unknown site `lcoal`", "local"),
         (("title: X", "title: X\nextends: x"), 3, "`x` extends itself", None),
         (("title: X", "title: X\nextends: [a]"), 3, "`extends` is a list", None),
     ],
@@ -158,37 +159,37 @@ def one(examined: Examined[Any]) -> Finding:
 def test_one_mistake_in_a_site(
     checked: Any, change: tuple[str, str], line: int, message: str, suggestion: str | None
 ) -> None:
-    finding = one(checked(SITE, GOOD_SITE.replace(*change, 1)))
+    problem = one(checked(SITE, GOOD_SITE.replace(*change, 1)))
 
-    assert message in finding.message
-    assert (finding.mark and finding.mark.line, finding.suggestion) == (line, suggestion)
+    assert message in problem.message
+    assert (problem.mark and problem.mark.line, problem.suggestion) == (line, suggestion)
 
 
 def test_the_path_of_a_faulty_key_is_its_place_in_the_document(checked: Any) -> None:
-    finding = one(checked(SITE, GOOD_SITE.replace("  cpu:", "  CPU_1: {}\n  cpu:", 1)))
+    problem = one(checked(SITE, GOOD_SITE.replace("  cpu:", "  CPU_1: {}\n  cpu:", 1)))
 
-    assert finding.path == ("node_types", "CPU_1")
+    assert problem.path == ("node_types", "CPU_1")
 
 
 @pytest.mark.parametrize(
     ("change", "line", "message"),
     [
         (('mpich: ">=5.0"', "mpich: 5.0"), 5, "`packages.mpich` is a number"),
-        (('mpich: ">=5.0"', "mpich: 5.x"), 5, "`5.x` is no version specifier"),
-        (("  mpich:", '  "a b": ""\n  mpich:'), 5, "`a b` is no package name"),
+        (('mpich: ">=5.0"', "mpich: 5.x"), 5, "invalid version specifier `5.x`"),
+        (("  mpich:", '  "a b": ""\n  mpich:'), 5, "invalid package name `a b`"),
         (("  mpich:", '  MPICH: ""\n  mpich:'), 6, "`mpich` and `MPICH` are the same package"),
         (("  mpich:", "  mpich4:"), 3, "package `mpich` is not among"),
         (("title: X", "title: X\nlibraries: [mpi4dsk]"), 3, "hidl ships no library called `mpi4dsk`"),
         (("title: X", "title: X\nlibraries: [mpi4dask, mpi4dask]"), 3, "`mpi4dask` is given twice"),
-        (("title: X", "title: X\nverify: {imports: ['os; evil']}"), 3, "`os; evil` is not well-formed"),
+        (("title: X", "title: X\nverify: {imports: ['os; evil']}"), 3, "invalid value `os; evil`"),
     ],
 )
 def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int, message: str) -> None:
-    finding = one(checked(STACK, GOOD_STACK.replace(*change, 1)))
+    problem = one(checked(STACK, GOOD_STACK.replace(*change, 1)))
 
-    assert message in finding.message
-    assert finding.mark
-    assert finding.mark.line == line
+    assert message in problem.message
+    assert problem.mark
+    assert problem.mark.line == line
 
 
 @pytest.mark.parametrize(
@@ -196,13 +197,13 @@ def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int
     [
         (("{module: some.module}", "{}"), 3, "neither `module` nor `command`", None),
         (("{module: some.module}", "{module: a, command: [b]}"), 3, "both `module` and `command`", None),
-        (("{module: some.module}", "{module: 'a b'}"), 3, "not well-formed", None),
+        (("{module: some.module}", "{module: 'a b'}"), 3, "invalid value", None),
         (("{module: some.module}", "{command: []}"), 3, "`program.command` is empty", None),
         (("{module: some.module}", "{command: [b]}\nestimate: a"), 4, "a `command` cannot be estimated", None),
-        (("stack: mpi", "stack: mpi, when: {knid: small}"), 4, "no parameter called `knid`", "kind"),
-        (("stack: mpi", "stack: mpi, when: {kind: lrge}"), 4, "`lrge` is none of the choices", "large"),
+        (("stack: mpi", "stack: mpi, when: {knid: small}"), 4, "unknown parameter `knid`", "kind"),
+        (("stack: mpi", "stack: mpi, when: {kind: lrge}"), 4, "`lrge` is not one of the choices", "large"),
         (("stack: mpi", "stack: mpi, when: {size: 9}"), 4, "9 is more than max", None),
-        (("default: small", "default: smal"), 6, "`smal` is none of the choices", "small"),
+        (("default: small", "default: smal"), 6, "`smal` is not one of the choices", "small"),
         (("choices: [small, large]", "choices: []"), 6, "has type choice, but no `choices`", None),
         (("type: choice,", "type: str,"), 6, "type str takes no `choices`", None),
         (("default: small", "default: small, min: 1"), 6, "type choice takes no `min`", None),
@@ -211,33 +212,32 @@ def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int
         (("default: 4", "default: true"), 7, "the value is true or false, but the parameter's type is int", None),
         (("default: 4", "default: [4]"), 7, "`parameters.size.default` is a list", None),
         (("min: 1, max: 8, default: 4", "min: 5, max: 4, default: 4"), 7, "min (5) is more than max (4)", None),
-        (("  size:", "  Size:"), 7, "`Size` is not well-formed", None),
-        (("metric: speed", "metric: sped"), 12, "no metric called `sped`", "speed"),
+        (("  size:", "  Size:"), 7, "invalid value `Size`", None),
+        (("metric: speed", "metric: sped"), 12, "unknown metric `sped`", "speed"),
         (("metric: speed", "metric: time"), 12, "`time` is better lower", None),
-        (("metric: speed", "metric: checksum"), 12, "all ranks must agree on", None),
-        (("kind: weak", "kind: strong"), 12, "`speed` is better higher", None),
+        (("metric: speed", "metric: checksum"), 12, "is equal on all ranks", None),
         (("target: 0.7", "target: 70"), 12, "`scaling.target` is 70", None),
     ],
 )
 def test_one_mistake_in_a_workload(
     checked: Any, change: tuple[str, str], line: int, message: str, suggestion: str | None
 ) -> None:
-    finding = one(checked(WORKLOAD, GOOD_WORKLOAD.replace(*change, 1)))
+    problem = one(checked(WORKLOAD, GOOD_WORKLOAD.replace(*change, 1)))
 
-    assert message in finding.message
-    assert (finding.mark and finding.mark.line, finding.suggestion) == (line, suggestion)
+    assert message in problem.message
+    assert (problem.mark and problem.mark.line, problem.suggestion) == (line, suggestion)
 
 
 def test_cross_checks_run_on_what_is_left_of_a_broken_file(checked: Any) -> None:
     text = GOOD_SITE.replace("cores: 56", "cores: many").replace("default_partition: normal", "default_partition: nope")
 
-    assert lines(checked(SITE, text).findings) == [6, 9]
+    assert lines(checked(SITE, text).problems) == [6, 9]
 
 
-def test_faults_of_form_and_of_content_are_told_together(checked: Any) -> None:
+def test_faults_of_form_and_of_content_are_reported_together(checked: Any) -> None:
     text = GOOD_SITE.replace("title: X", "title: X\ntitle: Y").replace("cores: 56", "coers: 56")
 
-    assert lines(checked(SITE, text).findings) == [3, 7]
+    assert lines(checked(SITE, text).problems) == [3, 7]
 
 
 def test_a_whole_number_serves_where_a_number_is_asked_for(checked: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hidl_cli.errors import InvalidInput
 from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import find
-from hidl_cli.runs.load import load_workload
+from hidl_cli.plan.load import load_workload
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.load import load_site
 from hidl_cli.stack.load import load_stack
@@ -69,10 +69,10 @@ def test_a_fault_in_a_base_is_shown_where_it_stands(sites: Path) -> None:
     (sites / "_centre.yaml").write_text("policies: {node_names: perhaps}\n")
     (sites / "own.yaml").write_text("name: own\nextends: _centre\n" + BASE.partition("\n")[2])
 
-    (finding,) = examine(RULES, find("site", "own")).findings
+    (problem,) = examine(RULES, find("site", "own")).problems
 
-    assert finding.mark is not None
-    assert finding.mark.file.name == "_centre.yaml"
+    assert problem.mark is not None
+    assert problem.mark.file.name == "_centre.yaml"
 
 
 def test_null_takes_a_value_away(sites: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_name_is_not_inherited(sites: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         load_site("own")
 
-    assert [finding.message for finding in caught.value.findings] == ["the key `name` is missing"]
+    assert [problem.message for problem in caught.value.problems] == ["missing key `name`"]
 
 
 def test_a_stack_adds_packages_and_imports_to_those_that_it_extends(config: Path) -> None:
@@ -132,9 +132,9 @@ def test_a_fault_in_what_is_extended_is_shown_in_its_own_file(sites: Path) -> No
     (sites / "base.yaml").write_text(BASE.replace("cores: 56", "cores: many"))
     (sites / "own.yaml").write_text("name: own\nextends: base\ntitel: Own\n")
 
-    findings = examine(RULES, find("site", "own")).findings
+    problems = examine(RULES, find("site", "own")).problems
 
-    assert [(finding.mark.file.name, finding.mark.line) for finding in findings if finding.mark] == [
+    assert [(problem.mark.file.name, problem.mark.line) for problem in problems if problem.mark] == [
         ("own.yaml", 3),
         ("base.yaml", 8),
     ]
@@ -143,32 +143,32 @@ def test_a_fault_in_what_is_extended_is_shown_in_its_own_file(sites: Path) -> No
 def test_a_merged_fault_is_placed_where_the_value_was_written(sites: Path) -> None:
     (sites / "own.yaml").write_text("name: own\nextends: base\n\ndefault_partition: nope\n")
 
-    (finding,) = examine(RULES, find("site", "own")).findings
+    (problem,) = examine(RULES, find("site", "own")).problems
 
-    assert finding.mark
-    assert (finding.mark.file.name, finding.mark.line) == ("own.yaml", 4)
+    assert problem.mark
+    assert (problem.mark.file.name, problem.mark.line) == ("own.yaml", 4)
 
 
 def test_a_circle_is_a_finding_that_shows_the_way_round(sites: Path) -> None:
     for name, base in (("one", "two"), ("two", "three"), ("three", "one")):
         (sites / f"{name}.yaml").write_text(f"name: {name}\ntitle: T\nextends: {base}\n")
 
-    (finding,) = examine(RULES, find("site", "one")).findings
+    (problem,) = examine(RULES, find("site", "one")).problems
 
-    assert "one -> two -> three -> one" in finding.message
-    assert finding.mark
-    assert (finding.mark.file.name, finding.mark.line) == ("three.yaml", 3)
+    assert "one -> two -> three -> one" in problem.message
+    assert problem.mark
+    assert (problem.mark.file.name, problem.mark.line) == ("three.yaml", 3)
 
 
-def test_an_unreadable_base_is_told_and_the_rest_is_still_checked(sites: Path) -> None:
+def test_an_unreadable_base_is_reported_and_the_rest_is_still_checked(sites: Path) -> None:
     (sites / "base.yaml").write_text("a: [\n")
     (sites / "own.yaml").write_text(
         "name: own\nextends: base\nnode_types: {cpu: {coers: 4}}\ndefault_partition: normal\n"
     )
 
-    findings = examine(RULES, find("site", "own")).findings
+    problems = examine(RULES, find("site", "own")).problems
 
-    assert [(finding.mark.file.name, finding.suggestion) for finding in findings if finding.mark] == [
+    assert [(problem.mark.file.name, problem.suggestion) for problem in problems if problem.mark] == [
         ("own.yaml", "cores"),
         ("base.yaml", None),
     ]

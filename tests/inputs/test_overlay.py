@@ -44,7 +44,7 @@ def test_all_entries_are_listed_by_name_once(config: Path) -> None:
     assert {("alpha", "system"), ("local", "user"), ("zeta", "user")} <= set(listed)
 
 
-def test_hidden_files_and_other_files_are_no_entries(config: Path) -> None:
+def test_hidden_files_and_other_files_are_not_entries(config: Path) -> None:
     put(config / "sites", ".#half-written")
     (config / "sites" / "README.md").write_text("notes")
 
@@ -56,12 +56,12 @@ def test_a_base_is_for_others_to_extend_and_no_entry_itself(config: Path) -> Non
 
     assert "_centre" in {entry.name for entry in list_all("site", bases=True)}
     assert "_centre" not in {entry.name for entry in list_all("site")}
-    with pytest.raises(UsageError, match="no site called '_centre'"):
+    with pytest.raises(UsageError, match="unknown site '_centre'"):
         find("site", "_centre")
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all_known_ones(config: Path) -> None:
-    with pytest.raises(UsageError, match="no stack called 'pytroch'") as caught:
+    with pytest.raises(UsageError, match="unknown stack 'pytroch'") as caught:
         find("stack", "pytroch")
 
     assert caught.value.exit_code == 2

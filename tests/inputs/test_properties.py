@@ -1,4 +1,4 @@
-"""Whatever a file holds, the loader answers with findings: it never crashes, and every finding can be shown."""
+"""Whatever a file holds, the loader answers with problems: it never crashes, and every problem can be shown."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hidl_cli.inputs import yamlfile
-from hidl_cli.inputs.findings import render
 from hidl_cli.inputs.jsonschema import schema
 from hidl_cli.inputs.load import Rules, examine
 from hidl_cli.inputs.overlay import KindName, at_path
+from hidl_cli.inputs.problems import render
 from hidl_cli.inputs.source import Source
 from hidl_cli.inputs.tree import place, plain
-from hidl_cli.runs.checks import RULES as WORKLOAD
+from hidl_cli.plan.checks import RULES as WORKLOAD
 from hidl_cli.site.checks import RULES as SITE
 from hidl_cli.stack.checks import RULES as STACK
+
+pytestmark = pytest.mark.slow
 
 many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -54,11 +56,11 @@ def rules(request: pytest.FixtureRequest, config: Path) -> Rules[Any]:
 
 
 def shown(rules: Rules[Any], file: Path) -> Iterator[str]:
-    """All findings of a file as they are shown; the outcome must be a model or findings."""
+    """All problems of a file as they are shown; the outcome must be a model or problems."""
     examined = examine(rules, at_path(rules.kind, file))
-    assert (examined.model is None) == bool(examined.findings)
-    for finding in examined.findings:
-        text = render(finding)
+    assert (examined.model is None) == bool(examined.problems)
+    for problem in examined.problems:
+        text = render(problem)
         assert all(character.isprintable() or character == "\n" for character in text)
         yield text
 
@@ -101,7 +103,7 @@ def test_any_tree_is_answered_in_words_for_people(rules: Rules[Any], tmp_path: P
 def test_what_was_written_is_read_and_its_place_holds_it(tree: dict[str, Any]) -> None:
     document = yamlfile.parse(Source(Path("x.yaml"), yaml.safe_dump(tree, width=10_000, default_style='"')))
 
-    assert document.root is not None, document.findings
+    assert document.root is not None, document.problems
     assert plain(document.root) == tree
     for key, value in tree.items():
         mark = place(document.root, (key,))

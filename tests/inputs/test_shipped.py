@@ -15,7 +15,7 @@ from hidl_cli.inputs.jsonschema import schema, text
 from hidl_cli.inputs.load import Rules, examine
 from hidl_cli.inputs.overlay import KindName, at_path, list_all
 from hidl_cli.inputs.tree import plain
-from hidl_cli.runs.checks import RULES as WORKLOAD
+from hidl_cli.plan.checks import RULES as WORKLOAD
 from hidl_cli.site.checks import RULES as SITE
 from hidl_cli.stack.checks import RULES as STACK
 
@@ -72,7 +72,7 @@ EXAMPLES: list[tuple[KindName, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("entry", SHIPPED, ids=lambda entry: f"{entry.kind}-{entry.name}")
 def test_a_shipped_file_is_in_order(entry: Any, config: Path) -> None:
-    assert examine(RULES[entry.kind], entry).findings == ()
+    assert examine(RULES[entry.kind], entry).problems == ()
 
 
 @pytest.mark.parametrize("entry", SHIPPED, ids=lambda entry: f"{entry.kind}-{entry.name}")
@@ -91,7 +91,7 @@ def test_the_committed_schema_is_in_step_with_the_model(kind: KindName) -> None:
     committed = SCHEMAS[kind].read_text()
 
     jsonschema.Draft202012Validator.check_schema(json.loads(committed))
-    assert committed == text(kind), f"write it anew: hidl {kind} schema > {SCHEMAS[kind]}"
+    assert committed == text(kind), f"write it again: hidl {kind} schema > {SCHEMAS[kind]}"
 
 
 @pytest.mark.parametrize(("kind", "data"), EXAMPLES)
@@ -100,6 +100,6 @@ def test_schema_and_model_agree(kind: KindName, data: dict[str, Any], tmp_path: 
     file.write_text(json.dumps(data))
 
     by_schema = jsonschema.Draft202012Validator(schema(kind)).is_valid(data)
-    by_model = examine(RULES[kind], at_path(kind, file)).findings == ()
+    by_model = examine(RULES[kind], at_path(kind, file)).problems == ()
 
     assert by_schema == by_model

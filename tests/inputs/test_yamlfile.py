@@ -1,4 +1,4 @@
-"""YAML with places: values by YAML 1.2's core schema, a mark for each key and value, a finding for each fault."""
+"""YAML with places: values by YAML 1.2's core schema, a mark for each key and value, a problem for each fault."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hidl_cli.errors import Problem
 from hidl_cli.inputs import yamlfile
-from hidl_cli.inputs.findings import Finding, render
+from hidl_cli.inputs.problems import render
 from hidl_cli.inputs.source import MAX_BYTES, Source
 from hidl_cli.inputs.tree import place, plain
 
@@ -24,13 +25,13 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 def data(text: str) -> object:
     document = yamlfile.parse(Source(Path("x.yaml"), text))
-    assert document.root is not None, document.findings
-    assert document.findings == ()
+    assert document.root is not None, document.problems
+    assert document.problems == ()
     return plain(document.root)
 
 
-def findings(text: str) -> tuple[Finding, ...]:
-    return yamlfile.parse(Source(Path("x.yaml"), text)).findings
+def problems(text: str) -> tuple[Problem, ...]:
+    return yamlfile.parse(Source(Path("x.yaml"), text)).problems
 
 
 def spot(text: str, *path: str | int, on_key: bool = False) -> str:
@@ -107,64 +108,64 @@ def test_lines_are_counted_as_editors_count_them() -> None:
     [
         ("", 1, 1, "empty"),
         ("# only a comment\n", 1, 1, "empty"),
-        ("- a\n", 1, 1, "holds a list"),
-        ("just text\n", 1, 1, "holds text"),
+        ("- a\n", 1, 1, "contains a list"),
+        ("just text\n", 1, 1, "contains text"),
         ("a: 1\n---\nb: 2\n", 2, 1, "more than one document"),
         ("a: 1\nb: !!python/object/apply:os.system [id]\n", 2, 4, "tag `!!python/object/apply:os.system`"),
         ("a: !mine x\n", 1, 4, "tag `!mine`"),
         ("a: !!int x\n", 1, 4, "does not fit"),
-        ("a: 1\nb: 2\na: 3\n", 3, 1, "`a` is given twice, first on line 1"),
-        ("a: {b: 1, b: 2}\n", 1, 11, "`b` is given twice"),
+        ("a: 1\nb: 2\na: 3\n", 3, 1, "`a` is duplicated, first on line 1"),
+        ("a: {b: 1, b: 2}\n", 1, 11, "`b` is duplicated"),
         ("a: 1\n2: b\n", 2, 1, "key `2` is a whole number"),
         ("true: b\n", 1, 1, "key `true` is true or false"),
         ("a: &a {x: 1}\nb:\n  <<: *a\n", 3, 3, "merge keys"),
-        ("a: 1\n\tb: 2\n", 2, 1, "not YAML"),
-        ("a: b: c\n", 1, 5, "not YAML"),
-        ("a: [1,\n  2\nb: 3\n", 3, None, "not YAML"),
-        ("a: 'never closed\nb: 1\n", 2, None, "not YAML"),
-        ("a: @x\n", 1, 4, "not YAML"),
-        ("a: *nobody\n", 1, 4, "no anchor `&nobody`"),
-        ("a: &a [*a]\n", 1, 8, "refers to what it is a part of"),
+        ("a: 1\n\tb: 2\n", 2, 1, "invalid YAML"),
+        ("a: b: c\n", 1, 5, "invalid YAML"),
+        ("a: [1,\n  2\nb: 3\n", 3, None, "invalid YAML"),
+        ("a: 'never closed\nb: 1\n", 2, None, "invalid YAML"),
+        ("a: @x\n", 1, 4, "invalid YAML"),
+        ("a: *nobody\n", 1, 4, "unknown anchor `&nobody`"),
+        ("a: &a [*a]\n", 1, 8, "refers to itself"),
         ('a: "\\e[31m"\n', 1, 4, "control character"),
         (f"a: {'9' * 5000}\n", 1, 4, "a number of 5000 characters"),
         ("a: " + "[" * 60, 1, 53, "deeper than 50"),
     ],
 )
 def test_a_fault_of_form_is_a_finding_at_its_place(text: str, line: int, column: int | None, message: str) -> None:
-    (finding,) = findings(text)
+    (problem,) = problems(text)
 
-    assert finding.mark is not None
-    assert (finding.mark.line, message in finding.message) == (line, True), finding
-    assert column in (None, finding.mark.column)
+    assert problem.mark is not None
+    assert (problem.mark.line, message in problem.message) == (line, True), problem
+    assert column in (None, problem.mark.column)
 
 
 def test_faults_that_can_be_stepped_over_are_all_collected() -> None:
-    found = findings("a: 1\na: 2\n3: x\nb: !mine y\n<<: {}\n")
+    found = problems("a: 1\na: 2\n3: x\nb: !mine y\n<<: {}\n")
 
-    assert [finding.mark.line for finding in found if finding.mark] == [2, 3, 4, 5]
+    assert [problem.mark.line for problem in found if problem.mark] == [2, 3, 4, 5]
 
 
 def test_too_many_faults_end_the_reading() -> None:
-    found = findings("".join(f"{number}: x\n" for number in range(10_000)))
+    found = problems("".join(f"{number}: x\n" for number in range(10_000)))
 
     assert len(found) == yamlfile.MAX_FINDINGS + 1
-    assert "more than 100 faults" in found[-1].message
+    assert "more than 100 errors" in found[-1].message
 
 
 def test_aliases_cannot_nest_deeper_than_the_limit() -> None:
     lines = ["a0: &a0 " + "[" * 40 + "]" * 40]
     lines += [f"a{n}: &a{n} " + "[" * 40 + f"*a{n - 1}" + "]" * 40 for n in range(1, 5)]
 
-    (finding,) = findings("\n".join(lines))
+    (problem,) = problems("\n".join(lines))
 
-    assert "deeper than 50" in finding.message
+    assert "deeper than 50" in problem.message
 
 
-def refused(path: Path) -> Finding:
+def refused(path: Path) -> Problem:
     document = yamlfile.read(path)
-    (finding,) = document.findings
+    (problem,) = document.problems
     assert document.root is None
-    return finding
+    return problem
 
 
 def test_a_large_file_is_refused_with_its_size(tmp_path: Path) -> None:
@@ -191,14 +192,14 @@ def test_another_encoding_or_a_control_character_is_named_with_its_place(
     file = tmp_path / "x.yaml"
     file.write_bytes(content)
 
-    finding = refused(file)
+    problem = refused(file)
 
-    assert message in finding.message
-    assert finding.mark is not None
-    assert (finding.mark.line, finding.mark.column) == (line, column)
+    assert message in problem.message
+    assert problem.mark is not None
+    assert (problem.mark.line, problem.mark.column) == (line, column)
 
 
-def test_a_byte_order_mark_of_utf_8_is_no_fault(tmp_path: Path) -> None:
+def test_a_byte_order_mark_of_utf_8_is_not_a_fault(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_bytes(b"\xef\xbb\xbfa: 1\n")
 
@@ -208,7 +209,7 @@ def test_a_byte_order_mark_of_utf_8_is_no_fault(tmp_path: Path) -> None:
     assert plain(document.root) == {"a": 1}
 
 
-def test_what_is_no_readable_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_what_is_not_a_readable_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.yaml")
     (tmp_path / "directory.yaml").mkdir()
 

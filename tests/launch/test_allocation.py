@@ -45,12 +45,12 @@ def test_a_line_that_the_site_refuses_is_left_out(line: str) -> None:
 
 @pytest.mark.parametrize("option", ["account", "qos", "constraint", "reservation"])
 def test_an_option_that_the_site_refuses_is_an_error(option: str) -> None:
-    with pytest.raises(UsageError, match=f"admits no --{option}"):
+    with pytest.raises(UsageError, match=f"does not accept --{option}"):
         allocate(site(policies={option: "never"}), "job", STUDY, Asked(**{option: "x"}))
 
 
 @pytest.mark.parametrize("option", ["account", "qos", "constraint", "reservation"])
-def test_what_the_site_demands_and_nobody_gave_is_told(option: str) -> None:
+def test_what_the_site_demands_and_nobody_gave_is_reported(option: str) -> None:
     here = site(policies={option: "required"})
     assert missing(here.policies, allocate(here, "job", STUDY, Asked())) == [f"--{option}"]
     assert missing(here.policies, allocate(here, "job", STUDY, Asked(**{option: "x"}))) == []

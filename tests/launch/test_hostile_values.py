@@ -18,7 +18,10 @@ from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.launchers.contract import Launch, Request
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Family, Library
+from hidl_cli.plan.job_script import of_scheduler
 from hidl_cli.templates import render_script
+
+pytestmark = pytest.mark.slow
 
 RECORDER = """#!/bin/bash
 printf '%s\\0' "${0##*/}" "$@" > "$RECORD.argv"
@@ -79,21 +82,29 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, ke
         "preflight": None,
         "copies": 0,
         "parser": "omb" if kept else None,
+        "patterns": (),
+        "timed": kept,
     }
     values = {
         "run": text,
         "title": text,
-        "scheduler": "slurm",
+        **of_scheduler("slurm"),
         "as_root": name == "mpirun",
         "header": [],
         "modules": [],
         "activate": "/dev/null",
+        "own_programs": text,
         "mpi": replace(Library(text, LIBRARIES[name]), prefix=None),
         "environment": environment,
         "origins": dict.fromkeys(environment, text),
-        "preload": False,
+        "preloaded_by": [],
         "until_settled": False,
+        "reader": (),
         "keeps_output": kept,
+        "copies_output": kept,
+        "timed": kept,
+        "meets": kept,
+        "mpi_has_programs": True,
         "cores_per_rank": None,
         "node_memory": None,
         "steps": [step],

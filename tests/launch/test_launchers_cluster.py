@@ -69,7 +69,7 @@ class Jobs:
         )
         exports = {"TELLS": str(self.directory)}
         job = self._submit(steps.script(launcher(name).launch(request), FOUR.ranks, hosts=None, exports=exports))
-        self._cluster.wait_until(lambda: len(list(self.directory.glob("*.json"))) == FOUR.ranks, 60)
+        self._cluster.wait_until(lambda: len(list(self.directory.glob("*.json"))) == FOUR.ranks)
         self._cluster("scancel", job)
         return self._end(job)
 
@@ -94,7 +94,7 @@ class Jobs:
             where,
             "--output=out",
             "--error=err",
-            "--time=2",
+            "--time=10",
             str(self.directory / "job.sh"),
         )
         submitted = self._cluster(*clean, *sbatch)
@@ -102,7 +102,7 @@ class Jobs:
         return submitted.stdout.strip()
 
     def _end(self, job: str) -> Ended:
-        self._cluster.wait_until(lambda: not self._cluster("squeue", "-h", "-j", job).stdout.strip(), 150)
+        self._cluster.wait_until(lambda: not self._cluster("squeue", "-h", "-j", job).stdout.strip())
         state, _, status = (self.directory / "ended").read_text().partition(" ")
         out, err = ((self.directory / name).read_text(errors="replace") for name in ("out", "err"))
         return Ended(state, int(status), out, err)
@@ -114,7 +114,7 @@ def jobs(cluster: LivingCluster, stack_prefix: Callable[[str], Path], tmp_path: 
 
 
 @pytest.mark.parametrize(("name", "family", "arguments"), KINDS)
-def test_all_ranks_are_in_one_world_with_the_values_as_they_are(
+def test_all_ranks_form_one_world_with_exact_values(
     jobs: Jobs, name: str, family: Family, arguments: tuple[str, ...]
 ) -> None:
     ended = jobs.run(name, family, NASTY, launcher_arguments={name: arguments})
@@ -139,7 +139,7 @@ def test_a_step_takes_the_first_nodes_of_a_larger_job(jobs: Jobs, name: str, fam
 
 
 @pytest.mark.parametrize(("name", "family"), [("srun", "mpich"), ("mpiexec", "mpich"), ("mpirun", "openmpi")])
-def test_ranks_that_have_no_cores_of_their_own_start_nevertheless(jobs: Jobs, name: str, family: Family) -> None:
+def test_ranks_that_share_cores_start(jobs: Jobs, name: str, family: Family) -> None:
     ended = jobs.run(name, family, where=Placement(4, 3, 12, 4, bind=False))
     assert ended.state == "COMPLETED", ended.stderr
     assert [rank["size"] for rank in jobs.told()] == [12] * 12
@@ -152,7 +152,7 @@ def test_several_threads_have_several_cores(jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize(("name", "family", "arguments"), KINDS)
-def test_a_job_that_exports_nothing_starts_ranks_that_have_everything(
+def test_ranks_get_the_environment_even_if_the_job_exports_none(
     jobs: Jobs, name: str, family: Family, arguments: tuple[str, ...]
 ) -> None:
     ended = jobs.run(name, family, options="--export=NONE", launcher_arguments={name: arguments})
@@ -174,4 +174,4 @@ def test_a_job_that_is_cancelled_leaves_no_process_on_any_node(
 ) -> None:
     ended = jobs.cancel(name, family, *arguments)
     assert (ended.state, ended.status) == ("CANCELLED", 143)
-    cluster.wait_until(lambda: not jobs.left(), 15)  # Open MPI's daemons end when they find that mpirun is gone
+    cluster.wait_until(lambda: not jobs.left())  # Open MPI's daemons end when they find that mpirun is gone

@@ -20,6 +20,8 @@ from hidl_cli.mpi import Family, Library
 from tests.launch import steps
 from tests.launch.steps import PROGRAMS
 
+pytestmark = pytest.mark.slow
+
 VALUES = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=8, max_size=8)
 NASTY = ["a b", "x;y", "$HOME `id` $(id)", "'\"\\", "two\nlines\n", "\u00e9\u4e2d\U0001f600", "", "a=b,c:d"]
 KINDS: list[tuple[str, Family, str]] = [("mpiexec", "mpich", "mpi"), ("mpirun", "openmpi", "openmpi")]
@@ -42,7 +44,7 @@ def launch_of(name: str, family: Family, prefix: Path, words: list[str], **envir
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=VALUES)
 @example(values=NASTY)
-def test_values_and_arguments_reach_every_rank_letter_by_letter(
+def test_values_and_arguments_reach_every_rank_unchanged(
     *,
     name: str,
     family: Family,
@@ -77,7 +79,7 @@ def test_a_rank_that_fails_gives_the_step_its_status(
 
 
 @pytest.mark.parametrize(("name", "family", "stack"), KINDS)
-def test_nothing_is_said_that_the_ranks_did_not_say(
+def test_output_is_that_of_the_ranks_alone(
     name: str, family: Family, stack: str, stack_prefix: Callable[[str], Path], tmp_path: Path
 ) -> None:
     launch = launch_of(name, family, stack_prefix(stack), [])
@@ -86,7 +88,7 @@ def test_nothing_is_said_that_the_ranks_did_not_say(
 
 
 @pytest.mark.parametrize(("name", "family", "stack"), KINDS)
-def test_an_allocation_that_surrounds_it_does_not_disturb(
+def test_a_surrounding_allocation_is_ignored(
     name: str, family: Family, stack: str, stack_prefix: Callable[[str], Path], tmp_path: Path
 ) -> None:
     launch = launch_of(name, family, stack_prefix(stack), [])
@@ -115,7 +117,7 @@ def test_bound_ranks_have_cores_of_their_own(
 
 
 @pytest.mark.parametrize(("name", "family", "stack"), KINDS)
-def test_a_step_that_is_ended_leaves_no_rank(
+def test_a_terminated_step_leaves_no_rank(
     name: str, family: Family, stack: str, stack_prefix: Callable[[str], Path], tmp_path: Path
 ) -> None:
     prefix = stack_prefix(stack)

@@ -1,4 +1,4 @@
-"""What a site admits is held against what is asked for, before anybody is asked."""
+"""A request is checked against the site's limits before it is submitted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ BINS = {"node_type": "n", "max_wall": "01:00:00"} | {
 }
 
 
-def test_too_many_nodes_are_told_with_the_partitions_that_admit_them() -> None:
-    with pytest.raises(SubmitRefused, match=r"5 node\(s\) asked for; partition p .* admits 1 to 4") as caught:
+def test_too_many_nodes_are_refused_with_the_partitions_that_allow_them() -> None:
+    with pytest.raises(SubmitRefused, match=r"5 node\(s\) requested; partition p .* allows 1 to 4") as caught:
         check_nodes(site(), None, 5)
-    assert caught.value.hint == "these admit it: large (--partition)"
+    assert caught.value.hint == "these partitions allow it: large (--partition)"
 
 
 @pytest.mark.parametrize(("nodes", "expected"), [(1, 7200), (91, 7200), (92, 21600), (184, 3600)])
@@ -27,8 +27,8 @@ def test_the_longest_run_time_is_that_of_the_jobs_size(nodes: int, expected: flo
     assert longest(Partition.model_validate(BINS), nodes) == expected
 
 
-def test_more_time_than_is_admitted_is_refused_with_what_is() -> None:
-    with pytest.raises(SubmitRefused, match=r"00:40:00 asked for; .* admits 00:30:00") as caught:
+def test_time_over_the_limit_is_refused_with_the_limit() -> None:
+    with pytest.raises(SubmitRefused, match=r"00:40:00 requested; .* allows 00:30:00") as caught:
         time_limit(site(), None, 1, 2400)
     assert "--time 00:30:00 or less" in str(caught.value.hint)
 
@@ -41,12 +41,12 @@ def test_more_time_than_is_admitted_is_refused_with_what_is() -> None:
         ({"policies": {"default_time": "00:10:00"}}, "large", 600),
         ({"scheduler": "local"}, "large", None),
     ],
-    ids=["an hour", "what the partition admits", "the site's default", "none on the machine itself"],
+    ids=["an hour", "what the partition allows", "the site's default", "none on the machine itself"],
 )
-def test_where_no_time_is_asked_for(keys: dict[str, object], partition: str, expected: float | None) -> None:
+def test_default_time_limit(keys: dict[str, object], partition: str, expected: float | None) -> None:
     assert time_limit(site(**keys), partition, 1, None) == expected
 
 
 @given(st.integers(0, 10**6))
-def test_a_time_reads_back(total: int) -> None:
+def test_clock_and_seconds_round_trip(total: int) -> None:
     assert seconds(clock(total)) == total

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.errors import SubmitRefused, UsageError
-from hidl_cli.launch.placement import Size, place
+from hidl_cli.launch.placement import Placement, bind_to_cores
 from hidl_cli.site.schema import Site
 
 
@@ -24,42 +24,45 @@ def site(cores: int | None = 8, max_nodes: int | None = 4) -> Site:
 
 
 def test_all_steps_of_a_study_get_the_threads_of_the_fullest_one() -> None:
-    placements = place(site(), [Size.of_ranks(1, None), Size.of_ranks(2, None), Size.of_ranks(4, None)])
+    placements = bind_to_cores(
+        site(), [Placement.of_ranks(1, None), Placement.of_ranks(2, None), Placement.of_ranks(4, None)]
+    )
     assert [p.threads_per_rank for p in placements] == [2, 2, 2]
     assert all(p.bind for p in placements)
 
 
 def test_more_ranks_than_cores_are_not_bound() -> None:
-    (placement,) = place(site(cores=2), [Size.of_ranks(3, None)])
+    (placement,) = bind_to_cores(site(cores=2), [Placement.of_ranks(3, None)])
     assert (placement.threads_per_rank, placement.bind) == (1, False)
 
 
-def test_threads_given_outright_are_kept_and_bound_only_where_they_fit() -> None:
-    assert place(site(), [Size.of_ranks(2, None)], threads=4)[0].bind
-    assert not place(site(), [Size.of_ranks(2, None)], threads=5)[0].bind
+def test_given_threads_are_kept_and_bound_only_if_they_fit() -> None:
+    assert bind_to_cores(site(), [Placement.of_ranks(2, None)], threads=4)[0].bind
+    assert not bind_to_cores(site(), [Placement.of_ranks(2, None)], threads=5)[0].bind
 
 
 def test_unknown_cores_mean_one_thread_and_no_binding() -> None:
-    (placement,) = place(site(cores=None), [Size.of_nodes(2, 4)])
+    (placement,) = bind_to_cores(site(cores=None), [Placement.of_nodes(2, 4)])
     assert (placement.threads_per_rank, placement.bind, placement.ranks) == (1, False, 8)
 
 
 def test_ranks_fill_as_few_nodes_as_hold_them() -> None:
-    assert Size.of_ranks(5, 2) == Size(nodes=3, ranks_per_node=2, ranks=5)
-    assert Size.of_ranks(1, 4) == Size(nodes=1, ranks_per_node=1, ranks=1)
+    assert Placement.of_ranks(5, 2) == Placement(nodes=3, ranks_per_node=2, ranks=5)
+    assert Placement.of_ranks(1, 4) == Placement(nodes=1, ranks_per_node=1, ranks=1)
 
 
 @pytest.mark.parametrize(("nodes", "partition"), [(5, "p"), (1, "q")])
 def test_a_size_outside_the_limits_is_refused_with_the_limits(nodes: int, partition: str) -> None:
-    with pytest.raises(SubmitRefused, match=r"admits (1 to 4|2 to any number of) node"):
-        place(site(), [Size.of_nodes(nodes, 1)], partition=partition)
+    with pytest.raises(SubmitRefused, match=r"allows (1 to 4|2 to any number of) node"):
+        bind_to_cores(site(), [Placement.of_nodes(nodes, 1)], partition=partition)
 
 
 def test_the_steps_of_a_study_share_the_job_of_the_largest() -> None:
-    assert [p.nodes for p in place(site(), [Size.of_nodes(1, 1), Size.of_nodes(2, 1)], partition="q")] == [1, 2]
+    steps = [Placement.of_nodes(1, 1), Placement.of_nodes(2, 1)]
+    assert [placement.nodes for placement in bind_to_cores(site(), steps, partition="q")] == [1, 2]
 
 
-def test_an_unknown_partition_is_told_with_those_that_exist() -> None:
+def test_unknown_partition_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
-        place(site(), [Size.of_nodes(1, 1)], partition="gpu")
+        bind_to_cores(site(), [Placement.of_nodes(1, 1)], partition="gpu")
     assert caught.value.hint == "its partitions: p, q"

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.mpi import WHEEL_ON_ONE_HOST
+
 PROGRAMS = Path(__file__).parent / "programs"
 STACKS = {"mpich": "mpi4dask", "openmpi": "mpi4dask-openmpi"}
 #: Ways to wait and to send: polling where cores are free, or never; reading from the sender's memory, or all by MPI.
@@ -56,7 +58,7 @@ def run_ranks(mpi4dask_python: Callable[[str], Path]) -> Callable[..., subproces
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "DASK_"))}
         return subprocess.run(
             [*launch, str(PROGRAMS / program), *arguments],
-            env=clean | _OPEN_MPI | variables,
+            env=clean | _OPEN_MPI | WHEEL_ON_ONE_HOST | variables,
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -11,6 +11,8 @@ import pytest
 from hidl_cli import process
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.slow
+
 TOKEN = {"MPI4DASK_TOKEN": "of this test alone"}
 CLIENT = """
 import sys
@@ -60,7 +62,7 @@ def test_a_client_with_the_jobs_token_uses_the_cluster_and_ends_it(
         job.wait()
 
 
-def test_an_option_that_is_not_known_is_told_once(stack_prefix: Callable[[str], Path]) -> None:
+def test_an_option_that_is_not_known_is_reported_once(stack_prefix: Callable[[str], Path]) -> None:
     completed = ranks.run(stack_prefix("mpi4dask"), 2, "-m", "mpi4dask", "--no-such-option")
     assert completed.status != 0
     assert completed.stderr.count("No such option") == 1

@@ -15,6 +15,8 @@ from hidl_cli import process
 from hidl_cli.process import Completed
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parent / "programs" / "notebook.py"
 Notebook = Callable[..., Completed]
 
@@ -70,7 +72,7 @@ def test_the_ranks_end_with_the_notebook_whatever_ends_it(notebook: Notebook, ho
     assert not Path(found["directory"]).exists()
 
 
-def test_ranks_that_do_not_come_up_are_told_with_their_words(notebook: Notebook) -> None:
+def test_ranks_that_do_not_come_up_are_reported_with_their_words(notebook: Notebook) -> None:
     completed = notebook("bad-option")
     assert completed.status == 1
     assert "ClusterFailed: the cluster ended with status" in completed.stderr

@@ -52,7 +52,7 @@ def main(words: list[str]) -> int:
 def lock(spack: dict) -> dict:
     """A lock with py-mpi4py, and the externals of the environment."""
     specs = {HASH: {"name": "py-mpi4py", "version": "4.1.0"}}
-    for name in ("mpich", "python"):
+    for name in {"mpich", "mvapich2", "python"} & set(spack["packages"]):
         (external,) = spack["packages"][name]["externals"]
         version = external["spec"].split("@")[1].split()[0]
         specs[name] = {"name": name, "version": version, "external": {"path": external["prefix"]}}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import HidlError, UsageError
+from hidl_cli.plan.launch_plan import plan_of, readable
 from hidl_cli.record.run import Run, all_runs, find
 from hidl_cli.record.state import State
-from hidl_cli.runs.plan import plan_of, readable
 
 
 @pytest.fixture
@@ -40,13 +40,13 @@ def test_a_directory_is_a_name(root: Path) -> None:
     assert find(str(directory), root / "elsewhere") == Run(directory)
 
 
-def test_a_name_that_fits_several_is_told_with_them(root: Path) -> None:
-    with pytest.raises(UsageError, match=r"2 runs are called '20260102': .*bbcc, .*bbbb"):
+def test_a_name_that_fits_several_is_reported_with_them(root: Path) -> None:
+    with pytest.raises(UsageError, match=r"2 runs match '20260102': .*bbcc, .*bbbb"):
         find("20260102", root)
 
 
-def test_no_run_at_all_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no run yet"):
+def test_no_run_at_all_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no runs yet"):
         find(None, tmp_path)
 
 
@@ -55,12 +55,12 @@ def test_a_run_that_said_nothing_is_pending(root: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"state": "DREAMING"}'])
-def test_a_broken_status_or_plan_is_told(root: Path, content: str) -> None:
+def test_a_broken_status_or_plan_is_reported(root: Path, content: str) -> None:
     run = find("aaaa", root)
     (run.directory / "status.json").write_text(content)
     with pytest.raises(HidlError, match=r"status\.json cannot be read"):
         run.status()
-    with pytest.raises(HidlError, match="no run directory that this hidl can read"):
+    with pytest.raises(HidlError, match="not a run directory that this hidl can read"):
         plan_of(run)
 
 

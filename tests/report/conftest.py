@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from hidl_cli.analysis.changes.changepoints import find_changes
 from hidl_cli.record.run import Run
 from hidl_cli.report.build import page_of
+from hidl_cli.report.html.page import to_html
 from hidl_cli.report.loaded import load
 from hidl_cli.report.model import Page
-from hidl_cli.report.page import to_html
-from hidl_cli.results.changepoints import find_steps
 from tests.report import example
-from tests.report.browser import Tab, browser, program
+from tests.report.html.browser import Tab, browser, program
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def page(season: list[Run]) -> Page:
     """The page about them."""
     return page_of(
         [load(run) for run in season],
-        detect=find_steps,
+        detect=find_changes,
         generated="2026-10-20T06:00:00+00:00",
         hidl="1.2.3",
         selection="the season",

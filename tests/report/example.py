@@ -16,20 +16,20 @@ import yaml
 
 from hidl_cli.documents import write_json, write_text
 from hidl_cli.errors import HidlError
-from hidl_cli.record.run import Run, create
+from hidl_cli.plan.launch_plan import Plan, Step, create_run
+from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
 from hidl_cli.runs.conclude import conclude
-from hidl_cli.runs.plan import Plan, Step
-from hidl_cli.runs.prepare import Request, prepare
 
 SITE: dict[str, Any] = {
     "name": "example",
     "title": "a made-up cluster",
     "scheduler": "slurm",
     "launchers": ["mpirun_rsh", "srun"],
-    "node_types": {"gpu": {"cores": 16, "gpus": 4, "memory_gib": 128.0}},
-    "partitions": {"gpu": {"node_type": "gpu", "max_nodes": 16}},
-    "default_partition": "gpu",
+    "node_types": {"standard": {"cores": 16, "memory_gib": 128.0}},
+    "partitions": {"compute": {"node_type": "standard", "max_nodes": 16}},
+    "default_partition": "compute",
     "mpi": {
         "mvapich2-gdr": {
             "family": "mvapich2-gdr",
@@ -90,7 +90,7 @@ class Nights:
 
     def run(
         self,
-        request: Request,
+        request: RunRequest,
         night: float,
         measure: Callable[[Step], Metrics],
         *,
@@ -106,7 +106,7 @@ class Nights:
         suffix = f"{self.random.randrange(16**4):04x}"
         name = f"{created:%Y%m%d-%H%M%S}-{plan.workload.name}-{suffix}"
         plan = replace(plan, run=name, created=created.isoformat(timespec="seconds"), lock=lock, **changes)
-        run = create(plan, "#!/bin/bash\n", root=self.root)
+        run = create_run(plan, "#!/bin/bash\n", root=self.root)
         nodes = max(step.placement.nodes for step in plan.steps)
         self._record(run, plan, created, hosts[:nodes], state)
         run.stderr.write_text(stderr, encoding="utf-8")
@@ -204,9 +204,9 @@ class Nights:
 
 def season(nights: Nights, *, length: int = 44) -> list[Run]:
     """Nightlies of some weeks: a stack that made training slower, a node that ages, an upgrade that helped latency."""
-    study = Request("resnet50", scale="1,2,4,8", repeat=5, target=0.85, ranks_per_node=4)
-    clusters = Request("kmeans", scale="ranks=1,2,4,8,16,32", repeat=5, ranks_per_node=4)
-    products = Request("matmul", nodes=8, ranks_per_node=4)
+    study = RunRequest("resnet50", scale="1,2,4,8", repeat=5, target=0.85, ranks_per_node=4)
+    clusters = RunRequest("kmeans", scale="ranks=1,2,4,8,16,32", repeat=5, ranks_per_node=4)
+    products = RunRequest("matmul", nodes=8, ranks_per_node=4)
     runs = []
     upgrade = length * 2 // 3
     for night in range(length):
@@ -221,9 +221,11 @@ def season(nights: Nights, *, length: int = 44) -> list[Run]:
             runs.append(nights.run(products, night + 0.1, nights.products(aging)))
             start = 1.32 if night >= 21 else 1.6
             runs.append(
-                nights.run(Request("pingpong", nodes=2, ranks_per_node=1), night + 0.15, nights.pingpong(start=start))
+                nights.run(
+                    RunRequest("pingpong", nodes=2, ranks_per_node=1), night + 0.15, nights.pingpong(start=start)
+                )
             )
     timeout = "slurmstepd: error: *** JOB 3302 ON gpu01 CANCELLED AT 2026-10-15T04:00:00 DUE TO TIME LIMIT ***\n"
-    broken = Request("kmeans", nodes=2, tuning=["MV2_USE_RDMA_CM=1"])
+    broken = RunRequest("kmeans", nodes=2, tuning=["MV2_USE_RDMA_CM=1"])
     runs.append(nights.run(broken, length, lambda _: [], state=State.TIMEOUT, stderr=timeout))
     return runs

@@ -8,18 +8,19 @@ from dataclasses import replace
 
 import pytest
 
+from hidl_cli.analysis.scaling.judge import judge
+from hidl_cli.analysis.scaling.study import Observation, to_json
+from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
 from hidl_cli.report.build import grouped, page_of
+from hidl_cli.report.html.page import to_html
 from hidl_cli.report.loaded import Loaded, load
 from hidl_cli.report.model import Curve, HeatMap, Outcome, Page, Standing, Trend
 from hidl_cli.report.nodes import slow_hosts
-from hidl_cli.report.page import to_html
-from hidl_cli.results.scaling import Observation, judge, to_json
-from hidl_cli.runs.prepare import Request
 from tests.report import example
 
-STUDY = Request("resnet50", scale="1,2", repeat=3, target=0.8, ranks_per_node=4)
+STUDY = RunRequest("resnet50", scale="1,2", repeat=3, target=0.8, ranks_per_node=4)
 
 Make = Callable[..., Run]
 
@@ -49,33 +50,33 @@ class TestSummary:
             *("fail", "broken", "inconclusive", "pass", "unjudged", "unjudged")
         ]
 
-    def test_an_outcome_is_told_with_the_night_since_when_it_is_so(self, page: Page) -> None:
+    def test_an_outcome_is_reported_with_the_night_since_when_it_is_so(self, page: Page) -> None:
         resnet50 = standing(page, "resnet50")
         assert (resnet50.outcome, resnet50.since[:10]) == (Outcome.FAIL, "2026-09-15")
         assert (resnet50.in_a_row, resnet50.always) == (7, False)
 
-    def test_an_outcome_that_never_was_another_is_told_so(self, page: Page) -> None:
+    def test_an_outcome_that_never_was_another_is_reported_so(self, page: Page) -> None:
         assert standing(page, "pingpong").always
 
     def test_the_reason_is_the_verdicts(self, page: Page) -> None:
         assert "below the target 0.850" in standing(page, "resnet50").reason
 
-    def test_parameters_that_are_not_the_usual_ones_are_told(self, page: Page) -> None:
+    def test_parameters_that_are_not_the_usual_ones_are_reported(self, page: Page) -> None:
         assert standing(page, "resnet50 framework=tensorflow").detail.endswith("tensorflow · mvapich2-gdr")
 
     def test_the_tally_counts_what_is_measured_not_how_often(self, page: Page) -> None:
         assert sum(page.tally().values()) == len(page.standings) == 6
 
     def test_a_slow_node_and_a_step_for_the_worse_are_noticed(self, page: Page) -> None:
-        changed = "efficiency of resnet50 at 8 nodes on example/gpu changed by"
+        changed = "efficiency of resnet50 at 8 nodes on example/compute changed by"
         assert any(noticed.startswith(changed) for noticed in page.noticed())
 
-    def test_a_job_that_did_not_end_well_is_told_with_its_stderr(self, page: Page) -> None:
+    def test_a_failed_job_is_reported_with_its_stderr(self, page: Page) -> None:
         record = next(run for run in page.runs if run.outcome is Outcome.BROKEN)
         assert record.reason == "reached its time limit"
         assert "DUE TO TIME LIMIT" in record.complaint
 
-    def test_a_job_that_goes_on_is_told(self, nights: example.Nights) -> None:
+    def test_a_job_that_goes_on_is_reported(self, nights: example.Nights) -> None:
         run = nights.run(STUDY, 0, nights.training(), state=State.RUNNING)
         assert page_about(run).standings[0].outcome is Outcome.ACTIVE
 
@@ -97,7 +98,7 @@ class TestKinds:
             replace(STUDY, launcher="mpirun_rsh", mpi="stack"),
         ],
     )
-    def test_other_measurements_are_not_compared(self, nights: example.Nights, other: Request) -> None:
+    def test_other_measurements_are_not_compared(self, nights: example.Nights, other: RunRequest) -> None:
         if other.mpi:
             other = replace(other, launcher="srun")
         runs = [nights.run(STUDY, 0, nights.training()), nights.run(other, 1, nights.training())]
@@ -134,15 +135,15 @@ class TestHistory:
             assert point.high is not None
             assert point.low < point.value < point.high
 
-    def test_one_run_is_no_history(self, nights: example.Nights) -> None:
+    def test_one_run_is_not_a_history(self, nights: example.Nights) -> None:
         assert page_about(nights.run(STUDY, 0, nights.training())).trends == ()
 
-    def test_a_run_that_did_not_end_well_is_no_point(self, nights: example.Nights) -> None:
+    def test_a_failed_run_is_not_a_point(self, nights: example.Nights) -> None:
         runs = [nights.run(STUDY, night, nights.training()) for night in range(2)]
         broken = nights.run(STUDY, 2, nights.training(), state=State.FAILED)
         assert len(trend(page_about(*runs, broken), "efficiency").points) == 2
 
-    def test_all_that_can_change_is_told(self, nights: example.Nights) -> None:
+    def test_all_that_can_change_is_reported(self, nights: example.Nights) -> None:
         before = nights.run(STUDY, 0, nights.training())
         tuned = replace(STUDY, tuning=["MV2_IBA_EAGER_THRESHOLD=32K"])
         after = nights.run(tuned, 1, nights.training(), hosts=("gpu01", "gpu09"), hidl="9.9", modules=("cuda/12",))
@@ -195,24 +196,24 @@ class TestSizes:
             bandwidth = {"name": "bandwidth", "value": 1.0, "unit": "MB/s", "samples": []}
             return [{"name": "latency", "value": 1.0, "unit": "us", **keys}, bandwidth]
 
-        run = nights.run(Request("pingpong", nodes=2, repeat=2), 0, measure)
+        run = nights.run(RunRequest("pingpong", nodes=2, repeat=2), 0, measure)
         assert self.curve(page_about(run), "latency").line.points == ((1, pytest.approx(4)), (1024, pytest.approx(8)))
 
     @pytest.mark.parametrize(
         ("sizes", "told"),
         [([0, 8], [(0, 1.0), (8, 2.0)]), ([0, 10**400], None), ([5, 7], [(5, 1.0), (7, 2.0)])],
     )
-    def test_a_size_of_nothing_is_told_and_not_drawn(
+    def test_a_size_of_nothing_is_reported_and_not_drawn(
         self, nights: example.Nights, sizes: list[int], told: list[tuple[int, float]] | None
     ) -> None:
         latency = {"name": "latency", "value": 1.0, "unit": "us", "samples": [1.0, 2.0], "sizes": sizes}
         bandwidth = {"name": "bandwidth", "value": 1.0, "unit": "MB/s", "samples": []}
-        page = page_about(nights.run(Request("pingpong", nodes=2), 0, lambda _: [latency, bandwidth]))
+        page = page_about(nights.run(RunRequest("pingpong", nodes=2), 0, lambda _: [latency, bandwidth]))
         assert [list(curve.line.points) for curve in page.curves] == ([] if told is None else [told])
         assert to_html(page).count("message size, bytes") == len(page.curves)
 
     def test_the_only_run_has_no_baseline_unless_one_is_named(self, nights: example.Nights) -> None:
-        old, new = (nights.run(Request("pingpong", nodes=2), night, nights.pingpong()) for night in range(2))
+        old, new = (nights.run(RunRequest("pingpong", nodes=2), night, nights.pingpong()) for night in range(2))
         assert self.curve(page_about(new), "latency").baseline is None
         named = self.curve(page_about(new, baseline=old), "latency").baseline
         assert named is not None
@@ -221,7 +222,7 @@ class TestSizes:
 
 class TestNodes:
     def heat_map(self, nights: example.Nights, slow: dict[int, float]) -> HeatMap:
-        products = Request("matmul", nodes=8, ranks_per_node=4)
+        products = RunRequest("matmul", nodes=8, ranks_per_node=4)
         (found,) = page_about(*(nights.run(products, night, nights.products(slow)) for night in range(3))).heat_maps
         return found
 
@@ -238,7 +239,7 @@ class TestNodes:
 
     def test_runs_on_one_node_each_are_pooled(self, nights: example.Nights) -> None:
         runs = [
-            nights.run(Request("matmul"), night, nights.products({0: 0.8} if host == "gpu9" else {}), hosts=(host,))
+            nights.run(RunRequest("matmul"), night, nights.products({0: 0.8} if host == "gpu9" else {}), hosts=(host,))
             for night, host in enumerate(["gpu9", "gpu10", "gpu11", "gpu12", "gpu9"])
         ]
         # Their one rank names itself, so what is pooled is what that rank's host yielded.
@@ -273,7 +274,7 @@ class TestNodes:
 
 
 class TestProvenance:
-    def test_it_tells_where_a_run_comes_from(self, season: list[Run], page: Page) -> None:
+    def test_it_reports_where_a_run_comes_from(self, season: list[Run], page: Page) -> None:
         record = next(run for run in page.runs if run.id == season[0].id)
         assert (record.hosts, record.host_count) == ("gpu[01-08]", 8)
         assert record.mpi == "mvapich2-gdr 2.3.7 (mvapich2-gdr of the site)"
@@ -288,7 +289,7 @@ class TestProvenance:
         record = next(run for run in page.runs if run.id == season[0].id)
         assert [len(measured.values) for measured in record.measured] == [5] * (4 * 3)
 
-    def test_hosts_that_no_host_is_called_are_told_as_they_are(self, nights: example.Nights) -> None:
+    def test_invalid_host_names_are_reported_as_they_are(self, nights: example.Nights) -> None:
         run = nights.run(STUDY, 0, nights.training(), hosts=("gpu01", "<b>"))
         assert page_about(run).runs[0].hosts == "gpu01,<b>"
 

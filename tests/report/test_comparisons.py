@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from hidl_cli.plan.launch_plan import plan_of
+from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.report.build import page_of
+from hidl_cli.report.html.page import to_html
 from hidl_cli.report.loaded import load
 from hidl_cli.report.model import Page
-from hidl_cli.report.page import to_html
-from hidl_cli.runs.plan import plan_of
-from hidl_cli.runs.prepare import Request
 from tests.report import example
-from tests.report.browser import Tab
+from tests.report.html.browser import Tab
 
-PINGPONG = Request("pingpong", nodes=2)
+PINGPONG = RunRequest("pingpong", nodes=2)
 
 
 def page_about(*runs: Run, baseline: list[Run] | None = None) -> Page:
@@ -59,20 +59,20 @@ class TestComparisons:
 
     def test_lines_are_called_by_what_differs_alone(self, here: Run, other_site: Run) -> None:
         (latency, _) = page_about(here, other_site).comparisons
-        assert [name for name, _ in latency.lines] == ["example/gpu", "elsewhere/gpu"]
+        assert [name for name, _ in latency.lines] == ["example/compute", "elsewhere/compute"]
 
     def test_the_newest_run_of_each_is_drawn(self, nights: example.Nights, here: Run, other_mpi: Run) -> None:
         newer = nights.run(PINGPONG, 3, nights.pingpong())
         (latency, _) = page_about(here, other_mpi, newer).comparisons
         assert {line.run for _, line in latency.lines} == {other_mpi.id, newer.id}
 
-    def test_runs_of_one_kind_are_no_comparison(self, nights: example.Nights, here: Run) -> None:
+    def test_runs_of_one_kind_are_not_comparison(self, nights: example.Nights, here: Run) -> None:
         assert page_about(here, nights.run(PINGPONG, 1, nights.pingpong())).comparisons == ()
 
     def test_another_number_of_nodes_is_another_measurement(self, nights: example.Nights, here: Run) -> None:
-        assert page_about(here, nights.run(Request("pingpong", nodes=4), 1, nights.pingpong())).comparisons == ()
+        assert page_about(here, nights.run(RunRequest("pingpong", nodes=4), 1, nights.pingpong())).comparisons == ()
 
-    def test_every_size_is_told_with_the_difference_from_the_first(self, here: Run, other_mpi: Run) -> None:
+    def test_every_size_is_reported_with_the_difference_from_the_first(self, here: Run, other_mpi: Run) -> None:
         html = to_html(page_about(here, other_mpi))
         assert '<th scope="col">openmpi 5.0 \N{MINUS SIGN} mvapich2-gdr 2.3.7</th>' in html
 
@@ -86,13 +86,13 @@ class TestBaseline:
     def test_of_several_the_newest_that_measured_the_same(
         self, nights: example.Nights, here: Run, other_mpi: Run
     ) -> None:
-        larger = nights.run(Request("pingpong", nodes=4), 5, nights.pingpong())
+        larger = nights.run(RunRequest("pingpong", nodes=4), 5, nights.pingpong())
         baseline = page_about(here, baseline=[other_mpi, here, larger]).curves[0].baseline
         assert baseline is not None
         assert baseline.run == other_mpi.id
 
     def test_without_any_that_measured_the_same_there_is_none(self, nights: example.Nights, here: Run) -> None:
-        larger = nights.run(Request("pingpong", nodes=4), 5, nights.pingpong())
+        larger = nights.run(RunRequest("pingpong", nodes=4), 5, nights.pingpong())
         assert page_about(here, baseline=[larger]).curves[0].baseline is None
 
 
@@ -111,7 +111,7 @@ class TestPairs:
                 {"name": "bandwidth", "value": 12000.0, "unit": "MB/s", "samples": rates, **keys},
             ]
 
-        return page_about(nights.run(Request("omb-pairs", nodes=8), 0, measure))
+        return page_about(nights.run(RunRequest("omb-pairs", nodes=8), 0, measure))
 
     def test_a_map_shows_every_pair_against_the_median_pair(self, page: Page) -> None:
         _, bandwidth = page.pair_maps
@@ -127,7 +127,7 @@ class TestPairs:
     def test_it_is_noticed_on_top_of_the_page(self, page: Page) -> None:
         assert any("gpu05" in sentence for sentence in page.noticed())
 
-    def test_a_browser_shows_it_without_a_complaint(self, page: Page, tab: Tab, tmp_path: Path) -> None:
+    def test_a_browser_shows_it_without_errors(self, page: Page, tab: Tab, tmp_path: Path) -> None:
         file = tmp_path / "report.html"
         file.write_text(to_html(page), encoding="utf-8")
         tab.open(file, width=360)

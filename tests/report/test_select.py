@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
 from hidl_cli.report.build import page_of
+from hidl_cli.report.html.page import to_html
 from hidl_cli.report.loaded import load
 from hidl_cli.report.model import Outcome
-from hidl_cli.report.page import to_html
-from hidl_cli.report.select import chosen, in_words, kindred, loaded
-from hidl_cli.results.extract import record_of
-from hidl_cli.results.store import Store
-from hidl_cli.runs.prepare import Request
+from hidl_cli.report.select import chosen, format_selection, loaded, related_runs
+from hidl_cli.store.extract import record_of
+from hidl_cli.store.store import Store
 from tests.report import example
 
-PINGPONG = Request("pingpong", nodes=2)
+PINGPONG = RunRequest("pingpong", nodes=2)
 
 
 @pytest.fixture
 def runs(nights: example.Nights) -> list[Run]:
     """Five nights, the newest first: pingpong, and matmul in the third."""
     made = [nights.run(PINGPONG, night, nights.pingpong()) for night in (0, 1)]
-    made.append(nights.run(Request("matmul", nodes=2), 2, nights.products({})))
+    made.append(nights.run(RunRequest("matmul", nodes=2), 2, nights.products({})))
     return [*made, *(nights.run(PINGPONG, night, nights.pingpong()) for night in (3, 4))][::-1]
 
 
@@ -49,12 +49,12 @@ def test_the_newest_of_those_that_fit_are_taken(runs: list[Run], nights: example
     assert chosen([], workload="pingpong", most=3, root=nights.root) == [runs[0], runs[1], runs[3]]
 
 
-def test_a_directory_that_is_no_run_is_left_out(runs: list[Run], nights: example.Nights) -> None:
+def test_a_directory_that_is_not_a_run_is_left_out(runs: list[Run], nights: example.Nights) -> None:
     (runs[0].directory / "plan.json").write_text("{}")
     assert chosen([], root=nights.root) == runs[1:]
 
 
-def test_a_run_that_cannot_be_read_is_told(runs: list[Run]) -> None:
+def test_a_run_that_cannot_be_read_is_reported(runs: list[Run]) -> None:
     (runs[0].directory / "status.json").write_text("no JSON")
     found, notes = loaded(runs)
     assert [each.run for each in found] == runs[1:]
@@ -64,7 +64,7 @@ def test_a_run_that_cannot_be_read_is_told(runs: list[Run]) -> None:
 def test_a_run_that_ended_while_nobody_followed_it_is_judged(runs: list[Run]) -> None:
     (runs[0].directory / "verdict.json").unlink()
     (found, *_), _notes = loaded(runs[:1])
-    assert found.verdict["reason"] == "one size only: there is no scaling to judge"
+    assert found.verdict["reason"] == "one size only: no scaling to judge"
 
 
 def test_a_directory_that_was_copied_is_left_as_it_is(nights: example.Nights, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_directory_that_was_copied_is_left_as_it_is(nights: example.Nights, tm
     assert copied.document("verdict") is None
 
 
-def test_a_scheduler_that_does_not_answer_is_told(nights: example.Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_does_not_answer_is_reported(nights: example.Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     run = nights.run(PINGPONG, 0, nights.pingpong(), state=State.RUNNING)
     monkeypatch.setenv("PATH", "/nowhere")
     (found,), _ = loaded([run])
@@ -99,12 +99,12 @@ class TestKindred:
         return store
 
     def ids(self, runs: list[Run], store: Store) -> set[str]:
-        return {run.run.id for run in kindred([load(run) for run in runs], store)}
+        return {run.run.id for run in related_runs([load(run) for run in runs], store)}
 
     def test_a_runs_history_is_what_ran_before_of_its_kind(self, runs: list[Run], store: Store) -> None:
         assert self.ids([runs[1]], store) == {runs[3].id, runs[4].id}
 
-    def test_a_run_that_is_shown_is_not_kindred(self, runs: list[Run], store: Store) -> None:
+    def test_a_run_that_is_shown_is_not_related(self, runs: list[Run], store: Store) -> None:
         assert self.ids(runs, store) == set()
 
     def test_a_run_whose_directory_is_gone_is_left_out(self, runs: list[Run], store: Store) -> None:
@@ -118,7 +118,7 @@ class TestKindred:
         shown = [load(runs[0])]
         page = page_of(
             shown,
-            kindred=kindred(shown, store),
+            related=related_runs(shown, store),
             detect=lambda values, days: (),
             generated="2026-10-20T06:00:00+00:00",
             hidl="1",
@@ -131,7 +131,7 @@ class TestKindred:
 
 
 def test_the_title_says_what_was_chosen() -> None:
-    assert in_words([], "example", "matmul", "30d") == "matmul on example since 30d"
-    assert in_words([], None, None, None) == "all workloads on all sites"
-    assert in_words(["a", "b"], "example", None, None) == "a, b"
-    assert in_words(list("abcd"), None, None, None) == "4 chosen runs"
+    assert format_selection([], "example", "matmul", "30d") == "matmul on example since 30d"
+    assert format_selection([], None, None, None) == "all workloads on all sites"
+    assert format_selection(["a", "b"], "example", None, None) == "a, b"
+    assert format_selection(list("abcd"), None, None, None) == "4 chosen runs"

@@ -80,10 +80,10 @@ def test_a_duration_is_read_in_two_units(seconds: float | None, read: str) -> No
 @pytest.mark.parametrize(
     "created", ["2026-09-01T02:00:00+00:00", "2026-09-01T02:00:00Z", "2026-09-01T02:00:00", "2026-09-01T04:00:00+02:00"]
 )
-def test_a_time_is_told_in_utc(created: str) -> None:
+def test_a_time_is_reported_in_utc(created: str) -> None:
     assert text.minute(created) == "2026-09-01 02:00 UTC"
     assert text.when(created) == datetime(2026, 9, 1, 2, tzinfo=timezone.utc)
 
 
-def test_what_is_no_time_is_told_as_it_is() -> None:
+def test_what_is_not_a_time_is_reported_as_it_is() -> None:
     assert text.minute("yesterday") == "yesterday"

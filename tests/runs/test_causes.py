@@ -11,6 +11,8 @@ import pytest
 
 from tests.conftest import PROGRAMS, Hidl
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def hidl(hidl_with: Callable[..., Hidl]) -> Hidl:
@@ -38,9 +40,9 @@ def causes(hidl: Hidl) -> Any:
     [
         ("module", "HD150", "A Python module is missing", "add no_such_module to a stack"),
         ("full", "HD170", "A file system is full", "df -h"),
-        ("files", "HD044", "Few files may be open", "ulimit -n"),
-        ("memory", "HD158", "The program got no more memory", "--ranks-per-node"),
-        ("killed", "HD131", "A rank was killed (signal 9)", "fewer ranks on each node"),
+        ("files", "HD044", "The limit of open files is low", "ulimit -n"),
+        ("memory", "HD158", "The program ran out of memory", "--ranks-per-node"),
+        ("killed", "HD131", "A rank was killed (signal 9)", "fewer ranks per node"),
         ("bus", "HD132", "A rank died of a bus error", "df -h /dev/shm"),
     ],
 )
@@ -55,11 +57,11 @@ def test_a_failed_run_ends_with_its_likely_cause(hidl: Hidl, how: str, rule: str
 
 def test_a_program_that_is_not_there_is_named(hidl: Hidl) -> None:
     completed = hidl("run", with_command(hidl, "missing", ["/no/such program"]))
-    assert "likely cause: The program is not there (HD110)" in completed.stderr
-    assert "is '/no/such program' spelled well" in completed.stderr
+    assert "likely cause: The program is not found (HD110)" in completed.stderr
+    assert "check that '/no/such program' is spelled correctly" in completed.stderr
 
 
-def test_singletons_are_told_with_their_cause(hidl: Hidl) -> None:
+def test_singletons_are_reported_with_their_cause(hidl: Hidl) -> None:
     hide_the_launcher = ["env", "-u", "PMI_FD", "-u", "PMI_RANK", "-u", "PMI_SIZE"]
     workload = with_command(hidl, "alone", [*hide_the_launcher, "python", "-m", "hidl_workloads.world"])
     completed = hidl("run", workload, "--ranks-per-node", "2")
@@ -73,7 +75,7 @@ def test_the_document_of_a_failed_run_holds_its_causes(hidl: Hidl) -> None:
     assert cause["mend"]
 
 
-def test_resume_and_status_tell_the_cause_of_a_run_that_failed_unseen(hidl: Hidl) -> None:
+def test_resume_and_status_report_the_cause_of_a_run_that_failed_unseen(hidl: Hidl) -> None:
     run = hidl.json("run", failing(hidl, "module"), "--no-wait")["run"]
     resumed = hidl("resume", run)
     assert resumed.returncode == 8
@@ -87,16 +89,16 @@ def test_what_the_program_printed_is_not_obeyed_by_the_terminal(hidl: Hidl) -> N
     assert "\x1b[2J" not in completed.stderr
 
 
-def test_a_warning_is_no_more_than_a_possible_cause(hidl: Hidl) -> None:
+def test_a_warning_is_not_a_more_than_a_possible_cause(hidl: Hidl) -> None:
     said = "print('distributed.worker - WARNING - Unmanaged memory use is high.'); raise SystemExit(3)"
     completed = hidl("run", with_command(hidl, "warned", ["python", "-c", said]))
     told, _, next_step = completed.stderr.rpartition("next:")
-    assert "possible cause: Dask's workers run short of memory (HD223)" in told
-    assert "  mend: smaller chunks" in told
+    assert "possible cause: Dask workers run low on memory (HD223)" in told
+    assert "  fix: smaller chunks" in told
     assert next_step.strip().startswith("hidl logs")
 
 
-def test_a_failure_that_nobody_knows_has_no_cause(hidl: Hidl) -> None:
+def test_an_unknown_failure_has_no_cause(hidl: Hidl) -> None:
     completed = hidl("run", with_command(hidl, "plain", ["python", "-c", "raise SystemExit(3)"]))
     assert completed.returncode == 8
     assert "likely cause" not in completed.stderr

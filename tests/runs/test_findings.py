@@ -6,8 +6,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from hidl_workloads.doctor import record
 from tests.conftest import Hidl
+
+pytestmark = pytest.mark.slow
 
 RUN = ("run", "mpi-sanity", "--ranks-per-node", "2", "--threads", "1")
 
@@ -17,7 +21,7 @@ def findings(hidl: Hidl) -> list[tuple[str, str]]:
     return [(finding.rule, finding.severity) for finding in record.read(file)]
 
 
-def test_a_run_that_is_well_ends_well_whatever_is_good_to_know(hidl_with: Callable[..., Hidl]) -> None:
+def test_a_run_that_is_well_ends_well_despite_notes(hidl_with: Callable[..., Hidl]) -> None:
     hidl = hidl_with("mpi")
     limited = ["sh", "-c", 'ulimit -l 64; exec "$@"', "sh", *hidl.command(*RUN)]
     completed = subprocess.run(limited, env=hidl.environment, capture_output=True, text=True, timeout=120, check=False)

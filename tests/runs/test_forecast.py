@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from hidl_cli.launch.placement import Placement
-from hidl_cli.runs.forecast import Figure, read
+from hidl_cli.runs.forecast import Figure, read_forecast
 from tests.conftest import Hidl
+
+pytestmark = pytest.mark.slow
 
 PLACEMENTS = [Placement(nodes, 1, nodes, 1, bind=True) for nodes in (1, 2)]
 EXPECTED = {"figures": [{"name": "step_time", "value": 0.5, "unit": "s"}]}
@@ -39,7 +41,7 @@ with open(os.environ["HIDL_FORECAST"], "w") as file:
 
 
 def test_a_forecast_has_figures_or_a_problem_for_each_placement() -> None:
-    one, two = read(dict(DOCUMENT), PLACEMENTS).expected
+    one, two = read_forecast(dict(DOCUMENT), PLACEMENTS).expected
     assert one.figures == (Figure("step_time", 0.5, "s"),)
     assert two.problem == "too many"
 
@@ -48,13 +50,13 @@ def test_a_forecast_has_figures_or_a_problem_for_each_placement() -> None:
     ("change", "says"),
     [
         ({"schema": "hidl.metrics/1"}, "not a document of schema hidl.forecast/1"),
-        ({"expected": [EXPECTED]}, "it tells of 1 placements, and 2 were asked about"),
-        ({"expected": [{"figures": [{"name": "step_time"}]}, {}]}, "2 of its values are not what schema"),
+        ({"expected": [EXPECTED]}, "expected 2 placements, got 1"),
+        ({"expected": [{"figures": [{"name": "step_time"}]}, {}]}, "2 of its values are invalid by schema"),
     ],
 )
-def test_what_is_no_forecast_for_these_placements_is_refused(change: dict[str, Any], says: str) -> None:
+def test_what_is_not_a_forecast_for_these_placements_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        read(DOCUMENT | change, PLACEMENTS)
+        read_forecast(DOCUMENT | change, PLACEMENTS)
 
 
 @pytest.fixture
@@ -101,7 +103,7 @@ def test_where_the_module_refuses_its_last_words_are_the_reason(telling: Hidl) -
     assert "told cannot be estimated: no step takes 0 s" in completed.stderr
 
 
-def test_without_the_stack_the_cost_alone_is_told(hidl: Hidl) -> None:
+def test_without_the_stack_the_cost_alone_is_reported(hidl: Hidl) -> None:
     completed = hidl("run", "hyparflow-resnet", "--estimate", "--json")
     assert json.loads(completed.stdout)["forecasts"] == []
     assert "hidl install hyparflow" in completed.stderr

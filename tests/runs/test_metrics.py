@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hidl_cli.errors import MetricMissing
-from hidl_cli.runs.metrics import read_metrics, unequal
-from hidl_cli.runs.workload import Metric
+from hidl_cli.plan.workload import Metric
+from hidl_cli.runs.metrics import describe_unequal_ranks, read_metrics
 
 PROMISED = {
     "rate": Metric(unit="images/s", better="higher"),
@@ -30,7 +30,7 @@ def write(path: Path, *metrics: dict[str, Any], size: int = 2) -> Path:
 def test_metrics_come_by_name(tmp_path: Path) -> None:
     metrics = read_metrics(write(tmp_path, RATE, CHECKSUM), PROMISED, ranks=2)
     assert metrics["rate"] == {"value": 2.0, "unit": "images/s", "samples": [1.0, 3.0]}
-    assert unequal(metrics, PROMISED) is None
+    assert describe_unequal_ranks(metrics, PROMISED) is None
 
 
 @pytest.mark.parametrize("key", ["sizes", "ranks"])
@@ -70,14 +70,14 @@ def test_no_file_is_a_missing_metric_unless_nothing_is_promised(tmp_path: Path) 
     ("metrics", "size", "told"),
     [
         ([CHECKSUM], 2, "metric rate is not in"),
-        ([RATE, CHECKSUM], 1, "those of 1 rank"),
-        ([RATE | {"unit": "images"}, CHECKSUM], 2, "has the unit 'images', not 'images/s'"),
+        ([RATE, CHECKSUM], 1, "from 1 rank"),
+        ([RATE | {"unit": "images"}, CHECKSUM], 2, "has unit 'images', expected 'images/s'"),
         ([RATE | {"value": float("nan")}, CHECKSUM], 2, "not a finite number"),
         ([RATE | {"value": True}, CHECKSUM], 2, "not a finite number"),
         ([RATE | {"samples": [1.0, float("inf")]}, CHECKSUM], 2, "not a finite number"),
-        ([RATE | {"samples": 3}, CHECKSUM], 2, "`samples` is no list"),
+        ([RATE | {"samples": 3}, CHECKSUM], 2, "`samples` must be a list"),
         ([RATE, CHECKSUM | {"samples": ["ab"]}], 2, "not one for each of 2 rank"),
-        ([RATE, {"name": "checksum"}], 2, "no list of objects"),
+        ([RATE, {"name": "checksum"}], 2, "must be a list of objects"),
         ([RATE | {"sizes": [1]}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
         ([RATE | {"sizes": [8, 8]}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
         ([RATE | {"sizes": [1, 2.5]}, CHECKSUM], 2, "`sizes` is not one whole number for each sample"),
@@ -86,7 +86,7 @@ def test_no_file_is_a_missing_metric_unless_nothing_is_promised(tmp_path: Path) 
         ([RATE | {"ranks": [0, True]}, CHECKSUM], 2, "`ranks` is not one whole number for each sample"),
     ],
 )
-def test_whatever_does_not_keep_the_promise_is_told(
+def test_whatever_does_not_keep_the_promise_is_reported(
     tmp_path: Path, metrics: list[dict[str, Any]], size: int, told: str
 ) -> None:
     with pytest.raises(MetricMissing, match=told):
@@ -96,7 +96,7 @@ def test_whatever_does_not_keep_the_promise_is_told(
 @pytest.mark.parametrize(
     "content", ["", "[]", "{}", '{"schema": "hidl.metrics/2"}', "\xff", '{"schema": "hidl.metrics/1"}']
 )
-def test_what_is_no_metrics_document_is_told(tmp_path: Path, content: str) -> None:
+def test_what_is_not_a_metrics_document_is_reported(tmp_path: Path, content: str) -> None:
     file = tmp_path / "metrics.json"
     file.write_bytes(content.encode("latin-1"))
     with pytest.raises(MetricMissing):
@@ -105,6 +105,6 @@ def test_what_is_no_metrics_document_is_told(tmp_path: Path, content: str) -> No
 
 def test_a_rank_that_differs_is_named(tmp_path: Path) -> None:
     file = write(tmp_path, RATE, CHECKSUM | {"samples": ["ab", "ab", "cd"]}, size=3)
-    sentence = unequal(read_metrics(file, PROMISED, ranks=3), PROMISED)
+    sentence = describe_unequal_ranks(read_metrics(file, PROMISED, ranks=3), PROMISED)
     assert sentence is not None
     assert "rank 2: cd" in sentence

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.results.store import Store
+from hidl_cli.store.store import Store
 from tests.conftest import Hidl
+
+pytestmark = pytest.mark.slow
 
 PARAMETERS = {
     "note": {"type": "str", "default": ""},
@@ -97,7 +99,7 @@ def test_a_run_of_ranks_none_of_which_works_is_refused(hidl: Hidl) -> None:
     hidl.add_workload("led", "toy.py", parameters=PARAMETERS, metrics=METRICS, overhead_ranks=2)
     refused = hidl("run", "led", "--ranks-per-node", "2")
     assert refused.returncode == 2
-    assert "needs 3 ranks or more: 2 of them do not compute" in refused.stderr
+    assert "requires at least 3 ranks: 2 of them do not compute" in refused.stderr
 
 
 @pytest.mark.parametrize("needs", [{"least_ranks": 2}, {"overhead_ranks": 1}], ids=lambda needs: next(iter(needs)))
@@ -110,7 +112,7 @@ def test_fewer_ranks_than_the_workload_needs_are_refused(hidl: Hidl) -> None:
     hidl.add_workload("pair", "toy.py", parameters=PARAMETERS, metrics=METRICS, least_ranks=2)
     refused = hidl("run", "pair", "--ranks-per-node", "1")
     assert refused.returncode == 2
-    assert "workload pair needs 2 ranks or more" in refused.stderr
+    assert "workload pair requires at least 2 ranks" in refused.stderr
 
 
 def test_the_script_runs_again_in_a_copy_of_the_directory(hidl: Hidl, tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_the_script_runs_again_in_a_copy_of_the_directory(hidl: Hidl, tmp_path: 
         "",
     ],
 )
-def test_a_value_reaches_the_program_letter_by_letter_and_runs_nothing(hidl: Hidl, note: str, tmp_path: Path) -> None:
+def test_a_value_reaches_the_program_unchanged_and_runs_nothing(hidl: Hidl, note: str, tmp_path: Path) -> None:
     planted = tmp_path / "planted"
     value = note.replace("{}", str(planted))
     hidl.json("run", "toy", "--set", f"note={value}")
@@ -166,7 +168,7 @@ def test_a_failing_rank_fails_the_run_with_what_it_said(hidl: Hidl) -> None:
     assert hidl.json("status", "last")["state"] == "FAILED"
 
 
-def test_singletons_are_told_from_a_world(hidl: Hidl) -> None:
+def test_singletons_are_distinguished_from_a_world(hidl: Hidl) -> None:
     hide_the_launcher = ["env", "-u", "PMI_FD", "-u", "PMI_RANK", "-u", "PMI_SIZE"]
     hidl.add_workload(
         "alone", "toy.py", program={"command": [*hide_the_launcher, "python", "-m", "hidl_workloads.world"]}
@@ -248,6 +250,22 @@ def test_a_study_without_repetitions_is_inconclusive(hidl: Hidl) -> None:
     assert document["verdict"]["verdict"] == "inconclusive"
 
 
+def test_a_study_that_spends_its_time_is_judged_by_the_repetitions_that_it_completed(hidl: Hidl) -> None:
+    hidl.add_workload("hangs", "hangs_late.py", parameters=PARAMETERS, metrics=METRICS, scaling=SCALING)
+    study = ("--scale", "1,2", "--repeat", "40", "--until-settled", "--time", "30")
+    document = hidl.json("run", "hangs", *study, status=11)
+
+    assert document["state"] == "TIMEOUT"
+    assert [step["repetition"] for step in document["steps"]] == [1, 1]
+    assert document["verdict"]["verdict"] == "inconclusive"
+
+
+def test_a_study_until_it_is_settled_says_how_many_steps_it_takes_at_most(hidl: Hidl) -> None:
+    completed = hidl("run", "toy", "--scale", "1,2", "--repeat", "8", "--until-settled")
+    assert "step 6 of at most 16: 2 ranks on 1 node, repetition 3" in completed.stderr
+    assert "step 7" not in completed.stderr
+
+
 def test_people_get_a_table_a_picture_and_the_verdict(hidl: Hidl) -> None:
     completed = hidl("run", "toy", "--scale", "1,2", "--repeat", "3")
     assert completed.returncode == 0
@@ -278,16 +296,16 @@ def test_no_secret_of_the_environment_lands_in_the_run(hidl: Hidl) -> None:
         (["run", "no-such-workload"], 2, "no-such-workload"),
         (["run", "toy", "--site", "no-such-site"], 2, "no-such-site"),
         (["run", "toy", "--scale", "1"], 2, "two or more different sizes"),
-        (["run", "toy", "--scale", "1,x"], 2, "not understood"),
+        (["run", "toy", "--scale", "1,x"], 2, "invalid --scale"),
         (["run", "toy", "--launcher", "jsrun"], 2, "it has: mpiexec"),
         (["run", "toy", "--time", "soon"], 2, "02:00:00"),
         (["run", "toy", "--set", "sleep=long"], 3, "a number"),
-        (["run", "toy", "--nodes", "2"], 6, "admits 1 to 1 node"),
+        (["run", "toy", "--nodes", "2"], 6, "allows 1 to 1 node"),
         (["run", "resnet50"], 4, "hidl install pytorch"),
-        (["status", "no-such-run"], 2, "no run 'no-such-run'"),
+        (["status", "no-such-run"], 2, "run 'no-such-run' not found"),
     ],
 )
-def test_what_cannot_be_run_is_told_with_the_next_step(
+def test_what_cannot_be_run_is_reported_with_the_next_step(
     hidl: Hidl, arguments: list[str], status: int, told: str, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -364,7 +382,7 @@ def test_only_a_program_that_says_so_is_started_without_mpi_s_locks(hidl: Hidl, 
     assert f"-m hidl_workloads.{starter} hidl_workloads." in script
 
 
-def test_a_study_is_told_beside_the_earlier_ones_of_its_kind(hidl: Hidl) -> None:
+def test_a_study_is_reported_beside_the_earlier_ones_of_its_kind(hidl: Hidl) -> None:
     for _ in range(3):
         hidl("run", "toy", "--scale", "1,2", "--repeat", "1")
     document = hidl.json("run", "toy", "--scale", "1,2", "--repeat", "1", status=11)

@@ -33,11 +33,11 @@ def drafted(facts: Found) -> Draft:
 
 
 def checked(made: Draft, directory: Path) -> Site:
-    """The site that the file holds; every finding of `hidl site check` fails the test."""
+    """The site that the file holds; every problem of `hidl site check` fails the test."""
     file = directory / f"{made.name}.yaml"
     file.write_text(made.text, encoding="utf-8", newline="")
     examined = examine(RULES, at_path("site", file))
-    assert examined.findings == ()
+    assert examined.problems == ()
     assert examined.model is not None
     return examined.model
 

@@ -23,7 +23,7 @@ GCC = {"version": VERSION, "prefix": str(Path(shutil.which("gcc") or "").parent.
         (GCC, "right", VERSION),
         (GCC | {"version": VERSION.partition(".")[0]}, "right", VERSION),
         (GCC | {"version": "1.2.3"}, "wrong", "and the site's file 1.2.3"),
-        (GCC | {"prefix": "/nowhere"}, "wrong", "there is no /nowhere/bin/gcc"),
+        (GCC | {"prefix": "/nowhere"}, "wrong", "/nowhere/bin/gcc not found"),
         ({"version": VERSION, "modules": ["gcc/1"]}, "not checked", "its modules (gcc/1) say where it is"),
     ],
 )

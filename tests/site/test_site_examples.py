@@ -21,4 +21,4 @@ def test_the_example_of_a_site_is_in_order(config: Path, tmp_path: Path, name: s
     file = tmp_path / f"{name}.yaml"
     file.write_text(example)
 
-    assert examine(RULES, at_path("site", file)).findings == ()
+    assert examine(RULES, at_path("site", file)).problems == ()

@@ -19,7 +19,7 @@ numbers = st.integers(0, 10**6).map(lambda number: number / 100)  # as sizes in 
 
 def read(text: str) -> object:
     found = yamlfile.parse(Source(Path("x.yaml"), text))
-    assert found.findings == ()
+    assert found.problems == ()
     assert found.root is not None
     return tree.plain(found.root)
 

@@ -18,7 +18,7 @@ PACKAGES = sorted(HIDL_REPOSITORY.glob("packages/*/package.py"))
 
 #: The root of a Spack 1.x, and that of a checkout of spack-packages. Python for it may be named by SPACK_PYTHON.
 ROOT, BUILTIN = os.environ.get("HIDL_TEST_SPACK"), os.environ.get("HIDL_TEST_SPACK_PACKAGES")
-#: Where Spack's indexes of its thousands of packages stay from one run to the next; without it they are made anew.
+#: Where Spack's indexes of its thousands of packages stay from one run to the next; without it they are rebuilt.
 INDEXES = os.environ.get("HIDL_TEST_SPACK_INDEXES")
 
 

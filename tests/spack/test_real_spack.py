@@ -53,7 +53,7 @@ def test_every_package_is_listed(spack: Spack) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_package_loads_and_tells_of_itself(spack: Spack, name: str) -> None:
+def test_a_package_loads_and_reports_of_itself(spack: Spack, name: str) -> None:
     told = spack("info", name)
     assert told.returncode == 0, told.stderr
     assert "Licenses:" in told.stdout

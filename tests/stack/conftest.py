@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -36,6 +39,15 @@ def recipe(hidl: Hidl, name: str, **keys: object) -> None:
     file = hidl.config / "stacks" / f"{name}.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(yaml.safe_dump(document))
+
+
+def can_pin() -> bool:
+    """Whether files can be made immutable here, which stops root too."""
+    if shutil.which("chattr") is None:
+        return False
+    with tempfile.NamedTemporaryFile() as file:
+        tried = [subprocess.run(["chattr", f"{sign}i", file.name], capture_output=True, check=False) for sign in "+-"]
+    return all(each.returncode == 0 for each in tried)
 
 
 def processes_of(place: Path) -> list[str]:

@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import Hidl
 from tests.stack.conftest import recipe
 
+pytestmark = pytest.mark.slow
+
 CONFIGURE = """#!/bin/sh
 set -e
 for word; do case $word in --prefix=*) prefix=${word#*=};; CC=*) CC=${word#*=};; esac; done
@@ -97,7 +99,7 @@ def test_it_runs_on_the_stacks_mpi_and_is_found_again(hidl: Hidl, root: Path, tm
     assert (again["action"], again["prefix"]) == ("nothing to do", installed["prefix"])
 
 
-def test_without_the_archive_it_tells_what_to_get_from_where_and_how_to_name_it(hidl: Hidl) -> None:
+def test_without_the_archive_it_reports_what_to_get_from_where_and_how_to_name_it(hidl: Hidl) -> None:
     completed = hidl("install", "tools")
     told = " ".join(completed.stderr.split())
     assert completed.returncode == 4
@@ -113,7 +115,7 @@ def test_the_newest_version_in_the_folder_is_what_would_be_built(hidl: Hidl, roo
     assert [build["version"] for build in plan["plan"]["builds"]] == ["1.10"]
 
 
-def test_the_first_error_of_the_compiler_is_told_and_nothing_is_published(hidl: Hidl, tmp_path: Path) -> None:
+def test_the_first_error_of_the_compiler_is_reported_and_nothing_is_published(hidl: Hidl, tmp_path: Path) -> None:
     file = archive(tmp_path, program=EXCHANGE.replace("int rank,", "int ranc,"))
     completed = hidl("install", "tools", "--source", f"tools={file}")
     assert completed.returncode == 5
@@ -127,10 +129,10 @@ def test_a_source_that_no_stack_builds_is_a_usage_error(hidl: Hidl, word: str) -
     assert (completed.returncode, "NAME one of: tools" in " ".join(completed.stderr.split())) == (2, True)
 
 
-def test_a_file_that_is_not_there_or_no_archive_is_told(hidl: Hidl, tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_no_archive_is_reported(hidl: Hidl, tmp_path: Path) -> None:
     nowhere, text = tmp_path / "nowhere.tar.gz", tmp_path / "text.tar.gz"
     text.write_text("no archive")
     missing = hidl("install", "tools", "--source", f"tools={nowhere}")
     wrong = hidl("install", "tools", "--source", f"tools={text}")
     assert (missing.returncode, "is not there" in missing.stderr) == (4, True)
-    assert (wrong.returncode, "is no archive of tools" in " ".join(wrong.stderr.split())) == (5, True)
+    assert (wrong.returncode, "is not an archive of tools" in " ".join(wrong.stderr.split())) == (5, True)

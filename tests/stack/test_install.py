@@ -7,7 +7,6 @@ import os
 import shutil
 import stat
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -68,9 +67,7 @@ def test_open_mpi_is_verified_as_root_and_with_fewer_cores_than_ranks(hidl: Hidl
 def test_again_is_nothing_to_do_and_starts_nothing(hidl: Hidl, root: Path) -> None:
     hidl("install", "mpi")
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()}
-    started = time.monotonic()
-    again = hidl("install", "mpi", PATH="/nonexistent")
-    assert time.monotonic() - started < 2  # the bound of 0.5 s is held by the benchmarks, on a quiet machine
+    again = hidl("install", "mpi", PATH="/nonexistent")  # how long it takes, the benchmarks hold
     assert (again.returncode, again.stderr) == (0, "")
     assert "nothing to do" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*") if path.is_file()} == before
@@ -82,7 +79,7 @@ def test_several_stacks_are_installed_by_one_command(hidl: Hidl) -> None:
     assert actions == ["installed", "installed"]
 
 
-def test_a_dry_run_tells_everything_and_touches_nothing(hidl: Hidl, tmp_path: Path) -> None:
+def test_a_dry_run_reports_everything_and_touches_nothing(hidl: Hidl, tmp_path: Path) -> None:
     (plan,) = hidl.json("install", "mpi", "--dry-run")["plans"]
     assert files(tmp_path) == set()
     assert [Path(step["argv"][0]).name for step in plan["steps"]] == ["uv", "uv", "mpiexec"]
@@ -105,7 +102,7 @@ def test_the_printed_commands_are_what_a_person_can_type(hidl: Hidl, root: Path)
         assert done.returncode == 0, done.stderr
 
 
-def test_a_stale_lock_is_told_and_made_anew(hidl: Hidl, root: Path) -> None:
+def test_a_stale_lock_is_reported_and_made_again(hidl: Hidl, root: Path) -> None:
     recipe(hidl, "mpi", packages={"mpich": ">=5.0", "mpi4py": ">=4.1", "numpy": ">=2.1"})
     installed = hidl("install", "mpi")
     assert installed.returncode == 0, installed.stderr
@@ -207,7 +204,7 @@ def test_another_hidl_gets_another_installation(hidl: Hidl, tmp_path: Path, root
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": "hidl.installation/9"}', '{"schema": 1}'])
-def test_what_has_no_valid_manifest_is_no_installation(tmp_path: Path, text: str) -> None:
+def test_what_has_no_valid_manifest_is_not_an_installation(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
     assert at(tmp_path) is None
 
@@ -237,7 +234,7 @@ def test_a_publication_that_was_cut_short_is_completed(hidl: Hidl) -> None:
     assert "nothing to do" in hidl("install", "mpi").stdout
 
 
-def test_a_root_that_cannot_be_written_is_told(hidl: Hidl, tmp_path: Path) -> None:
+def test_a_root_that_cannot_be_written_is_reported(hidl: Hidl, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = hidl("install", "mpi", "--prefix", str(tmp_path / "file"))
     assert refused.returncode == 4
@@ -246,13 +243,13 @@ def test_a_root_that_cannot_be_written_is_told(hidl: Hidl, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_root_is_told(hidl: Hidl, tmp_path: Path) -> None:
+def test_a_read_only_root_is_reported(hidl: Hidl, tmp_path: Path) -> None:
     (tmp_path / "shut").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
     refused = hidl("install", "mpi", "--prefix", str(tmp_path / "shut"))
     assert (refused.returncode, "Permission denied" in refused.stderr) == (4, True)
 
 
-def test_a_full_disk_is_told(hidl: Hidl, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(hidl: Hidl, tmp_path: Path) -> None:
     """A file system of 20 MiB: uv runs into its end. Mounting one needs root."""
     small = tmp_path / "small"
     small.mkdir()
@@ -275,8 +272,7 @@ def test_a_prefix_in_which_nothing_works_is_refused(hidl: Hidl, tmp_path: Path, 
     assert files(tmp_path) == set()
 
 
-def test_no_stack_and_an_unknown_stack_are_usage_errors(hidl: Hidl) -> None:
-    assert hidl("install").returncode == 2
+def test_an_unknown_stack_is_a_usage_error(hidl: Hidl) -> None:
     unknown = hidl("install", "mpi", "pytroch")
     assert (unknown.returncode, "pytorch" in unknown.stderr) == (2, True)
 

@@ -18,6 +18,8 @@ from tests.conftest import Hidl
 from tests.stack.conftest import gone, recipe
 from tests.stack.wheelhouse import make_wheel
 
+pytestmark = pytest.mark.slow
+
 
 def wait_for_step(root: Path, sign: str) -> None:
     """Wait until something that matches ``sign`` is below the root."""
@@ -63,7 +65,7 @@ def test_interrupted_it_leaves_nothing_running_and_nothing_published(
     child = installer.start("install", "slow", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for_step(root, f"local/slow/*/{sign}")
     child.send_signal(ending)
-    _, said = child.communicate(timeout=30)
+    _, said = child.communicate(timeout=300)
     assert (child.returncode, "interrupted" in said) == (130, True)
     assert gone(root)
     assert [
@@ -98,15 +100,15 @@ def test_the_second_of_two_waits_says_for_whom_and_finds_nothing_to_do(
     user = os.environ.get("USER") or f"uid {os.getuid()}"
     assert f"waiting for hidl with pid {halted.pid} of {user} on {os.uname().nodename}, started 20" in said
     halted.send_signal(signal.SIGCONT)
-    assert "installed in" in halted.communicate(timeout=60)[0]
-    assert "nothing to do" in second.communicate(timeout=60)[0]
+    assert "installed in" in halted.communicate(timeout=300)[0]
+    assert "nothing to do" in second.communicate(timeout=300)[0]
 
 
 def test_a_waiting_one_can_be_interrupted(hidl: Hidl, halted: subprocess.Popen[str]) -> None:
     second, said = waiting(hidl)
     assert "waiting for" in said
     second.send_signal(signal.SIGINT)
-    second.communicate(timeout=10)
+    second.communicate(timeout=300)
     assert second.returncode == 130
 
 

@@ -46,7 +46,7 @@ def test_its_body_is_a_requirements_file_with_hashes() -> None:
     )
 
 
-def test_the_digest_tells_other_bits_and_not_another_header() -> None:
+def test_the_digest_reports_other_bits_and_not_another_header() -> None:
     assert replace(LOCK, glibc=None).digest == LOCK.digest
     assert replace(LOCK, packages=LOCK.packages[:1]).digest != LOCK.digest
 
@@ -102,9 +102,9 @@ def test_a_damaged_lock_is_invalid_input_with_its_line(tmp_path: Path, damage, l
     file.write_text(damage(file.read_text()))
     with pytest.raises(InvalidInput) as caught:
         read(file)
-    (finding,) = caught.value.findings
-    assert finding.mark is not None
-    assert (finding.mark.file, finding.mark.line) == (file, line)
+    (problem,) = caught.value.problems
+    assert problem.mark is not None
+    assert (problem.mark.file, problem.mark.line) == (file, line)
 
 
 def test_a_lock_in_another_encoding_is_invalid_input(tmp_path: Path) -> None:
@@ -122,10 +122,41 @@ def test_shipped_locks_fit_the_shipped_recipes(name: str) -> None:
     assert choice.lock is not None
 
 
-def test_shipped_locks_name_no_host_and_no_cuda() -> None:
+def test_shipped_locks_name_no_host_and_those_for_processors_no_cuda() -> None:
     for file in SHIPPED.iterdir():
         text = file.read_text()
         assert "://" not in text
-        assert "nvidia" not in text
+        assert ("nvidia" in text) == ("-cuda" in file.name)
         if "torch==" in text:
-            assert "+cpu" in text
+            assert ("+cpu" in text) == ("-cpu" in file.name)
+
+
+@pytest.mark.parametrize(
+    ("platform", "gpus", "torch"),
+    [
+        ("linux-x86_64", ("sm_80",), "2.15.0"),
+        ("linux-x86_64", ("sm_70",), "2.10.0"),
+        ("linux-x86_64", ("sm_80", "sm_70"), "2.10.0"),
+        ("linux-x86_64", ("sm_60",), "2.7.1"),
+        ("linux-x86_64", ("sm_80", "sm_37"), "2.15.0"),
+        ("linux-aarch64", ("sm_90",), "2.15.0"),
+    ],
+)
+def test_for_gpus_a_shipped_lock_with_kernels_for_them_serves(platform: str, gpus: tuple[str, ...], torch: str) -> None:
+    target = replace(TARGET, platform=platform, accelerator="cuda", gpus=gpus)
+    choice = choose(load_stack("pytorch"), target, [SHIPPED])
+    assert choice.lock is not None
+    assert choice.lock.version("torch") == torch
+
+
+def test_a_lock_without_kernels_for_the_gpus_is_passed_over_and_its_own_has_their_name(tmp_path: Path) -> None:
+    target = replace(TARGET, accelerator="cuda", gpus=("sm_70",))
+    newest = replace(LOCK, accelerator="cuda", packages=(Package("torch", "2.15.0", ("a" * 64,)),))
+    other = written(tmp_path / "user", newest)
+    last = replace(newest, gpu="sm_70", packages=(Package("torch", "2.10.0", ("a" * 64,)),))
+    own = written(tmp_path / "root", last)
+    assert (other.name, own.name) == ("toy-cp311-linux-x86_64-cuda.txt", "toy-cp311-linux-x86_64-cuda-sm_70.txt")
+    choice = choose(STACK, target, [tmp_path / "user", tmp_path / "root"])
+    assert (choice.file, choice.lock) == (own, last)
+    (passed_over,) = choice.passed_over
+    assert passed_over.reason.endswith("none for sm_70; the last release on PyPI that serves it is 2.10.0")

@@ -46,6 +46,7 @@ def test_the_environment_variables_of_pip_are_passed_on(home: Path) -> None:
         "UV_FIND_LINKS": f"{links.as_uri()},https://links.example/",
         "UV_INDEX_STRATEGY": "unsafe-first-match",
         "SSL_CERT_FILE": "/etc/cert.pem",
+        "UV_LINK_MODE": "copy",
     }
 
 
@@ -76,6 +77,12 @@ def test_what_the_user_has_set_for_uv_stays(home: Path) -> None:
     assert given["UV_INDEX_URL"] == "https://own.example"
 
 
+def test_files_are_copied_unless_the_user_wants_links(home: Path) -> None:
+    sources = read(Wheels(), {"PIP_CONFIG_FILE": "/dev/null"}, link="hardlink")
+    assert uv_variables(sources, {}) == {"UV_LINK_MODE": "hardlink"}
+    assert uv_variables(sources, {"UV_LINK_MODE": "symlink"}) == {}
+
+
 def test_the_site_comes_before_pip(home: Path) -> None:
     wheels = Wheels(index_url="https://site.example", extra_index_urls=["https://more.example"])
     environ = {"PIP_CONFIG_FILE": "/dev/null", "PIP_INDEX_URL": INDEX, "PIP_EXTRA_INDEX_URL": "https://pip.example"}
@@ -84,10 +91,10 @@ def test_the_site_comes_before_pip(home: Path) -> None:
     assert given["UV_INDEX"] == "https://more.example https://pip.example"
 
 
-def test_a_directory_that_does_not_exist_is_left_out_and_told(home: Path) -> None:
+def test_a_directory_that_does_not_exist_is_left_out_and_reported(home: Path) -> None:
     sources = read(Wheels(find_links=[str(home / "gone")]), {"PIP_CONFIG_FILE": "/dev/null"})
     assert sources.absent == (str(home / "gone"),)
-    assert uv_variables(sources, {}) == {}
+    assert uv_variables(sources, {}) == {"UV_LINK_MODE": "copy"}
 
 
 def test_a_relative_directory_is_found_from_everywhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +134,7 @@ def test_credentials_are_taken_out(text: str, clean: str) -> None:
     assert redact(text) == clean
 
 
-def test_pip_is_told_what_uv_is_told() -> None:
+def test_pip_is_reported_what_uv_is_reported() -> None:
     sources = Sources("https://a/simple", ("https://b/simple",), ("/house",), "/ca.pem", no_index=False, absent=())
     assert pip_variables(sources, {}) == {
         "PIP_INDEX_URL": "https://a/simple",

@@ -12,6 +12,8 @@ from hidl_cli.stack.providers.rpm import unpacking
 from tests.conftest import Hidl
 from tests.spack import rpms
 
+pytestmark = pytest.mark.slow
+
 TOP = "opt/mvapich2/gdr/2.3.7/mpirun/gnu"
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import REPOSITORY, Hidl
 from tests.stack.conftest import recipe
+
+pytestmark = pytest.mark.slow
 
 LOCK = REPOSITORY / "recipes" / "locks" / "mpi-cp311-linux-x86_64-cpu.txt"
 
@@ -22,7 +26,7 @@ def test_list_knows_every_stack_and_where_it_is_installed(hidl: Hidl) -> None:
     assert stacks["pytorch"]["installations"] == []
 
 
-def test_show_tells_recipe_lock_and_installations(hidl: Hidl) -> None:
+def test_show_reports_recipe_lock_and_installations(hidl: Hidl) -> None:
     document = hidl.json("stack", "show", "pytorch")
     assert set(document["stack"]["packages"]) == {"mpich", "mpi4py", "numpy", "torch"}
     assert document["lock"]["file"].startswith(str(LOCK.parent))

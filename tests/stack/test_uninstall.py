@@ -8,6 +8,8 @@ import pytest
 
 from tests.conftest import Hidl
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def prefix(hidl: Hidl) -> Path:
@@ -54,7 +56,7 @@ def test_a_stack_directory_behind_a_link_is_refused(hidl: Hidl, prefix: Path, tm
     prefix.parent.rename(away)
     prefix.parent.symlink_to(away)
     refused = hidl("uninstall", "mpi")
-    assert (refused.returncode, "stays as it is" in refused.stderr) == (2, True)
+    assert (refused.returncode, "nothing is removed" in refused.stderr) == (2, True)
     assert (away / prefix.name / "manifest.json").is_file()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition
 from hidl_cli.site.load import load_site
+from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.lock import Lock, Package
 from hidl_cli.stack.pip_settings import read
 from hidl_cli.stack.plan import InstallPlan
@@ -22,7 +24,7 @@ from tests.stack.wheelhouse import make_index, make_wheel
 
 @pytest.fixture
 def target() -> Target:
-    return detect(load_site("local"))
+    return detect(load_site("local"), load_stack("mpi"))
 
 
 def provider(tmp_path: Path, **pip: str) -> Wheels:
@@ -91,14 +93,54 @@ def test_cuda_is_never_chosen_on_a_machine_without_a_gpu(tmp_path: Path, target:
     files = tmp_path / "index"
     make_index(files, wheels)
     (files / "nvidia_cublas").rename(files / "nvidia-cublas")
-    with pytest.raises(BuildFailed, match="CUDA packages on a machine without a GPU: nvidia-cublas"):
+    with pytest.raises(BuildFailed, match="CUDA packages, and is for processors: nvidia-cublas"):
         provider(tmp_path, index_url=files.as_uri()).resolve(stack(one=""), target, offline=False)
 
 
-def test_a_site_with_gpus_gets_locks_of_its_own() -> None:
-    site = load_site("local")
-    node = site.node_type().model_copy(update={"gpus": 4})
-    assert detect(site.model_copy(update={"node_types": {"host": node}})).accelerator == "cuda"
+def releases_of_torch(tmp_path: Path) -> str:
+    """An index that has three releases, for CUDA."""
+    files, index = tmp_path / "f", tmp_path / "index"
+    needs = ["nvidia_cublas"]
+    made = [make_wheel(files, "torch", version, requires=needs) for version in ("2.7.1", "2.10.0", "2.15.0")]
+    make_index(index, [*made, make_wheel(files, "nvidia_cublas", "1.0")])
+    (index / "nvidia_cublas").rename(index / "nvidia-cublas")
+    return index.as_uri()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "torch", "gpu"),
+    [
+        (("sm_80",), "2.15.0", None),
+        (("sm_70",), "2.10.0", "sm_70"),
+        (("sm_90", "sm_70"), "2.10.0", "sm_70"),
+        (("sm_60",), "2.7.1", "sm_60"),
+        (("sm_80", "sm_37"), "2.15.0", None),
+        ((), "2.15.0", None),
+    ],
+)
+def test_gpus_get_the_last_release_with_kernels_for_them(
+    tmp_path: Path, target: Target, gpus: tuple[str, ...], torch: str, gpu: str | None
+) -> None:
+    house = tmp_path / "house"
+    make_wheel(house, "torch", "2.15.0+cpu")  # comes before 2.15.0, and has no kernels
+    uv = provider(tmp_path, index_url=releases_of_torch(tmp_path), find_links=str(house))
+    on_x86 = replace(target, platform="linux-x86_64", accelerator="cuda", gpus=gpus)
+    lock = uv.resolve(stack(torch=">=2.5"), on_x86, offline=False)
+    assert (lock.version("torch"), lock.gpu) == (torch, gpu)
+
+
+def test_gpus_that_no_release_serves_are_refused(tmp_path: Path, target: Target) -> None:
+    uv = provider(tmp_path, index_url=releases_of_torch(tmp_path))
+    old = replace(target, platform="linux-x86_64", accelerator="cuda", gpus=("sm_37",))
+    with pytest.raises(MissingPrecondition, match=r"none for sm_37; no release known here serves it"):
+        uv.resolve(stack(torch=">=2.5"), old, offline=False)
+
+
+def test_cuda_is_not_for_other_gpus(tmp_path: Path, target: Target) -> None:
+    uv = provider(tmp_path, index_url=releases_of_torch(tmp_path))
+    with pytest.raises(BuildFailed, match="CUDA packages, and is for GPUs of another vendor") as caught:
+        uv.resolve(stack(torch=""), replace(target, accelerator="rocm", gpus=("gfx90a",)), offline=False)
+    assert "UV_TORCH_BACKEND=rocm6.4" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +165,7 @@ def test_offline_names_every_requirement_that_cannot_be_had(tmp_path: Path, targ
     assert "missing: three, two>=2" in caught.value.message
 
 
-def test_what_no_index_has_is_told_in_the_words_of_uv(tmp_path: Path, target: Target) -> None:
+def test_what_no_index_has_is_reported_in_the_words_of_uv(tmp_path: Path, target: Target) -> None:
     index = make_index(tmp_path / "index", [])
     with pytest.raises(BuildFailed) as caught:
         provider(tmp_path, index_url=index).resolve(stack(one=""), target, offline=False)
@@ -131,7 +173,7 @@ def test_what_no_index_has_is_told_in_the_words_of_uv(tmp_path: Path, target: Ta
     assert "one was not found" in caught.value.message
 
 
-def test_no_network_is_told_without_the_password(tmp_path: Path, target: Target) -> None:
+def test_no_network_is_reported_without_the_password(tmp_path: Path, target: Target) -> None:
     uv = provider(tmp_path, index_url="http://user:secret@127.0.0.1:9/simple")
     with pytest.raises(HidlError) as caught:
         uv.resolve(stack(one=""), target, offline=False)

@@ -1,4 +1,4 @@
-"""Values of variables: what fits, what does not, and the one form in which they are passed on."""
+"""Values of variables: valid, invalid, and as exported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hidl_cli.inputs.fields import Scalar
 from hidl_cli.tuning.catalogue import Variable, all_variables, variable
-from hidl_cli.tuning.values import DoesNotFit, canonical, expectation, plain
+from hidl_cli.tuning.values import InvalidValue, format_expectation, format_plain, format_value
 
 
 def known(name: str, family: str = "mvapich2-gdr") -> Variable:
@@ -59,8 +59,8 @@ ALGORITHM = known("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM", "mvapich-plus")
         (ALGORITHM, "osu_gpu_direct", "osu_gpu_direct"),
     ],
 )
-def test_what_fits(of: Variable, given_value: Scalar, text: str) -> None:
-    assert canonical(of, given_value) == text
+def test_valid_values(of: Variable, given_value: Scalar, text: str) -> None:
+    assert format_value(of, given_value) == text
 
 
 @pytest.mark.parametrize(
@@ -72,30 +72,30 @@ def test_what_fits(of: Variable, given_value: Scalar, text: str) -> None:
         (WHOLE, "two", "`two` is not a whole number", "a whole number"),
         (WHOLE, 1.5, "`1.5` is not a whole number", "a whole number"),
         (WHOLE, True, "`true` is not a whole number", "a whole number"),
-        (WHOLE, 2**31, "2147483648 is more than 2147483647, as far as the library counts", "at most 2147483647"),
-        (LIMITED, 4, "4 is more than 3", "a whole number from 0 to 3"),
-        (LIMITED, -1, "-1 is less than 0", "a whole number from 0 to 3"),
+        (WHOLE, 2**31, "2147483648 exceeds 2147483647, the library's largest number", "at most 2147483647"),
+        (LIMITED, 4, "4 exceeds 3", "a whole number from 0 to 3"),
+        (LIMITED, -1, "-1 is below 0", "a whole number from 0 to 3"),
         (SIZE, "64X", "`64X` is not a size", "a number of bytes, with K, M or G for powers of 1024"),
-        (SIZE, "-1", "-1 is less than 0", "a number of bytes, with K, M or G for powers of 1024"),
-        (SIZE, "2G", "2147483648 is more than 2147483647, as far as the library counts", "at most 2147483647"),
-        (WORDS, "spread", "`spread` is not one of its words", "one of: bunch, scatter, hybrid"),
+        (SIZE, "-1", "-1 is below 0", "a number of bytes, with K, M or G for powers of 1024"),
+        (SIZE, "2G", "2147483648 exceeds 2147483647, the library's largest number", "at most 2147483647"),
+        (WORDS, "spread", "`spread` is not a known word", "one of: bunch, scatter, hybrid"),
         (PORTS, "9:5", "`9:5` is not a range of ports", "two port numbers, low:high"),
         (PORTS, "1:99999", "`1:99999` is not a range of ports", "two port numbers, low:high"),
         (PATH, "", "the path is empty", "a path"),
-        (PATH, "/a\n/b", "the value holds a line break", "a value on one line"),
-        (known("MV2_COMM_WORLD_RANK"), 0, "the launcher sets it itself", "no value: remove the line"),
+        (PATH, "/a\n/b", "the value contains a line break", "a value on one line"),
+        (known("MV2_COMM_WORLD_RANK"), 0, "the launcher sets it", "no value: remove the line"),
     ],
 )
-def test_what_does_not_fit(of: Variable, given_value: Scalar, message: str, expected: str) -> None:
-    with pytest.raises(DoesNotFit) as unfit:
-        canonical(of, given_value)
+def test_invalid_values(of: Variable, given_value: Scalar, message: str, expected: str) -> None:
+    with pytest.raises(InvalidValue) as unfit:
+        format_value(of, given_value)
 
     assert (unfit.value.message, unfit.value.expected) == (message, expected)
 
 
-def test_a_misspelled_word_is_told_the_nearest() -> None:
-    with pytest.raises(DoesNotFit) as unfit:
-        canonical(WORDS, "scater")
+def test_a_misspelled_word_gets_a_suggestion() -> None:
+    with pytest.raises(InvalidValue) as unfit:
+        format_value(WORDS, "scater")
 
     assert unfit.value.suggestion == "scatter"
 
@@ -104,32 +104,32 @@ SCALARS = st.one_of(st.booleans(), st.integers(), st.floats(allow_nan=True), st.
 
 
 @given(st.sampled_from(all_variables()), SCALARS)
-def test_what_is_passed_on_fits_as_it_is(of: Variable, value: Scalar) -> None:
+def test_formatting_is_idempotent(of: Variable, value: Scalar) -> None:
     text = fitted(of, value)
 
-    assert text is None or canonical(of, text) == text
+    assert text is None or format_value(of, text) == text
 
 
 @given(st.sampled_from([v for v in all_variables() if v.type in ("int", "size")]), st.integers())
-def test_a_number_within_the_limits_stays_the_same_number(of: Variable, number: int) -> None:
+def test_a_valid_number_is_unchanged(of: Variable, number: int) -> None:
     text = fitted(of, number)
 
     assert text is None or int(text) == number
 
 
 def fitted(of: Variable, value: Scalar) -> str | None:
-    """The value as it is passed on; None where it does not fit."""
+    """The value as exported; None if invalid."""
     try:
-        return canonical(of, value)
-    except DoesNotFit:
+        return format_value(of, value)
+    except InvalidValue:
         return None
 
 
 @given(SCALARS)
-def test_no_value_has_more_than_one_line(value: Scalar) -> None:
+def test_values_are_one_line(value: Scalar) -> None:
     try:
-        text = plain(value)
-    except DoesNotFit:
+        text = format_plain(value)
+    except InvalidValue:
         return
     assert not set(text) & set("\0\n\r")
 
@@ -138,12 +138,12 @@ def test_no_value_has_more_than_one_line(value: Scalar) -> None:
 def test_a_suffix_multiplies(number: int, suffix: str) -> None:
     size = number * {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}[suffix.lower()]
     if size <= 2**31 - 1:
-        assert canonical(SIZE, f"{number}{suffix}") == str(size)
+        assert format_value(SIZE, f"{number}{suffix}") == str(size)
 
 
 @pytest.mark.parametrize("of", all_variables()[::25], ids=lambda v: v.name)
-def test_every_kind_says_what_it_expects(of: Variable) -> None:
-    assert expectation(of)
+def test_every_type_has_an_expectation(of: Variable) -> None:
+    assert format_expectation(of)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_every_kind_says_what_it_expects(of: Variable) -> None:
         ("MPICH_BCAST_MIN_PROCS", 12, "12"),
     ],
 )
-def test_a_real_mpich_reads_what_is_passed_on(
+def test_a_real_mpich_accepts_the_exported_form(
     stack_prefix: Callable[[str], Path], name: str, value: Scalar, read: str
 ) -> None:
     mpivars = stack_prefix("mpi") / "bin" / "mpivars"
@@ -164,7 +164,7 @@ def test_a_real_mpich_reads_what_is_passed_on(
 
     completed = subprocess.run(
         [mpivars],
-        env=os.environ | {name: canonical(of, value)},
+        env=os.environ | {name: format_value(of, value)},
         capture_output=True,
         text=True,
         errors="replace",
@@ -185,8 +185,8 @@ def test_a_real_mpich_reads_what_is_passed_on(
         ("MPIR_CVAR_BCAST_INTRA_ALGORITHM", "BINOMIAL"),
     ],
 )
-def test_a_real_mpich_ends_on_values_in_other_forms(stack_prefix: Callable[[str], Path], name: str, value: str) -> None:
-    """Why values are passed on in one form."""
+def test_a_real_mpich_aborts_on_other_forms(stack_prefix: Callable[[str], Path], name: str, value: str) -> None:
+    """Why values are exported in one form."""
     mpivars = stack_prefix("mpi") / "bin" / "mpivars"
 
     completed = subprocess.run([mpivars], env=os.environ | {name: value}, capture_output=True, timeout=60, check=False)

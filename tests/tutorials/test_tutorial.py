@@ -49,7 +49,7 @@ def test_a_block_that_would_not_be_run_is_refused(block: str) -> None:
         steps(block)
 
 
-def test_only_what_differs_is_written_anew(tmp_path: Path) -> None:
+def test_only_what_differs_is_written_again(tmp_path: Path) -> None:
     now = ["", "print(1)", f"$ {tmp_path}"]
     assert rewritten(PAGE, now, tmp_path) == PAGE.replace("\n1\n", "\n $ /home/you\n")
 

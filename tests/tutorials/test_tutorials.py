@@ -18,6 +18,8 @@ from tests.conftest import REPOSITORY
 from tests.tutorials.tutorial import Command, is_as_shown, rewritten, run, steps
 from tests.tutorials.volatile import normal
 
+pytestmark = pytest.mark.slow
+
 WRITING = bool(os.environ.get("HIDL_WRITE_GOLDEN"))
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
 
@@ -62,7 +64,7 @@ def _environment(home: Path, programs: Path) -> Mapping[str, str]:
 def holds(command: Command, outcome: tuple[Path, list[str]]) -> None:
     home, printed = outcome
     if WRITING:
-        pytest.skip("written anew")
+        pytest.skip("rewritten")
     assert len(printed) > command.number, f"the shell ended before it; last was: {printed[-1] if printed else None}"
     now = printed[command.number]
     if not is_as_shown(command.printed, now, home):

@@ -27,6 +27,7 @@ RULES = (
     (r"<number>( s| ms| us)\b", r"<number>\1"),
     (r"\b\d+ (KiB|MiB|GiB|bytes)\b", r"<number> \1"),
     (r"[━╸╺]+", "<bar>"),
+    (r"\bcores_per_rank +\d+\b", "cores_per_rank <number>"),
     (r"\b\d{4}-\d\d-\d\d( |T)\d\d:\d\d(:\d\d)?", "<time>"),
     # A study's verdict is the machine's of that hour: the table before it is what must be there.
     (r"(?ms)^(pass|fail|inconclusive): \d+ ranks.*?(?=^picture|\Z)", "<verdict>\n"),

@@ -57,6 +57,7 @@ def test_it_is_written_beside_what_is_there_replaced_and_taken_away(with_table: 
     assert table.read_text() == OTHERS
 
 
+@pytest.mark.slow
 def test_the_line_is_what_a_shell_runs(with_table: Hidl, table: Path) -> None:
     assert with_table("validate", "--install-cron", "--cron-with", "crontab", "--check", "no_such").returncode == 0
     line = table.read_text().splitlines()[1].split(maxsplit=5)[5].replace("\\%", "%")
@@ -80,7 +81,7 @@ def test_the_timer_of_systemd_says_the_same(hidl: Hidl) -> None:
 
 
 @pytest.mark.parametrize("at", ["24:00", "2", "12:60", "midnight"])
-def test_what_is_no_time_of_a_day_is_told(at: str) -> None:
+def test_what_is_not_a_time_of_a_day_is_reported(at: str) -> None:
     with pytest.raises(UsageError):
         Nightly.of("local", Asked(Place()), at)
 
@@ -91,7 +92,16 @@ def test_no_secret_of_the_environment_is_written_down(monkeypatch: pytest.Monkey
 
 
 def test_every_option_that_was_asked_for_is_kept() -> None:
-    place = Place(site="s", account="a b", qos="q", time_limit=90.0)
+    place = Place(site="s", account="a b", qos="q", time_limit=90.0, hosts="a,b:4")
     words = shlex.split(Nightly.of("s", Asked(place, ("p",), ("scale",), (), 2), "02:00").shell())
-    for word in ("--site=s", "--account=a b", "--qos=q", "--time=90", "--partition=p", "--tag=scale", "--jobs=2"):
+    for word in (
+        "--site=s",
+        "--account=a b",
+        "--qos=q",
+        "--hosts=a,b:4",
+        "--time=90",
+        "--partition=p",
+        "--tag=scale",
+        "--jobs=2",
+    ):
         assert word in words

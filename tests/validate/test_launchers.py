@@ -1,4 +1,4 @@
-"""Our launchers in ReFrame: registered under their names, with hidl's own commands."""
+"""Our launchers in ReFrame: registered under names of their own, with hidl's own commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hidl_cli.errors import InvalidInput
 from hidl_cli.inputs.load import load
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
-from hidl_cli.validate.launchers import OURS, command, register
+from hidl_cli.validate.launchers import command, name_in_reframe, register
 
 
 def with_mvapich2(name: str, launcher: str) -> Site:
@@ -24,12 +24,12 @@ def with_mvapich2(name: str, launcher: str) -> Site:
     return mpi.model_copy(update={"launchers": [launcher]})
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", ["mpirun_rsh", "ibrun", "jsrun", "pals", "flux"])
 def test_each_is_registered_once_and_found_by_reframe(name: str) -> None:
     site = with_mvapich2("test-cluster", name)
     register(site)
     register(site)
-    assert getlauncher(name).registered_name == name
+    assert getlauncher(name_in_reframe(name)).registered_name == f"hidl-{name}"
 
 
 def test_mpirun_rsh_gets_its_hosts_from_the_allocation(tmp_path: Path) -> None:
@@ -55,7 +55,17 @@ def test_ibrun_and_jsrun_need_no_hosts() -> None:
     assert "jsrun -n 2 -r 1 -a 2" in command(with_mvapich2("lassen", "jsrun"), "jsrun", 4, 2, 1)
 
 
-def test_a_site_without_a_library_for_it_is_told() -> None:
+def test_pals_gets_its_hosts_and_no_words_for_variables() -> None:
+    site = with_mvapich2("test-cluster", "pals")
+    described = site.model_copy(
+        update={"mpi": {"cray": type(site.mpi["mv2"])(family="cray-mpich")}, "default_mpi": None}
+    )
+    *_, hosts, start = command(described, "pals", 4, 2, 1).splitlines()
+    assert hosts.startswith("list_hosts | head -n 2")
+    assert start == "mpiexec -n 4 --ppn 2 --hostfile hidl-hosts --depth 1 --cpu-bind depth --envall"
+
+
+def test_a_site_without_a_library_for_it_is_reported() -> None:
     site = load(RULES, "test-cluster").model_copy(update={"launchers": ["ibrun"], "mpi": {}, "default_mpi": None})
     with pytest.raises(InvalidInput, match="no MPI library that ibrun starts"):
         command(site, "ibrun", 2, 1, 1)

@@ -9,12 +9,14 @@ import pytest
 from tests.conftest import Hidl
 from tests.validate.conftest import cases
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("check", "metric", "unit"),
     [("osu_latency", "latency", "us"), ("osu_bw", "bandwidth", "MB/s"), ("osu_allreduce", "latency", "us")],
 )
-def test_it_passes_and_tells_its_figure(hidl_with: Callable[..., Hidl], check: str, metric: str, unit: str) -> None:
+def test_it_passes_and_reports_its_figure(hidl_with: Callable[..., Hidl], check: str, metric: str, unit: str) -> None:
     document = hidl_with("mpi").json("validate", "--check", check)
 
     (case,) = cases(document).values()

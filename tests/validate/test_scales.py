@@ -7,11 +7,20 @@ import pytest
 from hidl_cli.errors import UsageError
 from hidl_cli.inputs.load import load
 from hidl_cli.site.checks import RULES
+from hidl_cli.site.schema import Site
 from hidl_cli.validate.scales import NAMES, offered, scale
 
 
+def four_nodes() -> Site:
+    """The site test-cluster as it is with four nodes."""
+    site = load(RULES, "test-cluster")
+    sizes = {"debug": 4, "small": 2}
+    found = {name: each.model_copy(update={"max_nodes": sizes[name]}) for name, each in site.partitions.items()}
+    return site.model_copy(update={"partitions": found})
+
+
 def test_a_partition_offers_every_power_of_two_up_to_its_limit_and_the_whole() -> None:
-    scales = offered(load(RULES, "test-cluster"), "debug")
+    scales = offered(four_nodes(), "debug")
     assert list(scales) == ["1-rank", "1-node", "2-nodes", "4-nodes", "full"]
     assert scales["full"].nodes == 4
 
@@ -25,7 +34,7 @@ def test_a_node_is_filled_by_a_rank_for_each_gpu_else_for_each_socket(name: str,
     assert offered(load(RULES, name), partition)["4-nodes"].fullest == ranks
 
 
-def test_where_a_partition_admits_no_small_jobs_studies_start_at_its_least() -> None:
+def test_if_a_partition_allows_no_small_jobs_studies_start_at_its_least() -> None:
     scales = offered(load(RULES, "frontera"), "normal")
     assert "1-node" not in scales
     assert scales["4-nodes"].study == "nodes=3,4"
@@ -35,7 +44,7 @@ def test_where_a_partition_admits_no_small_jobs_studies_start_at_its_least() -> 
     ("name", "study"), [("1-rank", None), ("1-node", "ranks=1,2"), ("2-nodes", "nodes=1,2"), ("full", "nodes=1,4")]
 )
 def test_a_study_goes_from_one_to_the_scale(name: str, study: str | None) -> None:
-    assert scale(load(RULES, "test-cluster"), "debug", name).study == study
+    assert scale(four_nodes(), "debug", name).study == study
 
 
 @pytest.mark.parametrize(
@@ -49,9 +58,9 @@ def test_scheduler_and_client_come_on_top_where_a_node_would_not_hold_two_worker
     assert (found.ranks_per_node, found.study) == (ranks, study)
 
 
-def test_a_scale_that_a_partition_does_not_admit_is_told_with_those_that_it_does() -> None:
+def test_a_scale_that_a_partition_does_not_admit_is_reported_with_those_that_it_does() -> None:
     with pytest.raises(UsageError, match="has no scale '4-nodes'") as error:
-        scale(load(RULES, "test-cluster"), "small", "4-nodes")
+        scale(four_nodes(), "small", "4-nodes")
     assert "2-nodes" in str(error.value.hint)
 
 

@@ -1,4 +1,4 @@
-"""ReFrame's configuration out of a site: what ReFrame's own schema admits, and what checks select by."""
+"""ReFrame's configuration out of a site: what ReFrame's own schema accepts, and what checks select by."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from hidl_cli.errors import InvalidInput
 from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
+from hidl_cli.plan.runnable import reason_not_runnable
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import Installation
@@ -37,14 +38,13 @@ def made(name: str, place: Place | None = None, **options: Any) -> dict[str, Any
     return configuration(found, chosen, partitions=list(found.partitions), stacks=[STACK], **options)
 
 
-def described() -> list[str]:
-    """The shipped sites that say their scheduler and their launchers."""
-    names = [entry.name for entry in list_all("site")]
-    return [name for name in names if site(name).scheduler and site(name).launchers and site(name).partitions]
+def running() -> list[str]:
+    """The shipped sites that jobs can be rendered for."""
+    return [entry.name for entry in list_all("site") if not reason_not_runnable(site(entry.name))]
 
 
-@pytest.mark.parametrize("name", described())
-def test_every_site_makes_a_configuration_that_reframe_admits(name: str) -> None:
+@pytest.mark.parametrize("name", running())
+def test_every_site_has_a_valid_reframe_configuration(name: str) -> None:
     package = find_spec("reframe")
     assert package is not None
     assert package.origin is not None
@@ -52,10 +52,16 @@ def test_every_site_makes_a_configuration_that_reframe_admits(name: str) -> None
     jsonschema.validate(made(name), schema)
 
 
-def test_a_site_whose_scheduler_is_unknown_is_told() -> None:
+def test_a_site_whose_scheduler_is_unknown_is_reported() -> None:
     unknown = site("local").model_copy(update={"scheduler": None})
-    with pytest.raises(InvalidInput, match="does not say its scheduler"):
+    with pytest.raises(InvalidInput, match="unknown scheduler"):
         configuration(unknown, Place(), partitions=[], stacks=[])
+
+
+def test_a_site_whose_partitions_are_unknown_has_one() -> None:
+    bare = site("sierra").model_copy(update={"partitions": {}, "default_partition": None})
+    (partition,) = configuration(bare, Place(), partitions=[], stacks=[])["systems"][0]["partitions"]
+    assert (partition["name"], partition["launcher"]) == ("default", "hidl-jsrun")
 
 
 def test_gpus_are_a_trait_and_a_device() -> None:
@@ -87,5 +93,5 @@ def test_an_installed_stack_is_an_environment_that_is_activated() -> None:
 
 
 @pytest.mark.parametrize(("name", "admitted"), [("mpi", "mpi"), ("2nd.x", "_2nd_x"), ("a-b", "a-b")])
-def test_names_are_made_such_as_reframe_admits(name: str, admitted: str) -> None:
+def test_names_become_valid_in_reframe(name: str, admitted: str) -> None:
     assert word(name) == admitted

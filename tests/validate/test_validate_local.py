@@ -20,6 +20,8 @@ from hidl_cli.validate import reframe
 from tests.conftest import PROGRAMS, REPOSITORY, Hidl
 from tests.validate.conftest import cases
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_smoke_suite_passes_and_leaves_runs_like_any_other(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
     hidl = hidl_with("mpi", "pytorch")
@@ -79,7 +81,7 @@ def neighbours() -> Iterator[None]:
 def test_a_noisy_machine_is_inconclusive_and_no_pass(hidl: Hidl) -> None:
     (case,) = cases(hidl.json("validate", "--check", "disturbed", status=11)).values()
     assert case["verdict"] == "inconclusive"
-    assert "is known to" in case["reason"]
+    assert "is known only to" in case["reason"]
 
 
 def test_one_repetition_is_inconclusive_and_no_pass(hidl: Hidl) -> None:
@@ -92,7 +94,7 @@ def test_a_metric_that_is_missing_ends_with_9(hidl: Hidl) -> None:
     assert "metric rate is not in" in case["reason"]
 
 
-def test_a_job_that_fails_is_told_with_its_likely_cause_and_the_cure(hidl: Hidl) -> None:
+def test_a_job_that_fails_is_reported_with_its_likely_cause_and_the_cure(hidl: Hidl) -> None:
     (case,) = cases(hidl.json("validate", "--check", "broken", status=8)).values()
     assert "likely cause: A Python module is missing (HD150)" in case["reason"]
     assert "add no_such_module to a stack" in case["hint"]
@@ -144,7 +146,7 @@ def test_only_one_at_a_time_and_an_interrupt_ends_its_runs(hidl: Hidl) -> None:
         run = _first_run(hidl)
         second = hidl("validate", "--check", "hanging")
         first.send_signal(signal.SIGINT)
-        first.communicate(timeout=60)
+        first.communicate(timeout=300)
 
     assert second.returncode == 4
     assert f"hidl with pid {first.pid}" in second.stderr
@@ -185,7 +187,7 @@ def test_plain_reframe_runs_a_check_without_any_settings(hidl: Hidl, tmp_path: P
 def _run(words: list[str], hidl: Hidl, directory: Path) -> str:
     environment = hidl.environment | {"HOME": str(directory)}
     completed = subprocess.run(
-        words, env=environment, cwd=directory, capture_output=True, text=True, timeout=120, check=False
+        words, env=environment, cwd=directory, capture_output=True, text=True, timeout=300, check=False
     )
     assert completed.returncode == 0, completed.stdout + completed.stderr
     return completed.stdout

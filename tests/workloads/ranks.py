@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 
 from hidl_cli import process
+from hidl_cli.mpi import WHEEL_ON_ONE_HOST
 from hidl_cli.process import Completed
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
+#: Starts a program on all cores of the machine, whatever its launcher and the tests were bound to.
+UNBOUND = ("taskset", "f" * 256)
 
 
 def run(prefix: Path, ranks: int, *words: str | Path, timeout: float = 240, **variables: str) -> Completed:
@@ -21,7 +24,7 @@ def run(prefix: Path, ranks: int, *words: str | Path, timeout: float = 240, **va
 
 def python_environment() -> dict[str, str]:
     """An environment that no launcher has been in, with the checkout and the test programs on Python's path."""
-    return {
+    return WHEEL_ON_ONE_HOST | {
         "PATH": "/usr/bin:/bin",
         "HOME": os.environ["HOME"],
         "PYTHONPATH": f"{REPOSITORY}:{PROGRAMS}",

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hidl_workloads.data_parallel.buckets import Bucket, Gradient, plan
-from hidl_workloads.data_parallel.weights import checksum
+from hidl_workloads.training.data_parallel.buckets import Bucket, Gradient, plan
+from hidl_workloads.training.data_parallel.weights import checksum
 from tests.workloads import ranks
+
+pytestmark = pytest.mark.slow
 
 Results = dict[str, Any]
 
@@ -138,7 +140,7 @@ def test_a_model_without_gradients_has_no_buckets() -> None:
     ],
     ids=["name", "shape", "bytes", "division", "last bit"],
 )
-def test_the_checksum_tells_weights_apart(other: list[tuple[str, Any]]) -> None:
+def test_the_checksum_reports_weights_apart(other: list[tuple[str, Any]]) -> None:
     assert checksum([("a", np.ones(4, np.float32))]) != checksum(other)
 
 

@@ -75,7 +75,7 @@ def test_no_round_is_begun_that_would_not_end_in_time(tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize("lost", ["plan.json", "steps/3/metrics.json"])
-def test_what_cannot_be_told_is_no_reason_to_stop(tmp_path: Path, lost: str) -> None:
+def test_what_cannot_be_reported_is_no_reason_to_stop(tmp_path: Path, lost: str) -> None:
     (job(tmp_path, 0.6) / lost).unlink()
     assert main([str(tmp_path), "5"]) == 2
 

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from hidl_cli import process
 from hidl_workloads.verify_horovod import Task
 from tests.conftest import REPOSITORY, Hidl
 from tests.workloads import ranks
+
+pytestmark = pytest.mark.slow
 
 ASKED = os.environ.get("HIDL_TEST_HOROVOD") == "1"
 wanted = pytest.mark.skipif(
@@ -65,6 +68,33 @@ def test_elastic_mode_refuses(prefix: Path) -> None:
     assert (refused.status != 0, "CVE-2024-10190" in refused.stderr) == (True, True)
 
 
+@wanted
+@pytest.mark.timeout(1800)
+def test_horovodrun_starts_ranks_whose_optimizers_all_reduce(prefix: Path, tmp_path: Path) -> None:
+    """Copies of an optimizer, and one under mixed_float16 with an overflow on one rank: all ranks end alike."""
+    program = REPOSITORY / "tests" / "workloads" / "programs" / "horovod_optimizers.py"
+    environment = {**os.environ, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = process.run(
+        ["horovodrun", "-np", "2", "python", str(program), str(tmp_path)], env=environment, timeout=300, check=False
+    )
+    assert done.status == 0, done.stderr
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second
+    alike = ("itself", "from_config of its class", "deserialized", "distributed twice")
+    assert len({first[name] for name in alike}) == 1
+    assert first["steps left out"] == "1"
+    assert first["in a file"] == "keras.src.optimizers.sgd"
+
+
+@wanted
+@pytest.mark.timeout(1800)
+def test_horovodrun_takes_hosts_with_different_numbers_of_slots(prefix: Path) -> None:
+    environment = {**os.environ, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"}
+    hosts = f"localhost:1,{os.uname().nodename}:2"
+    done = process.run(["horovodrun", "-np", "3", "-H", hosts, "hostname"], env=environment, timeout=300, check=False)
+    assert (done.status, done.stdout.count(os.uname().nodename)) == (0, 3), done.stderr
+
+
 def test_the_verification_gives_each_rank_another_share_and_all_the_same_start() -> None:
     task = Task.for_ranks(2)
     first, second = task.of_rank(0), task.of_rank(1)
@@ -88,9 +118,10 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Horovod's sdist from the index, fetched as an installation does it; without a network, a skip by name."""
     from hidl_cli.errors import HidlError
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack.builds import planned, sources
-    from hidl_cli.stack.install import Order, draft
+    from hidl_cli.stack.builds import fetch, planned
+    from hidl_cli.stack.install import draft
     from hidl_cli.stack.load import load_stack
+    from hidl_cli.stack.order import Order
     from hidl_cli.stack.providers.wheels import Wheels
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -101,6 +132,6 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (build,) = plan.builds
     assert isinstance(build, planned.PlannedBuild)
     try:
-        return sources.present(build, root) or sources.fetch(build, plan, Wheels.for_site(site), log)
+        return fetch.present(build, root) or fetch.fetch(build, plan, Wheels.for_site(site), log)
     except HidlError as error:
         pytest.skip(f"NOT TESTED: do the patches fit? Horovod's source cannot be fetched: {error.message}")

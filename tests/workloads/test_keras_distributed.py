@@ -11,6 +11,8 @@ import pytest
 
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.slow
+
 Results = dict[str, Any]
 
 

@@ -19,7 +19,7 @@ def mpi(stack_prefix: Callable[[str], Path]) -> Path:
     return stack_prefix("mpi")
 
 
-def test_a_healthy_world_tells_its_library_its_cores_and_its_nodes(mpi: Path, tmp_path: Path) -> None:
+def test_a_healthy_world_reports_its_library_its_cores_and_its_nodes(mpi: Path, tmp_path: Path) -> None:
     document = tmp_path / "metrics.json"
     completed = ranks.run(mpi, 2, *SANITY, "--ranks_per_node=2", HIDL_METRICS=str(document))
 
@@ -50,4 +50,4 @@ def test_another_number_of_ranks_on_a_node_is_found(mpi: Path) -> None:
     completed = ranks.run(mpi, 2, *SANITY, "--ranks_per_node=3")
 
     assert completed.status != 0
-    assert "(asked for: 3)" in completed.stderr
+    assert "(requested: 3)" in completed.stderr

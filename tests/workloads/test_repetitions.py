@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_workloads.repetitions import confidence, enough, half_widths, looks
-from tests.results.simulation import verdicts
+from tests.analysis.simulation import verdicts
+
+pytestmark = pytest.mark.slow
 
 
 def efficiencies(value: float, rounds: int, *, noise: float = 0.01, steps: int = 1, seed: int = 1) -> list[list[float]]:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hidl_cli.process import Completed
-from hidl_workloads.resnet50.parameters import Parameters, parse
-from hidl_workloads.resnet50.trainer import make_batch, rank_seed
+from hidl_workloads.parameters import Resnet50
+from hidl_workloads.resnet50 import ResNet50
+from hidl_workloads.training import strategy
+from hidl_workloads.training.model import rank_batch, rank_seed
 from tests.workloads import ranks
+
+pytestmark = pytest.mark.slow
 
 RANKS, BATCH, STEPS = 2, 2, 2
 NOTE = "a b; touch /tmp/x $(id) 'one' \"two\"\nline \u00e9\u4e2d\U0001f600 --steps=9"
@@ -96,7 +99,7 @@ def test_the_familiar_lines_are_printed_once(training: Training) -> None:
 def test_the_parameters_are_kept_letter_by_letter(training: Training) -> None:
     parameters = training.document["parameters"]
     assert parameters["note"] == NOTE
-    assert parameters.keys() == {field.name for field in fields(Parameters)}
+    assert parameters.keys() == {field.name for field in fields(Resnet50)}
     assert (parameters["batch"], parameters["image_size"], parameters["learning_rate"]) == (BATCH, 32, 1e-3)
 
 
@@ -117,37 +120,9 @@ def test_a_wrong_argument_is_named(train: Train, tmp_path: Path) -> None:
     assert "no such argument: '--stesp=3'" in completed.stderr
 
 
-def test_the_parameters_are_those_of_the_recipe() -> None:
-    recipe = yaml.safe_load((ranks.REPOSITORY / "recipes" / "workloads" / "resnet50.yaml").read_text())
-    declared = {name: parameter["default"] for name, parameter in recipe["parameters"].items()}
-    assert {field.name: field.default for field in fields(Parameters)} == declared
-
-
-@pytest.mark.parametrize("note", ["", "--", "-x", "=", "a=b", "--steps=1", " \n'\"\\", "\u00e9\U0001f600", "\udcff"])
-def test_any_note_is_taken_as_it_is(note: str) -> None:
-    assert parse([f"--note={note}"]) == Parameters(note=note)
-
-
-@pytest.mark.parametrize(
-    ("word", "says"),
-    [
-        ("--batch", "no such argument: '--batch'"),
-        ("batch=2", "no such argument: 'batch=2'"),
-        ("--batch=two", "batch must be an integer, not 'two'"),
-        ("--batch=0", "batch must be 1 or more, not 0"),
-        ("--learning_rate=nan", "learning_rate must be 0 or more, not nan"),
-        ("--learning_rate=fast", "learning_rate must be a number, not 'fast'"),
-        ("--framework=jax", "framework must be one of torch, tensorflow, not 'jax'"),
-    ],
-)
-def test_a_value_that_is_not_valid_is_refused(word: str, says: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(says)):
-        parse([word])
-
-
 def test_every_rank_has_images_of_its_own() -> None:
-    small = parse(["--batch=1", "--image_size=32"])
-    assert (make_batch(small, 0).images != make_batch(small, 1).images).any()
+    small = ResNet50(Resnet50(batch=1, image_size=32))
+    assert (rank_batch(small, 0, 0).inputs != rank_batch(small, 0, 1).inputs).any()
 
 
 def test_seeds_of_neighbouring_runs_and_ranks_do_not_meet() -> None:
@@ -159,6 +134,6 @@ def test_seeds_of_neighbouring_runs_and_ranks_do_not_meet() -> None:
     ("framework", "backend", "compression"),
     [("torch", "horovod", "bfloat16"), ("torch", "gloo", "float16"), ("tensorflow", "gloo", "bfloat16")],
 )
-def test_a_compression_that_a_backend_has_not_is_refused(framework: str, backend: str, compression: str) -> None:
-    with pytest.raises(ValueError, match=f"compression {compression} is not offered by"):
-        parse([f"--framework={framework}", f"--backend={backend}", f"--compression={compression}"])
+def test_an_unsupported_compression_is_an_error(framework: Any, backend: Any, compression: Any) -> None:
+    with pytest.raises(ValueError, match=f"compression {compression} is not supported by"):
+        strategy.check(Resnet50(framework=framework, backend=backend, compression=compression))

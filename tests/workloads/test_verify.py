@@ -14,6 +14,8 @@ import pytest
 from hidl_cli import process
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.slow
+
 VERIFY = ("-m", "hidl_workloads.verify")
 
 
@@ -55,7 +57,7 @@ def test_a_good_stack_passes_every_check(verify: Callable[..., Verification]) ->
 
 
 @pytest.mark.parametrize(("stack", "module"), [("pytorch", "torch"), ("tensorflow", "tensorflow")])
-def test_a_framework_imports_beside_mpi_and_tells_its_version(
+def test_a_framework_imports_beside_mpi_and_reports_its_version(
     verify: Callable[..., Verification], stack: str, module: str
 ) -> None:
     verification = verify(stack, module)

@@ -8,7 +8,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from hidl_cli.commands.app import app
+from hidl_cli.commands.app import command_line
 
 from .markdown import code, plain, table
 
@@ -26,7 +26,7 @@ _BOUNDS = re.compile(r"\s*\\?\[([^][]*)\]$")  # some versions of typer escape th
 
 def pages() -> dict[str, str]:
     """The page."""
-    return {"reference/commands.md": _HEAD + "".join(_command(get_command(app), "hidl", None))}
+    return {"reference/commands.md": _HEAD + "".join(_command(get_command(command_line()), "hidl", None))}
 
 
 def _command(command: Any, name: str, parent: Any) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from hidl_cli.commands.app import app
+from hidl_cli.commands.app import command_line
 
 from .markdown import code, plain, table
 
@@ -42,7 +42,7 @@ def pages() -> dict[str, str]:
     """The page."""
     keys: dict[str, dict[str, None]] = {}
     commands: dict[str, list[str]] = {}
-    for name, callback in _callbacks(get_command(app), "hidl"):
+    for name, callback in _callbacks(get_command(command_line()), "hidl"):
         for schema, given in _printed(callback, frozenset()):
             keys.setdefault(schema, {}).update(dict.fromkeys(given))
             if name not in commands.setdefault(schema, []):

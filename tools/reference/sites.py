@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
+from hidl_cli.plan.runnable import reason_not_runnable
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
 from hidl_cli.site.unknown import unknown_facts
@@ -19,12 +20,12 @@ without a public source is left out. Choices that are hidl's own (the default pa
 comment that says so.
 
 A **retired** system can be planned for (`--dry-run`), to compare with what was published; **early** is one that is open
-to invited users alone. *GPUs* are those of a node, *unknown* counts facts. *Found by* tells how `hidl site detect`
-knows the place; other sites must be named (`--site`), or get a `match` in a
-[file of your own](../how-to/describe-a-site.md).
+to invited users alone. *Runs* tells whether hidl renders job scripts for it, or why not. *GPUs* are those of a node,
+*unknown* counts facts. *Found by* tells how `hidl site detect` knows the place; other sites must be named (`--site`),
+or get a `match` in a [file of your own](../how-to/describe-a-site.md).
 
 """
-_COLUMNS = ("site", "", "status", "scheduler", "launchers", "GPUs", "MPI libraries", "found by", "unknown")
+_COLUMNS = ("site", "", "status", "runs", "scheduler", "launchers", "GPUs", "MPI libraries", "found by", "unknown")
 
 
 def pages() -> dict[str, str]:
@@ -39,6 +40,7 @@ def _row(site: Site) -> list[str]:
         f"`{site.name}`",
         site.title,
         site.status or "unknown",
+        "no: " + reason if (reason := reason_not_runnable(site)) else "yes",
         site.scheduler or "unknown",
         ", ".join(site.launchers) or "unknown",
         _gpus(site),

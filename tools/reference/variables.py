@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hidl_cli.mpi import Family
 from hidl_cli.tuning.catalogue import Variable, all_variables, patterns
-from hidl_cli.tuning.values import expectation
+from hidl_cli.tuning.values import format_expectation
 
 from .markdown import code, plain, table
 
@@ -18,7 +18,7 @@ _GROUPS: dict[str, tuple[str, tuple[Family, ...]]] = {
 _HEAD = """\
 # Variables of MPI libraries
 
-What the libraries read from the environment of their ranks: `--mv2 NAME=VALUE` (or `--tune`) sets one for a run,
+What the libraries read from the environment of their ranks: `--tune NAME=VALUE` (alias `--mv2`) sets one for a run,
 `tuning` in the file of a site, a stack or a workload sets it for many. A variable that the chosen library does not read
 is an error. `hidl tuning list WORD` and `hidl tuning explain NAME` tell the same as these pages, and what corresponds
 on other libraries; [how to tune](../../how-to/tune-mpi.md). {count} entries, one for each variable and group of
@@ -67,5 +67,5 @@ def _entry(variable: Variable, families: tuple[Family, ...]) -> str:
     read = "" if tuple(some) == families else f"; read by {', '.join(some)}"
     also = f" Also {', '.join(map(code, variable.also))}." if variable.also else ""
     meaning = plain(variable.meaning) + (_BY_NAME if variable.meaning_from == "name" else "")
-    takes = f"*Takes {plain(expectation(variable))}; {default}{read}.*{also}"
+    takes = f"*Takes {plain(format_expectation(variable))}; {default}{read}.*{also}"
     return f"### {code(variable.name)}\n\n{meaning}  \n{takes}\n\n"

@@ -1,1 +1,4 @@
-"""Rules over what hidl sees from outside a job; one subject a file."""
+"""Rules on the host that hidl runs on. One subject per module: facts, their probe, rules, and a ``SUBJECT``.
+
+``hidl_cli.doctor.registry`` finds every module of this package by itself.
+"""

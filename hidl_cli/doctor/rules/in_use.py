@@ -1,57 +1,127 @@
-"""Rules: the links by which an installation is found."""
+"""Which installation of each stack is in use: the link ``current``, and its modulefile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.probes.in_use import InUse, probe
+from hidl_cli.doctor.context import Context, stack_directories
+from hidl_cli.doctor.subject import Fix, Subject
+from hidl_cli.errors import MissingPrecondition
 from hidl_cli.quoting import sh
-from hidl_workloads.doctor.finding import Finding, Rules, Seen
+from hidl_cli.stack import installation
+from hidl_cli.stack.exclusive import held
+from hidl_workloads.doctor.finding import Evidence, Finding, Rules
 
-RULES: Rules[InUse] = Rules()
+#: Lmod and Environment Modules set these.
+_MODULE_VARIABLES = {"LMOD_CMD", "MODULES_CMD", "MODULESHOME"}
 
 
-def examine(context: Context) -> list[Finding]:
-    """What is wrong with the links of each stack."""
-    return [finding for one in probe(context) for finding in RULES.findings(one)]
+@dataclass(frozen=True)
+class InUse:
+    """One stack.
+
+    ``published``: ids of its complete installations. ``current``: the id that the link ``current`` points to, None if
+    it is missing or dangling. ``shown``: its modulefile is in the module tree. ``has_modules``: this shell has the
+    command ``module``.
+    """
+
+    stack: str
+    directory: Path
+    published: tuple[str, ...]
+    current: str | None
+    shown: bool
+    has_modules: bool
+
+
+def probe(context: Context) -> tuple[InUse, ...]:
+    """The stack of the context, else every installed stack of the site."""
+    try:
+        root = context.root or installation.root(context.site)
+    except MissingPrecondition:
+        return ()
+    site = context.site.name
+    directories = [root / site / context.stack] if context.stack else stack_directories(root, site)
+    has_modules = not _MODULE_VARIABLES.isdisjoint(context.host.environment)
+    return tuple(_in_use(root, directory, has_modules) for directory in directories)
+
+
+def _in_use(root: Path, directory: Path, has_modules: bool) -> InUse:
+    published = tuple(prefix.name for prefix in installation.prefixes(directory) if installation.at(prefix))
+    current = installation.current(directory)
+    name = current.name if current and current.name in published else None
+    modulefiles = installation.modulefiles(root, directory.parent.name, directory.name)
+    shown = (modulefiles / (name or "")).is_file()
+    return InUse(directory.name, directory, published, name, shown, has_modules)
+
+
+RULES: Rules[tuple[InUse, ...]] = Rules()
 
 
 @RULES.rule(
     "HD083",
-    "A stack is installed, and none of its installations is in use",
+    "A stack is installed, but none of its installations is in use",
     severity="warning",
-    why="hidl and `module load` find an installation by the link `current`; without it they say that the stack is not "
+    why="hidl and `module load` find an installation through the link `current`; without it, the stack counts as not "
     "installed.",
 )
-def none_in_use(facts: InUse) -> Iterator[Seen]:
-    """The link is not there, or leads to nothing whole, though a whole installation lies beside it."""
-    if facts.published and facts.current is None:
-        one = len(facts.published) == 1
-        mend = f"hidl doctor --fix restores the link to {facts.published[0]}" if one else _choose(facts)
-        yield Seen(
-            f"{facts.directory} holds {', '.join(facts.published)}, and no link `current` leads to any",
-            mend,
-            where=str(facts.directory),
-        )
+def none_in_use(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
+    """The link is missing or dangling, and a complete installation exists."""
+    for facts in stacks:
+        if facts.published and facts.current is None:
+            one = len(facts.published) == 1
+            yield Evidence(
+                f"{facts.directory} contains {', '.join(facts.published)}, but no link `current`",
+                f"hidl doctor --fix restores the link to {facts.published[0]}" if one else _choose(facts),
+                where=str(facts.directory),
+            )
+
+
+def _choose(facts: InUse) -> str:
+    return f"hidl install {sh(facts.stack)} (reuses what is installed), or: hidl stack use {sh(facts.stack)} ID"
 
 
 @RULES.rule(
     "HD084",
-    "The modulefile of an installation is not where modules are looked for",
+    "The modulefile of an installation is missing",
     severity="warning",
     why="`module avail` does not show the stack, and `module load` does not find it; hidl run does not need it.",
 )
-def not_shown(facts: InUse) -> Iterator[Seen]:
-    """The installation in use has its own copy, from which it can be restored. Without modules: good to know."""
-    if facts.current is not None and not facts.shown:
-        yield Seen(
-            f"{facts.stack}/{facts.current} is in use, and has no modulefile",
-            "hidl doctor --fix writes it again",
-            where=str(facts.directory),
-            severity=None if facts.has_modules else "info",
-        )
+def not_shown(stacks: tuple[InUse, ...]) -> Iterator[Evidence]:
+    """The installation in use keeps a copy, from which --fix restores it. An info without the command `module`."""
+    for facts in stacks:
+        if facts.current is not None and not facts.shown:
+            yield Evidence(
+                f"{facts.stack}/{facts.current} is in use, but has no modulefile",
+                "hidl doctor --fix restores it",
+                where=str(facts.directory),
+                severity=None if facts.has_modules else "info",
+            )
 
 
-def _choose(facts: InUse) -> str:
-    return f"hidl install {sh(facts.stack)} (it takes what is there), or link one: ln -s ID {facts.directory}/current"
+def _publish(finding: Finding, say: Callable[[str], None]) -> str | None:
+    """Publish the only complete installation of a stack directory, as ``hidl install`` does."""
+    directory = Path(finding.where or "")
+    with held(directory / ".lock", say):
+        current = installation.current(directory)
+        complete = [prefix for prefix in installation.prefixes(directory) if installation.at(prefix)]
+        chosen = current if current in complete else complete[0] if len(complete) == 1 else None
+        if chosen is None:
+            return None
+        installation.publish(chosen)
+    return f"{directory.name}: {chosen.name} is in use and has its modulefile"
+
+
+SUBJECT = Subject(
+    probe,
+    RULES,
+    fixes={
+        "HD083": Fix(
+            "links `current` to the only complete installation, and writes its modulefile",
+            "remove the link `current`",
+            _publish,
+        ),
+        "HD084": Fix("restores the modulefile from the installation's copy", "remove the modulefile", _publish),
+    },
+)

@@ -1,19 +1,18 @@
-"""The rules of one node, for the host that hidl runs on."""
+"""This host: the rules of ``hidl_workloads.doctor.node``, which every job applies to its nodes."""
 
 from __future__ import annotations
 
-from hidl_cli.doctor.asking import Once
+from hidl_cli.doctor.cached_host import CachedHost
 from hidl_cli.doctor.context import Context
+from hidl_cli.doctor.subject import Subject
 from hidl_cli.site.probes.host import ThisHost
 from hidl_workloads.doctor import node
-from hidl_workloads.doctor.finding import Finding
-
-RULES = node.RULES
 
 
-def examine(context: Context) -> list[Finding]:
-    """What is wrong with this host; a host that is not part of the site says nothing of it."""
-    asked = context.host.host if isinstance(context.host, Once) else context.host
-    if not context.is_here or not isinstance(asked, ThisHost):
-        return []
-    return RULES.findings(node.probe())
+def probe(context: Context) -> node.Node | None:
+    """The facts of this host; None if it is not part of the site, or a recorded host is examined."""
+    host = context.host.host if isinstance(context.host, CachedHost) else context.host
+    return node.probe() if context.is_here and isinstance(host, ThisHost) else None
+
+
+SUBJECT = Subject(probe, node.RULES)

@@ -1,25 +1,91 @@
-"""Rules: run-time variables of the MPI library. What hidl gives the ranks was judged when the run was planned; here it
-is what the user's shell carries on to them, and what their values lead to on this machine."""
+"""MPI run-time variables of the ranks that come from the user's shell, and what their values refer to.
+
+Variables that hidl sets are checked when a run is planned.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.probes.tuning import GDRCOPY, PREFIXES, Tuning, probe
+from hidl_cli.doctor.planned_job import PlannedJob, plan_job
+from hidl_cli.doctor.subject import Subject
 from hidl_cli.mpi import Library
 from hidl_cli.quoting import sh
+from hidl_cli.site.probes.host import Host
 from hidl_cli.tuning import catalogue
 from hidl_cli.tuning.judge import Misfit, judge
-from hidl_cli.tuning.layers import LD_PRELOAD, Setting
 from hidl_cli.tuning.preload import conflict
-from hidl_workloads.doctor.finding import Finding, Rules, Seen, Severity
+from hidl_cli.tuning.settings import LD_PRELOAD, Setting
+from hidl_workloads.doctor.finding import Evidence, Rules, Severity
+
+#: Prefixes of run-time variables of MPI libraries.
+PREFIXES = ("MV2_", "MVP_", "MPIR_CVAR_", "OMPI_MCA_")
+#: The path of the GDRCopy library.
+GDRCOPY = "MV2_GPUDIRECT_GDRCOPY_LIB"
+
+_ADAPTERS = "/sys/class/infiniband"
+_INTERFACES = "/sys/class/net"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Variables, and the files and adapters that they name.
+
+    ``gpus``: of a node, None if unknown. ``adapters``: names in /sys/class/infiniband, ``interfaces``: in
+    /sys/class/net, None if unknown. ``missing``: by variable, the libraries that it names and that do not exist.
+    ``on_this_host``: ranks run on this machine.
+    """
+
+    job: PlannedJob
+    gpus: int | None = None
+    adapters: tuple[str, ...] | None = None
+    interfaces: tuple[str, ...] | None = None
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    on_this_host: bool = True
+
+    @property
+    def shell(self) -> dict[str, str]:
+        """The run-time variables of MPI libraries that only the shell sets."""
+        return {name: value for name, value in self.job.carried.items() if name.startswith(PREFIXES)}
+
+
+def probe(context: Context) -> Tuning:
+    """The tuning of the job; files and adapters of this host, if it is part of the site."""
+    one, host = plan_job(context), context.host
+    return Tuning(
+        job=one,
+        gpus=context.gpus,
+        adapters=host.list(_ADAPTERS) if context.is_here else None,
+        interfaces=host.list(_INTERFACES) if context.is_here else None,
+        missing=_missing(host, one) if context.is_here else {},
+        on_this_host=context.site.scheduler == "local",
+    )
+
+
+def _missing(host: Host, one: PlannedJob) -> dict[str, tuple[str, ...]]:
+    environment = one.environment
+    named = {
+        GDRCOPY: [environment.get(GDRCOPY, "")],
+        LD_PRELOAD: environment.get(LD_PRELOAD, "").replace(os.pathsep, " ").split(),
+    }
+    missing = {name: tuple(file for file in files if _is_missing(host, file)) for name, files in named.items()}
+    return {name: files for name, files in missing.items() if files}
+
+
+def _is_missing(host: Host, file: str) -> bool:
+    """Whether an absolute path does not exist; bare names are left to the dynamic linker."""
+    path = PurePosixPath(file)
+    return path.is_absolute() and "$" not in file and path.name not in host.list(str(path.parent))
+
 
 RULES: Rules[Tuning] = Rules()
-
 _ON = ("1", "true", "yes")
-#: Variables that name adapters, and what stands between the names.
+#: Variables that name adapters, and the separator of the names.
 _NAMING = {
     "MV2_IBA_HCA": r"[:,]",
     "OMPI_MCA_btl_openib_if_include": r",",
@@ -28,20 +94,15 @@ _NAMING = {
 }
 
 
-def examine(context: Context) -> list[Finding]:
-    """What is wrong with the tuning that ranks get."""
-    return RULES.findings(probe(context))
-
-
 @RULES.rule(
     "HD021",
-    "A tuning variable is set where nothing reads it",
+    "A tuning variable has no effect",
     severity="warning",
-    why="MPI libraries ignore variables that they do not know without a word: what you measure is not what you tuned. "
-    "MVAPICH 3 and later, MVAPICH-Plus, MPICH and Open MPI read no MV2_* variable.",
+    why="MPI libraries ignore unknown variables without a warning: you measure untuned performance. MVAPICH 3 and "
+    "later, MVAPICH-Plus, MPICH and Open MPI read no MV2_* variable.",
 )
-def unread(facts: Tuning) -> Iterator[Seen]:
-    """Set in the shell, and not read by the job's library, or not passed on to the ranks."""
+def unread(facts: Tuning) -> Iterator[Evidence]:
+    """Set in the shell, but not read by the job's library, or not passed to the ranks."""
     library = facts.job.library
     if library is None:
         return
@@ -50,42 +111,41 @@ def unread(facts: Tuning) -> Iterator[Seen]:
         mild: Severity | None = None if name.startswith(("MV2_", "MVP_")) else "info"
         if isinstance(judged, Misfit) and judged.on_name:
             helps = f"; expected: {judged.expected}" if judged.suggestion else ""
-            yield Seen(f"{name} in your shell: {judged.message}{helps}", f"unset {name}", severity=mild)
+            yield Evidence(f"{name} in your shell: {judged.message}{helps}", f"unset {name}", severity=mild)
         elif not facts.job.is_carried:
-            who = "mpirun_rsh" if facts.job.launcher == "mpirun_rsh" else "the site's jobs (--export=NONE)"
-            yield Seen(
-                f"{name} in your shell does not reach the ranks: {who} passes on what hidl sets alone",
-                f"unset {name}, and give it to the run: hidl run --mv2 {sh(f'{name}={value}')}",
+            by = "mpirun_rsh" if facts.job.launcher == "mpirun_rsh" else "jobs of the site (--export=NONE)"
+            yield Evidence(
+                f"{name} in your shell does not reach the ranks: {by} get only what hidl sets",
+                f"unset {name}, and pass it to the run: hidl run --tune {sh(f'{name}={value}')}",
             )
 
 
 @RULES.rule(
     "HD026",
-    "A tuning variable has a value that its library does not take",
+    "A tuning variable has an invalid value",
     severity="warning",
-    why="Libraries read a number, or one of some words, out of a value; of one that is none they make 0 or their "
-    "default, without a word.",
+    why="Libraries read an invalid number or word as 0 or as their default, without a warning.",
 )
-def unfit(facts: Tuning) -> Iterator[Seen]:
-    """Set in the shell, read by the library, of a wrong value."""
+def unfit(facts: Tuning) -> Iterator[Evidence]:
+    """Set in the shell, read by the library, with an invalid value."""
     library = facts.job.library
     if library is None or not facts.job.is_carried:
         return
     for name, value in sorted(facts.shell.items()):
         judged = judge(library.family, library.version, name, value)
         if isinstance(judged, Misfit) and not judged.on_name:
-            yield Seen(f"{judged.message} (your shell); expected: {judged.expected}", f"unset {name}")
+            yield Evidence(f"{judged.message} (your shell); expected: {judged.expected}", f"unset {name}")
 
 
 @RULES.rule(
     "HD022",
     "MVAPICH2-GDR runs without MV2_USE_CUDA",
     severity="warning",
-    why="Its support of GPU memory is off by default: without MV2_USE_CUDA=1 (MV2_USE_ROCM=1 on AMD) the first GPU "
-    "buffer that a rank sends ends it with a segmentation fault.",
+    why="Support of GPU memory is off by default: without MV2_USE_CUDA=1 (MV2_USE_ROCM=1 on AMD), a rank dies with a "
+    "segmentation fault when it sends its first GPU buffer.",
 )
-def cuda_is_off(facts: Tuning) -> Iterator[Seen]:
-    """On nodes with GPUs: in a plan that switches it off, or in a shell from which ranks are started by hand."""
+def cuda_is_off(facts: Tuning) -> Iterator[Evidence]:
+    """Nodes have GPUs, and the plan switches it off, or a shell with the activated stack does not set it."""
     job = facts.job
     if job.library is None or job.library.family != "mvapich2-gdr" or not facts.gpus:
         return
@@ -93,10 +153,10 @@ def cuda_is_off(facts: Tuning) -> Iterator[Seen]:
     if any(value.lower() in _ON for value in values.values()) or not (job.planned or job.is_active):
         return
     what = " ".join(f"{name}={value}" for name, value in values.items()) or "MV2_USE_CUDA is not set"
-    yield Seen(
+    yield Evidence(
         f"{what}, on nodes with {facts.gpus} GPU(s)",
-        "--mv2 MV2_USE_CUDA=1" if job.planned else "export MV2_USE_CUDA=1",
-        severity="error" if facts.device_buffers else None,
+        "--tune MV2_USE_CUDA=1" if job.planned else "export MV2_USE_CUDA=1",
+        severity="error" if facts.job.device_buffers else None,
     )
 
 
@@ -104,11 +164,11 @@ def cuda_is_off(facts: Tuning) -> Iterator[Seen]:
     "HD023",
     "LD_PRELOAD of libmpi.so together with MV2_SUPPORT_DL",
     severity="error",
-    why="Both make MVAPICH2-GDR see GPU memory although Python loads CUDA first, and its user guide (2.3.7, section "
-    "7.3) excludes one with the other.",
+    why="Both make MVAPICH2-GDR track GPU memory when Python loads CUDA first, and its user guide (2.3.7, section 7.3) "
+    "does not allow them together.",
 )
-def both_remedies(facts: Tuning) -> Iterator[Seen]:
-    """Each by itself is right; the shell's preload meets the preset of the plan, or both stand in the shell."""
+def both_remedies(facts: Tuning) -> Iterator[Evidence]:
+    """The shell preloads libmpi.so and the plan or the shell sets MV2_SUPPORT_DL."""
     library, job = facts.job.library, facts.job
     if library is None or library.family != "mvapich2-gdr" or not job.is_carried:
         return
@@ -116,25 +176,25 @@ def both_remedies(facts: Tuning) -> Iterator[Seen]:
     settings = [Setting(name, value, "the run's tuning") for name, value in job.given.items()]
     settings += [Setting(name, value, "your shell") for name, value in carried.items()]
     if carried and (found := conflict(settings, library.environment)):
-        yield Seen(found.message, f"unset {LD_PRELOAD}" if LD_PRELOAD in carried else found.expected)
+        yield Evidence(found.message, f"unset {LD_PRELOAD}" if LD_PRELOAD in carried else found.expected)
 
 
 @RULES.rule(
     "HD024",
-    "A library that a variable names is not there",
+    "A library that a variable names is not found",
     severity="error",
-    why="Without GDRCopy's library MVAPICH2-GDR moves small GPU messages by way of the host, several times slower, or "
-    "ends at start; what LD_PRELOAD names and is missing is left out with a line on stderr.",
+    why="Without the GDRCopy library, MVAPICH2-GDR copies small GPU messages through the host, several times slower, "
+    "or fails at start; missing files in LD_PRELOAD are ignored with a line on stderr.",
 )
-def library_missing(facts: Tuning) -> Iterator[Seen]:
-    """The path leads nowhere on this host; login nodes may lack what compute nodes have."""
+def library_missing(facts: Tuning) -> Iterator[Evidence]:
+    """The path does not exist on this host; a warning on a login node, which may lack files of compute nodes."""
     for name, files in facts.missing.items():
-        mend = f"unset {name}, or mend the path"
+        mend = f"unset {name}, or correct the path"
         if name in facts.job.given:
-            mend = f"the line of {name} in the site's file, or hidl run --mv2 {name}=PATH"
+            mend = f"correct {name} in the site file, or hidl run --tune {name}=PATH"
         for file in files:
-            yield Seen(
-                f"{name} names {file}, which is not there",
+            yield Evidence(
+                f"{name}: {file} not found",
                 mend,
                 where=file,
                 severity=None if facts.on_this_host and name == GDRCOPY else "warning",
@@ -143,12 +203,12 @@ def library_missing(facts: Tuning) -> Iterator[Seen]:
 
 @RULES.rule(
     "HD025",
-    "A network adapter that a variable names is not there",
+    "A network adapter that a variable names is not found",
     severity="error",
-    why="Ranks end when they initialise MPI (`No active HCAs found`), or go over another network without a word.",
+    why="Ranks fail in MPI_Init (`No active HCAs found`), or use another network without a warning.",
 )
-def adapter_missing(facts: Tuning) -> Iterator[Seen]:
-    """Held against this host's adapters; those of a login node are a hint only, and say nothing where it has none."""
+def adapter_missing(facts: Tuning) -> Iterator[Evidence]:
+    """Compared with this host's adapters; a warning on a login node, nothing if that has none."""
     if facts.adapters is None or not (facts.adapters or facts.on_this_host):
         return
     there = {*facts.adapters, *(facts.interfaces or ())}
@@ -156,16 +216,16 @@ def adapter_missing(facts: Tuning) -> Iterator[Seen]:
         value = facts.job.environment.get(name, "")
         if name.startswith(PREFIXES) and not _reads(facts.job.library, name):
             continue
-        if name.startswith("NCCL") and value.startswith("^"):  # those that are left out
+        if name.startswith("NCCL") and value.startswith("^"):  # excluded adapters
             continue
-        exactly = not name.startswith("NCCL") or value.startswith("=")  # NCCL takes beginnings of names
+        exactly = not name.startswith("NCCL") or value.startswith("=")  # NCCL matches prefixes
         for word in re.split(separator, value.lstrip("=")):
             adapter = word.partition(":")[0].strip()
             known = adapter in there if exactly else any(one.startswith(adapter) for one in there)
             if adapter and adapter != "all" and not adapter.isdecimal() and not known:
-                yield Seen(
-                    f"{name}={value}: there is no {adapter}; this host has {', '.join(facts.adapters) or 'none'}",
-                    f"ls /sys/class/infiniband (on a compute node), and name one of those in {name}",
+                yield Evidence(
+                    f"{name}={value}: {adapter} not found; this host has {', '.join(facts.adapters) or 'none'}",
+                    f"set {name} to one of: ls /sys/class/infiniband (on a compute node)",
                     severity=None if facts.on_this_host else "warning",
                 )
 
@@ -173,3 +233,6 @@ def adapter_missing(facts: Tuning) -> Iterator[Seen]:
 def _reads(library: Library | None, name: str) -> bool:
     known = library and (catalogue.variable(name, library.family) or catalogue.pattern(name, library.family))
     return bool(known)
+
+
+SUBJECT = Subject(probe, RULES, before_runs=True)

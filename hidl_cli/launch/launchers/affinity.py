@@ -1,7 +1,7 @@
-"""The libraries' own binding of ranks to cores, which must agree with the placement and with the launcher's.
+"""Binding of ranks to cores by the MPI library itself, which must agree with the placement and the launcher's.
 
-MVAPICH2 binds each rank to one core unless it is told otherwise, whatever the launcher has bound it to before, and a
-rank's threads then share that core (MVAPICH2 user guide, "Efficient Process Mapping Support").
+By default MVAPICH2 binds each rank to one core, even if the launcher has bound it to more, and the rank's threads share
+that core (MVAPICH2 user guide, "Efficient Process Mapping Support").
 """
 
 from __future__ import annotations
@@ -18,19 +18,47 @@ _MVAPICH2_VARIABLES = (
 
 
 def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
-    """The variables that make MVAPICH2 2.x keep to the placement; none for other libraries.
+    """Return the variables that make MVAPICH2 2.x bind as the placement says; none for other libraries.
 
-    None either where the request says itself how MVAPICH2 is to bind. ``launcher_binds``: the launcher has bound the
-    rank already, so that MVAPICH2 is to leave it there.
+    None either if the request's own variables bind, except the number of cores per rank under the policy ``hybrid``.
+    ``launcher_binds``: the launcher binds the ranks, and MVAPICH2 must not.
     """
-    if request.mpi.family not in ("mvapich2", "mvapich2-gdr"):
+    if request.mpi.traits.binds_by != "MV2_":
         return {}
+    hybrid = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(request.placement.threads_per_rank)}
     if any(name in request.environment for name in _MVAPICH2_VARIABLES):
-        return {}
-    if launcher_binds or not request.placement.bind:
+        asked = request.environment.get("MV2_CPU_BINDING_POLICY", "").lower()
+        hybrid = hybrid if asked == "hybrid" and request.placement.bind else {}
+    elif launcher_binds or not request.placement.bind:
         return {"MV2_ENABLE_AFFINITY": "0"}
-    threads = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(request.placement.threads_per_rank)}
-    return {name: value for name, value in threads.items() if name not in request.environment}
+    return {name: value for name, value in hybrid.items() if name not in request.environment}
+
+
+def open_mpi_options(request: Request) -> tuple[str, ...]:
+    """The options by which Open MPI's ``mpirun`` maps and binds ranks as the placement says.
+
+    A rank that is alone on its node and has all its cores is not bound: PRRTE (Open MPI 5) refuses to map a rank to the
+    cores of more than one package.
+    """
+    placement = request.placement
+    each = f"ppr:{placement.ranks_per_node}:node"
+    if not placement.bind:
+        return ("--map-by", f"{each}:OVERSUBSCRIBE", "--bind-to", "none")
+    if placement.fills_node:
+        return ("--map-by", each, "--bind-to", "none")
+    return ("--map-by", f"{each}:PE={placement.threads_per_rank}", "--bind-to", "core")
+
+
+def open_mpi_under_ibrun(request: Request) -> dict[str, str]:
+    """The variable that hands ``open_mpi_options`` on through ibrun; none for other libraries.
+
+    ibrun passes the options in MY_OPENMPI_OPTIONS to Open MPI's mpirun and none of its own that bind (its source of
+    2018: github.com/cazes/ibrun). Open MPI's parameters cannot do it: PRRTE's daemons on other hosts fail to start with
+    a mapping policy in the environment (Open MPI 5.0.11).
+    """
+    if request.mpi.family != "openmpi" or "MY_OPENMPI_OPTIONS" in request.environment:
+        return {}
+    return {"MY_OPENMPI_OPTIONS": " ".join(open_mpi_options(request))}
 
 
 def intel(request: Request) -> dict[str, str]:
@@ -38,7 +66,7 @@ def intel(request: Request) -> dict[str, str]:
 
     Intel MPI Library Developer Reference, "Process Pinning": a domain of so many cores for each rank.
     """
-    if request.mpi.family != "intel-mpi":
+    if request.mpi.traits.binds_by != "I_MPI_":
         return {}
     pinned = {"I_MPI_PIN": "1", "I_MPI_PIN_DOMAIN": f"{request.placement.threads_per_rank}:compact"}
     chosen = pinned if request.placement.bind else {"I_MPI_PIN": "0"}

@@ -1,11 +1,13 @@
-"""What a launcher is asked, and what it answers."""
+"""The contract of launchers: a request, and the launch that answers it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hidl_cli.launch.placement import Placement
+from hidl_cli.launchers import Traits
 from hidl_cli.mpi import Library
 
 
@@ -13,11 +15,12 @@ from hidl_cli.mpi import Library
 class Request:
     """Start ``program`` on every rank of ``placement``.
 
-    ``environment``: variables that every rank must get, value by value (tuning and threads). ``forward``: names of
-    variables that are set in the job script only when it runs (PATH, HIDL_METRICS, ...) and that every rank must get
-    too, as far as they are set. ``hostfile``: the file, relative to the run's directory, that lists the hosts of this
-    step, one a line as ``Launch.host_line`` says. ``on_one_host``: the allocation is the machine itself, with no
-    scheduler. ``gpus_per_rank``: None where the nodes have no GPUs.
+    ``environment``: variables with the values that every rank must get (tuning and threads). ``forward``: names of
+    variables that the job script sets only when it runs (PATH, HIDL_METRICS, ...); every rank must get those that are
+    set. ``hostfile``: the file, relative to the run's directory, that lists the hosts of this step, one per line as
+    ``Launch.host_line`` says. ``on_one_host``: the allocation is this machine, without a scheduler; ``through_ssh``:
+    hosts without a scheduler.
+    ``gpus_per_rank``: None if the nodes have no GPUs.
     """
 
     placement: Placement
@@ -27,25 +30,26 @@ class Request:
     forward: tuple[str, ...] = ()
     hostfile: str = "hosts"
     on_one_host: bool = False
+    through_ssh: bool = False
     gpus_per_rank: int | None = None
 
     def arguments_for(self, launcher: str) -> tuple[str, ...]:
-        """Further arguments that the site gives ``launcher`` for this library."""
+        """Return further arguments that the site gives ``launcher`` for this library."""
         return tuple(self.mpi.launcher_arguments.get(launcher, ()))
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How the job script starts the ranks: ``argv``, with ``environment`` set for this command beside what the script
-    exports.
+    """How the job script starts the ranks: ``argv``, with ``environment`` added to what the script exports.
 
-    Where ``forwarded`` is not empty, the script puts words for each of these names that is set between ``argv`` and
-    ``rest``; else ``rest`` is empty. The words are ``NAME=value``, quoted for a remote shell, or, where
-    ``forward_option`` is given, this option and the name alone. ``host_line`` is the form of a line of the host file,
-    ``{host}`` its placeholder. ``status_on_stderr``: the launcher's own exit status is 0 or 1 only, and the script
-    reads the ranks' from its stderr.
-    ``host_option`` is how several launches at once are each held to a host of their own: an option that takes its
-    name, empty where the host file does it; None: this launcher cannot be told.
+    If ``forwarded`` is not empty, the script inserts words for each of these names that is set between ``argv`` and
+    ``rest``; else ``rest`` is empty. The words are ``NAME=value``, quoted for a remote shell, or, if
+    ``forward_option`` is given, this option and the name. ``host_line`` is the form of a line of the host file, with
+    the placeholder ``{host}``. ``status_on_stderr``: the launcher's own exit status is only 0 or 1, and the script
+    reads the ranks' from its stderr. ``host_option`` holds each of several simultaneous launches to one host: the begin
+    of an option that ends with its name (``--nodelist=``), empty if the host file does it; None: unsupported.
+    ``preloaded_by``: the variable that the script exports with the path of the MPI library's ``libmpi.so``, which it
+    finds at run time.
     """
 
     argv: tuple[str, ...]
@@ -56,8 +60,17 @@ class Launch:
     status_on_stderr: bool = False
     forward_option: str | None = None
     host_option: str | None = None
+    preloaded_by: str | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The whole command for people to read: what is known before the job runs."""
+        """The command for people to read, as far as it is known before the job runs."""
         return (*self.argv, *self.rest)
+
+
+class Launcher(Traits, ABC):
+    """Starts a program on every rank of a placement."""
+
+    @abstractmethod
+    def launch(self, request: Request) -> Launch:
+        """Return the launch of the request; ``InvalidInput`` if this launcher cannot serve it."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Launch, Request
-from hidl_cli.launch.launchers.families import require_fit
+from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launchers import require_fit
 
 _PRELOAD = "OMPI_LD_PRELOAD_PREPEND"
 
 
-class Jsrun:
+class Jsrun(Launcher):
     """It places resource sets on the job's hosts, and passes the whole environment on."""
 
     name = "jsrun"
+    #: It speaks PMIx; MVAPICH2 needs a PMI library over it (pmi4pmix).
+    starts = ("spectrum-mpi", "mvapich2", "mvapich2-gdr")
 
     def launch(self, request: Request) -> Launch:
         """See ``Launcher.launch``.
@@ -22,7 +24,7 @@ class Jsrun:
         direct transfers between them need, and takes its own by its local rank; else each rank has a set of its own.
         A set cannot be filled in part, so where the last host is not full, each rank has one with GPUs too.
         """
-        require_fit(self.name, request.mpi)
+        require_fit(self, request.mpi)
         placement = request.placement
         full = placement.ranks == placement.nodes * placement.ranks_per_node
         together = placement.ranks_per_node if request.gpus_per_rank and full else 1
@@ -32,24 +34,25 @@ class Jsrun:
         argv += ["-b", f"packed:{placement.threads_per_rank}" if placement.bind else "none"]
         return Launch(
             (*argv, *request.arguments_for(self.name), *request.program),
-            environment={**_preload(request), **affinity.mvapich2(request, launcher_binds=True)},
+            environment=affinity.mvapich2(request, launcher_binds=True),
+            preloaded_by=_preloaded_by(request),
         )
 
 
-def _preload(request: Request) -> dict[str, str]:
-    """What puts MVAPICH2 in the place of Spectrum MPI, which jsrun preloads into every rank.
+def _preloaded_by(request: Request) -> str | None:
+    """The variable that puts MVAPICH2 in the place of Spectrum MPI, which jsrun preloads into every rank.
 
     MVAPICH2-GDR user guide, 7.4. The PMI library over PMIx that it also needs (pmi4pmix) is looked for on
     ``LD_LIBRARY_PATH``: the site's modules, or the ``environment`` of its MPI library, put it there.
     """
     if request.mpi.family not in ("mvapich2", "mvapich2-gdr"):
-        return {}
+        return None
     if _PRELOAD in request.environment or _PRELOAD in request.mpi.environment:
-        return {}
+        return None
     if request.mpi.prefix is None:
         raise InvalidInput(
-            f"jsrun preloads Spectrum MPI unless {_PRELOAD} names the libmpi.so of {request.mpi.name}: its place is "
+            f"jsrun preloads Spectrum MPI unless {_PRELOAD} names the libmpi.so of {request.mpi.name}, whose prefix is "
             "unknown",
-            hint=f"give the site's MPI library {request.mpi.name} a `prefix`, or {_PRELOAD} in its `environment`",
+            hint=f"set `prefix` of the site's MPI library {request.mpi.name}, or {_PRELOAD} in its `environment`",
         )
-    return {_PRELOAD: f"{request.mpi.prefix}/lib/libmpi.so"}
+    return _PRELOAD

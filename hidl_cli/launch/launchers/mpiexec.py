@@ -1,35 +1,45 @@
-"""``mpiexec`` of MPICH and its kin (Hydra)."""
+"""Hydra: the ``mpiexec`` of MPICH and its derivatives."""
 
 from __future__ import annotations
 
 from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Launch, Request
-from hidl_cli.launch.launchers.families import require_fit
+from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launchers import require_fit
+from hidl_cli.mpi import WHEEL_ON_ONE_HOST
 
 
-class Mpiexec:
+class Mpiexec(Launcher):
     """The Hydra ``mpiexec`` of the very library: with another MPI's, N singletons would start."""
 
     name = "mpiexec"
+    #: Each of these brings a Hydra of its own.
+    starts = ("mpich", "mvapich2", "mvapich2-gdr", "mvapich", "mvapich-plus", "intel-mpi")
+    of_library = True
+    through_ssh = True
+    in_reframe = True
 
     def launch(self, request: Request) -> Launch:
         """See ``Launcher.launch``. Hydra passes the environment on to all ranks by itself.
 
-        Inside a job it starts its proxies through the scheduler (srun, blaunch) where it finds one, else through ssh;
+        Inside a job it starts its proxies through the scheduler (srun, blaunch) if it finds one, else through ssh;
         a site chooses by an argument (``-launcher ssh``; ``-bootstrap ssh`` for Intel MPI).
         """
-        require_fit(self.name, request.mpi)
+        require_fit(self, request.mpi)
         placement = request.placement
         argv = [request.mpi.program(self.name), "-n", str(placement.ranks)]
         # The fork launcher keeps Hydra from asking a scheduler whose variables happen to be set.
         hosts = ["-f", request.hostfile, "-ppn", str(placement.ranks_per_node)]
         argv += ["-launcher", "fork"] if request.on_one_host else hosts
+        if request.through_ssh:
+            argv += ["-bootstrap" if request.mpi.family == "intel-mpi" else "-launcher", "ssh"]
         if request.mpi.family == "intel-mpi":
-            # Inside a job it takes the scheduler's ranks per node, not those of -ppn, unless it is told not to.
+            # By default it ignores -ppn inside a job, and takes the scheduler's ranks per node.
             environment = {"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0", **affinity.intel(request)}
         else:
             argv += ["-bind-to", f"core:{placement.threads_per_rank}" if placement.bind else "none"]
             environment = affinity.mvapich2(request, launcher_binds=True)
+        if request.on_one_host and "ucx" in request.mpi.netmods:
+            environment |= {name: value for name, value in WHEEL_ON_ONE_HOST.items() if name not in request.environment}
         return Launch(
             (*argv, *request.arguments_for(self.name), *request.program), environment=environment, host_option=""
         )

@@ -1,9 +1,10 @@
-"""``mpirun`` of Open MPI 4 and 5, and of its kin."""
+"""``mpirun`` of Open MPI 4 and 5, and of its derivatives."""
 
 from __future__ import annotations
 
-from hidl_cli.launch.launchers.contract import Launch, Request
-from hidl_cli.launch.launchers.families import require_fit
+from hidl_cli.launch.launchers import affinity
+from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launchers import require_fit
 
 #: Keeps mpirun from asking a scheduler whose variables happen to be set; Open MPI 4 and 5 read them by these names.
 _NO_SCHEDULER = {
@@ -18,30 +19,31 @@ _NO_SCHEDULER = {
 _EXPORT = {"SLURM_EXPORT_ENV": "ALL"}
 
 
-class Mpirun:
+class Mpirun(Launcher):
     """The ``mpirun`` of the very library: with another MPI's, N singletons would start."""
 
     name = "mpirun"
+    #: Those with Open MPI's own runtime (ORTE, PRRTE).
+    starts = ("openmpi", "spectrum-mpi")
+    of_library = True
+    through_ssh = True
+    in_reframe = True
 
     def launch(self, request: Request) -> Launch:
         """See ``Launcher.launch``.
 
         mpirun passes on variables that are named by ``-x`` alone. It warns of one that is not set, so names that are
         set at run time only are given then. As root it starts nothing unless ``OMPI_ALLOW_RUN_AS_ROOT`` and
-        ``OMPI_ALLOW_RUN_AS_ROOT_CONFIRM`` are 1: the job script sees to that where it runs as root.
+        ``OMPI_ALLOW_RUN_AS_ROOT_CONFIRM`` are 1: the job script sets them if it runs as root.
         """
-        require_fit(self.name, request.mpi)
+        require_fit(self, request.mpi)
         placement = request.placement
         argv = [request.mpi.program(self.name), "-np", str(placement.ranks)]
         if request.on_one_host:
             argv += ["--host", f"localhost:{placement.ranks_per_node}"]
         else:
             argv += ["--hostfile", request.hostfile]
-        each = f"ppr:{placement.ranks_per_node}:node"
-        if placement.bind:
-            argv += ["--map-by", f"{each}:PE={placement.threads_per_rank}", "--bind-to", "core"]
-        else:
-            argv += ["--map-by", f"{each}:OVERSUBSCRIBE", "--bind-to", "none"]
+        argv += affinity.open_mpi_options(request)
         argv += request.arguments_for(self.name)
         for name in request.environment:
             argv += ["-x", name]
@@ -50,7 +52,7 @@ class Mpirun:
             argv=(*argv, *(() if forwarded else request.program)),
             forwarded=forwarded,
             rest=request.program if forwarded else (),
-            environment=_NO_SCHEDULER if request.on_one_host else _EXPORT,
+            environment=_NO_SCHEDULER if request.on_one_host or request.through_ssh else _EXPORT,
             host_line=f"{{host}} slots={placement.ranks_per_node}",
             forward_option="-x",
             host_option="",

@@ -19,22 +19,26 @@ from collections.abc import Iterable
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Launch, Request
-from hidl_cli.launch.launchers.families import require_fit
+from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launchers import require_fit
 from hidl_cli.quoting import sh, within_single_quotes
 
 #: With these, values and arguments go through other hands, which quote in other ways (or not at all).
 _OTHER_WAYS = {"launcher": "srun", "fastssh": None, "sg": None, "config": None, "legacy": None}
 
 
-class MpirunRsh:
+class MpirunRsh(Launcher):
     """One ``host:ranks`` line for each host; its own exit status is 0 or 1, whatever that of the ranks was."""
 
     name = "mpirun_rsh"
+    #: MVAPICH 3.0 and later are built on MPICH 4 and are started by its Hydra.
+    starts = ("mvapich2", "mvapich2-gdr")
+    of_library = True
+    through_ssh = True
 
     def launch(self, request: Request) -> Launch:
         """See ``Launcher.launch``. Of two words for one variable, mpirun_rsh takes the first."""
-        require_fit(self.name, request.mpi)
+        require_fit(self, request.mpi)
         further = request.arguments_for(self.name)
         _check(further)
         placement = request.placement
@@ -69,6 +73,6 @@ def _check(arguments: Iterable[str]) -> None:
             continue
         if _OTHER_WAYS[option] in (None, value or following):
             raise InvalidInput(
-                f"mpirun_rsh {word}: with it, values of variables and arguments do not arrive as they are",
-                hint="take it out of `launcher_arguments` of the site's MPI library",
+                f"mpirun_rsh {word} changes values of variables and arguments on their way to the ranks",
+                hint="remove it from `launcher_arguments` of the site's MPI library",
             )

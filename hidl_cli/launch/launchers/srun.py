@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Launch, Request
-from hidl_cli.launch.launchers.families import require_fit
-from hidl_cli.mpi import Library
-
-#: Where the site does not say. MPICH speaks PMI-1 and PMI-2 unless it was built for PMIx; Open MPI 5 speaks PMIx only.
-#: Cray's library finds its own plugin, which the site's Slurm takes by default.
-_PMI = {"openmpi": "pmix", "cray-mpich": None}
+from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launchers import require_fit
+from hidl_cli.mpi import WHEEL_OVER_PMI2, Library
 
 #: A rank of Open MPI 5 that has left MPI_Init crashes one that has not, by its first message, in as much time as Slurm
 #: takes to tell all nodes that all are there (open-mpi/ompi#12495). Around a ring that is less than down a tree: on 4
@@ -17,19 +13,22 @@ _PMI = {"openmpi": "pmix", "cray-mpich": None}
 _TOGETHER = {"SLURM_PMIX_FENCE": "ring"}
 
 
-class Srun:
+class Srun(Launcher):
     """A step of the job; it needs no host file, and passes the whole environment on."""
 
     name = "srun"
+    #: By Slurm's PMI-2, PMIx, or Cray's plugin.
+    starts = ("mpich", "mvapich2", "mvapich2-gdr", "mvapich", "mvapich-plus", "intel-mpi", "openmpi", "cray-mpich")
+    in_reframe = True
 
     def launch(self, request: Request) -> Launch:
         """See ``Launcher.launch``.
 
         ``--export=ALL``: where the job was submitted with ``--export=NONE``, srun would pass on nothing.
         ``--gpu-bind=none``: each rank sees all GPUs of its node, as the libraries' direct transfers between them need,
-        and takes its own by its local rank. The step has the GPUs of the job without being told.
+        and takes its own by its local rank. The step gets the GPUs of the job by default.
         """
-        require_fit(self.name, request.mpi)
+        require_fit(self, request.mpi)
         placement = request.placement
         argv = [
             self.name,
@@ -48,17 +47,24 @@ class Srun:
         argv += ["--kill-on-bad-exit=1", "--export=ALL", *request.arguments_for(self.name)]
         return Launch(
             (*argv, *request.program),
-            environment=affinity.mvapich2(request, launcher_binds=True) | _leave_init_together(request, mpi),
-            host_option="--nodelist",
+            environment=affinity.mvapich2(request, launcher_binds=True)
+            | {name: value for name, value in _for_init(request.mpi, mpi).items() if name not in request.environment},
+            host_option="--nodelist=",
         )
 
 
 def mpi_type(library: Library) -> str | None:
-    """The type of ``--mpi=``; None: it is not given, and the site's default holds."""
-    return library.srun_mpi or _PMI.get(library.family, "pmi2")
+    """Return the type of ``--mpi=``; None: it is left out, and Slurm's own default holds."""
+    traits = library.traits
+    if library.srun_mpi == "default" or (library.srun_mpi is None and traits.srun_mpi_is_default):
+        return None
+    return library.srun_mpi or traits.srun_mpi
 
 
-def _leave_init_together(request: Request, mpi: str | None) -> dict[str, str]:
-    if request.mpi.family != "openmpi" or not (mpi or "").startswith("pmix"):
-        return {}
-    return {name: value for name, value in _TOGETHER.items() if name not in request.environment}
+def _for_init(library: Library, mpi: str | None) -> dict[str, str]:
+    """What the library needs to get through MPI_Init with this type of ``--mpi=``."""
+    if library.family == "openmpi" and (mpi or "").startswith("pmix"):
+        return _TOGETHER
+    if mpi == "pmi2" and {"ofi", "ucx"} <= set(library.netmods):
+        return WHEEL_OVER_PMI2
+    return {}

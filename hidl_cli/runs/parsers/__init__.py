@@ -1,26 +1,39 @@
-"""Readers of what programs of others print: one module each, with ``parse(text)`` that returns their metrics."""
+"""Parsers of what other people's programs print; ``hidl_cli.plan.workload.PARSERS`` names them."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hidl_cli.errors import MetricMissing
-from hidl_cli.runs.workload import Parser
+from hidl_cli.errors import HidlError, MetricMissing
+from hidl_cli.plan.workload import PARSERS
+
+_KEYS = {"value", "unit", "samples"}
 
 
-def parse(parser: Parser, path: Path) -> dict[str, dict[str, Any]]:
+def parse(parser: str, path: Path) -> dict[str, dict[str, Any]]:
     """Return the metrics by name in what a program printed to ``path``, as ``read_metrics`` does.
 
-    Raises ``MetricMissing`` where the file is not there, or holds nothing that the parser knows.
+    Raises ``MetricMissing`` if the file is missing, or the parser finds nothing in it or fails;
+    ``MissingPrecondition`` if the parser is a plug-in that cannot be loaded.
     """
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise MetricMissing(f"what the program printed cannot be read: {error}") from error
+        raise MetricMissing(f"cannot read what the program printed: {error}") from error
+    read = PARSERS.get(parser)
     try:
-        metrics: dict[str, dict[str, Any]] = import_module(f"{__name__}.{parser.replace('-', '_')}").parse(text)
+        metrics = read(text)
     except MetricMissing as error:
         raise MetricMissing(f"{path}: {error.message}", hint=error.hint) from None
+    except HidlError:
+        raise
+    except Exception as error:  # a plug-in's own code runs here
+        raise MetricMissing(f"{path}: parser {parser} failed: {type(error).__name__}: {error}") from error
+    if not _are_metrics(metrics):
+        raise MetricMissing(f"{path}: parser {parser} must return a dict of metrics, each with value, unit and samples")
     return metrics
+
+
+def _are_metrics(found: object) -> bool:
+    return isinstance(found, dict) and all(isinstance(one, dict) and one.keys() >= _KEYS for one in found.values())

@@ -1,80 +1,87 @@
-"""IBM Spectrum LSF: jobs through ``bsub``, ``bjobs``, ``bkill`` and ``bhist``.
-
-How it is asked, and why no library stands between, is told in docs/explanation/schedulers.md.
-"""
+"""IBM Spectrum LSF: ``bsub``, ``bjobs``, ``bkill`` and ``bhist``."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from contextlib import suppress
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
-from hidl_cli.documents import write_text
-from hidl_cli.errors import HidlError, SchedulerUnreachable
+from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.lsf import commands, submit
-from hidl_cli.schedulers.lsf.header import header
-from hidl_cli.schedulers.lsf.poll import Poller, is_over
+from hidl_cli.schedulers.backend import Backend, Receipt, Refused, options, refusal
+from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.lsf import commands, header, jobs
+from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer
 from hidl_cli.site.schema import Policies
 
-_CANCEL_SECONDS = 45.0  # LSF sends SIGINT, SIGTERM and SIGKILL ten seconds apart
+_SUBMITTED = re.compile(r"Job <(\d+)> is submitted to (?:default )?queue")
+_LIMIT = "threshold"  # bsub would try until others of the user's jobs have started
 
 
-class Lsf:
-    """Runs job scripts through LSF."""
+class Lsf(Backend):
+    """Jobs are recognized by their description, which is the run's id."""
 
-    name = "lsf"
-
-    def __init__(self) -> None:
-        self._poller = Poller()
+    traits = SYSTEMS["lsf"]
+    programs = commands.PROGRAMS
+    end_seconds = 45.0  # SIGINT, SIGTERM and SIGKILL come ten seconds apart
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        """See ``Scheduler.header``."""
-        return header(allocation, policies)
+        """See ``Backend``."""
+        return header.header(allocation, policies)
 
-    def submit(self, run: Run, *, time_limit: float | None) -> None:
-        """See ``Scheduler.submit``; the time limit stands in the script."""
-        submit.submit(run, self._poller)
+    def hint(self) -> str:
+        """See ``Backend``."""
+        return "try again later; `lsid` says whether LSF can be reached from here"
 
-    def poll(self, runs: Sequence[Run]) -> list[Status]:
-        """See ``Scheduler.poll``: one ``bjobs`` for all of them, and none where all have ended."""
-        return self._poller.poll(runs)
+    def submit(self, run: Run) -> Receipt | None:
+        """See ``Backend``.
 
-    def cancel(self, run: Run, *, state: State) -> None:
-        """See ``Scheduler.cancel``; ``SchedulerUnreachable`` where LSF does not take it: then nothing is done."""
-        if is_over(run, run.status()):  # not: final, for a job that LSF put back into its queue called itself cancelled
-            return
-        job = self._poller.find(run, max_age=0)
-        write_text(run.directory / "reason", state.value)
+        LSF reads ``#BSUB`` lines either from standard input only or, as on Summit, from a named script only. So they
+        are given as options too, which every LSF takes.
+        """
+        given = header.options(run.script.read_text(encoding="utf-8"))
+        directory = str(run.directory.resolve())
+        where = [] if "%" in directory else ["-cwd", directory]  # LSF would expand a %
+        command = ["bsub", *given, *where, "-Jd", self.mark(run), "./job.sh"]
         try:
-            if job is not None:
-                commands.kill(job.id)
-        except HidlError:
-            (run.directory / "reason").unlink(missing_ok=True)
+            completed = commands.call(*command, timeout=SUBMIT_SECONDS, cwd=run.directory)
+        except NoAnswer as silence:
+            if _LIMIT in str(silence).lower():
+                raise Refused(str(silence), hint="wait until others of your jobs have started") from silence
             raise
-        if job is not None and not self._ends_within(run, _CANCEL_SECONDS):
-            raise SchedulerUnreachable(
-                f"LSF took the order to end job {job.id}, but has not ended it within {_CANCEL_SECONDS:.0f} s",
-                hint=f"hidl status {run.id} says when it has ended; `bkill -r {job.id}` takes it from LSF's list",
-            )
-        if not run.status().state.is_final:
-            run.end_as(state, reason=None if job else "LSF knew no job of it")
+        printed = _SUBMITTED.search(f"{completed.stdout}\n{completed.stderr}")  # a site's esub may print more
+        if printed is None:
+            raise refusal(completed, ((r"", "see `bqueues -l` for the limits of the queues"),))
+        return Receipt(printed[1])
 
-    def _ends_within(self, run: Run, seconds: float) -> bool:
-        """Does the job end in that time? LSF's word counts: the job's own comes before its last processes are gone."""
-        deadline = time.monotonic() + seconds
-        pause = 0.2
-        while time.monotonic() < deadline:
-            with suppress(SchedulerUnreachable):
-                job = self._poller.find(run, max_age=pause)
-                if job is None or job.stat in ("DONE", "EXIT", "PDONE", "PERR"):
-                    return True
-            time.sleep(pause)
-            pause = min(2.0, pause * 1.5)
-        return False
+    def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...]:
+        """See ``Backend``: an interactive job, with a pseudo-terminal if there is a terminal."""
+        words = options(header, "#BSUB", without=("-o", "-e"))
+        return ("bsub", "-Is" if terminal else "-I", *words, "-Jd", mark, "./job.sh")
 
-    def pause(self, seconds: float) -> float:
-        """See ``Scheduler.pause``: most polls look at the run's directory alone, and LSF is asked less often."""
-        return min(2.0, max(0.2, seconds / 20))
+    def query(self, cluster: str | None) -> Sequence[str]:
+        """See ``Backend``."""
+        return commands.query(jobs.FIELDS)
+
+    def parse(self, lines: Iterable[str]) -> list[Job]:
+        """See ``Backend``."""
+        return jobs.parse(lines)
+
+    def mark(self, run: Run) -> str:
+        """See ``Backend``."""
+        return run.id
+
+    def kill(self, id: str, cluster: str | None) -> None:
+        """See ``Backend``."""
+        commands.kill(id)
+
+    def history(self, ids: Mapping[str, str | None], since: float, cluster: str | None) -> list[Job]:
+        """See ``Backend``: LSF's log files, a job at a time."""
+        return [job for id in ids.values() if id for job in jobs.parse_history(commands.history(id)) if job.id == id]
+
+    def never_starts(self, job: Job, waited: float) -> str | None:
+        """See ``Backend``."""
+        return jobs.never_starts(job, waited)
+
+
+BACKEND = Lsf

@@ -25,7 +25,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     """The ``#BSUB`` lines for the allocation, as the site's policies have them.
 
     Ranks, cores and GPUs are not asked for here: LSF gives whole nodes, and jsrun shares them out.
-    Raises ``InvalidInput`` for what LSF has no word for, and for a value that is no plain word.
+    Raises ``InvalidInput`` for what LSF has no option for, and for a value that is not a plain word.
     """
     _refuse_what_lsf_has_not(allocation, policies)
     options = [

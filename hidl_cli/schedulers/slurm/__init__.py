@@ -1,41 +1,166 @@
-"""Slurm: jobs go in through ``sbatch``; how they fare is asked for all at once, and told apart from what they wrote."""
+"""Slurm: ``sbatch``, ``squeue``, ``sacct`` and ``scancel``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import NoReturn
 
+from hidl_cli.batch_systems import SYSTEMS
+from hidl_cli.errors import HidlError
 from hidl_cli.launch.allocation import Allocation
+from hidl_cli.process import Completed
 from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.slurm import cancel, header, submit
-from hidl_cli.schedulers.slurm.poll import Poller
+from hidl_cli.schedulers.backend import Backend, Receipt, Refused, options
+from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, complaint
+from hidl_cli.schedulers.slurm import commands, header, jobs, reasons, refusals
+from hidl_cli.site import hidl_cluster
 from hidl_cli.site.schema import Policies
 
+#: Defaults that users keep in their environment, by the option that they stand for. sbatch lets them win over the
+#: script, so they hold only where the script says nothing; other SBATCH_ variables never do.
+_DEFAULTS = {
+    "account": "SBATCH_ACCOUNT",
+    "qos": "SBATCH_QOS",
+    "reservation": "SBATCH_RESERVATION",
+    "partition": "SBATCH_PARTITION",
+    "clusters": "SBATCH_CLUSTERS",
+    "wckey": "SBATCH_WCKEY",
+}
+_PARTITION_SECONDS = 60
+#: Options of sbatch that salloc does not have.
+_OF_SCRIPTS = ("--output", "--error", "--open-mode", "--export", "--requeue", "--no-requeue", "--input", "-o", "-e")
+#: A step on the first node that takes nothing away from those that are started within it.
+_FIRST_NODE = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--cpu-bind=none", "--mpi=none")
 
-class Slurm:
-    """Hands job scripts to Slurm."""
 
-    name = "slurm"
+class Slurm(Backend):
+    """Jobs are recognized by the directory that they were submitted from."""
+
+    traits = SYSTEMS["slurm"]
+    programs = commands.PROGRAMS
+    grace_seconds = 15.0
+    first_interval = 0.5
+    end_seconds = 90.0  # KillWait (30 by default) between SIGTERM and SIGKILL; an epilog may follow
 
     def __init__(self) -> None:
-        self._poller = Poller()
+        self._answered = False
+
+    def hint(self) -> str:
+        """See ``Backend``: the line that brings hidl's own cluster up again, if it is that one."""
+        return hidl_cluster.line_that_helps() or super().hint()
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-        """See ``Scheduler.header``."""
+        """See ``Backend``."""
         return header.header(allocation, policies)
 
-    def submit(self, run: Run, *, time_limit: float | None) -> None:
-        """See ``Scheduler.submit``; the time limit stands in the script."""
-        submit.submit(run)
+    def this_cluster(self) -> str | None:
+        """See ``Backend``."""
+        return commands.this_cluster()
 
-    def poll(self, runs: Sequence[Run]) -> list[Status]:
-        """See ``Scheduler.poll``."""
-        return self._poller.poll(runs)
+    def reaches(self, cluster: str) -> bool:
+        """See ``Backend``: ``--clusters`` names any cluster of the same accounting."""
+        return True
 
-    def cancel(self, run: Run, *, state: State) -> None:
-        """See ``Scheduler.cancel``."""
-        cancel.cancel(run, state=state)
+    def ping(self) -> None:
+        """See ``Backend``."""
+        commands.ping()
 
-    def pause(self, seconds: float) -> float:
-        """See ``Scheduler.pause``: most polls look at the run's directory alone, and Slurm is asked less often."""
-        return min(2.0, max(0.1, seconds / 20))
+    def submit(self, run: Run) -> Receipt | None:
+        """See ``Backend``."""
+        asked = header.options_of(run.script)
+        completed = commands.call(
+            "sbatch",
+            "--parsable",
+            run.script,
+            timeout=SUBMIT_SECONDS,
+            cwd=run.directory,
+            keep=_defaults(asked),
+        )
+        if completed.status != 0:
+            self._refuse(completed, asked)
+        # A site's filter may print more, before or after.
+        printed = re.search(r"^(\d+)(?:;(\S+))?\s*$", completed.stdout, re.MULTILINE)
+        return Receipt(printed[1], printed[2]) if printed else None
+
+    def check(self, run: Run) -> None:
+        """See ``Backend``: ``sbatch --test-only`` refuses what sbatch refuses."""
+        asked = header.options_of(run.script)
+        completed = commands.call("sbatch", "--test-only", run.script, cwd=run.directory, keep=_defaults(asked))
+        if completed.status != 0:
+            self._refuse(completed, asked)
+
+    def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...]:
+        """See ``Backend``: ``salloc``, whose end is the allocation's end, and a step in it."""
+        words = options(header, "#SBATCH", without=_OF_SCRIPTS)
+        variables = hidl_cluster.environment()
+        given = {word.partition("=")[0] for word in words}
+        users = [
+            f"--{option}={variables[variable]}"
+            for option, variable in _DEFAULTS.items()
+            if variable in variables and f"--{option}" not in given
+        ]
+        step = (*_FIRST_NODE, "--preserve-env", *(("--pty",) if terminal else ()))
+        return ("salloc", *words, *users, *step, "bash", "./job.sh")
+
+    def query(self, cluster: str | None) -> Sequence[str]:
+        """See ``Backend``."""
+        if not self._answered and cluster is None:  # scontrol knows nothing of another's controller
+            commands.ping()  # returns at once if nothing listens, for which squeue needs ten seconds
+        self._answered = False
+        completed = commands.call(*jobs.squeue(cluster))
+        if completed.status != 0:
+            raise NoAnswer(complaint(completed))
+        self._answered = True
+        return completed.stdout.splitlines()
+
+    def parse(self, lines: Iterable[str]) -> list[Job]:
+        """See ``Backend``."""
+        return list(jobs.parse(lines))
+
+    def kill(self, id: str, cluster: str | None) -> None:
+        """See ``Backend``."""
+        completed = commands.call("scancel", *jobs.on(cluster), id)
+        if completed.status != 0 and "Invalid job id" not in completed.stderr:
+            raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
+
+    def history(self, ids: Mapping[str, str | None], since: float, cluster: str | None) -> list[Job]:
+        """See ``Backend``: the accounting, where there is one."""
+        known = [id for id in ids.values() if id is not None]
+        found = self._accounted(jobs.sacct(cluster, ids=known)) if known else []
+        return found + (self._accounted(jobs.sacct(cluster, since=since)) if len(known) < len(ids) else [])
+
+    def never_starts(self, job: Job, waited: float) -> str | None:
+        """See ``Backend``."""
+        assert isinstance(job, jobs.SlurmJob)
+        return reasons.never_starts(job, lambda name: _partition(name, int(time.time() / _PARTITION_SECONDS)))
+
+    @staticmethod
+    def _refuse(completed: Completed, asked: Mapping[str, str]) -> NoReturn:
+        words = complaint(completed)
+        fact, hint = refusals.explain(words, asked)
+        raise Refused(words, hint=hint, fact=fact)
+
+    @staticmethod
+    def _accounted(command: list[str]) -> list[Job]:
+        completed = commands.call(*command, timeout=commands.ACCOUNTING_SECONDS)
+        if completed.status != 0:
+            raise NoAnswer(complaint(completed))
+        return list(jobs.parse(completed.stdout.splitlines()))
+
+
+def _defaults(asked: Mapping[str, str]) -> list[str]:
+    """Return the user's defaults that hold: those of options that the script does not give."""
+    return [variable for option, variable in _DEFAULTS.items() if option not in asked]
+
+
+@lru_cache(maxsize=64)
+def _partition(name: str, minute: int) -> Mapping[str, str]:
+    """Ask once a minute."""
+    return commands.partition(name)
+
+
+BACKEND = Slurm

@@ -23,7 +23,7 @@ _SHORT = {
 
 
 def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
-    """The lines that ask for ``allocation`` in the forms that the site admits; the site's own directives come last.
+    """The lines that ask for ``allocation`` in the forms that the site accepts; the site's own directives come last.
 
     No signal is asked for: when the time limit is reached, and when a job is cancelled, Slurm sends SIGTERM to the
     batch script too, whose trap has ``KillWait`` seconds to record the end. A signal ahead of the limit would end the
@@ -42,7 +42,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         **{name: None if use == "never" else value for name, (use, value) in uses.items()},
         "nodes": allocation.nodes,
         "ntasks-per-node": allocation.ranks_per_node if policies.tasks == "ntasks-per-node" else None,
-        "cpus-per-task": allocation.cores_per_rank if policies.cpus == "cpus-per-task" else None,
+        **_cpus(allocation, policies),
         **_memory(allocation, policies),
         **_gpus(allocation, policies),
         "export": {"all": "ALL", "none": "NONE", "never": None}[policies.export],
@@ -73,6 +73,14 @@ def _time(seconds: float | None) -> str | None:
         return None
     minutes = math.ceil(seconds / 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
+
+
+def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
+    """Slurm counts hardware threads, unless it is told to use one of each core: its srun takes that over."""
+    if policies.cpus == "none" or allocation.cores_per_rank is None:
+        return {}
+    several = (allocation.threads_per_core or 1) > 1
+    return {"cpus-per-task": allocation.cores_per_rank, **({"threads-per-core": 1} if several else {})}
 
 
 def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:

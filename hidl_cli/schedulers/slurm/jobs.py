@@ -1,126 +1,143 @@
-"""Jobs as Slurm tells of them: the questions, and how the answers are read."""
+"""Jobs as Slurm describes them: the queries, and how the answers are read."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from hidl_cli.record.state import State
-from hidl_cli.schedulers.slurm.states import speaks_for_all, state_of
+from hidl_cli.schedulers.decision import Job
 
-#: The last field may hold the separator. ``--json`` is not used: it ignores filters, and differs between versions.
-_SQUEUE = {
-    "id": "%i",
-    "word": "%T",
-    "reason": "%r",
-    "start": "%S",
-    "nodes": "%D",
-    "limit": "%l",
-    "end": "%e",
-    "partition": "%P",
-    "hosts": "%N",
-    "directory": "%Z",
-}
-_SACCT = {
-    "id": "JobID",
-    "word": "State",
-    "reason": "Reason",
-    "start": "Start",
-    "nodes": "NNodes",
-    "limit": "Timelimit",
-    "end": "End",
-    "partition": "Partition",
-    "hosts": "NodeList",
-    "directory": "WorkDir",
-}
+#: squeue's and sacct's names of the same fields. The last may hold the separator. ``--json`` is not used: it ignores
+#: filters, and differs between versions.
+_FIELDS = (
+    ("%i", "JobID"),
+    ("%T", "State"),
+    ("%r", "Reason"),
+    ("%S", "Start"),
+    ("%D", "NNodes"),
+    ("%l", "Timelimit"),
+    ("%e", "End"),
+    ("%P", "Partition"),
+    ("%N", "NodeList"),
+    ("%Z", "WorkDir"),
+)
 _NOTHING = frozenset(("", "None", "N/A", "Unknown", "None assigned", "(null)"))
+
+#: Slurm's words for a state. ExitCode says nothing: it is 0:0 after a time-out. The order is that of parts of one job
+#: (an array, a heterogeneous job): the first speaks for all.
+_STATES = {
+    State.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED SIGNALING STAGE_OUT RESIZING UPDATE_DB EXPEDITING REVOKED",
+    State.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_HOLD REQUEUE_FED RESV_DEL_HOLD SPECIAL_EXIT POWER_UP_NODE",
+    State.NODE_FAIL: "NODE_FAIL BOOT_FAIL RECONFIG_FAIL",
+    State.OUT_OF_MEMORY: "OUT_OF_MEMORY",
+    State.TIMEOUT: "TIMEOUT DEADLINE",
+    State.PREEMPTED: "PREEMPTED",
+    State.FAILED: "FAILED LAUNCH_FAILED",
+    State.CANCELLED: "CANCELLED",
+    State.COMPLETED: "COMPLETED",
+}
+_BY_WORD = {word: state for state, words in _STATES.items() for word in words.split()}
+_ORDER = list(_STATES)
 
 
 @dataclass(frozen=True)
-class Job:
-    """One job: ``id`` without the number of a part, ``word`` Slurm's own for its state; ``""`` where nothing is told.
+class SlurmJob(Job):
+    """``mark`` is the directory that it was submitted from. What it asked for, in Slurm's form; empty if not told."""
 
-    ``nodes`` and ``limit`` are what it asks for (the time limit in Slurm's form); ``directory`` is where it was
-    submitted from: this is how a job is known whose id was lost.
-    """
-
-    id: str
-    word: str
-    reason: str = ""
-    start: str = ""
+    why: str = ""
     nodes: str = ""
     limit: str = ""
-    end: str = ""
     partition: str = ""
-    hosts: str = ""
-    directory: str = ""
-
-    @property
-    def state(self) -> State:
-        """What hidl calls its state."""
-        return state_of(self.word)
-
-    def ended_before(self, seconds: float, now: float) -> bool:
-        """Did it end more than so many seconds ago? Where no time is told, it did."""
-        try:
-            return now - datetime.fromisoformat(self.end).timestamp() > seconds
-        except ValueError:
-            return True
 
 
-def squeue(user: int, cluster: str | None) -> list[str]:
-    """The command that tells of all jobs of a user: those that ended lately too, and those in hidden partitions."""
-    words = [
-        "squeue",
-        "--noheader",
-        "--all",
-        "--noconvert",
-        "--states=all",
-        f"--user={user}",
-        f"--format={'|'.join(_SQUEUE.values())}",
-    ]
-    return [*words, *([] if cluster is None else [f"--clusters={cluster}"])]
+def squeue(cluster: str | None) -> list[str]:
+    """Return the command that lists all jobs of the user, also those that ended lately or in hidden partitions."""
+    shape = f"--format={'|'.join(short for short, _ in _FIELDS)}"
+    words = ["squeue", "--noheader", "--all", "--noconvert", "--states=all", f"--user={os.getuid()}", shape]
+    return words + on(cluster)
 
 
 def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None = None) -> list[str]:
-    """The command that tells of jobs from the accounting: of these ids, or all of the user's since then (seconds)."""
-    words = ["sacct", "--allocations", "--noheader", "--parsable2", f"--format={','.join(_SACCT.values())}"]
+    """Return the command that lists jobs from the accounting: of these ids, or all of the user's since (seconds)."""
+    shape = f"--format={','.join(long for _, long in _FIELDS)}"
+    words = ["sacct", "--allocations", "--noheader", "--parsable2", shape]
     if ids:
         words.append(f"--jobs={','.join(ids)}")
     if since is not None:
         words.append(f"--starttime={datetime.fromtimestamp(since):%Y-%m-%dT%H:%M:%S}")
-    return [*words, *([] if cluster is None else [f"--clusters={cluster}"])]
+    return words + on(cluster)
 
 
-def read(lines: Iterable[str]) -> list[Job]:
-    """The jobs in the answer of ``squeue`` or ``sacct``; the parts of an array or of a heterogeneous job are one."""
-    parts: dict[str, list[Job]] = {}
+def on(cluster: str | None) -> list[str]:
+    """Return the option that names another cluster than the programs' own."""
+    return [] if cluster is None else [f"--clusters={cluster}"]
+
+
+def parse(lines: Iterable[str]) -> list[SlurmJob]:
+    """Parse the answer of ``squeue`` or ``sacct``; the parts of an array or of a heterogeneous job are one."""
+    parts: dict[str, list[SlurmJob]] = {}
     for line in lines:
-        values = line.split("|", len(_SQUEUE) - 1)
+        values = line.split("|", len(_FIELDS) - 1)
         number = re.match(r"\d+", values[0])
-        if len(values) == len(_SQUEUE) and number:
-            rest = ("" if value in _NOTHING else value for value in values[2:])
-            job = Job(number.group(), values[1], *rest)
-            parts.setdefault(job.id, []).append(job)
-    return [jobs[speaks_for_all([job.state for job in jobs])] for jobs in parts.values()]
+        if len(values) == len(_FIELDS) and number:
+            shown = ("" if value in _NOTHING else value for value in values)
+            fields = {name: value for (_, name), value in zip(_FIELDS, shown, strict=True)}
+            parts.setdefault(number.group(), []).append(_job(number.group(), fields))
+    return [min(jobs, key=lambda job: _ORDER.index(job.state)) for jobs in parts.values()]
 
 
-def find(jobs: Iterable[Job], number: str | None, directory: str) -> Job | None:
-    """The job of that number, or (None) the last one that was submitted from that directory.
+def state_of(words: str) -> State:
+    """Return the state that Slurm names: ``TIMEOUT``, ``CANCELLED by 1000``, ``COMPLETING+``.
 
-    A number alone is not believed: a controller that forgot its last jobs, or is set up anew, gives it to another.
+    An unknown word counts as RUNNING: a job ends only by a word that says so.
     """
-    if number is not None:
-        return next((job for job in jobs if job.id == number and job.directory in ("", directory)), None)
-    return max((job for job in jobs if job.directory == directory), key=lambda job: int(job.id), default=None)
+    first = words.split(maxsplit=1)[0] if words.strip() else ""
+    return _BY_WORD.get(first.rstrip("+").upper(), State.RUNNING)
 
 
 def minutes(limit: str) -> float | None:
-    """Read a time limit in Slurm's form: ``days-hours:minutes:seconds``, ``minutes:seconds``; None: there is none."""
+    """Parse a time limit in Slurm's form, ``days-hours:minutes:seconds`` or ``minutes:seconds``; None: no limit."""
     match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit)
     if match is None:
         return None
     days, hours, mins, secs = (int(part or 0) for part in match.groups())
     return days * 1440 + hours * 60 + mins + secs / 60
+
+
+def _job(id: str, told: Mapping[str, str]) -> SlurmJob:
+    state = state_of(told["State"])
+    try:
+        ended: float | None = datetime.fromisoformat(told["End"]).timestamp()
+    except ValueError:
+        ended = 0.0 if state.is_final else None  # no time told: long ago
+    return SlurmJob(
+        id=id,
+        state=state,
+        word=told["State"],
+        mark=told["WorkDir"],
+        reason=_reason(state, told),
+        ended=ended,
+        why=told["Reason"],
+        nodes=told["NNodes"],
+        limit=told["Timelimit"],
+        partition=told["Partition"],
+    )
+
+
+def _reason(state: State, told: Mapping[str, str]) -> str:
+    """Format Slurm's word for the state, with what it says beside."""
+    word, why = told["State"], told["Reason"]
+    if state is State.PENDING:
+        start = f", expected to start at {told['Start']}" if told["Start"] else ""
+        return (why if word.startswith("PENDING") else f"{word} {why}".strip()) + start
+    if state is State.RUNNING:
+        return "" if word == "RUNNING" else word
+    if state is State.COMPLETED:
+        return ""
+    limit = f"time limit {told['Timelimit']}" if state is State.TIMEOUT and told["Timelimit"] else ""
+    hosts = f"on {told['NodeList']}" if state is State.NODE_FAIL and told["NodeList"] else ""
+    return ", ".join(filter(None, (word, "" if why == "TimeLimit" else why, limit, hosts)))

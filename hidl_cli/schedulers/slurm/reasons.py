@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from hidl_cli.schedulers.slurm.jobs import Job, minutes
+from hidl_cli.schedulers.slurm.jobs import SlurmJob, minutes
 
-#: As things stand, a job with one of these never starts: what it asks for is admitted nowhere.
+#: As things stand, a job with one of these never starts: what it requests is allowed nowhere.
 _FOR_EVER = {
-    "BadConstraints": "no node meets what it asks for",
-    "DependencyNeverSatisfied": "the job that it depends on did not end as it demands",
+    "BadConstraints": "no node meets its request",
+    "DependencyNeverSatisfied": "the job that it depends on did not end as required",
     "InvalidAccount": "the account is not one that may be used here",
     "InvalidQOS": "the quality of service is not one that may be used here",
-    "QOSNotAllowed": "the quality of service is not admitted in this partition",
-    "AccountNotAllowed": "the account is not admitted in this partition",
+    "QOSNotAllowed": "the quality of service is not allowed in this partition",
+    "AccountNotAllowed": "the account is not allowed in this partition",
     "ReservationDeleted": "the reservation is gone",
-    "MaxRequeueExceeded": "it was started again as often as the site admits",
-    "MaxMemPerLimit": "it asks for more memory than the site admits",
-    "QOSTimeLimit": "it asks for more time than the quality of service admits",
-    "AssociationTimeLimit": "it asks for more time than the account admits",
+    "MaxRequeueExceeded": "it was requeued as often as the site allows",
+    "MaxMemPerLimit": "it requests more memory than the site allows",
+    "QOSTimeLimit": "it requests more time than the quality of service allows",
+    "AssociationTimeLimit": "it requests more time than the account allows",
 }
 #: The per-job limits of accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on
 #: all jobs of a user or an account together (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) pass.
@@ -28,13 +28,13 @@ _PER_JOB_LIMIT = re.compile(r"(Assoc|QOS)(Max\w*Per(Job|Node)\w*|MaxWallDuration
 _UNLIMITED = frozenset(("", "UNLIMITED", "INFINITE", "(null)"))
 
 
-def never_starts(job: Job, partition: Callable[[str], Mapping[str, str]]) -> str | None:
+def never_starts(job: SlurmJob, partition: Callable[[str], Mapping[str, str]]) -> str | None:
     """Why a pending job would never start as things stand, with the limit and its value; None where it may start.
 
     ``partition`` gives what ``scontrol show partition`` says. What Slurm calls a partition's limit is believed only
     where the partition's numbers show it: the same words stand for nodes that are merely down.
     """
-    reason = re.split(r"[\s,(]", job.reason, maxsplit=1)[0]
+    reason = re.split(r"[\s,(]", job.why, maxsplit=1)[0]
     if reason in ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig"):
         beyond = _beyond(job, partition(job.partition))
         return f"{reason}: {beyond}" if beyond else None
@@ -47,10 +47,10 @@ def limits(name: str, partition: Mapping[str, str]) -> str:
     """A partition's limits in words."""
     known = {key: partition.get(key, "") for key in ("MinNodes", "MaxNodes", "TotalNodes", "MaxTime")}
     words = ", ".join(f"{key}={value}" for key, value in known.items() if value not in _UNLIMITED and value != "0")
-    return f"partition {name} admits {words}" if words else ""
+    return f"partition {name} allows {words}" if words else ""
 
 
-def _beyond(job: Job, partition: Mapping[str, str]) -> str | None:
+def _beyond(job: SlurmJob, partition: Mapping[str, str]) -> str | None:
     """Which of the partition's limits the job is beyond."""
     nodes = int(job.nodes) if job.nodes.isdecimal() else 0
     for key in ("MaxNodes", "TotalNodes"):

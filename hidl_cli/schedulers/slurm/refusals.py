@@ -7,7 +7,8 @@ import pwd
 import re
 from collections.abc import Callable, Mapping
 
-from hidl_cli.schedulers.slurm import programs
+from hidl_cli.schedulers.programs import NoAnswer
+from hidl_cli.schedulers.slurm import commands
 from hidl_cli.schedulers.slurm.reasons import limits
 
 _Asked = Mapping[str, str]
@@ -27,7 +28,7 @@ def _partitions(_: _Asked) -> str:
 
 def _limits(asked: _Asked) -> str:
     name = asked.get("partition") or _default_partition()
-    return limits(name, programs.partition(name)) if name else ""
+    return limits(name, commands.partition(name)) if name else ""
 
 
 def _accounts(_: _Asked) -> str:
@@ -53,17 +54,17 @@ def _gres(_: _Asked) -> str:
 
 def _reservations(_: _Asked) -> str:
     try:
-        completed = programs.call("scontrol", "show", "reservation", "--oneliner", timeout=programs.PING_SECONDS)
-    except programs.NoAnswer:
+        completed = commands.call("scontrol", "show", "reservation", "--oneliner", timeout=commands.PING_SECONDS)
+    except NoAnswer:
         return ""
     names = re.findall(r"ReservationName=(\S+)", completed.stdout)
     return f"the reservations here: {', '.join(names) or 'none'}"
 
 
 _CASES: tuple[tuple[str, Callable[[_Asked], str], str], ...] = (
-    (r"partition name|invalid partition", _partitions, "--partition NAME, or mend `queue` in the site's file"),
-    (r"node count|too many nodes", _limits, "ask for fewer nodes (--nodes), or another partition (--partition)"),
-    (r"time limit", _limits, "ask for less time (--time), or another partition (--partition)"),
+    (r"partition name|invalid partition", _partitions, "--partition NAME, or correct `queue` in the site's file"),
+    (r"node count|too many nodes", _limits, "request fewer nodes (--nodes), or another partition (--partition)"),
+    (r"time limit", _limits, "request less time (--time), or another partition (--partition)"),
     (r"account", _accounts, "--account NAME"),
     (r"qos", _qualities, "--qos NAME"),
     (r"feature", _features, "--constraint NAME"),
@@ -92,7 +93,7 @@ def _listed(title: str, *command: str) -> str:
 def _answer(*command: str) -> str:
     """What a program prints, where it answers in time: the refusal stands without it."""
     try:
-        completed = programs.call(*command, timeout=programs.ACCOUNTING_SECONDS)
-    except programs.NoAnswer:
+        completed = commands.call(*command, timeout=commands.ACCOUNTING_SECONDS)
+    except NoAnswer:
         return ""
     return completed.stdout if completed.status == 0 else ""

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hidl_cli.site.probes.facts import Fact
-from hidl_cli.site.probes.host import Host
-from hidl_cli.site.probes.text import blocks
+from hidl_cli.site.probes.host import Host, split_blocks
 
 _CLASS = "/sys/class/infiniband"
 _SLINGSHOT = "/sys/class/cxi"
@@ -67,7 +66,7 @@ def _kernel(host: Host) -> Iterator[Port]:
 
 
 def _ibstat(text: str) -> Iterator[Port]:
-    for adapter, block in blocks(_CA, text):
+    for adapter, block in split_blocks(_CA, text):
         for port in re.split(r"^\s*Port \d+:\s*$", block, flags=re.MULTILINE)[1:]:
             fields = dict(re.findall(r"^\s*([A-Z][\w ]*): (.*\S)\s*$", port, re.MULTILINE))
             if fields.get("State") == "Active":
@@ -77,7 +76,7 @@ def _ibstat(text: str) -> Iterator[Port]:
 
 
 def _devinfo(text: str) -> Iterator[Port]:
-    for adapter, block in blocks(_HCA, text):
+    for adapter, block in split_blocks(_HCA, text):
         for port in re.split(r"^\s*port:\s*\d+\s*$", block, flags=re.MULTILINE)[1:]:
             fields = dict(re.findall(r"^\s*(\w+):\s+(.*\S)\s*$", port, re.MULTILINE))
             if "ACTIVE" not in fields.get("state", ""):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from hidl_cli.mpi import Family
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What makes nodes of one kind: cores that jobs may use, memory in MiB, the GPUs' models and their number."""
+    """What makes nodes of one kind: cores that jobs may use, memory in MiB, the GPUs' models and their number.
+
+    ``processors``: what the scheduler counts where it may be cores or hardware threads.
+    """
 
     sockets: int | None = None
     cores: int | None = None
@@ -18,6 +20,7 @@ class Hardware:
     memory_mib: int | None = None
     gpus: int | None = None
     gpu_model: str | None = None
+    processors: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Batch:
     scheduler's programs are here, but gave no answer.
     """
 
-    scheduler: Literal["slurm", "lsf"]
+    scheduler: str
     version: str | None = None
     cluster: str | None = None
     nodes: tuple[Node, ...] = ()

@@ -1,4 +1,4 @@
-"""GPUs: of this host, as its driver's tool tells, and what compilers call a model."""
+"""GPUs: of this host, as its driver's tool reports, and what compilers call a model."""
 
 from __future__ import annotations
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from hidl_cli import process
 from hidl_cli.errors import ProcessFailed
+from hidl_cli.site import hidl_cluster
 from hidl_cli.site.cgroups import read
 
 _SECONDS = 10.0
@@ -51,7 +53,7 @@ class Host(Protocol):
 class ThisHost:
     """The machine that hidl runs on."""
 
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    environment: Mapping[str, str] = field(default_factory=hidl_cluster.environment)
     root: Path = Path("/")
     hostname: str = field(default_factory=lambda: os.uname().nodename)
     failures: list[str] = field(default_factory=list)
@@ -68,7 +70,7 @@ class ThisHost:
             completed = process.run(command, env={**self.environment, "LC_ALL": "C"}, timeout=seconds)
         except ProcessFailed as error:
             why = " ".join(error.output.split()) or error.message
-            self.failures.append(f"`{' '.join(command)}` gave no answer: {why[:300]}")
+            self.failures.append(f"`{' '.join(command)}` failed: {why[:300]}")
             return None
         return completed.stdout + completed.stderr if stderr else completed.stdout
 
@@ -82,3 +84,10 @@ class ThisHost:
             return tuple(sorted(entry.name for entry in (self.root / directory.lstrip("/")).iterdir()))
         except OSError:
             return ()
+
+
+def split_blocks(start: re.Pattern[str], text: str) -> Iterator[tuple[str, str]]:
+    """Split the output of a command where ``start`` matches: its first group, and the text up to the next match."""
+    found = list(start.finditer(text))
+    for number, one in enumerate(found, start=1):
+        yield one[1], text[one.end() : found[number].start() if number < len(found) else None]

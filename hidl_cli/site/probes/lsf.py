@@ -1,4 +1,4 @@
-"""LSF, as ``lsid``, ``bqueues -l``, ``bparams``, ``lshosts -w`` and ``bhosts -w`` tell of it."""
+"""LSF, as ``lsid``, ``bqueues -l``, ``bparams``, ``lshosts -w`` and ``bhosts -w`` describe it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterator
 
 from hidl_cli.site.probes.facts import Batch, Hardware, Node, Queue
-from hidl_cli.site.probes.host import Host
-from hidl_cli.site.probes.text import blocks
+from hidl_cli.site.probes.host import Host, split_blocks
 
 _SECONDS = 30.0
 _CLUSTER = re.compile(r"^My cluster name is (\S+)\s*$", re.MULTILINE)
@@ -21,7 +20,7 @@ _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 def probe(host: Host) -> Batch | None:
-    """What LSF is here; None where there is no ``lsid``. LSF does not tell how many cores of a host jobs may use."""
+    """What LSF is here; None where there is no ``lsid``. LSF does not report how many cores of a host jobs may use."""
     if host.which("lsid") is None:
         return None
     identity = host.ask("lsid", seconds=_SECONDS)
@@ -38,12 +37,12 @@ def probe(host: Host) -> Batch | None:
         nodes=tuple(_nodes(host, names)),
         queues=queues,
         sources=("lsid", "bqueues -l", "bparams", "lshosts -w", "bhosts -w"),
-        remarks=("which hosts a queue has is not asked: each is drafted with all of them",),
+        remarks=("hosts of queues are unknown: each queue is drafted with all hosts",),
     )
 
 
 def _queues(text: str, default: str | None) -> Iterator[Queue]:
-    for name, block in blocks(_QUEUE, text):
+    for name, block in split_blocks(_QUEUE, text):
         limit, users, status = _RUN_LIMIT.search(block), _USERS.search(block), _STATUS.search(block)
         remarks = [f"USERS: {users[1]}"] if users and users[1] != "all" else []
         if status and status[0] != "Open:Active":

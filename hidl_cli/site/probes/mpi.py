@@ -5,30 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import get_args
 
-from hidl_cli.mpi import Abi, Family
+from hidl_cli.launchers import LAUNCHERS
+from hidl_cli.mpi import RUNTIMES, TELLERS, TRAITS, Abi, Family, family_of_module, tell
 from hidl_cli.site.probes import modules
 from hidl_cli.site.probes.facts import Library
 from hidl_cli.site.probes.host import Host
-from hidl_cli.site.schema import LauncherName
 
-#: First words of modules' names; the longer ones before those that they begin with.
-_MODULES: dict[str, Family] = {
-    "mvapich2-gdr": "mvapich2-gdr",
-    "mvapich2": "mvapich2",
-    "mvapich-plus": "mvapich-plus",
-    "mvapich": "mvapich",
-    "cray-mpich": "cray-mpich",
-    "mpich": "mpich",
-    "spectrum-mpi": "spectrum-mpi",
-    "openmpi": "openmpi",
-    "ompi": "openmpi",
-    "impi": "intel-mpi",
-    "intelmpi": "intel-mpi",
-    "intel-mpi": "intel-mpi",
-    "intel-oneapi-mpi": "intel-mpi",
-}
 _MODULE = re.compile(r"([A-Za-z][\w.+-]{0,40})(?:/([\w.+/-]{1,80}))?", re.ASCII)
 MAX_MODULES = 12  # of one family: the last versions
 
@@ -40,7 +23,13 @@ def libraries(host: Host) -> tuple[Library, ...]:
 
 def launchers(host: Host) -> dict[str, str]:
     """The launchers on the PATH, each with its place. An ``mpiexec`` that is Open MPI's counts as ``mpirun``."""
-    found = {name: place for name in get_args(LauncherName) if (place := host.which(name))}
+    found: dict[str, str] = {}
+    known = dict(LAUNCHERS.usable())
+    for name, traits in known.items():
+        place = host.which(traits.program or name)
+        others = [other.place for other in known.values() if other.place and other.place != traits.place]
+        if place and re.search(traits.place or "", place) and not any(re.search(other, place) for other in others):
+            found[name] = place
     if "mpiexec" in found and runtime(host, "mpiexec") == "openmpi":
         found.setdefault("mpirun", found["mpiexec"])
         del found["mpiexec"]
@@ -53,34 +42,40 @@ def launchers(host: Host) -> dict[str, str]:
 def runtime(host: Host, program: str) -> Abi | None:
     """Whose ranks an ``mpiexec`` or ``mpirun`` starts: those of MPICH and its kin, or of Open MPI; None: unknown."""
     said = host.ask(program, "--version") or ""
-    if re.search(r"Open ?MPI|OpenRTE|PRTE|Spectrum", said):
-        return "openmpi"
-    return "mpich" if re.search(r"HYDRA|Hydra|Intel\(R\) MPI", said) else None
+    return next((abi for abi, pattern in RUNTIMES.items() if re.search(pattern, said)), None)
 
 
 def on_path(host: Host) -> Iterator[Library]:
-    """The libraries whose programs are on the PATH; one that tells its version in two ways is there once."""
-    if place := host.which("mpiname"):
-        found = re.search(r"MVAPICH(\S*)\s+(\d\S*)", host.ask("mpiname", "-a") or "")
-        family = _mvapich(found[1], found[2]) if found else None
-        if found and family:
-            yield Library(_key(family, found[2]), family, found[2], "mpiname -a", prefix=_prefix(place))
-    elif place := host.which("mpichversion"):
-        text = host.ask("mpichversion") or ""
-        found = re.search(r"^(MPICH|MVAPICH\S*|CRAY MPICH)\s+Version:\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
-        if found:
-            kind = found[1].upper()
-            family = "mpich" if kind == "MPICH" else "cray-mpich" if "CRAY" in kind else _mvapich(kind[7:], found[2])
-            yield Library(_key(family, found[2]), family, found[2], "mpichversion", prefix=_prefix(place))
-    if place := host.which("ompi_info"):
-        found = re.search(r"(Open MPI|Spectrum MPI):?\s*v?(\d\S*)", host.ask("ompi_info", "--version") or "")
-        if found:
-            family = "openmpi" if found[1] == "Open MPI" else "spectrum-mpi"
-            yield Library(_key(family, found[2]), family, found[2], "ompi_info --version", prefix=_prefix(place))
+    """The libraries whose programs are on the PATH; one that reports its version in two ways is there once."""
+    of_mpich = next((program for program in ("mpiname", "mpichversion") if host.which(program)), None)
+    if of_mpich:
+        yield from _told(host, of_mpich)
+    else:
+        yield from _of_loaded_modules(host)
+    yield from _told(host, "ompi_info")
     if place := host.which("impi_info"):
         found = re.search(r"Version (\d\S*)", host.ask("mpiexec", "--version") or "")
         version = found[1] if found else None
         yield Library(_key("intel-mpi", version), "intel-mpi", version, "impi_info", prefix=_prefix(place))
+
+
+def _told(host: Host, program: str) -> Iterator[Library]:
+    """The library that a program of ``TELLERS`` is of."""
+    arguments = TELLERS[program].arguments
+    place = host.which(program)
+    found = tell(program, host.ask(program, *arguments) or "") if place else None
+    if place and found:
+        family, version = found
+        yield Library(_key(family, version), family, version, " ".join([program, *arguments]), prefix=_prefix(place))
+
+
+def _of_loaded_modules(host: Host) -> Iterator[Library]:
+    """The libraries that a loaded module names by its variables."""
+    for family, traits in TRAITS.items():
+        name, directory = traits.module_variables or ("", "")
+        if version := host.environment.get(name):
+            prefix = host.environment.get(directory)
+            yield Library(_key(family, version), family, version, f"${name}", prefix=prefix)
 
 
 def _modules(host: Host) -> Iterator[Library]:
@@ -88,7 +83,7 @@ def _modules(host: Host) -> Iterator[Library]:
     families: dict[Family, list[Library]] = {}
     for word in modules.available(host) or ():
         found = _MODULE.fullmatch(word)
-        if found is None or (family := _MODULES.get(found[1].lower())) is None:
+        if found is None or (family := family_of_module(found[1])) is None:
             continue
         version = re.match(r"\d[\w.]*", found[2] or "")
         name = version[0] if version else None
@@ -96,16 +91,6 @@ def _modules(host: Host) -> Iterator[Library]:
         families.setdefault(family, []).append(library)
     for found_libraries in families.values():
         yield from found_libraries[-MAX_MODULES:]
-
-
-def _mvapich(suffix: str, version: str) -> Family:
-    """``MVAPICH2``, ``MVAPICH2-GDR``, ``MVAPICH-PLUS``; plain MVAPICH is 3 and later."""
-    word = suffix.lower().strip()
-    if "gdr" in word:
-        return "mvapich2-gdr"
-    if "plus" in word:
-        return "mvapich-plus"
-    return "mvapich2" if word.startswith("2") and version.startswith("2") else "mvapich"
 
 
 def _key(family: str, version: str | None) -> str:

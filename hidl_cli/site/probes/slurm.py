@@ -1,4 +1,4 @@
-"""Slurm, as ``scontrol`` tells of it (its manual, and `slurm.conf(5)` for what the parameters mean)."""
+"""Slurm, as ``scontrol`` describes it (its manual, and `slurm.conf(5)` for what the parameters mean)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 
 from hidl_cli.site.probes.facts import Batch, Hardware, Node, Policy, Queue
-from hidl_cli.site.probes.gres import gpus_of
 from hidl_cli.site.probes.host import Host
 
 _SECONDS = 30.0  # a controller of thousands of nodes takes some
@@ -17,11 +16,15 @@ _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=.*")  # what administrators 
 _FIELD = re.compile(r"(?:^| )([A-Za-z_]+)=(\S*)")
 _WALL = re.compile(r"([0-9]{1,5}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 _ACCESS = ("AllowAccounts", "AllowGroups", "AllowQos")
+_SOCKETS = re.compile(r"\([^()]*\)")  # gpu:a100:4(S:0-1)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20}
 
 
 def probe(host: Host) -> Batch | None:
-    """What Slurm is here; None where there is no ``scontrol``. Facts that it does not tell are left empty, all of them
-    where slurmctld gives no answer."""
+    """Describe the Slurm of this host; None if there is no ``scontrol``.
+
+    Facts that it does not report are left empty, all of them if slurmctld does not answer.
+    """
     if host.which("scontrol") is None:
         return None
     config = dict(_CONFIG.findall(host.ask("scontrol", "show", "config", seconds=_SECONDS) or ""))
@@ -104,9 +107,9 @@ def _queue(fields: Mapping[str, str]) -> Queue:
     if fields.get("OverSubscribe") == "EXCLUSIVE":
         remarks.append("OverSubscribe=EXCLUSIVE: jobs get whole nodes")
     if most is not None and most < fewest:
-        remarks.append(f"MaxNodes={most} is less than MinNodes={fewest}")
+        remarks.append(f"MaxNodes={most} is below MinNodes={fewest}")
     if fields.get("MaxNodes") == "UNLIMITED":
-        remarks.append(f"MaxNodes=UNLIMITED (it has {fields.get('TotalNodes', '?')} nodes)")
+        remarks.append(f"MaxNodes=UNLIMITED ({fields.get('TotalNodes', '?')} nodes)")
     return Queue(
         name=fields["PartitionName"],
         is_default=fields.get("Default") == "YES",
@@ -126,18 +129,18 @@ def _policies(
     exclusive = [one.get("OverSubscribe") == "EXCLUSIVE" for one in partitions if one.get("RootOnly") != "YES"]
     whole_nodes = select == "select/linear" or all(exclusive)
     if select and not whole_nodes:
-        why = f"SelectType={select}: nodes are shared, and a rank gets one core unless the job asks for more"
+        why = f"SelectType={select}: nodes are shared, and a rank gets one core unless the job requests more"
         yield Policy("cpus", "cpus-per-task", why)
     limits = [f"{key}={config[key]}" for key in ("DefMemPerNode", "DefMemPerCPU") if _known(config.get(key))]
     if "MEMORY" in parameters.upper() and limits:
         yield Policy(
-            "memory", "mem", f"SelectTypeParameters={parameters}, {limits[0]}: jobs that ask for none get that"
+            "memory", "mem", f"SelectTypeParameters={parameters}, {limits[0]}: default for jobs that request none"
         )
     if has_gpu_gres:
         yield Policy("gpus", "gres", f"GresTypes={config['GresTypes']}")
     enforced = config.get("AccountingStorageEnforce", "none")
     if account is not None:
-        pays = f"without --account, {account} pays" if account else "you have no default account"
+        pays = f"default account {account}" if account else "no default account"
         yield Policy("account", "optional" if account else "required", f"AccountingStorageEnforce={enforced}: {pays}")
 
 
@@ -153,14 +156,14 @@ def _default_account(host: Host, config: Mapping[str, str]) -> str | None:
 def _remarks(config: Mapping[str, str], has_gpu_gres: bool) -> Iterator[str]:
     enforce = config.get("EnforcePartLimits", "NO")
     if enforce == "NO":
-        yield "EnforcePartLimits=NO: a job beyond a partition's limits is accepted, and waits for ever"
+        yield "EnforcePartLimits=NO: a job beyond a partition's limits is accepted, and pends forever"
     if not has_gpu_gres:
-        yield "GresTypes names no gpu: Slurm does not tell how many GPUs a node has"
+        yield "no gpu in GresTypes: the GPUs of nodes are unknown"
     if _known(config.get("MpiDefault")):
-        yield f"MpiDefault={config['MpiDefault']}: what `srun` without --mpi uses"
+        yield f"MpiDefault={config['MpiDefault']}: default of `srun --mpi`"
     for key in ("JobSubmitPlugins", "CliFilterPlugins"):
         if _known(config.get(key)):
-            yield f"{key}={config[key]}: jobs may be refused or changed by rules that Slurm does not tell"
+            yield f"{key}={config[key]}: jobs may be refused or changed by site rules"
 
 
 def _known(value: str | None) -> str | None:
@@ -173,3 +176,19 @@ def _number(value: str | None) -> int | None:
 
 def _words(value: str | None) -> list[str]:
     return [word for word in (_known(value) or "").split(",") if word]
+
+
+def gpus_of(gres: str) -> tuple[int | None, str | None]:
+    """(GPUs, models) of a ``Gres=`` such as ``gpu:a100:4(S:0-1),fpga:1`` (gres.conf(5)); (None, None) if invalid."""
+    total, models = 0, []
+    for item in _SOCKETS.sub("", gres).split(","):
+        kind, *rest = item.strip().split(":")
+        if kind != "gpu":
+            continue
+        words = [word for word in rest if word != "no_consume"]
+        number = re.fullmatch(r"([0-9]{1,6})([KM]?)", words.pop()) if words else None
+        if rest and number is None:
+            return None, None
+        total += int(number[1]) * _UNITS[number[2]] if number else 1
+        models += words[:1]
+    return total, ", ".join(sorted(set(models))) or None

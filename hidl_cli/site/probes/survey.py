@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
+from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import SchedulerUnreachable
-from hidl_cli.site.machine import Machine
-from hidl_cli.site.probes import cluster, fabric, gpus, lsf, machine, mpi, slurm
+from hidl_cli.site.machine import Machine, machine
+from hidl_cli.site.probes import cluster, fabric, flux, gpus, lsf, mpi, pbs, slurm
 from hidl_cli.site.probes.facts import Batch, Fact, Library
 from hidl_cli.site.probes.gpus import Cards
 from hidl_cli.site.probes.host import Host
 
-_SPOKEN = ("Slurm", "LSF")
+#: By the names of ``SYSTEMS``; the first that finds its programs describes the machine.
+_PROBES = {"slurm": slurm.probe, "lsf": lsf.probe, "pbs": pbs.probe, "flux": flux.probe}
 
 
 @dataclass(frozen=True)
@@ -34,21 +37,54 @@ def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> F
 
     Raises ``SchedulerUnreachable`` where a scheduler's programs are here, but give no answer.
     """
-    batch = None if alone else slurm.probe(host) or lsf.probe(host)
+    batch = None if alone else next(filter(None, (probe(host) for probe in _PROBES.values())), None)
     if batch and not batch.sources:
-        program = "scontrol" if batch.scheduler == "slurm" else "lsid"
+        program = SYSTEMS[batch.scheduler].shows
         raise SchedulerUnreachable(
-            "; ".join(host.failures) or f"`{program}` gives no answer",
-            hint=f"see what `{program}` says, and try again; --alone drafts this machine without a scheduler",
+            "; ".join(host.failures) or f"`{program}` did not respond",
+            hint=f"run `{program}`, and try again; --alone drafts this machine without a scheduler",
         )
-    others = [f"{name} ({program})" for name, program in cluster.schedulers(host).items() if name not in _SPOKEN]
     return Found(
         hostname=host.hostname,
-        machine=machine.probe(host, this),
+        machine=_this_machine(host, this),
         cards=gpus.probe(host),
         batch=batch,
         launchers=mpi.launchers(host),
         libraries=mpi.libraries(host),
         interconnect=fabric.probe(host),
-        remarks=tuple(f"{other} is here too, but hidl does not speak to it" for other in others),
+        remarks=tuple(_other_schedulers(host, batch)),
     )
+
+
+def _other_schedulers(host: Host, batch: Batch | None) -> Iterator[str]:
+    """Say which schedulers the draft leaves out."""
+    drafted = {SYSTEMS[name].title for name in _PROBES}
+    for title, program in cluster.schedulers(host).items():
+        if title not in drafted:
+            yield f"{title} ({program}) is installed too, but hidl cannot draft a site from it"
+        elif batch and title != SYSTEMS[batch.scheduler].title:
+            yield f"{title} ({program}) is installed too; this draft describes {SYSTEMS[batch.scheduler].title}"
+
+
+def _this_machine(host: Host, found: Machine | None = None) -> Machine:
+    """The machine; ARM's kernel gives no model name, but ``lscpu`` decodes the part numbers."""
+    found = found or machine()
+    return found if found.cpu else replace(found, cpu=_model(host.ask("lscpu", "--json")))
+
+
+def _model(text: str | None) -> str | None:
+    """``Model name`` of ``lscpu --json``: a list of fields, which newer versions nest."""
+    try:
+        document = json.loads(text or "")
+    except ValueError:
+        return None
+    waiting = [document.get("lscpu")] if isinstance(document, dict) else []
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += reversed(part)
+        elif isinstance(part, dict):
+            if part.get("field") == "Model name:" and isinstance(part.get("data"), str):
+                return str(part["data"]).strip() or None
+            waiting.append(part.get("children"))
+    return None

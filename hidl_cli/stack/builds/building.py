@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from hidl_cli import process
 from hidl_cli.errors import BuildFailed, MissingPrecondition, ProcessFailed
-from hidl_cli.stack.builds import archives, cache, diagnosis, machine, patches, sources
+from hidl_cli.stack.builds import archives, cache, diagnosis, fetch, machine, patches
 from hidl_cli.stack.builds.cache import Slot
-from hidl_cli.stack.builds.kinds import KINDS, Workplace
+from hidl_cli.stack.builds.contract import Workplace
+from hidl_cli.stack.builds.kinds import KINDS
 from hidl_cli.stack.builds.planned import PlannedBuild
 from hidl_cli.stack.installation import Installation
-from hidl_cli.stack.providers import Step, log_command
+from hidl_cli.stack.steps import Step, log_command
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.install import Progress
+    from hidl_cli.stack.builds.contract import Packager
+    from hidl_cli.stack.order import Progress
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.providers import Packager
 
 # uv ends without ending what it started. This shell leads the process group that hidl starts, and takes all of it with
 # it: no compiler goes on when hidl is killed.
@@ -71,7 +72,7 @@ class Builder:
         ``BuildFailed`` where a source has another content than its recipe says.
         """
         for build in self.plan.builds:
-            sources.keep(build, self.plan.root)
+            fetch.keep(build, self.plan.root)
         return tuple(
             Prepared(build, slot, None if slot.filled else self._source(build)) for build, slot in _slots(self.plan)
         )
@@ -93,7 +94,7 @@ class Builder:
     def _source(self, build: PlannedBuild) -> Path:
         """The archive of a build that must be made."""
         machine.require(build.recipe.programs, f"{build.name} {build.version}", os.environ)
-        source = sources.present(build, self.plan.root)
+        source = fetch.present(build, self.plan.root)
         if source is None and self.plan.offline:
             raise MissingPrecondition(
                 f"stack {self.plan.stack} cannot be installed offline; neither a build of {build.name} {build.version} "
@@ -102,7 +103,7 @@ class Builder:
             )
         if source is None:
             with self.progress.step(f"fetch {build.recipe.source.file}", self.log):
-                source = sources.fetch(build, self.plan, self.provider, self.log)
+                source = fetch.fetch(build, self.plan, self.provider, self.log)
         return source
 
     def _make(self, build: PlannedBuild, source: Path, work: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,12 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli import documents, paths
+from hidl_cli.stack.exclusive import held
 
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.planned import PlannedBuild
     from hidl_cli.stack.target import Target
 
 _INPUTS = "inputs.json"
+_KEY = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,10 @@ class Slot:
         What an interrupted build left in it is gone. The product goes to its ``product``; it is kept where the block
         ends without an exception.
         """
-        from hidl_cli.stack.exclusive import held
-
         work = _root() / f".{self.key}"
         with held(_root() / ".locks" / self.key, on_wait):
             if self.filled:
+                os.utime(self.directory / _INPUTS)  # it was of use: see ``products``
                 yield None
                 return
             shutil.rmtree(work, ignore_errors=True)
@@ -70,6 +73,22 @@ def slot(build: PlannedBuild, target: Target, machine: Mapping[str, str], *, pre
     """The place of this build's product, on a machine with these compilers; ``prefix``: the only one it serves."""
     where = {"python": target.python, "platform": target.platform, "machine": dict(machine)}
     return Slot({**build.inputs, **where, **({"prefix": str(prefix)} if prefix else {})})
+
+
+def products() -> Iterator[tuple[Path, float]]:
+    """The directories of all products, and when each was made or last used, in seconds since the epoch."""
+    if not _root().is_dir():
+        return
+    for directory in sorted(_root().iterdir()):
+        if _KEY.fullmatch(directory.name) and directory.is_dir() and not directory.is_symlink():
+            whole = directory / _INPUTS
+            yield directory, (whole if whole.is_file() else directory).stat().st_mtime
+
+
+def remove(product: Path, on_wait: Callable[[str], None]) -> None:
+    """Remove a product of ``products``; whoever builds or takes it just now is waited for."""
+    with held(_root() / ".locks" / product.name, on_wait):
+        shutil.rmtree(product)
 
 
 def _root() -> Path:

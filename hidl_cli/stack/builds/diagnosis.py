@@ -24,7 +24,7 @@ _CMAKE_ERROR = re.compile(r"CMake Error\b.*:$")
 
 
 def first_error(lines: Iterable[str]) -> str | None:
-    """The first line that tells of an error, CMake's with what stands below; None where there is none."""
+    """The first line with an error, CMake's with what stands below; None where there is none."""
     waiting: str | None = None
     for line in (line.strip() for line in lines):
         if waiting is not None:

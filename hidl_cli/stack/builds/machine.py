@@ -70,5 +70,5 @@ def _version(compiler: str) -> str:
         return process.run([compiler, "--version"], timeout=60).stdout.partition("\n")[0]
     except ProcessFailed as failure:
         raise MissingPrecondition(
-            f"the compiler {compiler} does not work: {failure.output.strip()}", hint="mend CC and CXX, or unset them"
+            f"the compiler {compiler} does not work: {failure.output.strip()}", hint="correct CC and CXX, or unset them"
         ) from failure

@@ -41,7 +41,7 @@ def apply(patch: Path, tree: Path) -> None:
     for diff in read(patch):
         path = tree / (diff.old or diff.new or "")
         if diff.old is not None and not path.is_file():
-            raise BuildFailed(f"the patch {patch.name} does not fit: there is no {diff.old} in {tree.name}")
+            raise BuildFailed(f"the patch {patch.name} does not apply: {diff.old} not found in {tree.name}")
         if diff.old is None and path.exists():
             raise BuildFailed(f"the patch {patch.name} does not fit: {diff.new} is there already in {tree.name}")
         lines = _lines(path.read_bytes()) if diff.old else []
@@ -78,7 +78,7 @@ def read(patch: Path) -> tuple[FileDiff, ...]:
             raise BuildFailed(f"the patch {patch} is damaged: {new or old} has no hunk")
         diffs.append(FileDiff(old, new, tuple(hunks)))
     if not diffs:
-        raise BuildFailed(f"{patch} is no unified diff")
+        raise BuildFailed(f"{patch} is not a unified diff")
     return tuple(diffs)
 
 
@@ -123,7 +123,7 @@ def _path(line: str, patch: Path) -> str | None:
     path = PurePosixPath(name)
     inside = PurePosixPath(*path.parts[1:])
     if path.is_absolute() or ".." in path.parts or not inside.parts:
-        raise BuildFailed(f"the patch {patch} names {name!r}, which is no file below a/ or b/")
+        raise BuildFailed(f"the patch {patch} names {name!r}, which is not a file below a/ or b/")
     return str(inside)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hidl_cli import paths
 from hidl_cli.errors import InvalidInput, MissingPrecondition
+from hidl_cli.stack.builds import sources
 
 if TYPE_CHECKING:
     from hidl_cli.stack.lock import Lock
@@ -93,8 +94,6 @@ def plan(
 
 
 def _planned(recipe: Build, lock: Lock, root: Path, given: Path | None) -> PlannedBuild:
-    from hidl_cli.stack.builds import sources
-
     archive, digest = given, recipe.source.sha256
     if given is not None or digest is None:
         archive, recipe = sources.of_the_user(recipe, root, given)

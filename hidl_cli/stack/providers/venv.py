@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli import documents
 from hidl_cli.errors import MissingPrecondition
-from hidl_cli.stack import lock, own_wheel
+from hidl_cli.stack import installation, lock, own_wheel
 from hidl_cli.stack.builds import planned
 from hidl_cli.stack.lock import Choice, Lock, Locked
 from hidl_cli.stack.plan import InstallPlan
-from hidl_cli.stack.providers import Preview
+from hidl_cli.stack.providers.contract import Preview
+from hidl_cli.stack.target import TORCH_BACKENDS, accelerator_of
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
-    from hidl_cli.stack.install import Order, Progress
+    from hidl_cli.stack.order import Order, Progress
     from hidl_cli.stack.providers.wheels import Wheels
     from hidl_cli.stack.target import Target
 
@@ -27,16 +29,19 @@ class FromWheels:
 
     resolves_in_previews = False
 
-    def __init__(self, site: Site, mirror: Path | None = None) -> None:
+    def __init__(self, site: Site, mirror: Path | None = None, cache: Path | None = None) -> None:
+        """``cache``: uv's, in the place of the user's."""
         self.site = site
         self.mirror = mirror
+        self.cache = cache
 
     @cached_property
     def uv(self) -> Wheels:
         """Who installs wheels: from what was brought along first."""
-        from hidl_cli.stack.providers.wheels import Wheels
+        from hidl_cli.stack.providers.wheels import Wheels  # "nothing to do" does not need uv
 
-        return Wheels.for_site(self.site, self.mirror)
+        found = Wheels.for_site(self.site, self.mirror)
+        return replace(found, environ={**found.environ, "UV_CACHE_DIR": str(self.cache)}) if self.cache else found
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -51,11 +56,10 @@ class FromWheels:
         """See ``Provider``."""
         with progress.step(f"lock stack {order.stack.name}"):
             new = self.uv.resolve(order.stack, target, offline=order.offline)
-        if target.accelerator == "cuda" and (new.version("torch") or "").endswith("+cpu"):
-            progress.say(
-                "the site's nodes have GPUs, but no driver was found here and torch is its CPU build; "
-                "lock on a node with a GPU, or set UV_TORCH_BACKEND (cu128, ...)"
-            )
+        if target.accelerator != "cpu" and (new.version("torch") or "").endswith("+cpu"):
+            progress.say("the site's nodes have GPUs, and torch is its CPU build, as UV_TORCH_BACKEND says")
+        if new.gpu:
+            progress.say(f"newer releases have no kernels for {new.gpu}: {new.filename} holds the last that have")
         return new
 
     def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
@@ -72,7 +76,7 @@ class FromWheels:
             imports=tuple(order.stack.verify.imports),
             verify_modules=tuple(order.stack.verify.modules),
             builds=planned.plan(order.stack.builds, chosen.wheels, order.root, order.sources),
-            advisories=tuple(advisory.model_dump() for advisory in order.stack.advisories),
+            advisories=(*(advisory.model_dump() for advisory in order.stack.advisories), *_without_gpus(order, target)),
             offline=order.offline,
             mpi=order.stack.mpi,
             mpi_version=chosen.version(order.stack.mpi),
@@ -80,13 +84,13 @@ class FromWheels:
 
     def preview(self, plan: InstallPlan) -> Preview:
         """See ``Provider``."""
-        from hidl_cli.stack.builds import building
+        from hidl_cli.stack.builds import building  # "nothing to do" builds nothing
 
         return Preview(self.uv.steps(plan), tuple(building.preview(plan)))
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
         """See ``Provider``."""
-        from hidl_cli.stack.builds import building
+        from hidl_cli.stack.builds import building  # "nothing to do" builds nothing
 
         if plan.offline:
             refuse_what_is_missing(plan, self.uv, progress)
@@ -99,6 +103,19 @@ class FromWheels:
             builder.install(build)
 
 
+def _without_gpus(order: Order, target: Target) -> list[dict[str, str | None]]:
+    """The advisory that a stack is its build for processors, although the site's nodes have GPUs."""
+    node = order.site.node_type()
+    accelerator = accelerator_of(node)
+    if "gpu" not in order.stack.devices or target.accelerator == accelerator:
+        return []
+    text = (
+        f"PyPI has no build for the site's GPUs ({node.gpu_model}), so this one computes on processors; "
+        f"UV_TORCH_BACKEND={TORCH_BACKENDS[accelerator]} takes one from PyTorch's own index"
+    )
+    return [{"id": "no-gpu-build", "text": text, "url": None}]
+
+
 def places(order: Order) -> tuple[Path, ...]:
     """Where locks lie for an order: what was brought along comes first."""
     brought = (order.mirror / "locks",) if order.mirror else ()
@@ -107,9 +124,7 @@ def places(order: Order) -> tuple[Path, ...]:
 
 def begin(plan: InstallPlan) -> None:
     """An empty prefix with the lock of its wheels, by which it is known as hidl's."""
-    from hidl_cli.stack.install import discard
-
-    discard(plan.prefix)
+    installation.discard(plan.prefix)
     plan.prefix.mkdir(parents=True)
     documents.write_text(plan.lock_file, plan.lock.wheels.text())
 

@@ -6,8 +6,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,14 @@ from uv import find_uv_bin
 
 from hidl_cli import documents, process
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
+from hidl_cli.mpi import WHEELS
 from hidl_cli.stack import pip_settings
+from hidl_cli.stack.architectures import find_unserved
 from hidl_cli.stack.lock import Lock, Package, requirements
 from hidl_cli.stack.pip_settings import Sources
-from hidl_cli.stack.providers import Step, log_command
+from hidl_cli.stack.requirement import bare, hashes_of, name_of
+from hidl_cli.stack.steps import Step, log_command
+from hidl_cli.stack.target import PORTABLE_PLATFORMS, TORCH_BACKENDS
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
@@ -29,10 +33,12 @@ if TYPE_CHECKING:
 # Where the machine's C library is newer, locks are made for the first of these, so that they serve older machines too.
 # They are the tags that both wheels and uv's --python-platform know.
 _PORTABLE_GLIBC = ((2, 28), (2, 17))
-_PORTABLE_PLATFORMS = ("linux-x86_64", "linux-aarch64")
 # uv reads the configuration of a project that it is started in: it is started in none.
 _CWD = Path("/")
 _CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
+#: Where NVIDIA's driver says its version: uv then chooses the build of torch that it serves.
+_DRIVER = Path("/proc/driver/nvidia/version")
+_BY_SPACK = "or build it: --provider spack"
 _NETWORK = re.compile(
     r"error sending request|dns error|Connect\)|timed out|Network connectivity is disabled|network was disabled",
     re.IGNORECASE,
@@ -42,7 +48,7 @@ _CHATTER = re.compile(r"(Using (CPython|Python)|Resolved|Prepared|Installed|Down
 
 def _locked_glibc(target: Target) -> tuple[int, int] | None:
     """The oldest C library that a lock made for ``target`` runs on."""
-    if target.glibc is None or target.platform not in _PORTABLE_PLATFORMS:
+    if target.glibc is None or target.platform not in PORTABLE_PLATFORMS:
         return target.glibc
     return next((version for version in _PORTABLE_GLIBC if version <= target.glibc), target.glibc)
 
@@ -61,7 +67,8 @@ class Wheels:
         wheels = site.wheels
         if mirror is not None and (mirror / "wheels").is_dir():
             wheels = wheels.model_copy(update={"find_links": [str(mirror / "wheels"), *wheels.find_links]})
-        return cls(pip_settings.read(wheels, environ), environ)
+        link = "hardlink" if site.install.link == "hard" else "copy"
+        return cls(pip_settings.read(wheels, environ, link=link), environ)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -69,38 +76,52 @@ class Wheels:
         return tuple(f"find-links {place} does not exist and is passed over" for place in self.sources.absent)
 
     def resolve(self, stack: Stack, target: Target, *, offline: bool) -> Lock:
-        """The lock of the stack for the target. Where it has no GPU, torch is its CPU build, or this fails."""
-        glibc = _locked_glibc(target)
-        with tempfile.TemporaryDirectory(prefix="hidl-lock-") as directory:
-            asked = Path(directory, f"{stack.name}.in")
-            asked.write_text("\n".join(requirements(stack)) + "\n", encoding="utf-8")
-            argv = self._compile(asked, target, "--format", "pylock.toml", "--only-binary", ":all:")
-            if glibc in _PORTABLE_GLIBC and target.platform in _PORTABLE_PLATFORMS:
-                machine = target.platform.removeprefix("linux-")
-                argv += ["--python-platform", f"{machine}-manylinux_{'_'.join(map(str, glibc))}"]
-            argv += self._torch_build(stack, target, Path(directory))
-            argv += ["--offline"] if offline else []
-            try:
-                packages = _packages(self._uv(argv).stdout)
-            except ProcessFailed as failure:
-                if offline:
-                    raise self._unresolvable_offline(stack, target, Path(directory), failure) from failure
-                raise _explained(failure, f"stack {stack.name} could not be resolved") from failure
-        unwanted = [package.name for package in packages if _CUDA.fullmatch(package.name)]
-        if target.accelerator == "cpu" and unwanted:
-            raise BuildFailed(
-                f"stack {stack.name} resolves to CUDA packages on a machine without a GPU: {', '.join(unwanted)}",
-                hint="constrain the package that asks for them to its CPU build, or set UV_TORCH_BACKEND=cpu",
-            )
+        """The lock of the stack for the target.
+
+        Without GPUs, torch is its CPU build, or this fails. For GPUs that the newest release of a framework has no
+        kernels for, it is the last release that has some.
+        """
+        packages = self._resolved(stack, target, (), offline=offline)
+        gpu = None
+        lacking = (find_unserved(each.name, each.version, target.gpus, target.machine) for each in packages)
+        if unserved := next(filter(None, lacking), None):
+            if unserved.last is None:
+                raise MissingPrecondition(f"stack {stack.name} serves no GPU of the site: {unserved}", hint=_BY_SPACK)
+            limit = f"{unserved.last.package}<={unserved.last.version}"
+            packages, gpu = self._resolved(stack, target, (limit,), offline=offline), unserved.gpu
+        packages = _permitted(stack, packages)
+        _refuse_foreign(stack, target, packages)
         return Lock(
             stack=stack.name,
             python=target.python,
             platform=target.platform,
-            glibc=glibc,
+            glibc=_locked_glibc(target),
             accelerator=target.accelerator,
             requires=requirements(stack),
             packages=packages,
+            gpu=gpu,
         )
+
+    def _resolved(self, stack: Stack, target: Target, limits: Sequence[str], *, offline: bool) -> tuple[Package, ...]:
+        """The packages, within the stack's constraints and these ``limits``."""
+        glibc = _locked_glibc(target)
+        with tempfile.TemporaryDirectory(prefix="hidl-lock-") as directory:
+            asked, constraints = Path(directory, f"{stack.name}.in"), Path(directory, "constraints.txt")
+            asked.write_text("\n".join(_asked(stack)) + "\n", encoding="utf-8")
+            argv = self._compile(asked, target, "--format", "pylock.toml", "--only-binary", ":all:")
+            if limited := (*map(bare, stack.constraints), *limits):
+                constraints.write_text("\n".join(limited) + "\n", encoding="utf-8")
+                argv += ["--constraints", str(constraints)]
+            if glibc in _PORTABLE_GLIBC and target.platform in PORTABLE_PLATFORMS:
+                argv += ["--python-platform", f"{target.machine}-manylinux_{'_'.join(map(str, glibc))}"]
+            argv += self._torch_build(stack, target, Path(directory))
+            argv += ["--offline"] if offline else []
+            try:
+                return _packages(self._uv(argv).stdout)
+            except ProcessFailed as failure:
+                if offline:
+                    raise self._unresolvable_offline(stack, target, Path(directory), failure) from failure
+                raise _explained(failure, f"stack {stack.name} could not be resolved") from failure
 
     def missing(self, plan: InstallPlan) -> tuple[str, ...]:
         """The packages of the plan's wheels that could not be had without a network; the cache may be filled.
@@ -193,7 +214,7 @@ class Wheels:
         """See ``Packager``."""
         into = ("--python", str(plan.prefix / "bin" / "python"))
         argv = (find_uv_bin(), "pip", "install", "--no-deps", "--offline", *into, str(wheel))
-        return Step(f"install {wheel.name}", argv)
+        return Step(f"install {wheel.name}", argv, pip_settings.uv_variables(self.sources, self.environ))
 
     def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See ``Packager``."""
@@ -228,13 +249,17 @@ class Wheels:
         """The options that choose the build of torch: PyPI's own is for CUDA, several GB."""
         if "UV_TORCH_BACKEND" in self.environ:
             return []
-        if target.accelerator == "cuda":
+        if target.accelerator == "cuda" and _DRIVER.exists():
             return ["--torch-backend", "auto"]
-        found = self._torch_in_find_links(f"torch{stack.packages.get('torch', '')}", target, directory)
-        if found is None or not found.endswith("+cpu"):
+        torch = "\n".join(line for line in _asked(stack) if name_of(line) == "torch")
+        found = self._torch_in_find_links(torch or "torch", target, directory)
+        found = found if found and found.endswith("+cpu") else None
+        if target.accelerator == "cpu" and found is None:
             return ["--torch-backend", "cpu"]
+        if found is None:
+            return []
         constraint = directory / "torch.txt"
-        constraint.write_text(found + "\n", encoding="utf-8")
+        constraint.write_text((found if target.accelerator == "cpu" else found.replace("==", "!=")) + "\n", "utf-8")
         return ["--constraints", str(constraint)]
 
     def _torch_in_find_links(self, requirement: str, target: Target, directory: Path) -> str | None:
@@ -261,7 +286,7 @@ class Wheels:
     ) -> MissingPrecondition:
         """Name every requirement of the stack for which the cache and the wheelhouses hold nothing."""
         lacking = []
-        for requirement in requirements(stack):
+        for requirement in _asked(stack):
             asked = directory / "one.in"
             asked.write_text(requirement + "\n", encoding="utf-8")
             if self._uv([*self._compile(asked, target, "--no-deps"), "--offline"], check=False).status != 0:
@@ -275,6 +300,50 @@ class Wheels:
 
 def _requirements(packages: Mapping[str, str]) -> list[str]:
     return [f"{name}{spec.replace(' ', '')}" for name, spec in packages.items()]
+
+
+def _asked(stack: Stack) -> list[str]:
+    """The stack's requirements as uv reads them: without constraints and hashes."""
+    return [bare(line) for line in requirements(stack) if not line.startswith("-c ")]
+
+
+def _refuse_foreign(stack: Stack, target: Target, packages: Iterable[Package]) -> None:
+    """Raise ``BuildFailed`` for another MPI library, and for CUDA where nothing computes by it."""
+    names = [package.name for package in packages]
+    if foreign := [name for name in names if name in WHEELS - {stack.mpi}]:
+        raise BuildFailed(
+            f"stack {stack.name} resolves to another MPI library beside {stack.mpi}: {', '.join(foreign)}",
+            hint="leave out the package that requires it, or choose a version that does not",
+        )
+    cuda = [name for name in names if _CUDA.fullmatch(name)]
+    if target.accelerator != "cuda" and cuda:
+        there = "processors" if target.accelerator == "cpu" else "GPUs of another vendor"
+        raise BuildFailed(
+            f"stack {stack.name} resolves to CUDA packages, and is for {there}: {', '.join(cuda)}",
+            hint="constrain the package that asks for them to another build, or set "
+            f"UV_TORCH_BACKEND={TORCH_BACKENDS[target.accelerator]}; for NVIDIA's GPUs, a stack's file says "
+            "`devices: [cpu, gpu]`",
+        )
+
+
+def _permitted(stack: Stack, packages: Iterable[Package]) -> tuple[Package, ...]:
+    """The packages, each with the hashes that the requirements permit; ``BuildFailed`` if none is left."""
+    permitted: dict[str, frozenset[str]] = {}
+    for line in (*stack.requirements, *stack.constraints):
+        if hashes := hashes_of(line):
+            permitted[name_of(line)] = permitted.get(name_of(line), hashes) & hashes
+    kept = []
+    for package in packages:
+        hashes = permitted.get(package.name, frozenset(package.hashes))
+        left = tuple(value for value in package.hashes if value in hashes)
+        if not left:
+            raise BuildFailed(
+                f"no wheel of {package.name} {package.version} for this platform has a hash that is asked for",
+                hint=f"remove the hashes of {package.name}, or add those of its wheels "
+                "(a file with all of them: uv pip compile --generate-hashes)",
+            )
+        kept.append(replace(package, hashes=left))
+    return tuple(kept)
 
 
 def _packages(pylock: str) -> tuple[Package, ...]:

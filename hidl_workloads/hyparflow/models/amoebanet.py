@@ -1,7 +1,7 @@
 """A network in the manner of AmoebaNet, for images of 32 x 32: cells of many branches, fed by the two cells before.
 
 Real et al., Regularized Evolution for Image Classifier Architecture Search (2018), describes the shape: a cell makes
-five sums of two operations, each on one of the two last cells or on an earlier sum, and joins the sums that nobody in
+five sums of two operations, each on one of the two last cells or on an earlier sum, and joins the sums that no node in
 the cell used; three stacks of normal cells with a reduction cell between them. The operations below are ours, of the
 kinds found there: this measures training of such graphs, and claims no published accuracy.
 """

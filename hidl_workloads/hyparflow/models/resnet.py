@@ -23,8 +23,8 @@ def blocks(version: int, depth: int) -> int:
     if depth < each + 2 or (depth - 2) % each:
         near = max(1, round((depth - 2) / each)) * each + 2
         raise ValueError(
-            f"a ResNet of version {version} has {each}n+2 layers (20, 56, 110, 164, 1001, ...: as far as they fit); "
-            f"depth {depth} is no such number, {near} is"
+            f"invalid depth {depth}: a ResNet of version {version} has {each}n+2 layers; "
+            f"the nearest valid depth is {near}"
         )
     return (depth - 2) // each
 

@@ -22,7 +22,7 @@ def vgg(depth: int, weight_decay: float = 5e-4) -> Any:
     from keras import layers
 
     if depth not in _CONVOLUTIONS:
-        raise ValueError(f"there are VGGs of depth {', '.join(map(str, _CONVOLUTIONS))}, not {depth}")
+        raise ValueError(f"invalid depth {depth}: must be one of {', '.join(map(str, _CONVOLUTIONS))}")
     regularizer = keras.regularizers.L2(weight_decay) if weight_decay else None
     usual = {"activation": "relu", "kernel_initializer": "he_normal", "kernel_regularizer": regularizer}
     images = x = keras.Input(SHAPE, name="images")

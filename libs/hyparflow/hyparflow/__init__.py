@@ -23,10 +23,12 @@ _NAMES = {
     "WorldError": "hyparflow.errors",
     "deferred": "hyparflow.graph.initialise",
     "fit": "hyparflow.training.strategy",
+    "gather": "hyparflow.training.gathering",
     "graph_of": "hyparflow.graph.from_keras",
     "load_into": "hyparflow.checkpoints.export",
     "plan": "hyparflow.planning.planner",
     "refine": "hyparflow.planning.planner",
+    "set_strategy": "hyparflow.training.in_force",
 }
 
 __all__ = sorted(_NAMES)  # noqa: PLE0605

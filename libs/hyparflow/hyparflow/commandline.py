@@ -63,7 +63,12 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
         "--begin", metavar="LAYER,...", help="the layers at which a stage begins, instead of the best cut"
     )
     parser.add_argument("--costs", choices=("measured", "estimated"), default="measured", help="(measured)")
-    parser.add_argument("--refine", type=int, default=0, metavar="N", help="time the stages and cut again, N times (0)")
+    parser.add_argument(
+        "--refine",
+        type=int,
+        metavar="N",
+        help="compile and time the stages, and cut again, N times (1; with estimated costs 0)",
+    )
     parser.add_argument("--memory-limit", type=_bytes, metavar="SIZE", help="of a rank: 900M, 2G")
     parser.add_argument("--draw", metavar="FILE", help="write the timeline as an SVG picture")
     parser.add_argument("--save", metavar="FILE", help="write the plan, as JSON")
@@ -118,7 +123,7 @@ def _plan(options: argparse.Namespace) -> None:
         assignment=options.begin.split(",") if options.begin else "auto",
         costs=options.costs,
         memory_limit=options.memory_limit,
-        refinements=options.refine,
+        refinements=int(options.costs == "measured") if options.refine is None else options.refine,
     )
     if options.save:
         planned.save(options.save)

@@ -143,5 +143,5 @@ def _abandon(link: Link, name: str) -> None:
     hang_up: Callable[[], None] = link.abort
     if not link.loop.is_closed():
         level = logging.WARNING if link.channel.ended is None else logging.DEBUG  # the peer has closed it: no harm
-        logger.log(level, "Closing a connection that nobody closed: %s", name)
+        logger.log(level, "Closing an abandoned connection: %s", name)
         link.loop.call_soon_threadsafe(hang_up)

@@ -57,8 +57,8 @@ def initialize(
 
     if comm.Get_size() < 3:
         raise dask_mpi.WorldTooSmallException(
-            f"mpi4dask.initialize needs 3 ranks or more, a scheduler, a client and a worker, and there are "
-            f"{comm.Get_size()}: start the program with mpiexec -n 3 or more"
+            f"mpi4dask.initialize requires at least 3 ranks (scheduler, client, worker), got {comm.Get_size()}: "
+            "start the program with mpiexec -n 3 or more"
         )
     with failure_ends_all_ranks(comm):
         transport.start(comm)

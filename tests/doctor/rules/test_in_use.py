@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.probes.in_use import InUse
-from hidl_cli.doctor.rules.in_use import RULES
-from tests.doctor.cases import Case, both_ways, named, severity
+from hidl_cli.doctor.rules.in_use import RULES, InUse
+from tests.doctor.cases import Case, has_both_ways, named, severity
 
 ONE = InUse("mpi", Path("/stacks/local/mpi"), ("0" * 12,), "0" * 12, shown=True, has_modules=True)
 NONE_OF_TWO = replace(ONE, published=("0" * 12, "1" * 12), current=None)
@@ -26,15 +25,15 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_a_rule_finds_what_it_is_for(case: Case) -> None:
+def test_rule(case: Case) -> None:
     id, _, facts, expected = case
-    assert severity(RULES, id, facts) == expected
+    assert severity(RULES, id, (facts,)) == expected
 
 
-def test_every_rule_is_tried_both_ways() -> None:
-    assert both_ways(RULES, CASES)
+def test_every_rule_has_positive_and_negative_cases() -> None:
+    assert has_both_ways(RULES, CASES)
 
 
 def test_of_two_installations_none_is_chosen_for_the_user() -> None:
-    (finding,) = RULES.findings(NONE_OF_TWO)
+    (finding,) = RULES.findings((NONE_OF_TWO,))
     assert "--fix" not in finding.mend

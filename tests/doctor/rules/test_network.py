@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
-import pytest
+import urllib.request
 
-from hidl_cli.doctor.probes.network import Network
-from hidl_cli.doctor.rules.network import RULES
-from tests.doctor.cases import Case, both_ways, named, severity
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hidl_cli.doctor.rules.network import RULES, Network, is_left_out, probe
+from tests.doctor.cases import Case, has_both_ways, named, severity
+from tests.doctor.machines import context, host
+
+OWN = ("localhost", "127.0.0.1", "node1")
+WORDS = st.lists(st.sampled_from(["localhost", ".example", "node1.example", "example", "127.0.0.1", "1"]), max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "caught"),
+    [
+        ("", OWN),
+        ("*", ()),
+        ("localhost,127.0.0.1", ("node1",)),
+        (" localhost , 127.0.0.1,NODE1 ", ()),
+    ],
+)
+def test_what_a_proxy_catches(no_proxy: str, caught: tuple[str, ...]) -> None:
+    assert probe(context(host(http_proxy="http://proxy:3128", no_proxy=no_proxy))).caught == caught
+
+
+def test_without_a_proxy_nothing_is_caught() -> None:
+    assert probe(context(host(no_proxy="example", http_proxy=""))).caught == ()
+
+
+def test_a_proxys_password_is_not_shown() -> None:
+    found = probe(context(host(HTTPS_PROXY="http://me:secret@proxy.example:3128")))
+    assert found.proxies == {"HTTPS_PROXY": "proxy.example"}
+
+
+@given(st.sampled_from(["localhost", "node1.example", "example", "127.0.0.1"]), WORDS)
+def test_a_host_is_left_out_where_pythons_urllib_leaves_it_out(name: str, words: list[str]) -> None:
+    no_proxy = ",".join(words)
+    theirs = urllib.request.proxy_bypass_environment(name, {"no": no_proxy})  # type: ignore[attr-defined]
+    assert is_left_out(name, no_proxy) == bool(theirs)
+
 
 PROXY = {"http_proxy": "proxy.site.example"}
 
@@ -17,15 +54,15 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_a_rule_finds_what_it_is_for(case: Case) -> None:
+def test_rule(case: Case) -> None:
     id, _, facts, expected = case
     assert severity(RULES, id, facts) == expected
 
 
-def test_every_rule_is_tried_both_ways() -> None:
-    assert both_ways(RULES, CASES)
+def test_every_rule_has_positive_and_negative_cases() -> None:
+    assert has_both_ways(RULES, CASES)
 
 
-def test_what_no_proxy_says_already_is_kept_in_the_line_that_mends() -> None:
+def test_what_no_proxy_says_already_is_kept_in_the_line_that_fixes() -> None:
     (finding,) = RULES.findings(Network(PROXY, ("localhost", "node1"), ".site.example"))
     assert finding.mend.startswith("export no_proxy=.site.example,localhost,node1 ")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.probes.site import Counterpart, probe
-from hidl_cli.doctor.rules.site import RULES, examine
+from hidl_cli.doctor.rules.site import RULES, SUBJECT, Counterpart, probe
+from hidl_cli.site.keeping import Record, write_record
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.facts import Hardware, Node, Queue
 from hidl_workloads.doctor.finding import Finding
-from tests.site.recording import RecordedHost, recorded
+from tests.site.recording import DIRECTORY, RecordedHost, recorded
 from tests.stack.spack.conftest import site
 
 UP = {"scontrol ping": "Slurmctld(primary) at head is UP\n"}
@@ -48,19 +49,6 @@ def test_nothing_is_found_where_nothing_is_known() -> None:
     assert findings(Counterpart(site())) == []
 
 
-# --- HD090
-
-
-def test_a_retired_site_is_an_error_that_names_its_successor() -> None:
-    finding = only(facts(site=site(status="retired", successor="vista")))
-    assert (finding.rule, finding.severity, finding.mend) == ("HD090", "error", "hidl site show vista")
-
-
-@pytest.mark.parametrize("status", ["in-service", "early", "declining", "planned", None])
-def test_other_states_of_a_site_are_no_finding(status: str | None) -> None:
-    assert findings(facts(site=site(status=status))) == []
-
-
 # --- HD091
 
 
@@ -74,21 +62,16 @@ def test_the_schedulers_own_name_of_a_partition_counts() -> None:
     assert findings(facts(site=site(**partition(queue="batch")), queues=(Queue("batch"),), nodes=())) == []
 
 
-def test_hostile_names_are_quoted_in_the_cure() -> None:
-    finding = only(facts(site=site(status="retired", successor="x; rm -rf ~")))
-    assert "hidl site show 'x; rm -rf ~'" in finding.mend
-
-
 # --- HD092
 
 
 @pytest.mark.parametrize(
     ("keys", "queue", "said"),
     [
-        ({"max_nodes": 16}, NORMAL, "max_nodes is 16 in the file, and 8 for the scheduler"),
-        ({"max_nodes": 16}, replace(NORMAL, max_nodes=None), "max_nodes is 16 in the file, and normal has 8 nodes"),
-        ({}, replace(NORMAL, min_nodes=2), "min_nodes is 1 in the file, and 2 for the scheduler"),
-        ({"max_wall": "72:00:00"}, NORMAL, "max_wall is 72:00:00 in the file, and 48:00:00 for the scheduler"),
+        ({"max_nodes": 16}, NORMAL, "max_nodes: 16 in the file, 8 in the scheduler"),
+        ({"max_nodes": 16}, replace(NORMAL, max_nodes=None), "max_nodes: 16 in the file, but normal has 8 nodes"),
+        ({}, replace(NORMAL, min_nodes=2), "min_nodes: 1 in the file, 2 in the scheduler"),
+        ({"max_wall": "72:00:00"}, NORMAL, "max_wall: 72:00:00 in the file, 48:00:00 in the scheduler"),
     ],
 )
 def test_a_limit_that_the_scheduler_does_not_have(keys: dict[str, Any], queue: Queue, said: str) -> None:
@@ -99,9 +82,9 @@ def test_a_limit_that_the_scheduler_does_not_have(keys: dict[str, Any], queue: Q
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"cores": 128}, "cores is 128 in the file, and 64 for the scheduler"),
-        ({"gpus": 8}, "gpus is 8 in the file, and 4 for the scheduler"),
-        ({"memory_gib": 512}, "memory_gib is 512 in the file, and 256.0 for the scheduler"),
+        ({"cores": 128}, "cores: 128 in the file, 64 in the scheduler"),
+        ({"gpus": 8}, "gpus: 8 in the file, 4 in the scheduler"),
+        ({"memory_gib": 512}, "memory_gib: 512 in the file, 256.0 in the scheduler"),
     ],
 )
 def test_hardware_that_the_nodes_do_not_have(keys: dict[str, Any], said: str) -> None:
@@ -129,8 +112,8 @@ def test_nodes_that_the_partitions_feature_leaves_out_do_not_count() -> None:
     [
         (["gcc/12.2", "mvapich2/2.3.7"], []),
         (["gcc"], []),
-        (["gcc/9.9"], ["policies.modules names gcc/9.9; there is gcc/11.3, gcc/12.2"]),
-        (["cuda/12"], ["policies.modules names cuda/12; there is none of that name to be seen"]),
+        (["gcc/9.9"], ["policies.modules: gcc/9.9 not found; available: gcc/11.3, gcc/12.2"]),
+        (["cuda/12"], ["policies.modules: cuda/12 not found; available: none of that name"]),
     ],
 )
 def test_modules_that_are_gone_are_named_with_those_that_are_there(modules: list[str], expected: list[str]) -> None:
@@ -142,7 +125,7 @@ def test_modules_that_are_gone_are_named_with_those_that_are_there(modules: list
 def test_the_modules_of_an_mpi_library_are_looked_at_too() -> None:
     described = site(mpi={"gdr": {"family": "mvapich2-gdr", "modules": ["mvapich2-gdr/2.3.6"]}})
     found = facts(site=described, modules=frozenset({"mvapich2-gdr/2.3.7"}))
-    assert only(found).seen == "mpi.gdr.modules names mvapich2-gdr/2.3.6; there is mvapich2-gdr/2.3.7"
+    assert only(found).seen == "mpi.gdr.modules: mvapich2-gdr/2.3.6 not found; available: mvapich2-gdr/2.3.7"
 
 
 # --- HD094, HD095
@@ -162,7 +145,7 @@ def test_missing_programs_of_the_scheduler_are_an_error() -> None:
 
 def test_another_machine_is_not_held_against_the_file() -> None:
     host = ampere()
-    assert examine(Context(host, site(match={"hostname": "login[0-9]+"}))) == []
+    assert SUBJECT.examine(Context(host, site(match={"hostname": "login[0-9]+"}))) == []
     assert host.asked == []
 
 
@@ -202,5 +185,23 @@ def test_a_recorded_lsf_is_held_against_the_file() -> None:
 
 def test_the_local_site_has_no_scheduler_to_be_asked() -> None:
     host = ampere()
-    assert examine(Context(host, load_site("local"))) == []
+    assert SUBJECT.examine(Context(host, load_site("local"))) == []
     assert host.asked == []
+
+
+# --- HD096
+
+
+def test_modulefiles_that_changed_since_they_were_asked_are_reported_by_their_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    modulefile = tmp_path / "modulefiles" / "2.3.7.lua"
+    modulefile.parent.mkdir()
+    modulefile.write_text("")
+    library = {"family": "mvapich2", "version": "2.3.7", "modules": ["mvapich2"]}
+    here = Context(RecordedHost(DIRECTORY / "none"), site(scheduler="local", mpi={"mvapich2": library}))
+    write_record("here", Record(), (), {("mpi", "mvapich2"): (modulefile,)})
+    before = findings(probe(here))
+    modulefile.write_text("-- another")
+    assert (before, findings(probe(here))) == ([], [("HD096", "warning")])

@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.rules.site import examine
+from hidl_cli.doctor.rules.site import SUBJECT
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.site.schema import Partition
 from tests.cluster.cluster import LivingCluster
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
-def host(cluster: LivingCluster) -> ThisHost:
-    """This machine, where the cluster's Slurm answers."""
+def host(cluster: LivingCluster, monkeypatch: pytest.MonkeyPatch) -> ThisHost:
+    """This machine, where the cluster's Slurm answers; the site is as large as that cluster."""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
     return ThisHost(dict(os.environ) | cluster.environment)
 
 
@@ -26,7 +29,7 @@ def findings(host: ThisHost, **partitions: dict[str, Any]) -> list[tuple[str, st
     site = load_site("test-cluster")
     more = {name: Partition.model_validate({"node_type": "node"} | keys) for name, keys in partitions.items()}
     changed = site.model_copy(update={"partitions": site.partitions | more})
-    return [(one.rule, one.severity, one.where) for one in examine(Context(host, changed))]
+    return [(one.rule, one.severity, one.where) for one in SUBJECT.examine(Context(host, changed))]
 
 
 def test_the_shipped_file_agrees_with_the_cluster(host: ThisHost) -> None:

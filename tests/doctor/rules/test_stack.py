@@ -13,8 +13,7 @@ import pytest
 
 from hidl_cli import paths
 from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.probes.stack import Held, probe
-from hidl_cli.doctor.rules.stack import RULES, examine
+from hidl_cli.doctor.rules.stack import RULES, SUBJECT, Held, probe
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack import installation
@@ -58,7 +57,7 @@ def test_other_pairs_are_not(facts: Held) -> None:
     assert of("HD080", facts) == []
 
 
-def test_the_installed_files_tell_whether_horovod_knows_keras_3(tmp_path: Path) -> None:
+def test_the_installed_files_report_whether_horovod_knows_keras_3(tmp_path: Path) -> None:
     prefix = tmp_path / "local" / "mine" / "0123456789ab"
     package = prefix / "lib" / "python3.11" / "site-packages" / "horovod" / "_keras"
     package.mkdir(parents=True)
@@ -73,19 +72,19 @@ def test_the_installed_files_tell_whether_horovod_knows_keras_3(tmp_path: Path) 
 # --- HD081
 
 
-def test_an_old_package_is_a_warning_that_names_the_version_that_mends_it() -> None:
+def test_an_old_package_is_a_warning_that_names_the_version_that_fixes_it() -> None:
     (finding,) = RULES.findings(Held("mine", "lock.txt", {"torch": "2.5.1+cpu"}, again="hidl install mine"))
     assert (finding.rule, finding.severity) == ("HD081", "warning")
-    assert finding.mend == "torch>=2.11.0: hidl stack lock mine makes a new lock, then: hidl install mine"
+    assert finding.mend == "torch>=2.11.0: hidl stack lock mine, then: hidl install mine"
     assert "CVE-2025-32434" in finding.seen
 
 
-def test_what_no_version_mends_is_good_to_know() -> None:
+def test_what_no_version_fixes_is_good_to_know() -> None:
     (finding,) = RULES.findings(Held("mine", "lock.txt", {"dask": "2026.8.0"}))
-    assert (finding.severity, finding.mend.partition(";")[0]) == ("info", "no version mends it")
+    assert (finding.severity, finding.mend.partition(";")[0]) == ("info", "no fixed version")
 
 
-def test_runs_are_not_told_of_it_each_time() -> None:
+def test_runs_do_not_repeat_it() -> None:
     assert findings(Held("mine", "/opt/m", {"torch": "2.5.1"}, about_to_run=True)) == []
 
 
@@ -95,7 +94,7 @@ def test_a_lock_with_an_old_version_is_found(config: Path) -> None:
     old.parent.mkdir(parents=True)
     old.write_text(shipped.replace("tornado==6.5.10", "tornado==6.4.2"))
 
-    found = examine(Context(ThisHost(), load_site("local"), stack="mpi4dask"))
+    found = SUBJECT.examine(Context(ThisHost(), load_site("local"), stack="mpi4dask"))
 
     (tornado,) = (finding for finding in found if "tornado 6.4.2" in finding.seen)
     assert (tornado.severity, tornado.where) == ("warning", str(old))
@@ -106,7 +105,7 @@ def test_a_lock_with_an_old_version_is_found(config: Path) -> None:
     "stack", ["mpi", "openmpi", "omb", "pytorch", "tensorflow", "horovod", "mpi4dask", "hyparflow"]
 )
 def test_todays_locks_give_nothing_above_info(stack: str) -> None:
-    found = examine(Context(ThisHost(), load_site("local"), stack=stack))
+    found = SUBJECT.examine(Context(ThisHost(), load_site("local"), stack=stack))
     assert {(finding.rule, finding.severity) for finding in found} <= {("HD081", "info")}
 
 
@@ -125,11 +124,11 @@ def installed(stack_prefix: Callable[[str], Path], tmp_path: Path) -> Path:
 def examined(prefix: Path) -> list[str]:
     """What is wrong with the installation, by the rule HD082."""
     held = installation.at(prefix) or Installation(prefix, {})
-    found = examine(Context(ThisHost(), load_site("local"), held))
+    found = SUBJECT.examine(Context(ThisHost(), load_site("local"), held))
     return [finding.seen.partition(": ")[2] for finding in found if finding.rule == "HD082"]
 
 
-def test_a_whole_installation_is_no_finding(installed: Path) -> None:
+def test_a_whole_installation_is_not_a_finding(installed: Path) -> None:
     assert examined(installed) == []
 
 
@@ -140,7 +139,7 @@ def test_a_missing_part_is_named(installed: Path) -> None:
 
 def test_a_lost_interpreter_is_found(installed: Path) -> None:
     (installed / "bin" / "python").unlink()
-    assert examined(installed) == ["its manifest or its Python is missing or damaged"]
+    assert examined(installed) == ["its manifest or Python is missing or damaged"]
 
 
 def test_programs_of_another_hidl_are_found(installed: Path) -> None:
@@ -148,18 +147,18 @@ def test_programs_of_another_hidl_are_found(installed: Path) -> None:
     manifest = json.loads(file.read_text())
     manifest["own"]["hidl-workloads"]["digest"] = "0" * 64
     file.write_text(json.dumps(manifest))
-    assert examined(installed) == ["its hidl-workloads is of another hidl than this one"]
+    assert examined(installed) == ["its hidl-workloads belongs to another version of hidl"]
 
 
 def test_the_cure_is_the_command_that_installs_it_there(installed: Path, tmp_path: Path) -> None:
     (installed / "bin" / "mpiexec").unlink()
     context = Context(ThisHost(), load_site("local"), installation.at(installed))
-    (finding,) = examine(context)
-    assert finding.mend == f"hidl install mpi --prefix {tmp_path}; the lock stays the same"
+    (finding,) = (each for each in SUBJECT.examine(context) if each.rule == "HD082")
+    assert finding.mend == f"hidl install mpi --prefix {tmp_path} (keeps the lock)"
 
 
 def test_before_a_run_the_installation_is_looked_at_too(installed: Path) -> None:
     (installed / "bin" / "mpiexec").unlink()
     plan = SimpleNamespace()
     context = Context(ThisHost(), load_site("local"), installation.at(installed), plan=plan)  # type: ignore[arg-type]
-    assert [finding.rule for finding in examine(context)] == ["HD082"]
+    assert [finding.rule for finding in SUBJECT.examine(context)] == ["HD082"]

@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from hidl_cli.doctor.probes.job import Job
-from hidl_cli.doctor.probes.tuning import Tuning
-from hidl_cli.doctor.rules.tuning import RULES
+from hidl_cli.doctor.planned_job import PlannedJob
+from hidl_cli.doctor.rules.tuning import RULES, Tuning
 from hidl_cli.mpi import Library
-from tests.doctor.cases import Case, both_ways, named, severity
+from tests.doctor.cases import Case, has_both_ways, named, severity
 
-MPICH = Job(Library("mpi", "mpich", version="5.0.2", prefix="/stacks/mpi/1"), "mpiexec")
-GDR = Job(Library("gdr", "mvapich2-gdr", version="2.3.7", prefix="/opt/gdr"), "mpirun_rsh")
-OPEN = Job(Library("openmpi", "openmpi", version="5.0.11", prefix="/stacks/openmpi/1"), "mpirun")
+MPICH = PlannedJob(Library("mpi", "mpich", version="5.0.2", prefix="/stacks/mpi/1"), "mpiexec")
+GDR = PlannedJob(Library("gdr", "mvapich2-gdr", version="2.3.7", prefix="/opt/gdr"), "mpirun_rsh")
+OPEN = PlannedJob(Library("openmpi", "openmpi", version="5.0.11", prefix="/stacks/openmpi/1"), "mpirun")
 LIBMPI = {"LD_PRELOAD": "/opt/gdr/lib/libmpi.so"}
 ON = {"MV2_USE_CUDA": "1"}
 OFF = {"MV2_USE_CUDA": "0"}
@@ -24,7 +23,7 @@ NO_GDRCOPY = Tuning(GDR, missing={"MV2_GPUDIRECT_GDRCOPY_LIB": ("/opt/x.so",)})
 ADAPTERS = ("mlx5_0", "mlx5_1")
 
 
-def shell(job: Job, **variables: str) -> Tuning:
+def shell(job: PlannedJob, **variables: str) -> Tuning:
     """The job, and what the user's shell carries on to its ranks."""
     return Tuning(replace(job, carried=variables))
 
@@ -42,11 +41,11 @@ CASES: list[Case] = [
     ("HD021", "the library reads it", shell(GDR, MV2_USE_CUDA="1"), None),
     ("HD021", "MPICH reads it", shell(MPICH, MPIR_CVAR_CH4_NETMOD="ofi"), None),
     ("HD021", "hidl gives it", Tuning(replace(MPICH, given=ON)), None),
-    ("HD021", "no library is known", shell(Job(), **ON), None),
+    ("HD021", "no library is known", shell(PlannedJob(), **ON), None),
     ("HD026", "a word for a number", shell(GDR, MV2_NUM_HCAS="all"), "warning"),
     ("HD026", "a number", shell(GDR, MV2_NUM_HCAS="2"), None),
     ("HD022", "a plan that switches it off", Tuning(replace(PLANNED, given=OFF), gpus=4), "warning"),
-    ("HD022", "and sends GPU memory", Tuning(replace(PLANNED, given=OFF), gpus=4, device_buffers=True), "error"),
+    ("HD022", "and sends GPU memory", Tuning(replace(PLANNED, given=OFF, device_buffers=True), gpus=4), "error"),
     ("HD022", "by hand, without it", Tuning(replace(GDR, is_active=True), gpus=4), "warning"),
     ("HD022", "a plan has it", Tuning(replace(PLANNED, given=ON), gpus=4), None),
     ("HD022", "AMD's", Tuning(replace(PLANNED, given={"MV2_USE_ROCM": "1"}), gpus=4), None),
@@ -76,13 +75,13 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_a_rule_finds_what_it_is_for(case: Case) -> None:
+def test_rule(case: Case) -> None:
     id, _, facts, expected = case
     assert severity(RULES, id, facts) == expected
 
 
-def test_every_rule_is_tried_both_ways() -> None:
-    assert both_ways(RULES, CASES)
+def test_every_rule_has_positive_and_negative_cases() -> None:
+    assert has_both_ways(RULES, CASES)
 
 
 def test_each_variable_of_the_shell_that_is_not_read_is_named() -> None:

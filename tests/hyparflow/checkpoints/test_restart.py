@@ -12,6 +12,8 @@ import pytest
 from hidl_cli.process import Completed
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = Path(__file__).parent / "programs"
 SMALL = Path(__file__).parents[1] / "training" / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"

@@ -13,6 +13,8 @@ import pytest
 
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
 ALL = "HYPARFLOW_ALL_PLANS"

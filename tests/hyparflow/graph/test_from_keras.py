@@ -61,7 +61,7 @@ def test_nodes_come_after_what_they_need(tangled: dict[str, Any]) -> None:
     assert all(producer is None or producer < node for node, producer in needed)
 
 
-def test_fingerprints_tell_structure_and_not_weights(ask: Callable[..., Any]) -> None:
+def test_fingerprints_report_structure_and_not_weights(ask: Callable[..., Any]) -> None:
     first, second = ask("fingerprints", model="tangled", seeds=[1, 2])
     assert first == second
 

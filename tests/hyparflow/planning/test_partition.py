@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -90,3 +91,20 @@ def test_thousands_of_nodes_into_dozens_of_stages_are_cut_evenly() -> None:
     assignment = cut(chain(1500, skip=3), seconds, seconds, samples=1, bounds=bounds(24), network=FREE)
     sums = np.bincount(assignment, weights=seconds)
     assert sums.max() / sums.mean() < 1.02
+
+
+def test_nodes_that_belong_together_are_on_one_stage() -> None:
+    model = replace(chain(8), bound=((1, 5),))
+    seconds = np.ones(8)
+
+    found = cut(model, seconds, seconds, samples=1, bounds=bounds(3), network=FREE)
+
+    assert len(set(found[1:6])) == 1
+    assert set(found) == {0, 1, 2}
+
+
+def test_nodes_that_belong_together_and_leave_too_few_places_to_cut_are_named() -> None:
+    model = replace(chain(8), bound=((0, 6),))
+
+    with pytest.raises(PlanError, match="leaves room for 2 of 3 stages"):
+        cut(model, np.ones(8), np.ones(8), samples=1, bounds=bounds(3), network=FREE)

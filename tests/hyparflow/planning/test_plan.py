@@ -37,7 +37,7 @@ def test_a_plan_comes_back_from_its_file(planned: Plan, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "hyparflow.plan/1"}', '{"schema": "other/1"}'])
-def test_what_is_no_plan_is_refused(text: str) -> None:
+def test_what_is_not_a_plan_is_refused(text: str) -> None:
     with pytest.raises(PlanError, match="not a"):
         Plan.from_json(text)
 

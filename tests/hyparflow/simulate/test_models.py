@@ -35,5 +35,5 @@ def test_depths_that_there_are_not(name: str) -> None:
         model(name)
 
 
-def test_other_names_are_no_models() -> None:
+def test_other_names_are_not_models() -> None:
     assert model("lenet") is None

@@ -11,6 +11,8 @@ import pytest
 
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.slow
+
 PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
 
@@ -96,7 +98,6 @@ def test_a_saved_model_has_its_optimizer_as_it_was_compiled(found: Any) -> None:
         ("checkpoints in the way", "CheckpointError", "restart=True"),
         ("two kinds of weights", "DataError", "cannot be given together"),
         ("class_weight for two outputs", "DataError", "class_weight is for models with one output"),
-        ("compiled in the scope", "RequestError", "compile() it, or make its optimizer, after that"),
         ("a stage that one rank cannot run", "RequestError", "this rank has no such operation"),
         ("own data on a rank", "DataError", "seed what is random"),
     ],

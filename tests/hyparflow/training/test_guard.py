@@ -21,7 +21,7 @@ def failing(stack_prefix: Callable[[str], Path]) -> Callable[[str, int], Complet
 
     def run(how: str, victim: int) -> Completed:
         words = (PROGRAM, how, str(victim))
-        return ranks.run(stack_prefix("mpi"), 3, *words, timeout=60, PYTHONPATH=str(LIBRARY))
+        return ranks.run(stack_prefix("mpi"), 3, *words, timeout=300, PYTHONPATH=str(LIBRARY))
 
     return run
 
@@ -31,7 +31,8 @@ def test_an_error_of_one_rank_is_said_by_that_rank_and_ends_all(failing: Callabl
     done = failing("raise", victim)
 
     said = re.findall(r"^hyparflow: rank (\d) of 3 .* failed with ValueError: my own fault", done.stderr, re.MULTILINE)
-    assert (done.status, said) == (1, [str(victim)])
+    assert said == [str(victim)]
+    assert done.status in (1, 1 | 9)  # Hydra's, which kills ranks that do not end as fast as the first
 
 
 def test_a_rank_that_is_killed_ends_all(failing: Callable) -> None:
@@ -50,4 +51,33 @@ def test_what_ranks_refuse_is_said_once_by_the_lowest_of_them_and_ends_each_with
 ) -> None:
     done = failing("refuse", 1)
 
-    assert (done.status, done.stderr.strip()) == (1, "hyparflow: DataError: rank 1 refuses")
+    line = PROGRAM.read_text().splitlines().index('        raise DataError(f"rank {comm.rank} refuses")') + 1
+    assert done.status == 1
+    assert done.stderr.strip() == f"hyparflow: DataError: rank 1 refuses ({PROGRAM}, line {line})"
+
+
+@pytest.mark.parametrize(
+    ("how", "last", "line"),
+    [
+        ("together", "ValueError: our common fault", 'raise ValueError("our common fault")'),
+        ("typo", "TypeError: refuse() got an unexpected keyword argument 'whom'", "refuse(whom=1)"),
+    ],
+)
+def test_what_all_ranks_raise_is_an_ordinary_traceback_once(failing: Callable, how: str, last: str, line: str) -> None:
+    done = failing(how, 0)
+
+    assert done.status == 1
+    assert done.stderr.count(line) == done.stderr.count("Traceback (most recent call last)") == 1
+    assert done.stderr.strip().endswith(last)
+    assert "Abort" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("victim", [-1, 0, 2])
+def test_an_interrupt_is_one_line(failing: Callable, victim: int) -> None:
+    done = failing("interrupt", victim)
+
+    said = [line for line in done.stderr.splitlines() if line.startswith("hyparflow:")]
+    assert done.status != 0
+    assert "Traceback" not in done.stderr
+    assert len(said) == 1
+    assert "interrupted" in said[0]

@@ -16,17 +16,17 @@ def test_mvapich2_gives_each_rank_as_many_cores_as_it_has_threads() -> None:
     }
 
 
-def test_it_leaves_ranks_alone_where_the_launcher_has_bound_them() -> None:
+def test_its_binding_is_off_if_the_launcher_binds() -> None:
     assert affinity.mvapich2(request("mvapich2-gdr"), launcher_binds=True) == {"MV2_ENABLE_AFFINITY": "0"}
 
 
-def test_and_where_the_node_has_too_few_cores() -> None:
+def test_its_binding_is_off_if_the_node_has_too_few_cores() -> None:
     crowded = request("mvapich2", placement(bind=False))
     assert affinity.mvapich2(crowded, launcher_binds=False) == {"MV2_ENABLE_AFFINITY": "0"}
 
 
 @pytest.mark.parametrize("name", ["MV2_CPU_MAPPING", "MV2_ENABLE_AFFINITY", "MV2_HYBRID_BINDING_POLICY"])
-def test_tuning_that_binds_has_the_last_word(name: str) -> None:
+def test_tuning_that_binds_wins(name: str) -> None:
     assert affinity.mvapich2(request("mvapich2", environment={name: "x"}), launcher_binds=True) == {}
 
 

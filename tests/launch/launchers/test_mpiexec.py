@@ -13,12 +13,36 @@ def test_the_whole_command() -> None:
     assert Mpiexec().launch(request("mpich")).argv == (*START, *HOSTS, "-bind-to", "core:8", *PROGRAM)
 
 
-def test_on_this_machine_it_asks_no_scheduler() -> None:
+def test_on_one_host_it_uses_no_scheduler() -> None:
     launch = Mpiexec().launch(request("mpich", on_one_host=True))
     assert launch.argv == (*START, "-launcher", "fork", "-bind-to", "core:8", *PROGRAM)
 
 
-def test_a_node_with_too_few_cores_shares_them() -> None:
+def test_on_one_host_the_wheels_open_no_network_interface() -> None:
+    wheel = {"netmods": ("ofi", "ucx")}
+    launch = Mpiexec().launch(request("mpich", mpi=wheel, on_one_host=True))
+    assert launch.environment == {"UCX_TLS": "^tcp"}
+    for other in (
+        request("mpich", mpi=wheel),
+        request("mpich", on_one_host=True),
+        request("mpich", mpi=wheel, on_one_host=True, environment={"UCX_TLS": "all"}),
+    ):
+        assert "UCX_TLS" not in Mpiexec().launch(other).environment
+
+
+def test_through_ssh_it_asks_no_scheduler_for_hosts() -> None:
+    launch = Mpiexec().launch(request("mpich", through_ssh=True))
+    assert launch.argv == (*START, *HOSTS, "-launcher", "ssh", "-bind-to", "core:8", *PROGRAM)
+    assert Mpiexec().launch(request("intel-mpi", through_ssh=True)).argv == (
+        *START,
+        *HOSTS,
+        "-bootstrap",
+        "ssh",
+        *PROGRAM,
+    )
+
+
+def test_ranks_that_share_cores_are_not_bound() -> None:
     launch = Mpiexec().launch(request("mpich", placement(bind=False)))
     assert launch.argv == (*START, *HOSTS, "-bind-to", "none", *PROGRAM)
 
@@ -27,7 +51,7 @@ def test_a_line_of_the_host_file_is_a_host() -> None:
     assert Mpiexec().launch(request("mpich")).host_line == "{host}"
 
 
-def test_it_passes_the_environment_on_by_itself() -> None:
+def test_it_exports_the_whole_environment() -> None:
     assert Mpiexec().launch(request("mpich", forward=("PATH",), environment={"N": "1"})).forwarded == ()
 
 
@@ -41,10 +65,10 @@ def test_intel_mpi_binds_by_its_variables_and_keeps_to_ppn() -> None:
     }
 
 
-def test_or_not_at_all() -> None:
+def test_intel_mpi_does_not_bind_ranks_that_share_cores() -> None:
     assert Mpiexec().launch(request("intel-mpi", placement(bind=False))).environment["I_MPI_PIN"] == "0"
 
 
-def test_tuning_has_the_last_word() -> None:
+def test_tuning_wins() -> None:
     launch = Mpiexec().launch(request("intel-mpi", environment={"I_MPI_PIN_DOMAIN": "socket"}))
     assert "I_MPI_PIN_DOMAIN" not in launch.environment

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hidl_cli.launch.launchers.srun import Srun
@@ -33,16 +35,21 @@ def test_the_whole_command() -> None:
         ("cray-mpich", None),
     ],
 )
-def test_the_type_of_mpi_follows_from_the_library(family: Family, word: str | None) -> None:
+def test_mpi_type_follows_the_family(family: Family, word: str | None) -> None:
     assert mpi_words(family) == ([word] if word else [])
 
 
-@pytest.mark.parametrize("given", ["pmix_v4", "cray_shasta", "none"])
-def test_unless_the_site_says_it(given: str) -> None:
+@pytest.mark.parametrize("given", ["pmix_v4", "pmix_v5", "cray_shasta", "pspmix", "none"])
+def test_mpi_type_of_the_site_wins(given: str) -> None:
     assert mpi_words("mpich", srun_mpi=given) == [f"--mpi={given}"]
 
 
-def test_a_node_with_too_few_cores_shares_them() -> None:
+@pytest.mark.parametrize("family", ["openmpi", "mpich", "cray-mpich"])
+def test_mpi_type_default_leaves_the_option_out(family: Family) -> None:
+    assert mpi_words(family, srun_mpi="default") == []
+
+
+def test_ranks_that_share_cores_are_not_bound() -> None:
     words = Srun().launch(request("mpich", placement(bind=False))).argv
     assert "--overcommit" in words
     assert "--cpu-bind=none" in words
@@ -58,7 +65,7 @@ def test_a_step_can_be_smaller_than_the_job() -> None:
     assert argv[1:4] == ("--nodes=1", "--ntasks=1", "--ntasks-per-node=1")
 
 
-def test_the_environment_is_passed_on_by_itself() -> None:
+def test_it_exports_the_whole_environment() -> None:
     launch = Srun().launch(request("mpich", environment={"N": "a b"}, forward=("PATH",)))
     assert (launch.forwarded, launch.rest, [word for word in launch.argv if "N=" in word]) == ((), (), [])
 
@@ -73,7 +80,7 @@ def test_the_environment_is_passed_on_by_itself() -> None:
         ("mpich", "pmix", {}, None),
     ],
 )
-def test_ranks_of_open_mpi_leave_init_together_unless_somebody_knows_better(
+def test_open_mpi_gets_a_ring_fence_unless_one_is_set(
     family: Family, srun_mpi: str | None, environment: dict[str, str], fence: str | None
 ) -> None:
     launch = Srun().launch(request(family, mpi={"srun_mpi": srun_mpi}, environment=environment))
@@ -82,3 +89,33 @@ def test_ranks_of_open_mpi_leave_init_together_unless_somebody_knows_better(
 
 def mpi_words(family: Family, **mpi: str) -> list[str]:
     return [word for word in Srun().launch(request(family, mpi=mpi)).argv if word.startswith("--mpi")]
+
+
+WHEEL = {"netmods": ("ofi", "ucx")}
+
+
+@pytest.mark.parametrize(
+    ("keys", "environment", "netmod", "provider"),
+    [
+        (WHEEL, {}, "ofi", "^sockets"),
+        (WHEEL, {"MPIR_CVAR_CH4_NETMOD": "ucx"}, None, "^sockets"),
+        (WHEEL, {"FI_PROVIDER": "psm3"}, "ofi", None),
+        (WHEEL | {"srun_mpi": "pmix"}, {}, None, None),
+        ({"netmods": ("ucx",)}, {}, None, None),
+        ({}, {}, None, None),
+    ],
+)
+def test_mpich_with_ofi_gets_short_addresses_and_no_sockets_provider(
+    keys: dict[str, Any], environment: dict[str, str], netmod: str | None, provider: str | None
+) -> None:
+    launch = Srun().launch(request("mpich", mpi=keys, environment=environment))
+    assert launch.environment.get("MPIR_CVAR_CH4_NETMOD") == netmod
+    assert launch.environment.get("FI_PROVIDER") == provider
+
+
+def test_under_psslurm_open_mpi_starts_without_a_type_and_without_slurms_fence() -> None:
+    """JSC's srun is ParaStation's: a ``pmix`` of Slurm's own does not exist there."""
+    for given, words in (("default", []), ("pspmix", ["--mpi=pspmix"])):
+        launch = Srun().launch(request("openmpi", mpi={"srun_mpi": given}))
+        assert [word for word in launch.argv if word.startswith("--mpi=")] == words
+        assert "SLURM_PMIX_FENCE" not in launch.environment

@@ -22,7 +22,7 @@ Iter #1: 316.9 img/sec per GPU
 Img/sec per GPU: 316.4 +-2.2
 Total img/sec on 2 GPU(s): 632.8 +-4.4
 """
-# As lines come out of slides: broken wherever the column ended.
+# As lines come out of slides: broken where the column ended.
 SLIDES = """\
 Img/sec per GPU: 316.4
 +-2.2
@@ -48,7 +48,7 @@ def test_a_transcript_on_slides_is_read_though_its_lines_are_broken() -> None:
 
 @given(width=st.integers(25, 120))
 @settings(max_examples=30, deadline=None)
-def test_wherever_lines_are_broken_the_figures_are_the_same(width: int) -> None:
+def test_where_lines_are_broken_the_figures_are_the_same(width: int) -> None:
     assert parse(textwrap.fill(OUTPUT, width, break_long_words=False)) == parse(OUTPUT)
 
 

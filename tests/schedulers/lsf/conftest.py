@@ -1,10 +1,12 @@
-"""A fake LSF, and runs whose job scripts do what hidl's do."""
+"""A stand-in LSF (``hidl_cli/cluster/lsf``) of this machine, and runs whose job scripts do what hidl's do."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,15 +15,18 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.cluster.batch import service
+from hidl_cli.cluster.batch.settings import Queue, Settings
+from hidl_cli.cluster.batch.store import FINAL, Job, Store
+from hidl_cli.cluster.lsf.system import Lsf as StandInLsf
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.lsf import Lsf, poll
+from hidl_cli.schedulers.batch import Batch
+from hidl_cli.schedulers.lsf import Lsf
 from hidl_cli.site.schema import Policies
-from hidl_cli.templates import render_script
-from tests.conftest import REPOSITORY
 
-FAKE_LSF = REPOSITORY / "tests" / "schedulers" / "fake_lsf"
+_QUEUE = Queue(max_nodes=4, run_limits=((None, 120),))
 
 SCRIPT = """\
 #!/usr/bin/env bash
@@ -38,7 +43,7 @@ write_status() {{ # state exit-status end-time
 }}
 ended_early() {{
     trap '' TERM INT USR2
-    write_status "$(cat reason 2> /dev/null || echo CANCELLED)" 143 2.0
+    write_status "$(cat reason 2> /dev/null || echo CANCELLED)" 143 "$(date +%s.%N)"
     exit 143
 }}
 trap ended_early TERM INT USR2
@@ -47,24 +52,40 @@ write_status RUNNING null null
 status=0
 ( {program} ) &
 wait $! || status=$?
-if ((status == 0)); then write_status COMPLETED 0 2.0; else write_status FAILED "$status" 2.0; fi
+if ((status == 0)); then state=COMPLETED; else state=FAILED; fi
+write_status "$state" "$status" "$(date +%s.%N)"
 exit "$status"
 """
 
 
+def lsf_scheduler() -> Batch:
+    """LSF, as a new process of hidl has it."""
+    return Batch(Lsf())
+
+
 class FakeLsf:
-    """What a test can do to the fake LSF, and ask of it."""
+    """What a test can do to the stand-in LSF, and ask of it."""
 
     def __init__(self, spool: Path, runs: Path) -> None:
         self.spool = spool
         self.runs = runs
+        settings = Settings(parse_script=False, interval=0.4, queues={"batch": _QUEUE, "debug": _QUEUE})
+        service.write(StandInLsf(), spool, settings)
+        self._daemon = subprocess.Popen([sys.executable, "-IS", spool / "lsf.py", "daemon"])
+        while not Store(spool).is_served():
+            assert self._daemon.poll() is None
+            time.sleep(0.01)
 
     def set(self, **settings: Any) -> None:
-        """Change settings of ``fake.py``."""
+        """Change settings of LSF."""
         file = self.spool / "settings.json"
-        known = json.loads(file.read_text()) if file.is_file() else {}
+        known = json.loads(file.read_text())
         file.with_suffix(".new").write_text(json.dumps(known | settings))
         file.with_suffix(".new").replace(file)
+
+    def limit(self, nodes: int) -> None:
+        """Let no job have more nodes."""
+        self.set(queues={"batch": {"max_nodes": nodes}})
 
     def calls(self, command: str) -> list[str]:
         """The calls of one command, in order."""
@@ -72,17 +93,17 @@ class FakeLsf:
         lines = file.read_text().splitlines() if file.is_file() else []
         return [line for line in lines if line.split()[0] == command]
 
-    def job(self, id: str) -> dict[str, Any]:
+    def job(self, id: str) -> Job:
         """What LSF itself knows of a job."""
-        document = json.loads((self.spool / "jobs" / id / "job.json").read_text())
-        assert isinstance(document, dict)
-        return document
+        job = Store(self.spool).job(id)
+        assert job is not None
+        return job
 
     def run(self, program: str, name: str = "run-1", *, policies: Policies | None = None, **asked: Any) -> Run:
         """A run whose job does ``program``, not submitted yet."""
         allocation = Allocation(**({"job_name": name, "nodes": 2, "ranks_per_node": 1, "time_limit": 600.0} | asked))
-        header = Lsf().header(allocation, policies or Policies.model_validate({}))
-        functions = render_script("schedulers/lsf.sh.j2", {})
+        header = lsf_scheduler().header(allocation, policies or Policies.model_validate({}))
+        functions = lsf_scheduler().functions
         run = Run(self.runs / name)
         run.directory.mkdir(parents=True)
         run.script.write_text(SCRIPT.format(header="\n".join(header), functions=functions, program=program))
@@ -92,31 +113,37 @@ class FakeLsf:
     def submitted(self, program: str, name: str = "run-1", **asked: Any) -> Run:
         """The same, submitted."""
         run = self.run(program, name, **asked)
-        Lsf().submit(run, time_limit=None)
+        lsf_scheduler().submit(run, time_limit=None)
         return run
+
+    def end_daemon(self) -> None:
+        """Let nobody answer."""
+        self._daemon.kill()
+        self._daemon.wait()
 
     def end_all(self) -> None:
         """Leave no process behind."""
-        self.set(pending="", down=False, interval=0.05, lag=0.0)
-        for file in self.spool.glob("jobs/*/job.json"):
-            (file.parent / "order").write_text("TERM_OWNER")
+        self.set(pending="", down=False, mute=False, interval=0.05, lag=0.0)
+        store = Store(self.spool)
+        for job in store.jobs():
+            store.give_order(job.id, "TERM_OWNER")
         deadline = time.monotonic() + 10
-        for file in self.spool.glob("jobs/*/job.json"):
-            while "ended" not in (job := json.loads(file.read_text())) and time.monotonic() < deadline:
-                time.sleep(0.02)
-            with suppress(ProcessLookupError, KeyError):
-                os.killpg(job["pid"], signal.SIGKILL)
+        served = self._daemon.poll() is None
+        while served and any(job.stat not in FINAL for job in store.jobs()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for file in self.spool.glob("jobs/*/pid"):
+            with suppress(ProcessLookupError):
+                os.killpg(int(file.read_text()), signal.SIGKILL)
+        self.end_daemon()
 
 
 @pytest.fixture
 def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLsf]:
-    """The fake LSF, whose commands come first on PATH."""
+    """The stand-in LSF, whose commands come first on PATH."""
     spool = tmp_path / "lsf"
-    spool.mkdir()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(poll, "FIRST_INTERVAL", 0.02)
-    monkeypatch.setenv("FAKE_LSF", str(spool))
-    monkeypatch.setenv("PATH", f"{FAKE_LSF / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(Lsf, "first_interval", 0.02)
+    monkeypatch.setenv("PATH", f"{spool / 'bin'}:{os.environ['PATH']}")
     fake = FakeLsf(spool, tmp_path / "my runs")
     yield fake
     fake.end_all()
@@ -129,7 +156,7 @@ def polled() -> Callable[..., Status]:
     def poll(run: Run, until: Callable[[Status], bool] = lambda status: status.state.is_final) -> Status:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            (status,) = Lsf().poll([run])
+            (status,) = lsf_scheduler().poll([run])
             if until(status):
                 return status
             time.sleep(0.05)

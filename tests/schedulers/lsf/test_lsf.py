@@ -1,27 +1,31 @@
-"""Runs through LSF, from their submission to their end, on a fake LSF that does what the documentation says."""
+"""Runs through LSF, from their submission to their end, on a stand-in LSF that does what the documentation says."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from hidl_cli.errors import MissingPrecondition, SchedulerUnreachable, SubmitRefused
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers import scheduler
-from hidl_cli.schedulers.lsf import Lsf, commands, judgement, submit
+from hidl_cli.schedulers import batch, scheduler
+from hidl_cli.schedulers import lsf as lsf_module
+from hidl_cli.schedulers.batch import Batch
+from hidl_cli.schedulers.lsf import Lsf, commands
 from hidl_cli.site.schema import Policies
-from tests.schedulers.lsf.conftest import FakeLsf, is_running
+from tests.schedulers.lsf.conftest import FakeLsf, is_running, lsf_scheduler
 
 Poll = Callable[..., Status]
 
 
 def test_lsf_is_known_by_its_name() -> None:
-    assert isinstance(scheduler("lsf"), Lsf)
+    found = scheduler("lsf")
+    assert isinstance(found, Batch)
+    assert isinstance(found.backend, Lsf)
 
 
 # ---- a run's life
@@ -38,7 +42,7 @@ def test_a_job_that_fails_is_failed_with_its_own_exit_status(lsf: FakeLsf, polle
 
 def test_a_pending_job_has_lsfs_reason(lsf: FakeLsf) -> None:
     lsf.set(pending="Not enough job slot(s)")
-    (status,) = Lsf().poll([lsf.submitted("true")])
+    (status,) = lsf_scheduler().poll([lsf.submitted("true")])
     assert (status.state, status.reason) == (State.PENDING, "Not enough job slot(s)")
 
 
@@ -67,7 +71,7 @@ def test_the_hosts_are_the_compute_nodes(lsf: FakeLsf, polled: Poll) -> None:
 def test_the_allocation_is_asked_for_whether_or_not_lsf_reads_scripts(lsf: FakeLsf, parse_script: bool) -> None:
     lsf.set(parse_script=parse_script)
     run = lsf.submitted("true", nodes=3, queue="debug", account="ABC123", time_limit=5400.0)
-    given = lsf.job((run.document("job") or {})["id"])["options"]
+    given = lsf.job((run.document("job") or {})["id"]).options
     assert [given[name] for name in ("-nnodes", "-q", "-P", "-W")] == ["3", "debug", "ABC123", "1:30"]
 
 
@@ -115,9 +119,9 @@ def test_lsf_that_is_down_is_unreachable(lsf: FakeLsf) -> None:
 def test_an_lsf_that_never_answers_leaves_open_whether_it_took_the_job(
     lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "SUBMIT_SECONDS", 0.5)
-    monkeypatch.setattr(commands, "_TRIES", {})
-    monkeypatch.setattr(submit, "_SEARCHES", 1)
+    monkeypatch.setattr(lsf_module, "SUBMIT_SECONDS", 0.5)
+    monkeypatch.setattr(commands, "call", replace(commands.PROGRAMS, added={}).call)
+    monkeypatch.setattr(batch, "_SEARCHES", 1)
     lsf.set(down="bsub")
     with pytest.raises(SchedulerUnreachable, match="whether LSF took the job of run run-1 is not known"):
         lsf.submitted("true")
@@ -126,7 +130,7 @@ def test_an_lsf_that_never_answers_leaves_open_whether_it_took_the_job(
 def test_a_job_that_was_taken_without_an_answer_is_not_submitted_again(
     lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "SUBMIT_SECONDS", 1.0)
+    monkeypatch.setattr(lsf_module, "SUBMIT_SECONDS", 5.0)  # by then it has taken the job, on a busy machine too
     lsf.set(mute=True, pending="Not enough job slot(s)")
     run = lsf.submitted("true")
     assert ((run.document("job") or {})["id"], len(lsf.calls("bsub"))) == ("101", 1)
@@ -136,14 +140,14 @@ def test_a_job_that_was_taken_without_an_answer_is_not_submitted_again(
 def test_what_lsf_refused_is_recorded(lsf: FakeLsf, asked: dict[str, object]) -> None:
     with pytest.raises(SubmitRefused):
         lsf.submitted("true", **asked)
-    assert Lsf().poll([Run(lsf.runs / "run-1")])[0].state is State.REFUSED
+    assert lsf_scheduler().poll([Run(lsf.runs / "run-1")])[0].state is State.REFUSED
 
 
-def test_a_machine_without_lsf_is_told_apart(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_lsf_is_distinguished(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
     run = lsf.run("true")
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(MissingPrecondition, match="cannot be started"):
-        Lsf().submit(run, time_limit=None)
+        lsf_scheduler().submit(run, time_limit=None)
 
 
 def test_what_a_site_prints_with_every_submission_does_no_harm(lsf: FakeLsf) -> None:
@@ -171,7 +175,7 @@ def test_a_job_submitted_from_within_a_job_is_one_of_its_own(
 def test_a_value_that_lsf_would_take_for_an_option_is_refused(lsf: FakeLsf) -> None:
     run = lsf.run("echo 'a\n#BSUB -q other\n'")
     with pytest.raises(Exception, match="LSF would take it for an option"):
-        Lsf().submit(run, time_limit=None)
+        lsf_scheduler().submit(run, time_limit=None)
     assert lsf.calls("bsub") == []
 
 
@@ -184,12 +188,11 @@ def test_a_job_that_reaches_its_run_limit_has_timed_out(lsf: FakeLsf, polled: Po
     assert (status.state, (status.reason or "").split(":")[0]) == (State.TIMEOUT, "TERM_RUNLIMIT")
 
 
-def test_a_job_that_somebody_else_kills_is_cancelled(
-    lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_somebody_else_kills_is_cancelled(lsf: FakeLsf, polled: Poll) -> None:
     run = lsf.submitted("sleep 60")
     polled(run, is_running)
-    subprocess.run(["bkill", "101"], env=os.environ | {"FAKE_LSF_KILLER": "TERM_ADMIN"}, check=True)
+    lsf.set(killer="TERM_ADMIN")
+    subprocess.run(["bkill", "101"], check=True)
     status = polled(run)
     assert (status.state, status.reason) == (
         State.CANCELLED,
@@ -200,14 +203,15 @@ def test_a_job_that_somebody_else_kills_is_cancelled(
 def test_a_job_that_lsf_kills_for_its_memory_ran_out_of_memory(lsf: FakeLsf, polled: Poll) -> None:
     run = lsf.submitted("sleep 60")
     polled(run, is_running)
-    subprocess.run(["bkill", "101"], env=os.environ | {"FAKE_LSF_KILLER": "TERM_MEMLIMIT"}, check=True)
+    lsf.set(killer="TERM_MEMLIMIT")
+    subprocess.run(["bkill", "101"], check=True)
     assert polled(run).state is State.OUT_OF_MEMORY
 
 
-def test_the_reason_counts_though_lsf_tells_it_late(lsf: FakeLsf, polled: Poll) -> None:
+def test_the_reason_counts_though_lsf_reports_it_late(lsf: FakeLsf, polled: Poll) -> None:
     lsf.set(minute=0.3, lag=1.0, parse_script=True)
     run = lsf.submitted("sleep 60", time_limit=60.0)
-    polled(run, lambda _: run.status().state is State.CANCELLED)
+    polled(run, lambda _: run.status().state.is_final)
     assert polled(run).state is State.TIMEOUT
 
 
@@ -216,21 +220,21 @@ def test_the_reason_stays_known_when_lsf_has_forgotten_the_job(lsf: FakeLsf, pol
     run = lsf.submitted("sleep 60", time_limit=60.0)
     polled(run)
     lsf.set(clean_period=0.0)
-    assert Lsf().poll([run])[0].state is State.TIMEOUT
+    assert lsf_scheduler().poll([run])[0].state is State.TIMEOUT
 
 
 def test_a_job_that_kills_its_own_script_has_failed(
     lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judgement, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(Lsf, "grace_seconds", 0.3)
     status = polled(lsf.submitted("kill -KILL $PPID; sleep 60"))
-    assert (status.state, "without a word of its own" in (status.reason or "")) == (State.FAILED, True)
+    assert (status.state, "left no record of its end" in (status.reason or "")) == (State.FAILED, True)
 
 
 def test_a_job_that_can_never_start_is_refused_and_taken_back(lsf: FakeLsf) -> None:
     lsf.set(pending="Dependency condition invalid or never satisfied")
     run = lsf.submitted("true")
-    (status,) = Lsf().poll([run])
+    (status,) = lsf_scheduler().poll([run])
     assert (status.state, len(lsf.calls("bkill"))) == (State.REFUSED, 1)
 
 
@@ -240,14 +244,14 @@ def test_a_job_that_can_never_start_is_refused_and_taken_back(lsf: FakeLsf) -> N
 def test_a_running_job_ends_in_the_state_that_was_asked_for(lsf: FakeLsf, polled: Poll) -> None:
     run = lsf.submitted("sleep 60")
     polled(run, is_running)
-    Lsf().cancel(run, state=State.INTERRUPTED)
-    assert Lsf().poll([run])[0].state is State.INTERRUPTED
+    lsf_scheduler().cancel(run, state=State.INTERRUPTED)
+    assert lsf_scheduler().poll([run])[0].state is State.INTERRUPTED
 
 
 def test_a_cancelled_job_leaves_no_process(lsf: FakeLsf, polled: Poll) -> None:
     run = lsf.submitted('trap "" INT TERM; sleep 61.25')
     polled(run, is_running)
-    Lsf().cancel(run, state=State.CANCELLED)
+    lsf_scheduler().cancel(run, state=State.CANCELLED)
     time.sleep(0.2)
     assert subprocess.run(["pgrep", "-f", "sleep 61.25"], capture_output=True, check=False).stdout == b""
 
@@ -255,14 +259,14 @@ def test_a_cancelled_job_leaves_no_process(lsf: FakeLsf, polled: Poll) -> None:
 def test_a_pending_job_is_cancelled_without_having_begun(lsf: FakeLsf) -> None:
     lsf.set(pending="Not enough job slot(s)")
     run = lsf.submitted("touch began")
-    Lsf().cancel(run, state=State.CANCELLED)
+    lsf_scheduler().cancel(run, state=State.CANCELLED)
     assert (run.status().state, (run.directory / "began").exists()) == (State.CANCELLED, False)
 
 
 def test_what_has_ended_is_not_cancelled_again(lsf: FakeLsf, polled: Poll) -> None:
     run = lsf.submitted("true")
     polled(run)
-    Lsf().cancel(run, state=State.CANCELLED)
+    lsf_scheduler().cancel(run, state=State.CANCELLED)
     assert (run.status().state, lsf.calls("bkill")) == (State.COMPLETED, [])
 
 
@@ -271,5 +275,5 @@ def test_a_cancellation_that_lsf_did_not_hear_leaves_no_trace(lsf: FakeLsf, poll
     polled(run, is_running)
     lsf.set(down=True)
     with pytest.raises(SchedulerUnreachable):
-        Lsf().cancel(run, state=State.CANCELLED)
+        lsf_scheduler().cancel(run, state=State.CANCELLED)
     assert not (run.directory / "reason").exists()

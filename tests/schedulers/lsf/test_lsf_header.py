@@ -78,7 +78,7 @@ def test_what_the_site_refuses_is_left_out(policy: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", ["account", "partition", "reservation", "time"])
-def test_what_the_site_requires_and_nobody_gave_is_left_to_the_plan_to_tell(policy: str) -> None:
+def test_what_the_site_requires_and_nobody_gave_is_left_to_the_plan_to_report(policy: str) -> None:
     assert lines(allocation(), policies(**{policy: "required"})) == lines(allocation())
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from hidl_cli.errors import HidlError
 from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.lsf import Lsf, judgement, poll, ticket
+from hidl_cli.schedulers import poller, ticket
+from hidl_cli.schedulers.lsf import Lsf
 from tests.conftest import REPOSITORY
-from tests.schedulers.lsf.conftest import FakeLsf, is_running
+from tests.schedulers.lsf.conftest import FakeLsf, is_running, lsf_scheduler
 
 Poll = Callable[..., Status]
 
@@ -25,7 +26,7 @@ Poll = Callable[..., Status]
 def test_one_question_serves_all_runs(lsf: FakeLsf) -> None:
     lsf.set(pending="Not enough job slot(s)")
     runs = [lsf.submitted("true", f"run-{number}") for number in range(5)]
-    assert [status.state for status in Lsf().poll(runs)] == [State.PENDING] * 5
+    assert [status.state for status in lsf_scheduler().poll(runs)] == [State.PENDING] * 5
     assert len(lsf.calls("bjobs")) == 1
 
 
@@ -33,7 +34,7 @@ def test_runs_that_have_ended_cost_no_question(lsf: FakeLsf, polled: Poll) -> No
     run = lsf.submitted("true")
     polled(run, lambda _: run.status().state is State.COMPLETED)
     before = len(lsf.calls("bjobs"))
-    Lsf().poll([run, run])
+    lsf_scheduler().poll([run, run])
     assert len(lsf.calls("bjobs")) == before
 
 
@@ -41,7 +42,7 @@ def test_while_lsf_is_down_the_status_known_last_stands(lsf: FakeLsf, polled: Po
     run = lsf.submitted("sleep 60")
     polled(run, is_running)
     lsf.set(down=True)
-    (status,) = Lsf().poll([run])
+    (status,) = lsf_scheduler().poll([run])
     assert (status.state, "LSF is down" in (status.reason or "")) == (State.RUNNING, True)
 
 
@@ -64,7 +65,7 @@ def test_a_job_that_lsf_forgets_for_a_moment_is_not_lost(lsf: FakeLsf, polled: P
 
 
 def test_a_job_that_vanishes_is_lost(lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judgement, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(Lsf, "grace_seconds", 0.3)
     run = lsf.submitted("sleep 60")
     polled(run, is_running)
     lsf.set(hide=True)
@@ -74,11 +75,11 @@ def test_a_job_that_vanishes_is_lost(lsf: FakeLsf, polled: Poll, monkeypatch: py
 def test_a_job_that_lsf_has_cleaned_away_is_looked_up_in_its_history(
     lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judgement, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(Lsf, "grace_seconds", 0.3)
     lsf.set(minute=0.3, interval=0.0)
     run = lsf.submitted("trap '' USR2 INT TERM; kill -KILL $PPID; sleep 60", time_limit=60.0)
     deadline = time.monotonic() + 20
-    while "ended" not in lsf.job("101"):
+    while lsf.job("101").ended is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
     lsf.set(clean_period=0.0)
@@ -95,8 +96,8 @@ def test_a_run_is_found_again_by_another_hidl(lsf: FakeLsf, polled: Poll) -> Non
 import os, signal
 from pathlib import Path
 from hidl_cli.record.run import Run
-from hidl_cli.schedulers.lsf import Lsf
-Lsf().submit(Run(Path({str(run.directory)!r})), time_limit=None)
+from hidl_cli.schedulers import scheduler
+scheduler("lsf").submit(Run(Path({str(run.directory)!r})), time_limit=None)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=False)
@@ -107,70 +108,70 @@ def test_a_hidl_killed_before_it_noted_the_job_finds_it_by_the_runs_name(lsf: Fa
     run = lsf.submitted("sleep 60")
     (run.directory / "job.json").unlink()
     polled(run, is_running)
-    Lsf().cancel(run, state=State.CANCELLED)
+    lsf_scheduler().cancel(run, state=State.CANCELLED)
     assert (json.loads((run.directory / "job.json").read_text())["id"], run.status().state) == ("101", State.CANCELLED)
 
 
 def test_a_hidl_killed_while_it_submitted_is_not_taken_for_a_lost_job(lsf: FakeLsf) -> None:
     run = lsf.run("true")
-    ticket.keep(run, ticket.Ticket(None, "fake", time.time() - 1))
-    (status,) = Lsf().poll([run])
+    ticket.write_ticket(run, "lsf", ticket.Ticket(None, "fake", time.time() - 1))
+    (status,) = lsf_scheduler().poll([run])
     assert status.state is State.PENDING
 
 
 def test_a_run_that_was_never_submitted_is_lost_in_the_end(
     lsf: FakeLsf, polled: Poll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judgement, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(Lsf, "grace_seconds", 0.3)
     run = lsf.run("true")
-    ticket.keep(run, ticket.Ticket(None, "fake", time.time() - 2 * poll.SUBMISSION_SECONDS))
+    ticket.write_ticket(run, "lsf", ticket.Ticket(None, "fake", time.time() - 2 * poller.SUBMISSION_SECONDS))
     assert polled(run).state is State.LOST
 
 
 def test_the_number_of_a_job_of_somebody_elses_is_not_believed(lsf: FakeLsf) -> None:
-    """A cluster that is set up anew counts from the beginning."""
+    """A cluster that is set up again counts from the beginning."""
     lsf.submitted("sleep 60", "run-1")
     run = lsf.run("true", "run-0")
-    ticket.keep(run, ticket.Ticket("101", "fake", time.time() - 1))
-    (status,) = Lsf().poll([run])
-    assert (status.state, status.reason) == (State.PENDING, "LSF does not know the job; it may do so again")
+    ticket.write_ticket(run, "lsf", ticket.Ticket("101", "fake", time.time() - 1))
+    (status,) = lsf_scheduler().poll([run])
+    assert (status.state, status.reason) == (State.PENDING, "LSF does not know job 101; waiting for a word of its end")
 
 
 def test_a_job_of_another_cluster_is_left_alone(lsf: FakeLsf) -> None:
     run = lsf.run("true")
-    ticket.keep(run, ticket.Ticket("101", "summit", time.time() - 3600))
-    (status,) = Lsf().poll([run])
+    ticket.write_ticket(run, "lsf", ticket.Ticket("101", "summit", time.time() - 3600))
+    (status,) = lsf_scheduler().poll([run])
     assert (status.state, status.reason) == (State.PENDING, "the job is on cluster summit, and this is fake")
 
 
 def test_a_job_of_another_cluster_is_not_cancelled_from_here(lsf: FakeLsf) -> None:
     run = lsf.run("true")
-    ticket.keep(run, ticket.Ticket("101", "summit", time.time() - 3600))
+    ticket.write_ticket(run, "lsf", ticket.Ticket("101", "summit", time.time() - 3600))
     with pytest.raises(HidlError, match="the job is on cluster summit"):
-        Lsf().cancel(run, state=State.CANCELLED)
+        lsf_scheduler().cancel(run, state=State.CANCELLED)
 
 
 # ---- politeness
 
 
 def test_processes_share_one_answer(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(poll, "FIRST_INTERVAL", 60.0)
-    monkeypatch.setattr(poll, "LAST_INTERVAL", 60.0)
+    monkeypatch.setattr(Lsf, "first_interval", 60.0)
+    monkeypatch.setattr(poller, "LAST_INTERVAL", 60.0)
     lsf.set(pending="Not enough job slot(s)")
     runs = [lsf.submitted("true", f"run-{number}") for number in range(3)]
     for run in runs:
-        assert Lsf().poll([run])[0].state is State.PENDING
+        assert lsf_scheduler().poll([run])[0].state is State.PENDING
     assert len(lsf.calls("bjobs")) == 1
 
 
 def test_an_old_answer_does_not_hide_that_a_job_has_begun(lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch) -> None:
     lsf.set(pending="Not enough job slot(s)")
     run = lsf.submitted("sleep 60")
-    Lsf().poll([run])
+    lsf_scheduler().poll([run])
     lsf.set(pending="")
     deadline = time.monotonic() + 10
     while run.status().state is State.PENDING:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    monkeypatch.setattr(poll.Poller, "_interval", lambda _: 60.0)
-    assert Lsf().poll([run])[0].state is State.RUNNING
+    monkeypatch.setattr(poller.Poller, "_max_age", lambda *_: 60.0)
+    assert lsf_scheduler().poll([run])[0].state is State.RUNNING

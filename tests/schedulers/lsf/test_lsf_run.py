@@ -15,9 +15,11 @@ import yaml
 from tests.conftest import Hidl
 from tests.schedulers.lsf.conftest import FakeLsf
 
+pytestmark = pytest.mark.slow
+
 SITE = {
     "name": "pretend",
-    "title": "a fake LSF on this machine",
+    "title": "a stand-in LSF on this machine",
     "scheduler": "lsf",
     "launchers": ["mpiexec"],
     "node_types": {"node": {"detect": True}},
@@ -33,10 +35,10 @@ TOY = {
 
 @pytest.fixture
 def hidl(hidl_with: Callable[..., Hidl], lsf: FakeLsf) -> Hidl:
-    """hidl with the stack mpi, the workload ``toy`` and a site whose LSF is the fake one."""
-    lsf.set(hosts=["localhost"])
+    """hidl with the stack mpi, the workload ``toy`` and a site whose LSF is the stand-in."""
+    lsf.set(hosts={"localhost": {}})
     hidl = hidl_with("mpi")
-    hidl = Hidl(hidl.environment | {"PATH": os.environ["PATH"], "FAKE_LSF": str(lsf.spool)})
+    hidl = Hidl(hidl.environment | {"PATH": os.environ["PATH"]})
     hidl.add_workload("toy", "toy.py", **TOY)
     file = hidl.config / "sites" / "pretend.yaml"
     file.parent.mkdir(parents=True)
@@ -75,7 +77,7 @@ def test_a_run_that_reaches_its_run_limit_has_timed_out(hidl: Hidl, lsf: FakeLsf
 
 
 def test_a_run_that_lsf_refuses_ends_hidl_with_6(hidl: Hidl, lsf: FakeLsf) -> None:
-    lsf.set(max_nodes=0)
+    lsf.limit(0)
     assert (run(hidl), state(hidl)) == (6, "REFUSED")
 
 

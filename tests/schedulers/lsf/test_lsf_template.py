@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from hidl_cli.templates import render_script
+from hidl_cli.schedulers import scheduler
 from tests.conftest import SHELLCHECK
 
 MCPU_OF_SUMMIT = "batch2 1 h41n04 42 h41n03 42"
@@ -13,7 +13,7 @@ MCPU_WITHOUT_A_LAUNCH_NODE = "h41n04 42 h41n03 42"
 
 
 def hosts(directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    script = f"set -euo pipefail\n{render_script('schedulers/lsf.sh.j2', {})}\nlist_hosts\n"
+    script = f"set -euo pipefail\n{scheduler('lsf').functions}\nlist_hosts\n"
     return subprocess.run(
         ["bash", "-c", script],
         cwd=directory,
@@ -24,7 +24,7 @@ def hosts(directory: Path, **environment: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_the_launch_node_is_no_compute_node(tmp_path: Path) -> None:
+def test_the_launch_node_is_not_a_compute_node(tmp_path: Path) -> None:
     assert hosts(tmp_path, LSB_MCPU_HOSTS=MCPU_OF_SUMMIT).stdout.split() == ["h41n04", "h41n03"]
 
 
@@ -65,6 +65,6 @@ def test_in_a_job_the_output_goes_to_the_runs_files(tmp_path: Path) -> None:
 
 def test_shellcheck_has_nothing_to_say(tmp_path: Path) -> None:
     script = tmp_path / "lsf.sh"
-    script.write_text(f"#!/usr/bin/env bash\n{render_script('schedulers/lsf.sh.j2', {})}\nlist_hosts\n")
+    script.write_text(f"#!/usr/bin/env bash\n{scheduler('lsf').functions}\nlist_hosts\n")
     completed = subprocess.run([SHELLCHECK, script], capture_output=True, text=True, check=False)
     assert completed.stdout == ""

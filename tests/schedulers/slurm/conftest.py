@@ -41,7 +41,7 @@ class Bench:
     def running(self, run: Path) -> Path:
         """Wait until the program of the run has begun."""
         try:
-            self.until(lambda: "here" in read(run / "stdout.log"), 30)
+            self.until(lambda: "here" in read(run / "stdout.log"))
         except AssertionError:
             told = self.cluster("scontrol", "show", "job", self.job(run)).stdout
             pytest.fail(f"the program did not begin\n{told}\n{read(run / 'stderr.log')}")
@@ -51,9 +51,9 @@ class Bench:
         """What ``hidl status`` says of the run."""
         return self.hidl.json("status", run.name)
 
-    def until_state(self, run: Path, state: str, seconds: float) -> Any:
+    def until_state(self, run: Path, state: str) -> Any:
         """Wait until ``hidl status`` says so."""
-        self.until(lambda: self.status(run)["state"] == state, seconds)
+        self.until(lambda: self.status(run)["state"] == state)
         return self.status(run)
 
     def job(self, run: Path) -> str:
@@ -74,9 +74,9 @@ class Bench:
         file.write_text(json.dumps(document))
 
     @staticmethod
-    def until(condition: Callable[[], object], seconds: float) -> None:
-        """Wait for it; fails where it takes longer."""
-        LivingCluster.wait_until(condition, seconds)
+    def until(condition: Callable[[], object]) -> None:
+        """Wait for it, 3 minutes at most."""
+        LivingCluster.wait_until(condition)
 
 
 def first_on_path(tmp_path: Path, program: str, script: str) -> str:

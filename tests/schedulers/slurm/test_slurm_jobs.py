@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import os
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hidl_cli.record.state import State
-from hidl_cli.schedulers.slurm.jobs import Job, find, minutes, read, sacct, squeue
+from hidl_cli.schedulers.backend import find
+from hidl_cli.schedulers.slurm.jobs import SlurmJob, minutes, parse, sacct, squeue, state_of
 
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def jobs(name: str) -> dict[str, Job]:
-    return {job.id: job for job in read((RECORDED / name).read_text().splitlines())}
+def jobs(name: str) -> dict[str, SlurmJob]:
+    return {job.id: job for job in parse((RECORDED / name).read_text().splitlines())}
 
 
 def test_the_fields_of_a_job_are_read() -> None:
-    assert jobs("squeue-22.05.txt")["16"] == Job(
+    assert jobs("squeue-22.05.txt")["16"] == SlurmJob(
         "16",
+        State.PENDING,
         "PENDING",
-        "Resources",
-        start="2026-11-21T10:58:19",
+        mark="/home/u/runs/next",
+        reason="Resources, expected to start at 2026-11-21T10:58:19",
+        ended=datetime(2026, 11, 21, 11, 58, 19).timestamp(),
+        why="Resources",
         nodes="4",
         limit="1:00:00",
-        end="2026-11-21T11:58:19",
         partition="debug",
-        directory="/home/u/runs/next",
     )
 
 
 def test_the_directory_may_hold_the_separator() -> None:
-    assert jobs("squeue-22.05.txt")["1"].directory == "/home/u/runs/a | b"
+    assert jobs("squeue-22.05.txt")["1"].mark == "/home/u/runs/a | b"
 
 
 @pytest.mark.parametrize(
@@ -54,8 +60,8 @@ def test_the_accounting_is_read_by_its_states(number: str, state: State) -> None
 
 
 @pytest.mark.parametrize("line", ["", "slurm_load_jobs error: Invalid job id specified", "CLUSTER: other", "1|RUNNING"])
-def test_what_is_no_line_of_a_job_is_passed_over(line: str) -> None:
-    assert read([line]) == []
+def test_what_is_not_a_line_of_a_job_is_passed_over(line: str) -> None:
+    assert parse([line]) == []
 
 
 def test_a_job_is_found_by_its_number_only_in_its_own_directory() -> None:
@@ -65,7 +71,7 @@ def test_a_job_is_found_by_its_number_only_in_its_own_directory() -> None:
 
 
 def test_a_job_whose_number_was_lost_is_the_last_of_its_directory() -> None:
-    known = [Job("9", "FAILED", directory="/d"), Job("10", "RUNNING", directory="/d")]
+    known = [SlurmJob("9", State.FAILED, "FAILED", mark="/d"), SlurmJob("10", State.RUNNING, "RUNNING", mark="/d")]
     assert find(known, None, "/d") == known[1]
 
 
@@ -77,14 +83,60 @@ def test_time_limits_are_read_in_minutes(limit: str, expected: float | None) -> 
     assert minutes(limit) == expected
 
 
-def test_an_end_that_is_not_told_lies_long_ago() -> None:
-    assert Job("1", "FAILED", end="").ended_before(1e9, now=0)
+def test_an_end_that_is_not_reported_lies_long_ago() -> None:
+    line = "1|FAILED|NonZeroExitCode|N/A|1|1:00|N/A|debug|node1|/d"
+    assert (parse([line])[0].ended, parse([line])[0].reason) == (0.0, "FAILED, NonZeroExitCode")
 
 
 def test_all_of_a_users_jobs_are_asked_for_in_every_state_and_partition() -> None:
-    assert {"--all", "--states=all", "--user=1000", "--noheader"} <= set(squeue(1000, None))
+    assert {"--all", "--states=all", f"--user={os.getuid()}", "--noheader"} <= set(squeue(None))
 
 
-@pytest.mark.parametrize("command", [squeue(1000, "other"), sacct("other", ids=["1"])])
+@pytest.mark.parametrize("command", [squeue("other"), sacct("other", ids=["1"])])
 def test_another_cluster_is_named(command: list[str]) -> None:
     assert "--clusters=other" in command
+
+
+@pytest.mark.parametrize(
+    ("words", "state"),
+    [
+        ("PENDING", State.PENDING),
+        ("CONFIGURING", State.PENDING),
+        ("REQUEUE_HOLD", State.PENDING),
+        ("RUNNING", State.RUNNING),
+        ("SUSPENDED", State.RUNNING),
+        ("COMPLETING", State.RUNNING),
+        ("COMPLETED", State.COMPLETED),
+        ("FAILED", State.FAILED),
+        ("CANCELLED", State.CANCELLED),
+        ("CANCELLED by 1000", State.CANCELLED),
+        ("CANCELLED+", State.CANCELLED),
+        ("TIMEOUT", State.TIMEOUT),
+        ("DEADLINE", State.TIMEOUT),
+        ("NODE_FAIL", State.NODE_FAIL),
+        ("BOOT_FAIL", State.NODE_FAIL),
+        ("OUT_OF_MEMORY", State.OUT_OF_MEMORY),
+        ("PREEMPTED", State.PREEMPTED),
+    ],
+)
+def test_each_word_is_a_state(words: str, state: State) -> None:
+    assert state_of(words) is state
+
+
+@given(st.text())
+def test_no_other_word_ends_a_run(words: str) -> None:
+    assert state_of(f"X{words}") is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("word", "reason", "shown"),
+    [
+        ("TIMEOUT", "TimeLimit", "TIMEOUT, time limit 1:00"),
+        ("NODE_FAIL", "None", "NODE_FAIL, on node1"),
+        ("COMPLETED", "None", ""),
+        ("COMPLETING", "None", "COMPLETING"),
+        ("REQUEUED", "BeginTime", "REQUEUED BeginTime"),
+    ],
+)
+def test_a_reason_is_reported_with_its_detail(word: str, reason: str, shown: str) -> None:
+    assert parse([f"1|{word}|{reason}|N/A|1|1:00|N/A|debug|node1|/d"])[0].reason == shown

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.schedulers.slurm import programs, refusals
-from hidl_cli.schedulers.slurm.programs import NoAnswer, NoProgram
+from hidl_cli.schedulers.programs import NoAnswer, NoProgram, complaint
+from hidl_cli.schedulers.slurm import commands, refusals
 
 
 def program(directory: Path, name: str, script: str) -> None:
@@ -26,7 +26,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", ["SLURM_CONF", "SLURM_JWT", "HOME", "SLURMISH"])
 def test_what_says_where_slurm_is_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "x")
-    assert programs.environment()[name] == "x"
+    assert commands.PROGRAMS.environment()[name] == "x"
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_what_says_where_slurm_is_stays(name: str, monkeypatch: pytest.MonkeyPat
 )
 def test_what_an_enclosing_job_or_a_users_default_says_goes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "x")
-    assert name not in programs.environment()
+    assert name not in commands.PROGRAMS.environment()
 
 
 def test_a_default_of_the_users_stays_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
-    assert programs.environment(["SBATCH_ACCOUNT"])["SBATCH_ACCOUNT"] == "mine"
+    assert commands.PROGRAMS.environment(["SBATCH_ACCOUNT"])["SBATCH_ACCOUNT"] == "mine"
 
 
 @pytest.mark.parametrize(
@@ -62,26 +62,26 @@ def test_a_default_of_the_users_stays_where_it_is_kept(monkeypatch: pytest.Monke
         "sbatch: error: Batch job submission failed: Slurm temporarily unable to accept job, sleeping and retrying",
     ],
 )
-def test_that_nobody_answered_is_told_by_its_words(path: Path, words: str) -> None:
+def test_that_nobody_answered_is_reported_by_its_words(path: Path, words: str) -> None:
     program(path, "squeue", f"cat >&2 <<'EOF'\n{words}\nEOF\nexit 1")
     with pytest.raises(NoAnswer):
-        programs.call("squeue")
+        commands.call("squeue")
 
 
 def test_a_refusal_is_an_answer(path: Path) -> None:
     program(path, "sbatch", "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1")
-    assert programs.said(programs.call("sbatch")) == "invalid partition specified: nope"
+    assert complaint(commands.call("sbatch")) == "invalid partition specified: nope"
 
 
 def test_a_program_that_takes_too_long_has_no_answer(path: Path) -> None:
     program(path, "squeue", "sleep 60")
     with pytest.raises(NoAnswer, match=r"within 0\.2 s"):
-        programs.call("squeue", timeout=0.2)
+        commands.call("squeue", timeout=0.2)
 
 
-def test_a_program_that_is_not_there_is_told_from_silence(path: Path) -> None:
+def test_a_program_that_is_not_there_is_distinguished_from_silence(path: Path) -> None:
     with pytest.raises(NoProgram):
-        programs.call("no-such-program")
+        commands.call("no-such-program")
 
 
 @pytest.mark.parametrize(
@@ -90,18 +90,21 @@ def test_a_program_that_is_not_there_is_told_from_silence(path: Path) -> None:
 )
 def test_one_controller_that_is_up_is_enough(path: Path, words: str, status: int) -> None:
     program(path, "scontrol", f"printf '{words}\\n'; exit {status}")
-    programs.ping()
+    commands.ping()
 
 
-def test_no_controller_is_told_with_its_name(path: Path) -> None:
+def test_no_controller_is_reported_with_its_name(path: Path) -> None:
     program(path, "scontrol", "echo 'Slurmctld(primary) at a is DOWN'; echo '*** RESTORE ***'; exit 1")
     with pytest.raises(NoAnswer, match=r"Slurmctld\(primary\) at a is DOWN"):
-        programs.ping()
+        commands.ping()
 
 
-def test_the_clusters_name_is_read_from_the_configuration(path: Path) -> None:
+def test_the_clusters_name_is_read_from_the_configuration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(path / "state"))
+    commands.this_cluster.cache_clear()
     program(path, "scontrol", "echo 'Configuration data as of today'; echo 'ClusterName             = alpha'")
-    assert programs.own_cluster() == "alpha"
+    assert commands.this_cluster() == "alpha"
+    commands.this_cluster.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +116,7 @@ def test_the_clusters_name_is_read_from_the_configuration(path: Path) -> None:
         ("Invalid feature specification", "sinfo", "'(null)' v100", "the features of nodes here: v100"),
     ],
 )
-def test_a_refusal_is_told_with_what_the_site_has(
+def test_a_refusal_is_reported_with_what_the_site_has(
     path: Path, words: str, program_name: str, answer: str, fact: str
 ) -> None:
     program(path, program_name, f'for name in {answer}; do echo "$name"; done')

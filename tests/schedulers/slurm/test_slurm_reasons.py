@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from hidl_cli.schedulers.slurm.jobs import Job
-from hidl_cli.schedulers.slurm.programs import keys
+from hidl_cli.record.state import State
+from hidl_cli.schedulers.slurm.commands import keys
+from hidl_cli.schedulers.slurm.jobs import SlurmJob
 from hidl_cli.schedulers.slurm.reasons import limits, never_starts
 
 #: As `scontrol show partition small` printed it (Slurm 22.05).
@@ -24,7 +25,10 @@ SMALL = keys("""PartitionName=small
 
 
 def told(reason: str, *, nodes: str = "1", limit: str = "1:00", partition: Mapping[str, str] = SMALL) -> str | None:
-    return never_starts(Job("1", "PENDING", reason, nodes=nodes, limit=limit, partition="small"), lambda _: partition)
+    return never_starts(
+        SlurmJob("1", State.PENDING, "PENDING", why=reason, nodes=nodes, limit=limit, partition="small"),
+        lambda _: partition,
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,7 @@ def told(reason: str, *, nodes: str = "1", limit: str = "1:00", partition: Mappi
         ("PartitionTimeLimit", "1", "UNLIMITED", "MaxTime=00:05:00"),
     ],
 )
-def test_a_partitions_limit_is_told_with_its_value(reason: str, nodes: str, limit: str, value: str) -> None:
+def test_a_partitions_limit_is_reported_with_its_value(reason: str, nodes: str, limit: str, value: str) -> None:
     assert value in str(told(reason, nodes=nodes, limit=limit))
 
 
@@ -98,5 +102,5 @@ def test_what_passes_is_waited_for(reason: str) -> None:
     assert told(reason) is None
 
 
-def test_a_partitions_limits_are_told_in_words() -> None:
-    assert limits("small", SMALL) == "partition small admits MaxNodes=2, TotalNodes=4, MaxTime=00:05:00"
+def test_a_partitions_limits_are_reported_in_words() -> None:
+    assert limits("small", SMALL) == "partition small allows MaxNodes=2, TotalNodes=4, MaxTime=00:05:00"

@@ -10,6 +10,8 @@ import pytest
 from tests.cluster.cluster import LivingCluster
 from tests.schedulers.slurm.conftest import Bench
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def bench(bench: Bench) -> Bench:
@@ -36,7 +38,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "words", "value"), REFUSED)
-def test_what_sbatch_refuses_is_told_in_its_words_with_the_sites_value(
+def test_what_sbatch_refuses_is_reported_in_its_words_with_the_sites_value(
     bench: Bench, arguments: list[str], words: str, value: str
 ) -> None:
     completed = bench.run(*arguments)

@@ -42,7 +42,9 @@ def adapters(root: Path, *ports: tuple[str, str, str, str]) -> ThisHost:
     ],
     ids=["one", "eight rails", "the port that is up", "RoCE", "Omni-Path"],
 )
-def test_the_kernel_tells_kind_and_speed(tmp_path: Path, ports: list[tuple[str, str, str, str]], expected: str) -> None:
+def test_the_kernel_reports_kind_and_speed(
+    tmp_path: Path, ports: list[tuple[str, str, str, str]], expected: str
+) -> None:
     found = fabric.probe(adapters(tmp_path, *ports))
 
     assert found is not None
@@ -53,14 +55,14 @@ def test_the_kernel_tells_kind_and_speed(tmp_path: Path, ports: list[tuple[str, 
     ("system", "value", "program"),
     [("ampere", "InfiniBand, 200 Gb/s", "ibstat"), ("summit", "2 x InfiniBand, 100 Gb/s", "ibv_devinfo")],
 )
-def test_programs_tell_where_the_kernel_does_not(system: str, value: str, program: str) -> None:
+def test_programs_report_where_the_kernel_does_not(system: str, value: str, program: str) -> None:
     found = fabric.probe(recorded(system))
 
     assert found is not None
     assert (found.value, found.source.split()[0]) == (value, program)
 
 
-def test_a_port_that_is_down_is_no_fabric(tmp_path: Path) -> None:
+def test_a_port_that_is_down_is_not_a_fabric(tmp_path: Path) -> None:
     assert fabric.probe(adapters(tmp_path, ("mlx5_0", "1: DOWN", "10 Gb/sec (4X SDR)", "InfiniBand"))) is None
 
 

@@ -32,11 +32,11 @@ def nvidia(text: str) -> RecordedHost:
     ],
     ids=["H200", "four A100", "two models", "an old driver", "none"],
 )
-def test_nvidia_smi_tells_model_architecture_and_memory(text: str, expected: Cards | None) -> None:
+def test_nvidia_smi_reports_model_architecture_and_memory(text: str, expected: Cards | None) -> None:
     assert gpus.probe(nvidia(text)) == expected
 
 
-def test_rocm_smi_tells_the_same_of_amds() -> None:
+def test_rocm_smi_reports_the_same_of_amds() -> None:
     assert gpus.probe(recorded("mi250x")) == Cards(8, "AMD Instinct MI250X", "gfx90a", 64.0, "rocm-smi")
 
 

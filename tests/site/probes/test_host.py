@@ -44,7 +44,7 @@ def test_a_program_that_fails_gives_no_answer_and_the_reason_is_kept(install: In
     host = install("tell", "echo 'no such thing' >&2; exit 1")
 
     assert host.ask("tell", "me") is None
-    assert host.failures == ["`tell me` gave no answer: no such thing"]
+    assert host.failures == ["`tell me` failed: no such thing"]
 
 
 def test_a_program_that_hangs_is_ended(install: Install) -> None:
@@ -64,11 +64,19 @@ def test_a_host_without_a_path_has_no_programs() -> None:
     assert ThisHost({}).which("sh") is None
 
 
-def test_a_scheduler_that_hidl_does_not_speak_to_is_told(install: Install) -> None:
-    host = install("pbsnodes", "")
+def test_an_unsupported_scheduler_is_a_remark(install: Install) -> None:
+    host = install("qhost", "")
     host.environment = {"PATH": host.environment["PATH"].partition(":")[0]}
 
-    assert survey(host).remarks == ("PBS (pbsnodes) is here too, but hidl does not speak to it",)
+    assert survey(host).remarks == ("Grid Engine (qhost) is installed too, but hidl cannot draft a site from it",)
+
+
+def test_a_second_scheduler_is_a_remark(install: Install) -> None:
+    host = install("lsid", "echo 'My cluster name is a'")
+    install("pbsnodes", "")
+    host.environment = {"PATH": host.environment["PATH"].partition(":")[0]}
+
+    assert survey(host).remarks == ("PBS (pbsnodes) is installed too; this draft describes LSF",)
 
 
 def test_a_scheduler_that_gives_no_answer_is_an_error_with_what_it_said(install: Install) -> None:

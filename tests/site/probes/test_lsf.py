@@ -36,11 +36,11 @@ def test_a_queue_for_some_users_is_restricted(summit: Batch) -> None:
     ]
 
 
-def test_the_default_queue_is_told_by_bparams(summit: Batch) -> None:
+def test_the_default_queue_is_reported_by_bparams(summit: Batch) -> None:
     assert [queue.name for queue in summit.queues if queue.is_default] == ["batch"]
 
 
-def test_hosts_that_run_no_jobs_are_no_compute_nodes(summit: Batch) -> None:
+def test_hosts_that_run_no_jobs_are_not_compute_nodes(summit: Batch) -> None:
     names = {node.name for node in summit.nodes}
 
     assert len(names) == 54
@@ -71,7 +71,7 @@ def test_hosts_without_a_limit_of_jobs_are_compute_nodes() -> None:
     assert [node.name for node in found.nodes] == ["a1", "a2"]
 
 
-def test_an_lsf_that_gives_no_answer_tells_nothing() -> None:
+def test_an_lsf_that_gives_no_answer_reports_nothing() -> None:
     assert lsf.probe(RecordedHost(DIRECTORY / "none", programs={"lsid": "/usr/bin/lsid"})) == Batch("lsf")
 
 

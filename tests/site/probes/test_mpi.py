@@ -48,6 +48,13 @@ def test_a_library_on_the_path_says_what_it_is(program: str, said: str, expected
     assert (library.family, library.version, library.prefix) == (*expected, "/opt/x")
 
 
+def test_cray_mpich_without_programs_is_known_by_its_modules_variables() -> None:
+    variables = {"CRAY_MPICH_VERSION": "8.1.28", "CRAY_MPICH_DIR": "/opt/cray/pe/mpich/8.1.28/ofi/gnu/12.3"}
+    (library,) = mpi.libraries(host(variables))
+
+    assert (library.family, library.version, library.prefix) == ("cray-mpich", "8.1.28", variables["CRAY_MPICH_DIR"])
+
+
 def test_intel_mpi_is_known_by_its_own_program() -> None:
     (library,) = mpi.libraries(host(impi_info="", mpiexec=INTEL))
 
@@ -95,7 +102,7 @@ def test_other_modules_are_none(line: str) -> None:
     assert mpi.libraries(host({"LMOD_CMD": "/opt/lmod"}, lmod=f"{line}\n")) == ()
 
 
-def test_of_many_versions_the_last_are_told() -> None:
+def test_of_many_versions_the_last_are_reported() -> None:
     lines = "".join(f"openmpi/{number}.0\n" for number in range(100, 200))
     found = mpi.libraries(host({"MODULES_CMD": "/usr/bin/modulecmd"}, modulecmd=lines))
 

@@ -139,12 +139,12 @@ def test_an_account_is_required_of_users_without_a_default_one(enforced: str, us
     assert policy("account", batch) == expected
 
 
-def test_limits_that_are_not_enforced_are_told() -> None:
-    assert "waits for ever" in " ".join(probe("EnforcePartLimits = NO\n").remarks)
-    assert "waits for ever" not in " ".join(probe("EnforcePartLimits = ALL\n").remarks)
+def test_limits_that_are_not_enforced_are_reported() -> None:
+    assert "pends forever" in " ".join(probe("EnforcePartLimits = NO\n").remarks)
+    assert "pends forever" not in " ".join(probe("EnforcePartLimits = ALL\n").remarks)
 
 
-def test_a_slurmctld_that_gives_no_answer_tells_nothing() -> None:
+def test_a_slurmctld_that_gives_no_answer_reports_nothing() -> None:
     host = RecordedHost(DIRECTORY / "none", programs={"scontrol": "/usr/bin/scontrol"})
 
     assert slurm.probe(host) == Batch("slurm")
@@ -159,3 +159,27 @@ def test_what_srun_offers_is_read_with_the_versions_of_pmix() -> None:
 
     assert batch is not None
     assert set(batch.srun_mpi) == {"pmix", "none", "cray_shasta", "pmi2", "pmix_v4"}
+
+
+@pytest.mark.parametrize(
+    ("gres", "expected"),
+    [
+        ("(null)", (0, None)),
+        ("", (0, None)),
+        ("gpu", (1, None)),
+        ("gpu:4", (4, None)),
+        ("gpu:a100:4", (4, "a100")),
+        ("gpu:a100:4(S:0-1)", (4, "a100")),
+        ("gpu:a100:4(S:0,3)", (4, "a100")),
+        ("gpu:a100:no_consume:4", (4, "a100")),
+        ("gpu:v100:2,gpu:t4:2", (4, "t4, v100")),
+        ("gpu:a100:2,gpu:a100:2", (4, "a100")),
+        ("fpga:1,gpu:v100:2(S:0),mps:200", (2, "v100")),
+        ("gpu:1g.5gb:7", (7, "1g.5gb")),
+        ("craynetwork:4", (0, None)),
+        ("gpu:4K", (4096, None)),
+        ("gpu:a100:many", (None, None)),
+    ],
+)
+def test_gpus_in_every_form_of_gres(gres: str, expected: tuple[int | None, str | None]) -> None:
+    assert slurm.gpus_of(gres) == expected

@@ -58,7 +58,7 @@ def test_it_must_hold_one_directory(tmp_path: Path) -> None:
         unpack(archive(tmp_path, member("a/x"), member("b/x")), tmp_path / "out")
 
 
-def test_a_broken_one_is_told(tmp_path: Path) -> None:
+def test_a_broken_one_is_reported(tmp_path: Path) -> None:
     file = archive(tmp_path, member("top/a"))
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(BuildFailed, match="cannot be unpacked"):

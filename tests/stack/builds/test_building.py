@@ -15,6 +15,8 @@ from tests.conftest import Hidl
 from tests.stack.builds.conftest import CODE, PATCH, Tiny
 from tests.stack.test_interrupted import gone, wait_for_step
 
+pytestmark = pytest.mark.slow
+
 
 def versions(installed: subprocess.CompletedProcess[str]) -> str:
     """What the verification saw as the version of the extension."""
@@ -107,7 +109,7 @@ def test_a_missing_compiler_is_named_before_anything_is_installed(tiny: Tiny, ro
     assert not list(root.glob("local/tiny/[0-9a-f]*"))
 
 
-def test_a_dry_run_tells_the_build_and_touches_nothing(tiny: Tiny, tmp_path: Path) -> None:
+def test_a_dry_run_reports_the_build_and_touches_nothing(tiny: Tiny, tmp_path: Path) -> None:
     tiny.write()
     tiny.hidl("stack", "lock", "tiny")
     (plan,) = tiny.hidl.json("install", "tiny", "--dry-run")["plans"]

@@ -79,7 +79,7 @@ def test_a_file_is_made_and_removed(tree: Path) -> None:
     assert [(path.name, path.read_text()) for path in tree.rglob("*.txt")] == [("new.txt", "new\n")]
 
 
-def test_one_that_does_not_fit_is_told_with_its_file_and_line(tree: Path) -> None:
+def test_one_that_does_not_fit_is_reported_with_its_file_and_line(tree: Path) -> None:
     (tree / "x" / "f.txt").write_text("one\nTWO\n")
     with pytest.raises(BuildFailed, match=r"change.patch does not fit x/f.txt at line 1"):
         patches.apply(write(tree, CHANGE), tree)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.providers.spack.places import Places
 from hidl_cli.stack.schema import Stack
+from tests.conftest import PROGRAMS, Hidl
 
 
 def site(**keys: Any) -> Site:
@@ -49,3 +52,27 @@ def where(tmp_path: Path) -> Places:
     return Places(
         root=Path("/root"), builtin=Path("/builtin"), own=Path("/own"), stage=Path("/stage"), misc=Path("/misc")
     )
+
+
+@pytest.fixture
+def spack(tmp_path: Path) -> Path:
+    """The root of what stands at Spack's place."""
+    root = tmp_path / "spack"
+    (root / "bin").mkdir(parents=True)
+    program = (PROGRAMS / "spack_stand_in.py").read_text(encoding="utf-8")
+    (root / "bin" / "spack").write_text(f"#!{sys.executable}\n{program}", encoding="utf-8")
+    (root / "bin" / "spack").chmod(0o755)
+    (root / "lib" / "spack" / "spack").mkdir(parents=True)
+    (root / "lib" / "spack" / "spack" / "__init__.py").write_text('__version__ = "1.2.0"\n')
+    return root
+
+
+@pytest.fixture
+def real(hidl: Hidl) -> Hidl:
+    """hidl with a real Spack, where one is named."""
+    root = os.environ.get("HIDL_TEST_SPACK")
+    if not root:
+        pytest.skip("NOT TESTED: Spack; HIDL_TEST_SPACK=<root> asks for it (and HIDL_TEST_SPACK_PACKAGES=<clone>)")
+    packages = os.environ.get("HIDL_TEST_SPACK_PACKAGES", "")
+    python = os.environ.get("SPACK_PYTHON", "")
+    return Hidl(hidl.environment | {"HIDL_SPACK": root, "HIDL_SPACK_PACKAGES": packages, "SPACK_PYTHON": python})

@@ -34,6 +34,6 @@ def test_inside_an_allocation_no_other_is_asked_for() -> None:
     assert command(site(spack=BUILD), {"SLURM_JOB_ID": "1"}) == ()
 
 
-def test_a_scheduler_that_gives_no_nodes_is_told() -> None:
+def test_a_scheduler_that_gives_no_nodes_is_reported() -> None:
     with pytest.raises(MissingPrecondition, match="its scheduler gives none"):
         command(site(spack=BUILD, scheduler="local"), {})

@@ -114,7 +114,9 @@ def test_software_of_the_site_is_the_only_one_unless_it_says_otherwise(where: Pl
         ({"family": "cray-mpich", "version": "8.1"}, "the prefix of MPI library mine is unknown"),
     ],
 )
-def test_what_the_site_does_not_say_is_told_and_not_guessed(where: Places, library: dict[str, str], gap: str) -> None:
+def test_what_the_site_does_not_say_is_reported_and_not_guessed(
+    where: Places, library: dict[str, str], gap: str
+) -> None:
     found = made(where, site(mpi={"mine": library}, default_mpi="mine", compilers={"gcc": GCC}), stack())
     assert (found.gaps, "externals" in found.document["spack"]["packages"]["cray-mpich"]) == ((gap,), False)
 
@@ -137,7 +139,7 @@ def test_fortran_is_that_of_the_default_compiler_where_it_has_one(where: Places)
     assert [packages.get("fortran") for packages in chosen] == [{"require": ["gcc"], "prefer": ["gcc@13.3.0"]}, None]
 
 
-def test_a_default_compiler_without_fortran_is_told(where: Places) -> None:
+def test_a_default_compiler_without_fortran_is_reported(where: Places) -> None:
     found = made(where, site(compilers={"gcc": GCC}, default_compiler="gcc"), stack())
     assert found.gaps == ("compiler gcc names no `fortran`, and what needs one cannot be built",)
 
@@ -167,7 +169,7 @@ def test_a_library_that_spack_does_not_build_must_be_placed(
 
 
 @pytest.mark.parametrize(("keys", "release"), [({"deprecated": "for a reason"}, (1, 2)), ({}, (0, 23))])
-def test_a_deprecated_library_is_built_where_it_is_admitted(
+def test_a_deprecated_library_is_built_where_it_is_allowed(
     where: Places, keys: dict[str, str], release: tuple[int, int]
 ) -> None:
     machine = site(mpi={"mine": {"family": "mvapich2"}}, default_mpi="mine")
@@ -180,7 +182,7 @@ def test_what_is_fetched_is_staged_apart_and_is_the_same_otherwise(where: Places
     assert (spack(apart)["config"].pop("build_stage"), apart.inputs) == ([str(tmp_path)], here.inputs)
 
 
-def test_an_external_without_a_version_is_left_out_and_told(where: Places) -> None:
+def test_an_external_without_a_version_is_left_out_and_reported(where: Places) -> None:
     found = made(where, site(externals={"cuda": {"prefix": "/opt/cuda"}}, compilers={"gcc": GCC}), stack())
     assert ("cuda" in found.document["spack"]["packages"], found.gaps) == (False, ("the version of cuda is unknown",))
 
@@ -206,16 +208,16 @@ def test_gpus_of_nvidia_decide_variants_even_where_their_number_is_unknown(where
     }
 
 
-def test_deprecated_versions_are_admitted_where_the_stack_says_why_and_with_a_warning(where: Places) -> None:
-    plain, admitted = made(where, site(), stack()), made(where, site(), stack(deprecated="CVE-1 is mended by patches"))
+def test_deprecated_versions_are_allowed_where_the_stack_says_why_and_with_a_warning(where: Places) -> None:
+    plain, admitted = made(where, site(), stack()), made(where, site(), stack(deprecated="CVE-1 is fixed by patches"))
     assert ("deprecated" in plain.document["spack"]["config"], admitted.document["spack"]["config"]["deprecated"]) == (
         False,
         True,
     )
-    assert admitted.warnings == ("versions that Spack calls deprecated are admitted: CVE-1 is mended by patches",)
+    assert admitted.warnings == ("versions that Spack calls deprecated are allowed: CVE-1 is fixed by patches",)
 
 
-def test_mirrors_and_build_caches_are_told_apart(where: Places) -> None:
+def test_mirrors_and_build_caches_are_distinguished(where: Places) -> None:
     machine = site(spack={"mirrors": {"centre": "/mirror"}, "build_caches": {"centre": "https://cache.example/1"}})
     assert spack(made(where, machine, stack()))["mirrors"] == {
         "centre": {"url": "/mirror", "source": True, "binary": False},

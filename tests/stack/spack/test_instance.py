@@ -47,6 +47,6 @@ def test_none_at_all_is_a_missing_precondition_that_says_how_to_get_one() -> Non
     assert "git clone" in (caught.value.hint or "")
 
 
-def test_a_directory_that_is_no_spack_is_told_with_who_named_it(tmp_path: Path) -> None:
-    with pytest.raises(MissingPrecondition, match=r"which \$HIDL_SPACK names, is no Spack"):
+def test_a_directory_that_is_not_a_spack_is_reported_with_who_named_it(tmp_path: Path) -> None:
+    with pytest.raises(MissingPrecondition, match=r"which \$HIDL_SPACK names, is not a Spack"):
         find(site(), None, {"HIDL_SPACK": str(tmp_path)})

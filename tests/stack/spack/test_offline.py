@@ -77,7 +77,7 @@ def test_what_is_built_already_needs_no_source(where: Places, tmp_path: Path, mi
     refuse_what_is_missing(part(where, tmp_path, mirror, "a", "b", "c"), "mpi")
 
 
-def test_a_directory_that_nobody_fetched_to_is_told(where: Places, tmp_path: Path) -> None:
+def test_a_directory_that_nobody_fetched_to_is_reported(where: Places, tmp_path: Path) -> None:
     with pytest.raises(MissingPrecondition, match="holds nothing that `hidl stack fetch` brought"):
         refuse_what_is_missing(part(where, tmp_path, tmp_path / "empty", "a"), "mpi")
 

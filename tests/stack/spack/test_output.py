@@ -36,7 +36,7 @@ See build log for details:
         ("==> Installing py-mpi4py-4.1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq [9/9]", None),
     ],
 )
-def test_a_package_is_told_once_it_is_installed(line: str, package: str | None) -> None:
+def test_a_package_is_reported_once_it_is_installed(line: str, package: str | None) -> None:
     assert done(line) == package
 
 

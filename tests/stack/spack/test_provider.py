@@ -15,23 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PROGRAMS, Hidl
+from tests.conftest import Hidl
 from tests.stack.conftest import gone
 
 INSTALL = ("install", "mpi", "--provider", "spack")
-
-
-@pytest.fixture
-def spack(tmp_path: Path) -> Path:
-    """The root of what stands at Spack's place."""
-    root = tmp_path / "spack"
-    (root / "bin").mkdir(parents=True)
-    program = (PROGRAMS / "spack_stand_in.py").read_text(encoding="utf-8")
-    (root / "bin" / "spack").write_text(f"#!{sys.executable}\n{program}", encoding="utf-8")
-    (root / "bin" / "spack").chmod(0o755)
-    (root / "lib" / "spack" / "spack").mkdir(parents=True)
-    (root / "lib" / "spack" / "spack" / "__init__.py").write_text('__version__ = "1.2.0"\n')
-    return root
 
 
 @pytest.fixture
@@ -100,7 +87,7 @@ def test_nothing_of_the_users_own_spack_is_touched(hidl: Hidl, spack: Path, inst
         ("fail:install", 5, "py-mpi4py could not be built\n  >> 14    mpi.c:3:1: error: expected ';'"),
     ],
 )
-def test_each_failure_is_told_and_nothing_is_published(
+def test_each_failure_is_reported_and_nothing_is_published(
     hidl: Hidl, root: Path, fault: str, status: int, said: str
 ) -> None:
     failed = hidl(*INSTALL, STAND_IN=fault)
@@ -142,21 +129,10 @@ def test_offline_names_what_is_missing_before_anything_is_built(hidl: Hidl, spac
     assert "install" not in calls(spack)
 
 
-@pytest.mark.parametrize(("variable", "said"), [("", "Spack is not here"), ("/nowhere", "is no Spack")])
+@pytest.mark.parametrize(("variable", "said"), [("", "Spack is not here"), ("/nowhere", "is not a Spack")])
 def test_no_spack_is_a_missing_precondition(hidl: Hidl, variable: str, said: str) -> None:
     failed = hidl(*INSTALL, HIDL_SPACK=variable)
     assert (failed.returncode, said in failed.stderr) == (4, True)
-
-
-@pytest.fixture
-def real(hidl: Hidl) -> Hidl:
-    """hidl with a real Spack, where one is named."""
-    root = os.environ.get("HIDL_TEST_SPACK")
-    if not root:
-        pytest.skip("NOT TESTED: Spack; HIDL_TEST_SPACK=<root> asks for it (and HIDL_TEST_SPACK_PACKAGES=<clone>)")
-    packages = os.environ.get("HIDL_TEST_SPACK_PACKAGES", "")
-    python = os.environ.get("SPACK_PYTHON", "")
-    return Hidl(hidl.environment | {"HIDL_SPACK": root, "HIDL_SPACK_PACKAGES": packages, "SPACK_PYTHON": python})
 
 
 @pytest.mark.timeout(3600)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from hidl_cli.process import Completed
-from tests.workloads import ranks
+from tests.workloads import gpu_tools, ranks
+
+pytestmark = pytest.mark.slow
 
 SMALL = {
     "transpose": ("--size=1100", "--chunk_size=300"),
@@ -25,10 +27,10 @@ App = Callable[..., Completed]
 
 @pytest.fixture
 def app(stack_prefix: Callable[[str], Path], tmp_path: Path) -> App:
-    def run(name: str, *words: str, number: int = 4) -> Completed:
+    def run(name: str, *words: str, number: int = 4, **variables: str) -> Completed:
         program = ("-m", "hidl_workloads.world", f"hidl_workloads.dask_apps.{name}")
-        document = str(tmp_path / "metrics.json")
-        return ranks.run(stack_prefix("mpi4dask"), number, *program, *words, timeout=120, HIDL_METRICS=document)
+        variables |= {"HIDL_METRICS": str(tmp_path / "metrics.json")}
+        return ranks.run(stack_prefix("mpi4dask"), number, *program, *words, timeout=120, **variables)
 
     return run
 
@@ -67,7 +69,7 @@ def test_a_merge_can_be_shuffled_peer_to_peer(app: App) -> None:
 @pytest.mark.parametrize(
     ("number", "words", "says"),
     [
-        (2, (), "dask-transpose: Dask needs 3 ranks or more (scheduler, client, workers), not 2"),
+        (2, (), "dask-transpose: Dask requires at least 3 ranks (scheduler, client, workers), not 2"),
         (3, ("--size=1",), "dask-transpose: size must be 2 or more, not 1"),
         (3, ("--ignore_size=much",), "dask-transpose: ignore_size must be a size such as 1MiB, not 'much'"),
     ],
@@ -78,8 +80,8 @@ def test_what_cannot_be_run_is_refused_once(app: App, number: int, words: tuple[
     assert completed.stderr.count(says) == 1
 
 
-def test_a_gpu_that_is_not_there_is_named(app: App) -> None:
-    completed = app("transpose", "--device=gpu")
+def test_on_gpus_the_stack_must_hold_cupy(app: App, tmp_path: Path) -> None:
+    tools = gpu_tools.nvidia(tmp_path, count=2)
+    completed = app("transpose", PATH=f"{tools}:/usr/bin:/bin", HIDL_DEVICE="gpu")
     assert completed.status == 1
-    assert "dask-transpose: " in completed.stderr
-    assert "GPU" in completed.stderr or "cupy" in completed.stderr
+    assert "dask-transpose: cupy cannot be imported" in completed.stderr

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_workloads.arguments import parse
 from hidl_workloads.dask_apps import dataframe_sum, merge, svd, transpose
-from hidl_workloads.dask_apps.devices import visible_gpus
 from hidl_workloads.dask_apps.figures import Measured, figures
 from hidl_workloads.dask_apps.job import WrongResult, agree
-from hidl_workloads.dask_apps.parameters import Common
 from hidl_workloads.dask_apps.transfers import gather
-from tests.conftest import REPOSITORY
+from hidl_workloads.parameters import Dask
 
-PROGRAMS: Mapping[str, type[Common]] = {
+PROGRAMS: Mapping[str, type[Dask]] = {
     "dask-transpose": transpose.Parameters,
     "dask-merge": merge.Parameters,
     "dask-svd": svd.Parameters,
@@ -60,7 +56,7 @@ def _keys(partitions: int, parameters: merge.Parameters) -> tuple[np.ndarray, np
 
 
 @pytest.mark.parametrize("found", [2.0, float("nan"), 1.0000001])
-def test_a_wrong_result_is_told_with_both_numbers(found: float) -> None:
+def test_a_wrong_result_is_reported_with_both_numbers(found: float) -> None:
     with pytest.raises(WrongResult, match=r"the result is wrong: the sum is .*, and must be 1.0"):
         agree("the sum", found, 1.0)
 
@@ -77,20 +73,6 @@ def test_throughput_is_of_the_data_worked_on_at_the_median_time() -> None:
     assert (found["throughput"].value, found["throughput"].samples) == (1.5, [3.0, 0.75, 1.5])
     assert "transfer_bandwidth" not in found
     assert "sent_by_mpi" not in found
-
-
-@pytest.mark.parametrize(("named", "visible"), [("", []), ("3", ["3"]), ("0, 2", ["0", "2"]), (None, ["0", "1"])])
-def test_the_gpus_are_those_that_are_named_else_all(tmp_path: Path, named: str | None, visible: list[str]) -> None:
-    for number in range(2):
-        (tmp_path / f"0000:0{number}:00.0").mkdir()
-    assert visible_gpus(named, tmp_path) == visible
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_the_parameters_are_those_of_the_recipe(name: str) -> None:
-    recipe = yaml.safe_load((REPOSITORY / "recipes" / "workloads" / f"{name}.yaml").read_text())
-    declared = {parameter: about["default"] for parameter, about in recipe["parameters"].items()}
-    assert vars(parse(PROGRAMS[name], [])) == declared
 
 
 @pytest.mark.parametrize(

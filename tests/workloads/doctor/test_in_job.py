@@ -39,18 +39,18 @@ def wrapped(around: list[str], mpi: Path, count: int, **variables: str) -> Compl
 
 
 def test_a_healthy_world_writes_no_file(mpi: Path, findings: Path) -> None:
-    completed = ranks.run(mpi, 2, *WORLD, HIDL_FINDINGS=str(findings))
+    completed = wrapped([*ranks.UNBOUND], mpi, 2, HIDL_FINDINGS=str(findings))
     assert (completed.stderr, findings.exists()) == ("", False)
 
 
-def test_ranks_bound_to_the_same_core_are_told_in_one_line_and_run_on(mpi: Path, findings: Path) -> None:
+def test_ranks_bound_to_the_same_core_are_reported_in_one_line_and_run_on(mpi: Path, findings: Path) -> None:
     told = {"HIDL_FINDINGS": str(findings), "HIDL_CORES_PER_RANK": "1"}
     completed = wrapped(["taskset", "-c", "0"], mpi, 2, **told)
     assert (completed.status, completed.stderr.count("\n"), "HD047" in completed.stderr) == (0, 1, True)
     assert ("HD047", "warning") in rules(findings)
 
 
-def test_what_was_told_is_not_told_again(mpi: Path, findings: Path) -> None:
+def test_what_was_reported_is_not_reported_again(mpi: Path, findings: Path) -> None:
     told = {"HIDL_FINDINGS": str(findings), "HIDL_CORES_PER_RANK": "1"}
     wrapped(["taskset", "-c", "0"], mpi, 2, **told)
     assert wrapped(["taskset", "-c", "0"], mpi, 2, **told).stderr == ""
@@ -71,7 +71,7 @@ def test_another_mpi_in_the_place_of_the_stacks_own_is_found_with_the_singletons
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="MOUNTS NEED ROOT")
-def test_a_full_dev_shm_is_told_before_mpi_dies_of_it(mpi: Path, findings: Path) -> None:
+def test_a_full_dev_shm_is_reported_before_mpi_dies_of_it(mpi: Path, findings: Path) -> None:
     stage = "mount -t tmpfs -o size=1m t /dev/shm && head -c 1048576 /dev/zero > /dev/shm/full"
     environment = ranks.python_environment() | {"HIDL_WORLD_SIZE": "2", "HIDL_FINDINGS": str(findings)}
     launch = [str(mpi / "bin" / "mpiexec"), "-n", "2", str(mpi / "bin" / "python"), *WORLD]
@@ -87,8 +87,8 @@ def test_a_file_that_cannot_be_written_stops_nothing(mpi: Path) -> None:
     assert (completed.status, "HD047" in completed.stderr) == (0, True)
 
 
-def test_a_finding_in_one_line_says_where_and_what_mends_it() -> None:
+def test_a_finding_in_one_line_says_where_and_what_fixes_it() -> None:
     from hidl_workloads.doctor.in_job import line
 
     finding = Finding("HD041", "error", "It is full", "0 KiB are free", "why", "make room", "n1")
-    assert line(finding) == "error HD041 (n1): It is full: 0 KiB are free; mend: make room"
+    assert line(finding) == "error HD041 (n1): It is full: 0 KiB are free; fix: make room"

@@ -95,7 +95,7 @@ def test_the_probe_needs_nothing_but_python() -> None:
     assert (facts.host, facts.stack and facts.stack.seen) == (os.uname().nodename, False)
 
 
-def test_what_it_tells_of_this_machine_is_what_the_machine_says() -> None:
+def test_what_it_reports_of_this_machine_is_what_the_machine_says() -> None:
     here = probe()
     assert here.boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert here.tmp is not None

@@ -98,5 +98,5 @@ def test_a_stack_that_cannot_be_used_is_not_there(changes: dict[str, object]) ->
     assert found(node("n1"), node("n2", **changes)) == [("HD051", "error", "n2")]
 
 
-def test_a_host_that_told_nothing_does_not_answer() -> None:
+def test_a_host_that_reported_nothing_does_not_answer() -> None:
     assert found(node("n1"), hosts=("n1.cluster", "n2.cluster")) == [("HD053", "error", "n2.cluster")]

@@ -48,11 +48,11 @@ def test_a_launch_that_works_is_the_cure_of_one_that_does_not() -> None:
     assert "srun --mpi=pmi2" in finding.mend
 
 
-def test_one_rank_that_was_asked_for_alone_is_no_singleton() -> None:
+def test_one_rank_that_was_asked_for_alone_is_not_a_singleton() -> None:
     assert found(World(ranks(1), expected=1)) == []
 
 
-def test_a_launcher_that_was_told_one_rank_has_another_number_in_mind() -> None:
+def test_a_launcher_that_was_given_one_rank_has_another_number_in_mind() -> None:
     assert found(World(ranks(1, told_size=1), expected=2)) == [("HD008", "error")]
 
 
@@ -72,7 +72,7 @@ def test_a_library_in_the_place_of_the_stacks_own_is_found() -> None:
 def test_another_version_on_one_rank_is_found_with_its_host() -> None:
     *same, last = ranks(4, per_node=1)
     (finding,) = RULES.findings(World((*same, replace(last, version="MPICH 4"))))
-    assert (finding.rule, "MPICH 4 on n3" in finding.seen) == ("HD050", True)
+    assert (finding.rule, "MPICH 4 on n3" in finding.seen) == ("HD009", True)
 
 
 def test_more_threads_than_cores_are_found_once() -> None:
@@ -95,7 +95,7 @@ def test_the_same_core_of_different_hosts_is_not_the_same_core() -> None:
 
 
 @pytest.mark.parametrize("boots", [{}, {"login": "b"}], ids=["each other", "the host outside"])
-def test_parts_of_one_machine_share_cores_and_that_is_no_fault(boots: dict[str, str]) -> None:
+def test_parts_of_one_machine_share_cores_and_that_is_not_a_fault(boots: dict[str, str]) -> None:
     unbound = ranks(2 if boots else 4, cores=NODE, boot="b")
     assert found(World(unbound, cores_per_rank=4, boots=boots)) == [("HD046", "info")]
 

@@ -22,7 +22,7 @@ for number in range(20):
 """
 
 
-def test_what_is_new_is_told_and_kept_the_worst_first(tmp_path: Path) -> None:
+def test_what_is_new_is_reported_and_kept_the_worst_first(tmp_path: Path) -> None:
     file = tmp_path / "findings.json"
     assert record.add(file, [INFO, INFO]) == [INFO]
     assert record.add(file, [INFO, ERROR]) == [ERROR]

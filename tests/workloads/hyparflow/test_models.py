@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from hidl_cli import process
-from hidl_cli.runs.forecast import Forecast, read
+from hidl_cli.runs.forecast import Forecast, read_forecast
 from tests.workloads import ranks
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parent / "programs" / "builds_models.py"
 
@@ -55,7 +57,7 @@ def test_a_model_takes_no_memory_before_it_is_cut(found: Any) -> None:
 
 
 def told(found: Any, mode: str) -> Forecast:
-    return read(found[mode], [None] * 3)  # type: ignore[list-item]
+    return read_forecast(found[mode], [None] * 3)  # type: ignore[list-item]
 
 
 def efficiencies(forecast: Forecast) -> list[float]:

@@ -8,33 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.runs.load import load_workload
-from hidl_cli.runs.parameters import resolve
-from hidl_cli.runs.words import arguments as words_of
 from hidl_workloads import arguments
 from hidl_workloads.hyparflow import amoebanet, resnet, vgg
-from hidl_workloads.hyparflow.parameters import Common
+from hidl_workloads.hyparflow.layout import divide_ranks
+from hidl_workloads.parameters import Hyparflow
 
 PROGRAMS = {"hyparflow-resnet": resnet, "hyparflow-vgg": vgg, "hyparflow-amoebanet": amoebanet}
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_a_recipes_defaults_are_the_programs_own(name: str) -> None:
-    workload = load_workload(name)
-    words = words_of(workload.program, resolve(workload, []))
-    assert arguments.parse(PROGRAMS[name].Parameters, words) == PROGRAMS[name].Parameters()
 
 
 @pytest.mark.parametrize(
     ("mode", "ranks", "partitions", "replicas"), [("data", 6, 1, 6), ("model", 6, 6, 1), ("hybrid", 6, 2, 3)]
 )
 def test_the_mode_shares_the_ranks_out(mode: Any, ranks: int, partitions: int, replicas: int) -> None:
-    assert Common(mode=mode).layout(ranks) == (partitions, replicas)
+    assert divide_ranks(Hyparflow(mode=mode), ranks) == (partitions, replicas)
 
 
 def test_replicas_that_do_not_fit_the_ranks_are_refused() -> None:
     with pytest.raises(ValueError, match="replicas of 4 partitions each do not fit 6 ranks: take a multiple of 4"):
-        Common(mode="hybrid", partitions=4).layout(6)
+        divide_ranks(Hyparflow(mode="hybrid", partitions=4), 6)
 
 
 @given(st.sampled_from([1, 2]), st.integers(8, 2000))
@@ -51,7 +42,7 @@ def test_a_resnet_has_6n_or_9n_layers_and_two_more(version: Any, depth: int) -> 
 @pytest.mark.parametrize(
     ("program", "word", "says"),
     [
-        (resnet, "--depth=51", "6n\\+2 layers .* depth 51 is no such number"),
+        (resnet, "--depth=51", "invalid depth 51: .* 6n\\+2 layers; the nearest valid depth is 50"),
         (vgg, "--depth=12", "depth must be one of 11, 13, 16, 19"),
         (amoebanet, "--depth=7", "a multiple of 3, not 7"),
     ],

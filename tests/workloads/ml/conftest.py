@@ -45,7 +45,7 @@ def start(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPath
         full = f"hidl_workloads.ml.{module}"
         program = ("hidl_workloads.world", *([around] if around else []), full)
         told = ("--steps=1", "--warmup=0", f"--result={result}", *words)
-        completed = ranks.run(prefix, size, "-m", *program, *told, timeout=60, HIDL_METRICS=str(metrics))
+        completed = ranks.run(prefix, size, "-m", *program, *told, timeout=300, HIDL_METRICS=str(metrics))
         return Ended(
             completed,
             json.loads(metrics.read_text()) if metrics.exists() else {},

@@ -8,6 +8,8 @@ from sklearn.cluster import KMeans
 
 from hidl_workloads.ml.criteria import bic, sample_rows
 
+pytestmark = pytest.mark.slow
+
 
 def blobs(centers: int) -> np.ndarray:
     random = np.random.default_rng(1)

@@ -11,6 +11,8 @@ from sklearn.metrics import silhouette_score
 from hidl_workloads.ml.streams import Stream, blobs
 from tests.workloads.ml.conftest import Ended, Start
 
+pytestmark = pytest.mark.slow
+
 POINTS = ("--points=900", "--columns=4", "--centers=5", "--spread=0.5", "--block=64")
 SWEEP = ("--least_clusters=2", "--most_clusters=8", "--starts=2", "--sample=900")
 LAYOUTS = {"1 rank": (1, 1), "2 groups of 1": (2, 1), "1 group of 2": (2, 2), "groups of 1 and 2": (3, 2), "4": (4, 1)}

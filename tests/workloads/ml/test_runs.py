@@ -10,6 +10,8 @@ import pytest
 
 from tests.conftest import Hidl
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "kmeans": ["points=400", "clusters=4", "block=32"],
     "kmeans-weak": ["points=400", "clusters=4", "block=32"],
@@ -31,7 +33,7 @@ def test_a_workload_runs_and_its_ranks_agree(hidl_with: Callable[..., Hidl], wor
     verdict = json.loads((Path(run["directory"]) / "verdict.json").read_text())
     assert (verdict["verdict"], verdict["reason"]) == (
         "pass",
-        "all ranks agree on result_checksum; one size only: there is no scaling to judge",
+        "all ranks agree on result_checksum; one size only: no scaling to judge",
     )
 
 

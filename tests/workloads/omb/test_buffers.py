@@ -63,13 +63,13 @@ def test_a_message_that_arrived_short_is_wrong_in_every_element() -> None:
 
 @pytest.mark.parametrize("kind", ["cupy", "numba"])
 def test_a_library_that_is_not_there_is_named(kind: str) -> None:
-    with pytest.raises(UsageError, match=f"needs the library {kind}"):
+    with pytest.raises(UsageError, match=f"requires the library {kind}"):
         buffers.allocate(kind, 8)
 
 
 @pytest.mark.parametrize("kind", [*HOST, "pickle"])
 def test_what_lies_on_the_host_cannot_lie_on_a_device(kind: str) -> None:
-    with pytest.raises(UsageError, match="cannot lie on a device; those that can: cupy, numba, torch"):
+    with pytest.raises(UsageError, match="cannot be on a device; supported: cupy, numba, torch"):
         buffers.allocate(kind, 8, device=True)
 
 

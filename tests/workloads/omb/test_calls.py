@@ -9,6 +9,8 @@ import pytest
 from tests.workloads import ranks
 from tests.workloads.omb.calls import Call, Counted, Section, count
 
+pytestmark = pytest.mark.slow
+
 RANKS = 4
 
 

@@ -81,5 +81,5 @@ def test_sizes_and_iterations_are_omb_s(name: str, smallest: int, largest: int) 
     assert rows == omb(name, min(smallest, largest), largest)
 
 
-def test_the_largest_size_is_one_mebibyte_unless_told() -> None:
+def test_the_largest_size_is_one_mebibyte_unless_reported() -> None:
     assert {max(benchmark.defaults.sizes()) for benchmark in BENCHMARKS} == {MIB}

@@ -16,6 +16,8 @@ from hidl_workloads.omb.collectives import BENCHMARKS
 from tests.workloads import ranks
 from tests.workloads.omb.calls import Call, Section, count
 
+pytestmark = pytest.mark.slow
+
 NAMES = [benchmark.name for benchmark in BENCHMARKS]
 WITH_DATA = [name for name in NAMES if "barrier" not in name]
 
@@ -277,7 +279,7 @@ def test_the_memory_limit_ends_the_table(ran: Ran) -> None:
         ("no such root", "rank 9, is not among the"),
         ("rotating persistent root", "a persistent collective has one root"),
         ("pickled vectors", "allgatherv has no buffers of kind pickle"),
-        ("too small a grid", "each dimension needs at least 9"),
+        ("too small a grid", "each dimension requires at least 9"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(ran: Ran, which: str, because: str) -> None:

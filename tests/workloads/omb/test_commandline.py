@@ -87,7 +87,7 @@ def test_two_letters_after_the_options_say_where_buffers_lie() -> None:
     assert read("-m", "4", "D", "H").places == ("D", "H")
 
 
-def test_every_fault_is_told() -> None:
+def test_every_fault_is_reported() -> None:
     with pytest.raises(UsageError) as error:
         read("-q", "-i", "none", "--no-such", "-W", "-5", "-u", "11", "X", "-R")
     assert len(error.value.faults) == 7
@@ -110,7 +110,7 @@ def test_any_words_are_options_or_a_usage_error(words: list[str]) -> None:
         assert isinstance(parse(words, LETTERS, Options()), Options)
 
 
-def test_a_name_that_is_nearly_right_is_told() -> None:
+def test_a_name_that_is_nearly_right_is_reported() -> None:
     with pytest.raises(UsageError, match="multi_lat"):
         registry.find("osu_multilat")
 

@@ -32,7 +32,7 @@ def test_each_edge_of_a_graph_joins_a_block_that_is_sent_to_one_that_is_received
 
 @pytest.mark.parametrize(
     ("text", "because"),
-    [("0,1\n1;2\n", "line 2: '1;2' is no edge"), ("0,1,2\n", "line 1"), ("0,5\n", "more than the 5 ranks")],
+    [("0,1\n1;2\n", "line 2: '1;2' is not an edge"), ("0,1,2\n", "line 1"), ("0,5\n", "requires more than 5 ranks")],
 )
 def test_a_faulty_graph_is_refused_with_its_line(tmp_path: Path, text: str, because: str) -> None:
     file = tmp_path / "edges.csv"

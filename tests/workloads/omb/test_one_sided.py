@@ -10,6 +10,8 @@ import pytest
 from hidl_workloads.omb.options import SYNCHRONIZATIONS, WINDOWS
 from tests.workloads.omb import benchmarks
 
+pytestmark = pytest.mark.slow
+
 TRANSFERS = ("put_latency", "get_latency", "put_bw", "get_bw")
 ATOMICS = ("acc_latency", "get_acc_latency", "fop_latency", "cas_latency")
 FEW = "-m 64:64 -i 2 -x 1 -u 2 -c"
@@ -45,7 +47,7 @@ def test_a_wrong_element_is_found(mpich: Path) -> None:
 
 def test_what_omb_refuses_is_refused(mpich: Path) -> None:
     refused = {
-        "put_bibw -s flush": "put_bibw knows only pscw and fence",
+        "put_bibw -s flush": "put_bibw supports only pscw and fence",
         "put_latency -s none": "one of lock, flush, flush_local, lock_all, pscw, fence",
         "put_latency -w shared": "one of create, allocate, dynamic",
         "get_bw -T all": "-T does not hold",
@@ -58,7 +60,7 @@ def test_what_omb_refuses_is_refused(mpich: Path) -> None:
         assert expected in told.stderr
 
 
-def test_the_table_tells_window_and_synchronization(mpich: Path) -> None:
+def test_the_table_reports_window_and_synchronization(mpich: Path) -> None:
     (told,) = benchmarks.run(mpich, 2, "put_latency -m 8:8 -i 1 -x 0 -w dynamic -s pscw")
     assert told.stdout.splitlines()[:5] == [
         "# OSU MPI_Put Latency Test v7.4",

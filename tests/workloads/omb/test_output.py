@@ -65,7 +65,7 @@ def test_varied_windows_end_with_the_message_rates_as_in_omb() -> None:
     assert varied.closing(rows).splitlines() == printed[middle - 1 :]
 
 
-def test_wrong_data_is_told_in_the_words_of_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_data_is_reported_in_the_words_of_the_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("latency", "acc_latency"):
         output.print_row(Table(registry.find(name), Options(validation=True), "MPI_CHAR"), Row(8, (1.0,), 3))
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()] == ["Fail", "failed"]

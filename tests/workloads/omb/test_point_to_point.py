@@ -11,6 +11,8 @@ from hidl_workloads.omb.fan import fan_of
 from hidl_workloads.omb.options import UsageError
 from tests.workloads.omb import benchmarks
 
+pytestmark = pytest.mark.slow
+
 PAIR = ("latency", "bw", "bibw", "latency_persistent", "bw_persistent", "bibw_persistent", "latency_mt")
 PAIRS = ("multi_lat", "mbw_mr")
 FEW = "-i 2 -x 1 -u 1 -c"
@@ -64,12 +66,12 @@ def test_a_wrong_element_is_found(mpich: Path) -> None:
         assert "exited with status 1 on message size 64." in told.stdout.splitlines()[-1]
 
 
-def test_what_cannot_be_done_is_told(mpich: Path) -> None:
+def test_what_cannot_be_done_is_reported(mpich: Path) -> None:
     refused = {
         "latency": "exactly two processes, not 3",
-        "mbw_mr -p 2": "2 pair(s) need at least 4 ranks, not 3",
+        "mbw_mr -p 2": "2 pair(s) require at least 4 ranks, not 3",
         "bw_fan_in": "ranks on more than one node",
-        "multi_lat --buffer=numba": "needs the library numba",
+        "multi_lat --buffer=numba": "requires the library numba",
         "bw -f -i none": "-f does not hold",
     }
     for told, expected in zip(benchmarks.run(mpich, 3, *refused), refused.values(), strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from hidl_workloads.data_parallel.torch_optimizer import DistributedOptimizer
+from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 
 if __name__ == "__main__":
     model = torch.nn.Sequential(torch.nn.Linear(200, 200), torch.nn.Linear(200, 2))

@@ -16,9 +16,13 @@ import numpy as np
 from mpi4py import MPI
 from tensorflow_averaging import PER_RANK, TINY, WORLD, difference
 
-from hidl_workloads.data_parallel.keras_optimizer import AverageMetrics, BroadcastInitialState, DistributedOptimizer
-from hidl_workloads.data_parallel.tensorflow_gradients import named_weights
-from hidl_workloads.data_parallel.weights import checksum
+from hidl_workloads.training.data_parallel.keras_optimizer import (
+    AverageMetrics,
+    BroadcastInitialState,
+    DistributedOptimizer,
+)
+from hidl_workloads.training.data_parallel.tensorflow_gradients import named_weights
+from hidl_workloads.training.data_parallel.weights import checksum
 
 STEPS = 4
 WORDS = 20

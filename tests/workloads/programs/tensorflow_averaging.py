@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
-from hidl_workloads.data_parallel.tensorflow_gradients import GradientAverager, broadcast, named_weights
-from hidl_workloads.data_parallel.weights import checksum
+from hidl_workloads.training.data_parallel.tensorflow_gradients import GradientAverager, broadcast, named_weights
+from hidl_workloads.training.data_parallel.weights import checksum
 
 WORLD = MPI.COMM_WORLD
 PER_RANK = 4

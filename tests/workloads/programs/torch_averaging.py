@@ -14,8 +14,8 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hidl_workloads.data_parallel.torch_gradients import GradientAverager, broadcast, named_weights
-from hidl_workloads.data_parallel.weights import checksum
+from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, broadcast, named_weights
+from hidl_workloads.training.data_parallel.weights import checksum
 
 WORLD = MPI.COMM_WORLD
 PER_RANK = 4

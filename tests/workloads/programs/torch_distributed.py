@@ -17,12 +17,12 @@ from mpi4py import MPI
 from torch import nn
 from torch_averaging import TINY, Net, batch, difference, mine, model
 
-from hidl_workloads.data_parallel.allreduce import Allreduce
-from hidl_workloads.data_parallel.compression import CompressedAllreduce
-from hidl_workloads.data_parallel.shared_memory import SharedMemoryAllreduce, node_of, usable
-from hidl_workloads.data_parallel.torch_gradients import named_weights, torch_halves
-from hidl_workloads.data_parallel.torch_optimizer import DistributedOptimizer
-from hidl_workloads.data_parallel.weights import checksum
+from hidl_workloads.training.data_parallel.allreduce import Allreduce
+from hidl_workloads.training.data_parallel.compression import CompressedAllreduce
+from hidl_workloads.training.data_parallel.shared_memory import SharedMemoryAllreduce, node_of, usable
+from hidl_workloads.training.data_parallel.torch_gradients import named_weights, torch_halves
+from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
+from hidl_workloads.training.data_parallel.weights import checksum
 
 WORLD = MPI.COMM_WORLD
 LARGE = 300_001  # elements: more than shared memory's least, and no multiple of any number of ranks here

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli.errors import BuildFailed
-from hidl_cli.stack.providers import Step
+from hidl_cli.stack.steps import Step
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.builds.kinds import Workplace
+    from hidl_cli.stack.builds.contract import Packager, Workplace
     from hidl_cli.stack.plan import InstallPlan
-    from hidl_cli.stack.providers import Packager
 
 
 class _Autotools:

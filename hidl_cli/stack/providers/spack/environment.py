@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli.errors import InvalidInput
+from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.stack.providers.spack import packages
 from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES
 
 if TYPE_CHECKING:
-    from hidl_cli.mpi import Family
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.providers.spack.places import Places
     from hidl_cli.stack.schema import Stack
@@ -111,7 +111,7 @@ def environment(
     warnings = []
     if stack.spack.deprecated:
         spack["config"]["deprecated"] = True
-        warnings.append(f"versions that Spack calls deprecated are admitted: {stack.spack.deprecated}")
+        warnings.append(f"versions that Spack calls deprecated are allowed: {stack.spack.deprecated}")
     mirrors = _mirrors(site, where)
     if mirrors:
         spack["mirrors"] = mirrors
@@ -136,9 +136,9 @@ def roots(site: Site, stack: Stack) -> list[str]:
 
 def _unbuildable(mpi: Family, admitted: str | None, release: tuple[int, int]) -> str | None:
     """Why Spack does not build this MPI library. ``admitted``: why the stack has it build what it calls deprecated."""
-    if mpi in packages.OF_THE_SITE_ALONE:
+    if TRAITS[mpi].of_site_only:
         return "Spack cannot build it"
-    if mpi in packages.DEPRECATED and release >= COMPILERS_ARE_PACKAGES and not admitted:
+    if TRAITS[mpi].is_deprecated and release >= COMPILERS_ARE_PACKAGES and not admitted:
         return "Spack calls all its versions deprecated"
     return None
 

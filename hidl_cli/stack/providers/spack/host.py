@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from hidl_cli.site.probes import mpi
+from hidl_cli.site.probes import compilers, mpi
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import Mpi, Site
 from hidl_cli.site.software import Compiler, External
@@ -42,12 +42,12 @@ def operating_system(host: Host) -> str:
 
 def _gcc(host: Host) -> Compiler | None:
     """The GCC on PATH; its C++ compiler must be there too, and be of the same version."""
-    versions = {name: (host.ask(name, "-dumpfullversion") or "").strip() for name in ("gcc", "g++", "gfortran")}
-    if not versions["gcc"] or versions["g++"] != versions["gcc"]:
+    found = compilers.find(host, "gcc", compilers.PROGRAMS["gcc"])
+    if found is None:
         return None
-    prefix = Path(host.which("gcc") or "/usr/bin/gcc").parent.parent
-    fortran = "gfortran" if versions["gfortran"] == versions["gcc"] else None
-    return Compiler(package="gcc", version=versions["gcc"], prefix=str(prefix), c="gcc", cxx="g++", fortran=fortran)
+    return Compiler(
+        package="gcc", version=found.version, prefix=found.prefix, c="gcc", cxx="g++", fortran=found.fortran
+    )
 
 
 def _python(host: Host, target: Target) -> External | None:
@@ -58,7 +58,7 @@ def _python(host: Host, target: Target) -> External | None:
 
 
 def _mpi(host: Host) -> Mpi | None:
-    """The MPI library on PATH, if it is one library that owns ``mpicc``, ``mpiexec`` and what tells its version."""
+    """The MPI library on PATH, if ``mpicc``, ``mpiexec`` and the program with its version are of one."""
     found = [library for library in mpi.on_path(host) if library.prefix]
     mpicc = host.which("mpicc")
     owners = [one for one in found if mpicc and str(Path(mpicc).parent.parent) == one.prefix]

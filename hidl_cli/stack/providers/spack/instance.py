@@ -62,7 +62,7 @@ def _at(root: Path, origin: str) -> Instance:
         text = (root / "lib" / "spack" / "spack" / "__init__.py").read_text(encoding="utf-8")
     except OSError as error:
         raise MissingPrecondition(
-            f"{root}, which {origin} names, is no Spack: {error.strerror}",
+            f"{root}, which {origin} names, is not a Spack: {error.strerror}",
             hint="name the directory that holds bin/spack",
         ) from error
     found = _VERSION.search(text)

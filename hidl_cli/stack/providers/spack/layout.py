@@ -15,10 +15,10 @@ from pathlib import Path
 
 from hidl_cli import documents
 from hidl_cli.errors import BuildFailed
-from hidl_cli.mpi import Family
+from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.spack.lock import SpackLock
-from hidl_cli.stack.providers.spack.packages import PACKAGES
+from hidl_cli.stack.providers.spack.part import part_of
 from hidl_cli.stack.providers.spack.places import Places
 
 ENVIRONMENT = "environment"
@@ -30,22 +30,21 @@ _FURTHER = ("libexec/osu-micro-benchmarks",)
 
 def interpreter(plan: InstallPlan) -> Path:
     """The Python that Spack's packages are built for: the external one, or Spack's own in the view."""
-    part = plan.spack
-    node = part.lock.node("python") if part else None
+    node = part_of(plan).lock.node("python")
     inside = plan.prefix / VIEW / "bin" / "python3"
     place = Path(node.external, "bin", "python3") if node and node.external else inside
     if node is None:
         return plan.target.interpreter
     if not place.exists():
         raise BuildFailed(
-            f"there is no Python at {place}", hint="`prefix` of python in the site's `externals` is what is above bin"
+            f"Python not found at {place}", hint="`prefix` of python in the site's `externals` is what is above bin"
         )
     return place.resolve()
 
 
 def place_of_mpi(lock: SpackLock, family: Family, where: Places) -> Path:
     """Where the MPI library lies: where the site has it, or among what Spack builds."""
-    node = lock.node(PACKAGES[family])
+    node = lock.node(TRAITS[family].spack)
     return Path(node.external) if node and node.external else where.spack / "store"
 
 
@@ -53,8 +52,7 @@ def lay_over(plan: InstallPlan) -> None:
     """Show in the prefix, whose virtual environment is made, what Spack has built and where MPI lies."""
     from hidl_cli.stack.providers import foreign_mpi  # Jinja2 is not imported where there is nothing to do
 
-    part = plan.spack
-    assert part is not None
+    part = part_of(plan)
     view, bin_ = plan.prefix / VIEW, plan.prefix / "bin"
     packages = sorted(view.glob("lib*/python3*/site-packages"))  # lib and lib64: some packages lie in either
     for mine in plan.prefix.glob("lib/python3*/site-packages"):
@@ -62,9 +60,11 @@ def lay_over(plan: InstallPlan) -> None:
     _link(sorted((view / "bin").glob("*")), bin_)
     for further in _FURTHER:
         _link(sorted(file for file in (view / further).rglob("*") if os.access(file, os.X_OK)), bin_)
-    mpi = part.lock.node(PACKAGES[plan.mpi])
+    mpi = part.lock.node(TRAITS[plan.mpi].spack)
     if mpi is None:
-        raise BuildFailed(f"Spack's environment holds no {PACKAGES[plan.mpi]}, the MPI library of stack {plan.stack}")
+        raise BuildFailed(
+            f"Spack's environment holds no {TRAITS[plan.mpi].spack}, the MPI library of stack {plan.stack}"
+        )
     if mpi.external:
         foreign_mpi.show(Path(mpi.external), plan.prefix)
 

@@ -133,7 +133,7 @@ def read(file: Path) -> SpackLock:
         return lock if lock.nodes else _empty(file)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(
-            f"the lock {file} is damaged: {error}", hint="remove the file, or make it anew with `hidl stack lock`"
+            f"the lock {file} is damaged: {error}", hint="remove the file, or make a new one with `hidl stack lock`"
         ) from error
 
 

@@ -28,7 +28,7 @@ _LOG = re.compile(r"\s*(?P<log>/\S+spack-build-(?:out|log|\S+)\.txt(?:\.gz)?|/\S
 
 @dataclass(frozen=True)
 class Failure:
-    """Why Spack failed: the package (if any), the lines that tell, and the package's own log where Spack names it."""
+    """Why Spack failed: the package (if any), the relevant lines, and the package's own log where Spack names it."""
 
     package: str | None
     lines: tuple[str, ...]

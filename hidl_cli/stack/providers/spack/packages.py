@@ -9,41 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.mpi import Family
+from hidl_cli.mpi import TRAITS, Family
+from hidl_cli.site.probes.compilers import PROGRAMS
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Mpi, Site
     from hidl_cli.site.software import Compiler, External
     from hidl_cli.stack.schema import Stack
-
-#: Spack's packages of the MPI families.
-PACKAGES: Mapping[Family, str] = {
-    "mvapich2": "mvapich2",
-    "mvapich2-gdr": "mvapich2-gdr",
-    "mvapich": "mvapich",
-    "mvapich-plus": "mvapich-plus",
-    "mpich": "mpich",
-    "cray-mpich": "cray-mpich",
-    "intel-mpi": "intel-oneapi-mpi",
-    "openmpi": "openmpi",
-    "spectrum-mpi": "spectrum-mpi",
-}
-#: Those that nobody can build or unpack: where the site's own cannot be used, there is none.
-OF_THE_SITE_ALONE = ("cray-mpich", "spectrum-mpi")
-#: Those of which Spack 1.x calls every version deprecated, and so builds none that is not admitted.
-DEPRECATED = ("mvapich2",)
-#: Those that come as binaries wherever they are, so that Spack's own is as good as the site's.
-_BINARIES = ("mvapich2-gdr", "mvapich-plus")
-
-_PROGRAMS: Mapping[str, tuple[str, str, str]] = {
-    "gcc": ("gcc", "g++", "gfortran"),
-    "llvm": ("clang", "clang++", "flang"),
-    "nvhpc": ("nvc", "nvc++", "nvfortran"),
-    "intel-oneapi-compilers": ("icx", "icpx", "ifx"),
-    "intel-oneapi-compilers-classic": ("icc", "icpc", "ifort"),
-    "aocc": ("clang", "clang++", "flang"),
-    "cce": ("craycc", "crayCC", "crayftn"),
-}
 
 
 @dataclass(frozen=True)
@@ -176,7 +148,7 @@ def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
 
 def _programs(compiler: Compiler) -> tuple[str, str, str | None]:
     """The paths of the compilers for C, C++ and Fortran; mere names where modules put them on PATH."""
-    c, cxx, fortran = _PROGRAMS.get(compiler.package, ("cc", "c++", "fc"))
+    c, cxx, fortran = PROGRAMS.get(compiler.package, ("cc", "c++", "fc"))
 
     def placed(given: str | None, usual: str) -> str:
         name = given or usual
@@ -191,21 +163,21 @@ def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) ->
     name = site.default_mpi
     mine = site.mpi.get(name) if name else None
     family: Family = mine.family if mine else stack.mpi
-    package = PACKAGES[family]
+    package = TRAITS[family].spack
     entry: dict[str, Any] = dict(packages.get(package, {}))
     usable = mine is not None and mine.version is not None and _is_placed(site, mine)
     if mine is not None and usable:
         entry |= {"externals": [_placed({"spec": f"{package}@{mine.version}"}, mine)], "buildable": False}
         packages["mpi"] = {"require": [f"{package}@{mine.version}"], "buildable": False}
     else:
-        if family in OF_THE_SITE_ALONE or (mine is not None and family not in _BINARIES):
+        if TRAITS[family].of_site_only or (mine is not None and not TRAITS[family].is_binary):
             unknown = "version" if mine is None or mine.version is None else "prefix"
             gaps.append(f"the {unknown} of MPI library {name} is unknown")
         version = f"@{mine.version}" if mine is not None and mine.version is not None else ""
         packages["mpi"] = {"require": [package + version]}
         if family == "mvapich2-gdr" and _launchers(site, mine) == ["jsrun"]:
             entry["require"] = ["process_managers=jsrun", "pmi_version=pmi4pmix"]
-        if family in OF_THE_SITE_ALONE:
+        if TRAITS[family].of_site_only:
             entry["buildable"] = False
     if entry:
         packages[package] = entry

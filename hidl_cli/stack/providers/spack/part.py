@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hidl_cli.stack.providers.spack.environment import Environment
 from hidl_cli.stack.providers.spack.instance import Instance
 from hidl_cli.stack.providers.spack.lock import SpackLock
 from hidl_cli.stack.providers.spack.places import Places
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.plan import InstallPlan
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,16 @@ class SpackPart:
         """How many packages of the lock Spack installs."""
         return sum(node.external is None for node in self.lock.nodes)
 
+    @property
+    def identity(self) -> str | None:
+        """See ``Part``."""
+        return None
+
+    @property
+    def environment_text(self) -> str | None:
+        """See ``Part``."""
+        return self.environment.text
+
     def to_json(self) -> Mapping[str, Any]:
         """It, as part of a JSON document."""
         return {
@@ -43,3 +56,9 @@ class SpackPart:
             "externals": {node.name: node.external for node in self.lock.nodes if node.external},
             "jobs": self.jobs,
         }
+
+
+def part_of(plan: InstallPlan) -> SpackPart:
+    """The part of a plan that this provider made."""
+    assert isinstance(plan.part, SpackPart)
+    return plan.part

@@ -10,22 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli import documents
-from hidl_cli.errors import MissingPrecondition
+from hidl_cli.errors import MissingPrecondition, UsageError
+from hidl_cli.mpi import TRAITS
+from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack import lock as locks
 from hidl_cli.stack import own_wheel
 from hidl_cli.stack.lock import Choice, Lock, Locked, PassedOver
 from hidl_cli.stack.plan import InstallPlan
-from hidl_cli.stack.providers import Preview, Step, venv
+from hidl_cli.stack.providers import venv
+from hidl_cli.stack.providers.contract import Preview
 from hidl_cli.stack.providers.spack import allocation, call, host, layout, lock, offline, python, repositories
 from hidl_cli.stack.providers.spack.environment import Environment, environment, name_of, roots
 from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES, Instance, find
 from hidl_cli.stack.providers.spack.lock import SpackLock
-from hidl_cli.stack.providers.spack.part import SpackPart
+from hidl_cli.stack.providers.spack.part import SpackPart, part_of
 from hidl_cli.stack.providers.spack.places import places
+from hidl_cli.stack.steps import Step
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
-    from hidl_cli.stack.install import Order, Progress
+    from hidl_cli.stack.order import Order, Progress
     from hidl_cli.stack.providers.wheels import Wheels
     from hidl_cli.stack.target import Target
 
@@ -43,7 +47,7 @@ class FromSpack:
     @cached_property
     def uv(self) -> Wheels:
         """Who installs what comes as wheels."""
-        from hidl_cli.stack.providers.wheels import Wheels
+        from hidl_cli.stack.providers.wheels import Wheels  # "nothing to do" does not need uv
 
         return Wheels.for_site(self.site, self.mirror)
 
@@ -54,6 +58,11 @@ class FromSpack:
 
     def choose(self, order: Order, target: Target) -> Choice:
         """See ``Provider``."""
+        if order.stack.requirements:
+            raise UsageError(
+                f"stack {order.stack.name} has requirements of its own, which Spack does not install",
+                hint="--provider wheels installs them",
+            )
         _, generated, states = self._drafted(order, target)
         passed_over: list[PassedOver] = []
         for place in venv.places(order):
@@ -116,7 +125,8 @@ class FromSpack:
         def planned(view: Path) -> InstallPlan:
             shown = self._environment(order, target, instance, view)
             mpi = generated.mpi_version or next(
-                (node.version for node in chosen.nodes if node.name in (generated.mpi, _package(generated.mpi))), None
+                (node.version for node in chosen.nodes if node.name in (generated.mpi, TRAITS[generated.mpi].spack)),
+                None,
             )
             return InstallPlan(
                 site=order.site.name,
@@ -135,7 +145,7 @@ class FromSpack:
                 mpi=generated.mpi,
                 mpi_version=mpi,
                 mpi_place=layout.place_of_mpi(chosen, generated.mpi, where),
-                spack=SpackPart(
+                part=SpackPart(
                     instance=instance,
                     environment=shown,
                     lock=chosen,
@@ -153,8 +163,7 @@ class FromSpack:
 
     def fill(self, plan: InstallPlan, log: Path, progress: Progress, meanwhile: Callable[[], object]) -> None:
         """See ``Provider``. What Spack has built stays in its store: an attempt that was cut short is gone on with."""
-        part = plan.spack
-        assert part is not None
+        part = part_of(plan)
         for warning in part.environment.warnings:
             progress.say(f"warning: {warning}")
         if plan.offline:
@@ -179,8 +188,7 @@ class FromSpack:
 
     def _steps(self, plan: InstallPlan, interpreter: Path | None) -> tuple[Step, ...]:
         """Fetch first, so that nothing is built where a source is missing; then build, and make the view."""
-        part = plan.spack
-        assert part is not None
+        part = part_of(plan)
         directory = plan.prefix / layout.ENVIRONMENT
         jobs = ("-j", str(part.jobs)) if part.jobs else ()
         number = part.to_install
@@ -198,8 +206,6 @@ class FromSpack:
 
     def _site(self, order: Order, target: Target) -> Site:
         """The site with what is detected of this machine, which is asked once."""
-        from hidl_cli.site.probes.host import ThisHost
-
         if order.site.name not in self._known:
             self._known[order.site.name] = host.detected(order.site, target, ThisHost())
         return self._known[order.site.name]
@@ -211,8 +217,6 @@ class FromSpack:
         return instance, self._environment(order, target, instance, Path("view")), repositories.states(where)
 
     def _environment(self, order: Order, target: Target, instance: Instance, view: Path) -> Environment:
-        from hidl_cli.site.probes.host import ThisHost
-
         old = instance.release < COMPILERS_ARE_PACKAGES
         return environment(
             self._site(order, target),
@@ -239,9 +243,3 @@ class FromSpack:
 
 def _wheels_of(mirror: Path | None) -> Path | None:
     return mirror / "wheels" if mirror and (mirror / "wheels").is_dir() else None
-
-
-def _package(family: str) -> str:
-    from hidl_cli.stack.providers.spack.packages import PACKAGES
-
-    return next(package for name, package in PACKAGES.items() if name == family)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli.errors import HidlError, MissingPrecondition
-from hidl_cli.stack.providers import Step
 from hidl_cli.stack.providers.spack.places import cache
+from hidl_cli.stack.steps import Step
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.install import Progress
+    from hidl_cli.stack.order import Progress
     from hidl_cli.stack.providers.wheels import Wheels
     from hidl_cli.stack.target import Target
 

@@ -1,10 +1,11 @@
-"""The package repositories of an environment, each with what tells one state of it from another."""
+"""The package repositories of an environment, each with the identity of its state."""
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
 
+from hidl_cli.stack.providers.spack.environment import PACKAGES_TAG
 from hidl_cli.stack.providers.spack.places import Places
 
 #: Where a copy without its history says which commit it is of.
@@ -14,8 +15,6 @@ UNKNOWN = "unknown"
 
 def states(where: Places) -> dict[str, str]:
     """Each repository's commit, or for hidl's own the SHA-256 of its files; ``unknown`` where neither can be told."""
-    from hidl_cli.stack.providers.spack.environment import PACKAGES_TAG
-
     builtin = PACKAGES_TAG if where.builtin is None else commit(where.builtin)
     return {"builtin": builtin, "hidl": digest(where.own) if where.own.is_dir() else "none"}
 

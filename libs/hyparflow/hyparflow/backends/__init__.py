@@ -33,10 +33,33 @@ class ProgramOptions:
 
 
 @dataclass(frozen=True)
+class Portion:
+    """What one micro-batch is of the batch whose loss it adds to.
+
+    ``rows``: the first so many of its rows are samples; the others fill it up, and count in no loss. ``samples``: of
+    the batch. ``parts``: micro-batches, of all replicas, in which the batch is computed. ``filled``: whether any of
+    them is filled up. ``totals``: what a sum of losses is to be divided by over the whole batch, by position in the
+    compiled losses; where it is left out or negative, that of a micro-batch is taken, weighted by its rows.
+    """
+
+    rows: int
+    samples: int
+    parts: int
+    filled: bool = False
+    totals: tuple[float, ...] = ()
+
+    @property
+    def weight(self) -> float:
+        """Of a mean over the micro-batch, where the batch is the mean over its parts: 1 where they are equal."""
+        return self.parts * self.rows / self.samples
+
+
+@dataclass(frozen=True)
 class Place:
     """Where a micro-batch stands in the training: from this the seeds and the weights of moving statistics follow.
 
     ``step``: updates done before it, from 0. ``micro_batch``: 0..micro_batches-1 within the replica's step.
+    ``portion``: None where all micro-batches of a step are equally large, and each has its own mean as loss.
     """
 
     step: int
@@ -44,6 +67,7 @@ class Place:
     micro_batch: int
     replicas: int
     micro_batches: int
+    portion: Portion | None = None
 
     @property
     def total(self) -> int:
@@ -69,14 +93,17 @@ class Outcome:
     """What a forward gives.
 
     ``sends``: tensor -> value, for every tensor in ``Stage.sends``. ``outputs``: tensor -> y_pred, for every tensor in
-    ``Stage.outputs``. ``losses``: position in ``Graph.outputs`` -> the compiled loss of that output, a float, neither
-    weighted nor scaled. ``loss``: what this stage adds to the total loss of the micro-batch (weighted losses, and the
-    weight and activity regularizers and ``add_loss`` of its layers), not scaled. The model's loss on a micro-batch
-    is the sum of ``loss`` over all stages. Losses are given only where targets were.
+    ``Stage.outputs``. ``beside``: tensor -> the mask of y_pred and the logits that it was made from, each None where
+    there is none; for models with metrics. ``losses``: position in ``Graph.outputs`` -> the compiled loss of that
+    output, a float, neither weighted nor scaled: the mean over the parts of a batch is Keras' loss of the batch.
+    ``loss``: what this stage adds to the total loss of the micro-batch (weighted losses, and the weight and activity
+    regularizers and ``add_loss`` of its layers), not scaled. The model's loss on a micro-batch is the sum of ``loss``
+    over all stages. Losses are given only where targets were.
     """
 
     sends: Mapping[int, Array]
     outputs: Mapping[int, Array] = field(default_factory=dict)
+    beside: Mapping[int, tuple[Array | None, Array | None]] = field(default_factory=dict)
     losses: Mapping[int, float] = field(default_factory=dict)
     loss: float = 0.0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +29,12 @@ def load_into(model: keras.Model, path: str | Path) -> Progress:
     :raises CheckpointError: if there is no whole one, or it is another model's.
     """
     from hyparflow.graph.from_keras import graph_of, variables_of
-    from hyparflow.graph.initialise import initialise
+    from hyparflow.graph.initialise import initialise, is_here
 
     checkpoint = open_whole(Path(path))
     check_model(checkpoint, graph_of(model).fingerprint)
     variables = variables_of(model)
-    initialise(variables.values())
+    initialise(each for each in variables.values() if is_here(each))
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         if not optimizer.built:
@@ -52,7 +53,7 @@ def open_whole(path: Path) -> Checkpoint:
         return checkpoint
     found = last_whole(path)
     if found is None:
-        raise CheckpointError(f"there is no whole checkpoint in {path}")
+        raise CheckpointError(f"no complete checkpoint in {path}")
     return found
 
 
@@ -63,20 +64,38 @@ def check_model(checkpoint: Checkpoint, fingerprint: str) -> None:
 
 
 def save_whole(
-    model: keras.Model, values: Mapping[str, Array], path: str | Path, weights_only: bool, **options: Any
+    model: keras.Model,
+    values: Mapping[str, Array],
+    path: str | Path,
+    weights_only: bool,
+    *,
+    optimizer: bool = True,
+    **options: Any,
 ) -> None:
-    """Write ``.keras`` (or ``.weights.h5``) from the values of all variables: on one rank, which then has them all."""
-    from hyparflow.graph.from_keras import variables_of
-    from hyparflow.graph.initialise import initialise
+    """Write ``.keras`` (or ``.weights.h5``) from the values of all variables: on one rank, which then has them all.
 
-    variables = variables_of(model)
-    initialise(variables.values())
-    _assign(variables, values)
-    with _whole_optimizer(model, values):
-        if weights_only:
-            model.save_weights(path, **options)
-        else:
-            model.save(path, **options)
+    ``optimizer``: whether there are values for the optimizer too.
+    """
+    from hyparflow.graph.from_keras import variables_of
+
+    _assign(variables_of(model), values)
+    with _whole_optimizer(model, values) if optimizer else nullcontext():
+        write(model, path, weights_only, **options)
+
+
+def write(model: keras.Model, path: str | Path, weights_only: bool, **options: Any) -> None:
+    """As Keras writes a file, and in one piece: ranks that write the same file at once do not spoil it."""
+    save: Any = model.save_weights if weights_only else model.save
+    path = Path(path)
+    if options.get("overwrite") is False or options.get("max_shard_size") or options.get("zipped") is False:
+        save(path, **options)
+        return
+    beside = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        save(beside, **options)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 @contextmanager

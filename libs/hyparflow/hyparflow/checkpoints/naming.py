@@ -20,3 +20,15 @@ def of_optimizer(optimizer: Any, variables: Iterable[Any] | None = None) -> dict
         prefix = "optimizer" if first == inner.name else "loss_scale"
         found[f"{prefix}/{rest}"] = variable
     return found
+
+
+def is_of_optimizer(name: str) -> bool:
+    """Whether it is the name of a variable of an optimizer."""
+    return name.partition("/")[0] in ("optimizer", "loss_scale")
+
+
+def unbuild(optimizer: Any) -> None:
+    """Make an optimizer as it was before it was built for variables; its values are lost."""
+    fresh = type(optimizer).from_config(optimizer.get_config())
+    vars(optimizer).clear()
+    vars(optimizer).update(vars(fresh))

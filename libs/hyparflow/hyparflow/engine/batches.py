@@ -28,8 +28,26 @@ class Options:
 
 
 @dataclass(frozen=True)
+class Counts:
+    """What a step's rows are of the batch whose loss they add to.
+
+    ``rows``: of this replica's, the first so many are samples; the others fill micro-batches up. ``size``: rows of a
+    micro-batch. ``samples``: of the whole batch, over all replicas. ``steps``: in which the batch is computed: more
+    than 1 in an evaluation only. ``totals``: see ``hyparflow.backends.Portion``.
+    """
+
+    rows: int
+    size: int
+    samples: int
+    steps: int = 1
+    totals: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Batch:
     """One step's data of this replica: every array's leading axis is micro_batches * micro_batch_size long.
+
+    With ``counts`` micro-batches may be smaller, and some of the rows may be there to fill them up.
 
     ``inputs``: the model's inputs in flattened order; ``targets`` and ``sample_weights``: per output in flattened
     order, an entry None where there is none. A rank that does not read an array may leave None in its place
@@ -39,6 +57,7 @@ class Batch:
     inputs: tuple[np.ndarray[Any, Any] | None, ...]
     targets: tuple[np.ndarray[Any, Any] | None, ...] = ()
     sample_weights: tuple[np.ndarray[Any, Any] | None, ...] = ()
+    counts: Counts | None = None
 
     def check(self, reads: Reads, rows: int) -> None:
         """Raise DataError where an array that is read is missing or has another length."""
@@ -64,8 +83,10 @@ class StepResult:
 
     ``outputs``        output of the model -> micro-batch -> its predictions, where that output is made on this rank
                        (under GEMS each of two ranks has half of the micro-batches)
+    ``beside``         output of the model -> micro-batch -> the mask of its predictions and the logits that they were
+                       made from (None where there is none), for models with metrics
     ``losses``         output of the model -> micro-batch -> its compiled loss, before loss_weights; where there was a
-                       target
+                       target. Keras' loss of the batch is the mean over all of its micro-batches
     ``loss``           what this rank's stages add to the step's loss: weighted losses, regularizers and ``add_loss``,
                        mean over the replica's micro-batches. The sum over the replica's ranks is Keras' ``loss``
     ``updated``        False where mixed precision's loss scale found gradients that are not finite, and left the update
@@ -74,6 +95,7 @@ class StepResult:
     """
 
     outputs: Mapping[int, Mapping[int, Any]] = field(default_factory=dict)
+    beside: Mapping[int, Mapping[int, tuple[Any, Any]]] = field(default_factory=dict)
     losses: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
     loss: float = 0.0
     updated: bool = False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyparflow.backends import Buffer, Place, ProgramOptions, Slot, Target
-from hyparflow.engine.batches import Batch, Options, Reads, StepResult
+from hyparflow.backends import Buffer, Place, Portion, ProgramOptions, Slot, Target
+from hyparflow.engine.batches import Batch, Counts, Options, Reads, StepResult
 from hyparflow.engine.gradients import Ownership, Sums
 from hyparflow.engine.links import host_dtype, links_of
 from hyparflow.engine.messages import Exchange
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from hyparflow.planning.plan import Plan
 
-__all__ = ["Batch", "Engine", "Options", "Reads", "Span", "StepResult"]
+__all__ = ["Batch", "Counts", "Engine", "Options", "Reads", "Span", "StepResult"]
 
 
 class Engine:
@@ -33,8 +33,17 @@ class Engine:
     All ranks call the same methods in the same order: each of them is collective over ``world``.
     """
 
-    def __init__(self, model: keras.Model, plan: Plan, world: MPI.Comm, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        model: keras.Model,
+        plan: Plan,
+        world: MPI.Comm,
+        options: Options | None = None,
+        agree: Callable[[Callable[[], Any]], Any] = lambda action: action(),
+    ) -> None:
         """``model``: compiled, the same on every rank (its own stages' variables are made here, if they are not).
+
+        ``agree``: does what may fail on some ranks only, so that all raise the same.
 
         Raises PlanError where the plan is not this model's, WorldError where the ranks are too few or too many,
         UnsupportedModel where the optimizer asks for what cannot be kept (``gradient_accumulation_steps``).
@@ -45,19 +54,24 @@ class Engine:
         self.plan = plan
         self.options = options or Options()
         self.graph = graph_of(model)
-        if self.graph.fingerprint != plan.fingerprint:
-            raise PlanError(
-                f"the plan was made for another model than {model.name}: make it anew; and name inputs and layers "
-                "where a rank builds other models too, for Keras' own names count what a process has built"
-            )
+
+        def check() -> None:
+            if self.graph.fingerprint != plan.fingerprint:
+                raise PlanError(
+                    f"the plan was made for another model than {model.name}: make a new one; and name inputs and "
+                    "layers where a rank builds other models too, for Keras' own names count what a process has built"
+                )
+
+        agree(check)
         self.world = World(world, plan.partitions, plan.replicas, plan.pipelines)
         partition = self.world.seat.partition
         actions = plan.actions
         how = ProgramOptions(self.options.batch_norm, self.options.bucket_bytes)
-        self.programs = {
-            index: build(model, self.graph, plan.stages, index, how)
-            for index in sorted({action.stage for action in actions[partition]})
-        }
+        mine = sorted({action.stage for action in actions[partition]})
+        self._agree = agree
+        self.programs: dict[int, Any] = agree(
+            lambda: {index: build(model, self.graph, plan.stages, index, how) for index in mine}
+        )
         links = links_of(plan, self.graph)
         exchange = Exchange(
             links,
@@ -113,7 +127,7 @@ class Engine:
         self._statistics.begin()
         feed = self._feed(batch)
         if not self._prepared:
-            self._prepare(feed)
+            self._agree(lambda: self._prepare(feed))
         found = self._runner.train(feed, self._sums, self._complete)
         begin = time.perf_counter()
         self._exchange.finish()
@@ -136,7 +150,7 @@ class Engine:
 
     def predict_step(self, batch: Batch) -> Mapping[int, Mapping[int, np.ndarray[Any, Any]]]:
         """Forward in inference mode: output of the model -> micro-batch -> predictions, where they are made."""
-        return self.test_step(Batch(batch.inputs)).outputs
+        return self.test_step(Batch(batch.inputs, counts=batch.counts)).outputs
 
     def close(self) -> None:
         """Give the communicators back; collective."""
@@ -146,9 +160,8 @@ class Engine:
         """Compile on all ranks at once; else each would begin when the first micro-batch reaches it."""
         for stage, program in self.programs.items():
             received = {tensor: self.graph.tensors[tensor] for tensor in program.stage.receives}
-            size = self.plan.micro_batch_size
-            zeros = {index: np.zeros((size, *t.shape), host_dtype(t.dtype)) for index, t in received.items()}
-            program.prepare(self._place(0), zeros | dict(feed.inputs(stage, 0)), feed.targets(stage, 0))
+            zeros = {index: np.zeros((feed.rows, *t.shape), host_dtype(t.dtype)) for index, t in received.items()}
+            program.prepare(feed.place(0), zeros | dict(feed.inputs(stage, 0)), feed.targets(stage, 0))
         self._prepared = True
 
     def _complete(self, stage: int) -> None:
@@ -167,13 +180,23 @@ class Engine:
                 buffers.append(buffer)
         return buffers, places
 
-    def _place(self, micro_batch: int) -> Place:
+    def _place(self, micro_batch: int, counts: Counts | None = None) -> Place:
         seat, plan = self.world.seat, self.plan
-        return Place(self.step, seat.replica, micro_batch, plan.replicas, plan.micro_batches)
+        portion = None
+        if counts is not None:
+            shares = plan.replicas * plan.micro_batches
+            portion = Portion(
+                rows=min(max(counts.rows - micro_batch * counts.size, 0), counts.size),
+                samples=counts.samples,
+                parts=shares * counts.steps,
+                filled=counts.samples != shares * counts.steps * counts.size,
+                totals=counts.totals,
+            )
+        return Place(self.step, seat.replica, micro_batch, plan.replicas, plan.micro_batches, portion)
 
     def _feed(self, batch: Batch) -> Feed:
         """The micro-batches of a batch; raises DataError where it does not fit."""
-        size = self.plan.micro_batch_size
+        size = self.plan.micro_batch_size if batch.counts is None else batch.counts.size
         batch.check(self.reads, size * self.plan.micro_batches)
 
         def inputs(stage: int, micro_batch: int) -> dict[int, Any]:
@@ -193,7 +216,7 @@ class Engine:
             }
             return found if batch.targets else None
 
-        return Feed(self._place, inputs, targets)
+        return Feed(size, lambda micro_batch: self._place(micro_batch, batch.counts), inputs, targets)
 
     def _compared(self, batch: Batch) -> list[tuple[int, Any, Any]]:
         """Each output's tensor, target and sample weight; None where there is none."""
@@ -206,9 +229,12 @@ class Engine:
         outputs = {
             index: found.outputs[tensor] for index, tensor in enumerate(self.graph.outputs) if tensor in found.outputs
         }
+        beside = {
+            index: found.beside[tensor] for index, tensor in enumerate(self.graph.outputs) if tensor in found.beside
+        }
         loss = sum(found.totals.values()) / self.plan.micro_batches
         spans = found.spans if self.options.trace else ()
-        return StepResult(outputs, found.losses, loss, updated, norm, spans)
+        return StepResult(outputs, beside, found.losses, loss, updated, norm, spans)
 
 
 def _rows(array: Any, micro_batch: int, size: int) -> Any:

@@ -129,6 +129,7 @@ class Exchange:
             self._incoming.setdefault(link.consumer, []).append(link)
         self._inboxes: dict[tuple[str, int, int], Inbox] = {}  # direction, link, pipeline
         self._outbox = Outbox()
+        self._rows: int | None = None
         self._local: dict[tuple[str, int, int], Array] = {}  # between stages of this rank: direction, link, micro-batch
         self._held: dict[tuple[int, int, int], list[tuple[Inbox, np.ndarray]]] = {}  # stage, pipeline, micro-batch
         for (stage, pipeline), most in most_in_flight(actions).items():
@@ -148,8 +149,9 @@ class Exchange:
                     depth = window if direction == "forward" else min(2, window)
                     self._inboxes[direction, link.number, pipeline] = Inbox(comm, source, tag, link, depth)
 
-    def begin(self, *, training: bool) -> None:
-        """Post the first receives of a step."""
+    def begin(self, *, training: bool, rows: int | None = None) -> None:
+        """Post the first receives of a step, of micro-batches of ``rows`` samples (None: as large as the links')."""
+        self._rows = rows
         for (kind, stage, pipeline), order in self._orders.items():
             if kind == "forward" or training:
                 for link in (self._incoming if kind == "forward" else self._outgoing).get(stage, ()):
@@ -167,8 +169,9 @@ class Exchange:
             if inbox is None:
                 found[link.tensor] = self._local.pop(("forward", link.number, action.micro_batch))
             else:
-                found[link.tensor] = inbox.take(action.micro_batch)
-                self._held.setdefault(_key(action), []).append((inbox, found[link.tensor]))
+                buffer = inbox.take(action.micro_batch)
+                found[link.tensor] = buffer[: self._rows]
+                self._held.setdefault(_key(action), []).append((inbox, buffer))
         return found
 
     def release(self, action: Action) -> None:
@@ -193,8 +196,9 @@ class Exchange:
             if inbox is None:
                 array = self._local.pop(("backward", link.number, action.micro_batch))
             else:
-                array = inbox.take(action.micro_batch)
-                self._held.setdefault(_key(action), []).append((inbox, array))
+                buffer = inbox.take(action.micro_batch)
+                array = buffer[: self._rows]
+                self._held.setdefault(_key(action), []).append((inbox, buffer))
             found.setdefault(link.tensor, []).append(array)
         return found
 

@@ -38,6 +38,7 @@ class Findings:
     """What arose while the actions ran: per output of the model and micro-batch, and per micro-batch."""
 
     outputs: dict[int, dict[int, Array]] = field(default_factory=dict)  # tensor -> micro-batch -> predictions
+    beside: dict[int, dict[int, Any]] = field(default_factory=dict)  # tensor -> micro-batch -> masks and logits
     losses: dict[int, dict[int, float]] = field(default_factory=dict)  # position of the output -> micro-batch -> loss
     totals: dict[int, float] = field(default_factory=dict)  # micro-batch -> sum of what this rank's stages add
     spans: list[Span] = field(default_factory=list)
@@ -45,8 +46,9 @@ class Findings:
 
 @dataclass(frozen=True)
 class Feed:
-    """Where a micro-batch's data come from."""
+    """Where a micro-batch's data come from; ``rows``: how many each has."""
 
+    rows: int
     place: Callable[[int], Place]
     inputs: Callable[[int, int], Mapping[int, Array]]  # stage, micro-batch -> the model's inputs that the stage reads
     targets: Callable[[int, int], Mapping[int, Target] | None]  # stage, micro-batch -> of the outputs made there
@@ -70,7 +72,7 @@ class Runner:
         A stage that sends nothing has its gradients with its forward pass: they go back at once.
         """
         found = Findings()
-        self._exchange.begin(training=True)
+        self._exchange.begin(training=True, rows=feed.rows)
         for action in self._actions:
             if action.kind == "forward":
                 self._forward(action, feed, found, training=True)
@@ -87,7 +89,7 @@ class Runner:
     def test(self, feed: Feed) -> Findings:
         """All forward passes, in inference mode."""
         found = Findings()
-        self._exchange.begin(training=False)
+        self._exchange.begin(training=False, rows=feed.rows)
         for action in self._actions:
             if action.kind == "forward":
                 self._forward(action, feed, found, training=False)
@@ -105,6 +107,8 @@ class Runner:
         self._exchange.send_tensors(action, outcome.sends)
         for tensor, value in outcome.outputs.items():
             found.outputs.setdefault(tensor, {})[micro_batch] = value
+        for tensor, pair in outcome.beside.items():
+            found.beside.setdefault(tensor, {})[micro_batch] = pair
         for position, loss in outcome.losses.items():
             found.losses.setdefault(position, {})[micro_batch] = loss
         found.totals[micro_batch] = found.totals.get(micro_batch, 0.0) + outcome.loss

@@ -30,7 +30,7 @@ class Seat:
         """The seat of world rank ``rank``; raises WorldError where ``size`` is not partitions * replicas."""
         if size != partitions * replicas:
             needed = f"{partitions} partitions x {replicas} replicas need {partitions * replicas} ranks"
-            raise WorldError(f"{needed}, and {size} were started: start as many, or ask for another plan")
+            raise WorldError(f"{needed}, and {size} were started: start as many, or request another plan")
         return cls(partitions, replicas, *divmod(rank, partitions))
 
     def ranks(self, partitions: Iterable[int]) -> list[int]:

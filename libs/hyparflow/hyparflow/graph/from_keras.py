@@ -54,7 +54,7 @@ def variables_of(model: Any) -> dict[str, Any]:
     """Name -> Keras variable, for all variables of a model, seed states included, in Keras' order.
 
     The name is the variable's path; where nested models have variables of equal paths, the second gets ":1", and so on.
-    Seed generators, which Keras numbers over the whole process, count anew in each model in the same way.
+    Seed generators, which Keras numbers over the whole process, restart in each model in the same way.
     """
     names: dict[str, Any] = {}
     seen: dict[str, int] = {}
@@ -77,8 +77,27 @@ def calls_of(model: Any) -> Calls:
     values = dict(zip(map(id, functional.inputs), inputs, strict=True))
     walk.run(functional, values, "")
     outputs = tuple(values[id(symbol)] for symbol in functional.outputs)
-    graph = Graph(model.name, tuple(walk.nodes), walk.finished_tensors(), inputs, outputs, walk.fingerprint(outputs))
+    fingerprint = walk.fingerprint(outputs)
+    graph = Graph(
+        model.name, tuple(walk.nodes), walk.finished_tensors(), inputs, outputs, fingerprint, walk.bound_together()
+    )
     return Calls(graph, tuple(walk.calls))
+
+
+def layers_in(operation: Any) -> list[Any]:
+    """A layer and all layers inside it; nothing for an operation that is no layer."""
+    return list(operation._flatten_layers()) if hasattr(operation, "_flatten_layers") else []
+
+
+def batch_norms(operation: Any) -> list[Any]:
+    """The BatchNormalization layers in an operation whose moving statistics advance in training."""
+    import keras
+
+    return [
+        layer
+        for layer in layers_in(operation)
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.renorm
+    ]
 
 
 def _functional(model: Any) -> Any | None:
@@ -104,14 +123,43 @@ def _why_no_graph(model: Any) -> str:
     )
 
 
+#: Methods of a model that a cut model never calls -> what does the same.
+_NEVER_CALLED = {
+    "train_step": "say it with compile(loss=...), add_loss() in a layer, or regularizers",
+    "test_step": "say it with compile(loss=..., metrics=[...])",
+    "predict_step": "make it layers of the model, or do it with what predict() returns",
+    "compute_loss": "say it with compile(loss=...), add_loss() in a layer, or regularizers",
+    "compute_metrics": "say it with compile(metrics=[...])",
+}
+
+
 def _refuse_own_training(model: Any) -> None:
     import keras
 
-    for name in ("train_step", "compute_loss"):
+    for name, cure in _NEVER_CALLED.items():
         if getattr(type(model), name) is not getattr(keras.Model, name):
             raise UnsupportedModel(
                 f"model '{model.name}' ({type(model).__name__}) overrides {name}(), which a cut model never calls: "
-                "say it with compile(loss=...), add_loss() in a layer, or regularizers"
+                f"{cure}"
+            )
+
+
+def _refuse_layers(operation: Any) -> None:
+    """Raise UnsupportedModel for Keras' own layers of which it is known that they cannot be cut."""
+    import keras
+
+    for layer in layers_in(operation):
+        if isinstance(layer, keras.layers.SpectralNormalization):
+            raise UnsupportedModel(
+                f"SpectralNormalization '{layer.name}' assigns the weights that it wraps in its forward pass, which "
+                "each micro-batch would do again: leave it out, or bound the weights by a constraint "
+                "(kernel_constraint=keras.constraints.MaxNorm(...))"
+            )
+        if getattr(layer, "stateful", False) and hasattr(layer, "reset_states"):
+            raise UnsupportedModel(
+                f"{type(layer).__name__} '{layer.name}' is stateful: its state goes from one batch to the next, and a "
+                "step's micro-batches are parts of one batch: say stateful=False, and feed the state in as an input "
+                "(initial_state=...)"
             )
 
 
@@ -165,6 +213,7 @@ class _Walk:
     def call(self, keras_node: Any, values: dict[int, int], prefix: str) -> None:
         """Add one call of an operation."""
         operation = keras_node.operation
+        _refuse_layers(operation)
         path = self.paths.setdefault(id(operation), prefix + operation.name)
         count = self.times_called.get(path, 0)
         self.times_called[path] = count + 1
@@ -242,6 +291,14 @@ class _Walk:
             for tensor in node.inputs:
                 consumers[tensor].append(node.index)
         return tuple(Tensor(index, *known, tuple(consumers[index])) for index, known in enumerate(self.tensors))
+
+    def bound_together(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes that call the same BatchNormalization."""
+        nodes: dict[int, list[int]] = {}
+        for index, call in enumerate(self.calls):
+            for layer in batch_norms(call.operation):
+                nodes.setdefault(id(layer), []).append(index)
+        return tuple(sorted({tuple(found) for found in nodes.values() if len(found) > 1}))
 
     def fingerprint(self, outputs: tuple[int, ...]) -> str:
         """A digest of names, signatures and wiring."""

@@ -72,7 +72,8 @@ class Graph:
     """A whole model. ``nodes`` are in topological order, the order in which Keras itself runs them.
 
     ``inputs`` and ``outputs`` are tensors, in the model's flattened order; a tensor may be an output twice, and an
-    input may be an output. ``fingerprint`` is equal for models of equal structure, whatever their weights.
+    input may be an output. ``fingerprint`` is equal for models of equal structure, whatever their weights. ``bound``:
+    groups of nodes that one stage must have: the calls of a layer whose state advances call by call.
     """
 
     name: str
@@ -81,3 +82,4 @@ class Graph:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     fingerprint: str
+    bound: tuple[tuple[int, ...], ...] = ()

@@ -48,6 +48,7 @@ def cut(
     :raises PlanError: if no cut keeps within the memory limit.
     """
     stages = len(bounds.in_flight)
+    _check_room(graph, stages)
     both = forward + backward
     most = 1.2 * both.sum() / stages + both.max(initial=0.0)
     while True:
@@ -62,6 +63,24 @@ def cut(
         most = best if np.isfinite(best) else 2 * most
 
 
+def _closed(graph: Graph) -> set[int]:
+    """The nodes before which no stage may begin: a group of nodes that belong on one stage would be torn apart."""
+    return {node for group in graph.bound for node in range(group[0] + 1, group[-1] + 1)}
+
+
+def _check_room(graph: Graph, stages: int) -> None:
+    """Raise PlanError where too few places to cut are left."""
+    room = len(graph.nodes) - len(_closed(graph))
+    if room < stages:
+        group = max(graph.bound, key=lambda each: each[-1] - each[0])
+        name = graph.nodes[group[0]].name
+        raise PlanError(
+            f"all calls of the shared BatchNormalization in '{name}' belong on one stage, for its moving statistics "
+            f"advance call by call; that leaves room for {room} of {stages} stages: take fewer partitions, freeze it "
+            "(trainable=False), or call it in fewer places"
+        )
+
+
 def _below(most: float, sweep: _Sweep, bounds: Bounds) -> tuple[float, tuple[int, ...]]:
     """The best cut of which no stage computes for longer than `most`, and what its dearest stage costs."""
     stages, count = len(bounds.in_flight), len(sweep.graph.nodes)
@@ -70,8 +89,11 @@ def _below(most: float, sweep: _Sweep, bounds: Bounds) -> tuple[float, tuple[int
     origin = np.zeros((stages + 1, count + 1), dtype=np.int32)
     in_flight = np.array(bounds.in_flight, dtype=float)[:, None]
     rows = np.arange(stages)
+    closed = _closed(sweep.graph)
     for end in range(1, count + 1):
         sweep.advance()
+        if end in closed:
+            continue
         low = int(np.searchsorted(sweep.both[:end], sweep.both[end] - most))
         if low >= end:  # this one node takes longer
             continue

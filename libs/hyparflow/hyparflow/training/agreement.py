@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from hyparflow import errors
-from hyparflow.errors import HyparflowError, WorldError
-from hyparflow.training.collectives import gather_all
+from hyparflow.errors import HyparflowError, RequestError, WorldError
+from hyparflow.training.collectives import gather_all, meet
 
 T = TypeVar("T")
 
@@ -38,8 +40,37 @@ def together(comm: Any, action: Callable[[], T]) -> T:
         return result
     if error is None or comm.rank != first:
         name, text, known = every[first]
-        error = getattr(errors, name)(text) if known else HyparflowError(f"{name}: {text}")
+        if error is None or (type(error).__name__, str(error)) != (name, text):
+            error = getattr(errors, name)(text) if known else HyparflowError(f"{name}: {text}")
+    assert error is not None
     raise agreed(error, first)
+
+
+_PATIENCE_SECONDS = 20.0
+
+
+def check_same(comm: Any, call: str) -> None:
+    """Meet with all ranks in a call; one that waits for long says for what.
+
+    :raises RequestError: on all ranks, where they are in different calls.
+    """
+    text = (
+        f"hyparflow: rank {comm.rank} waits in {call} for the others: all ranks must call it, for each holds a part of "
+        "the model; after hyparflow.gather(model) one rank can read and save it alone\n"
+    )
+    notice = threading.Timer(_PATIENCE_SECONDS, lambda: sys.stderr.write(text))
+    notice.daemon = True
+    notice.start()
+    try:
+        meet(comm)
+    finally:
+        notice.cancel()
+    calls: list[str] = comm.allgather(call)
+    if len(set(calls)) > 1:
+        other = next(rank for rank, found in enumerate(calls) if found != calls[0])
+        raise agreed(
+            RequestError(f"rank 0 calls {calls[0]} and rank {other} {calls[other]}: all ranks must call the same")
+        )
 
 
 def agreed(error: Exception, rank: int = 0) -> Exception:

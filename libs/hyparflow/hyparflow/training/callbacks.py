@@ -28,7 +28,7 @@ _REMEMBERED = ("best", "best_epoch", "cooldown_counter", "stopped_epoch", "wait"
 
 
 class View:
-    """The model as a callback sees it on one rank: what needs all ranks goes to the ``whole`` model.
+    """The model as Keras' own callbacks see it on one rank.
 
     ``get_weights`` gives the values of this rank's own variables, and None for the others; ``set_weights`` takes that
     list back. Everything else is the Keras model's.
@@ -63,6 +63,13 @@ class View:
         for variable, value in zip(self._model.weights, weights, strict=True):
             if value is not None:
                 variable.assign(value)
+
+
+def show_model(callbacks: Sequence[Any], model: keras.Model) -> None:
+    """Give a user's own callbacks the Keras model, whose calls all ranks make together."""
+    for callback in callbacks:
+        if _keras_name(callback) is None:
+            callback.set_model(model)
 
 
 def check(callbacks: Sequence[Any]) -> None:

@@ -32,9 +32,17 @@ class GlobalBatch:
         """Some of the batch's rows of one of its arrays."""
         return array[rows if self.order is None else self.order[rows]]
 
-    def digest(self) -> int:
-        """A number that differs (nearly always) where any byte of the batch differs."""
-        return self.samples.rows(slice(None) if self.order is None else self.order).digest()
+    def digest(self, begun: int = 0, most: int | None = None) -> int:
+        """A number that differs (nearly always) where any byte of the batch, or of what ``begun`` is of, differs.
+
+        ``most``: of so many bytes only (None: all), in whole rows, at least one, spread over the batch.
+        """
+        rows: slice | Array = slice(None)
+        if most is not None and (wanted := max(1, most // self.samples.row_bytes)) < len(self):
+            rows = np.linspace(0, len(self) - 1, wanted).astype(np.int64)
+        if self.order is not None:
+            rows = self.order[rows]
+        return self.samples.rows(rows).digest(begun)
 
 
 class Source(Protocol):
@@ -57,7 +65,7 @@ class Source(Protocol):
 
 
 class Arrays:
-    """NumPy arrays, cut into batches; shuffled anew in each pass, from a seed."""
+    """NumPy arrays, cut into batches; reshuffled in each pass, from a seed."""
 
     def __init__(self, samples: Samples, batch_size: int, shuffle: bool, seed: int) -> None:
         self.samples = samples
@@ -96,7 +104,7 @@ class Batched:
         self._read = read
         self.batches = count
         self._begun = 0
-        # The first pass is begun at once, to see the size of a batch: a dataset that shuffles anew in each pass
+        # The first pass is begun at once, to see the size of a batch: a dataset that reshuffles in each pass
         # would give another order to a second "first" pass.
         self._first = iterate()
         try:
@@ -254,9 +262,9 @@ def split(data: tuple[Any, Any, Any], fraction: float) -> tuple[tuple[Any, ...],
     return part(slice(0, at)), part(slice(at, None))
 
 
-def widened(given: Source, size: int, steps: int | None) -> Source:
-    """Arrays in batches of ``size``, which suits the ranks, where the numbers do not depend on it (no ``steps``)."""
-    if steps is None and isinstance(given, Arrays):
+def widened(given: Source, size: int, keep: bool) -> Source:
+    """Arrays in batches of ``size``, which suits the ranks, unless the numbers depend on batches (``keep``)."""
+    if not keep and isinstance(given, Arrays):
         return Arrays(given.samples, size, shuffle=False, seed=0)
     return given
 

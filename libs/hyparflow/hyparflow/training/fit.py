@@ -14,7 +14,7 @@ from hyparflow.training.callbacks import remembered, remind
 from hyparflow.training.collectives import any_of, gather_all
 from hyparflow.training.data import Source
 from hyparflow.training.feed import TrainingFeed, evaluation
-from hyparflow.training.metrics import Meter
+from hyparflow.training.metrics import Meter, rows_of
 from hyparflow.training.session import Session
 
 
@@ -81,6 +81,7 @@ class Training:
             self._meter.totals = totals
         self._callbacks.on_epoch_begin(epoch)
         self._steps(epoch, done)
+        self._feed.check()
         logs = self._meter.agree()
         if self._validate is not None:
             logs |= self._validate(epoch)
@@ -151,6 +152,14 @@ class Training:
         history.history = {name: list(values) for name, values in begun.history.items()}
 
 
+def train_on_batch(session: Session, feed: TrainingFeed, meter: Meter) -> dict[str, Any]:
+    """One step with the only batch of the feed; its losses and metrics."""
+    meter.reset()
+    for batch in feed.epoch():
+        meter.observe(session.engine.train_step(batch), batch)
+    return meter.agree()
+
+
 def evaluate(session: Session, source: Source, meter: Meter, callbacks: Any, steps: int | None) -> dict[str, Any]:
     """The losses and metrics of one pass over the data, every sample counted once."""
     callbacks.on_test_begin()
@@ -164,7 +173,7 @@ def evaluate(session: Session, source: Source, meter: Meter, callbacks: Any, ste
                 callbacks.on_test_batch_end(last, logs)
             callbacks.on_test_batch_begin(number)
             last = number
-        meter.observe(session.engine.test_step(part.batch), part.batch, part.valid)
+        meter.observe(session.engine.test_step(part), part)
     logs = meter.agree()
     callbacks.on_test_batch_end(last, logs)
     callbacks.on_test_end(logs)
@@ -177,12 +186,11 @@ def predict(session: Session, source: Source, callbacks: Any, steps: int | None)
 
     callbacks.on_predict_begin()
     found: list[list[Any]] = [[] for _ in session.model.outputs]
-    rows = session.plan.micro_batch_size
     for number, part in evaluation(source, session.share, session.plan.batch_size, steps, session.comm):
         callbacks.on_predict_batch_begin(number)
         outputs = {
-            (output, session.seat.replica, micro_batch): np.array(value)[: max(0, part.valid - micro_batch * rows)]
-            for output, values in session.engine.predict_step(part.batch).items()
+            (output, session.seat.replica, micro_batch): np.array(value)[: rows_of(part, micro_batch)]
+            for output, values in session.engine.predict_step(part).items()
             for micro_batch, value in values.items()
         }
         every = {key: value for each in gather_all(session.comm, outputs) for key, value in each.items()}

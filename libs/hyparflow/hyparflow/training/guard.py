@@ -22,17 +22,26 @@ import threading
 import time
 import traceback
 from typing import Any, NoReturn
+from zlib import crc32
 
+import numpy as np
+
+from hyparflow.errors import HyparflowError
 from hyparflow.training.collectives import meet
 
 FAILED = 1
 """Exit status of every rank that is ended."""
+
+INTERRUPTED = 130
+"""Exit status of ranks that are interrupted together."""
 
 _BYE = b"b"
 _END = b"e"
 _CONNECT_SECONDS = 20.0
 _FAREWELL_SECONDS = 10.0
 _SECOND_VOICE_SECONDS = 1.0
+_COMMON_SECONDS = 2.0
+_NAP_SECONDS = 1e-3
 _TOKEN_BYTES = 16
 _HELLO = struct.Struct(f"!{_TOKEN_BYTES}sI")
 
@@ -43,8 +52,10 @@ class Guard:
     def __init__(self, comm: Any) -> None:
         """Collective over ``comm``: all ranks of the world."""
         self.rank, self.size = comm.rank, comm.size
+        self._comm = comm.Dup()
         self._idle = threading.Event()
         self._idle.set()
+        self._depth = 0
         self._peers: dict[socket.socket, int] = {}
         self._names = comm.allgather(f"process {os.getpid()} on {socket.gethostname()}")
         if self.size > 1:
@@ -60,19 +71,38 @@ class Guard:
     def working(self, comm: Any) -> Any:
         """While ranks work together: an error of this one ends all, and so does one that leaves.
 
-        An error that all ranks raise together (``agreed``) is not such: it goes on to the caller.
+        An error that all ranks raise together is not such: it goes on to the caller.
         """
         self._idle.clear()
+        self._depth += 1
         try:
             yield
             if self.size > 1:
                 meet(comm)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
-            if self.size > 1 and getattr(error, "agreed_on", None) is None:
+            if self.size > 1 and not self._is_common(error):
                 self._fail(error)
             raise
         finally:
-            self._idle.set()
+            self._depth -= 1
+            if not self._depth:
+                self._idle.set()
+
+    def _is_common(self, error: BaseException) -> bool:
+        """Whether all ranks fail, here and now; each of their errors is then said by the lowest rank that has it."""
+        if getattr(error, "agreed_on", None) is not None:
+            return True
+        if isinstance(error, SystemExit):
+            return False
+        own = np.array([crc32(f"{type(error).__name__}: {error}".encode())], dtype=np.int64)
+        every = np.empty(self.size, dtype=np.int64)
+        request, until = self._comm.Iallgather(own, every), time.monotonic() + _COMMON_SECONDS
+        while not request.Test():
+            if time.monotonic() > until:
+                return False
+            time.sleep(_NAP_SECONDS)
+        error.agreed_on = int(np.flatnonzero(every == own[0])[0])  # type: ignore[attr-defined]
+        return True
 
     def _connect(self, comm: Any) -> None:
         listener = socket.create_server(("", 0), backlog=self.size) if self.rank == 0 else None
@@ -138,9 +168,12 @@ class Guard:
 
     def _fail(self, error: BaseException) -> NoReturn:
         """Say what this rank failed with, and end all ranks."""
-        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         where = f"rank {self.rank} of {self.size} ({self._names[self.rank]})"
-        _say(f"{text}hyparflow: {where} failed with {type(error).__name__}: {error} (above); all ranks are ended.")
+        if isinstance(error, KeyboardInterrupt):
+            _say(f"hyparflow: {where} was interrupted; all ranks are ended.")
+        else:
+            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            _say(f"{text}hyparflow: {where} failed with {type(error).__name__}: {error} (above); all ranks are ended.")
         sys.stdout.flush()
         from mpi4py import MPI
 
@@ -155,13 +188,27 @@ class Guard:
 
     def _uncaught(self, kind: Any, error: BaseException, trace: Any) -> None:
         """In place of Python's own last word: one voice for what all ranks raise, the end of all for what one does."""
-        speaker = getattr(error, "agreed_on", None)
-        if speaker is None and self.size > 1:
-            self._fail(error)
-        if speaker is None or self.size == 1:
+        if self.size == 1:
             self._hook(kind, error, trace)
-        elif speaker == self.rank:
-            _say(f"hyparflow: {type(error).__name__}: {error}")
+            return
+        if not self._is_common(error):
+            self._fail(error)
+        if isinstance(error, KeyboardInterrupt):
+            self._interrupted()
+        if error.agreed_on != self.rank:  # type: ignore[attr-defined]
+            return
+        if isinstance(error, HyparflowError):
+            _say(f"hyparflow: {type(error).__name__}: {error}{_line_of_program(trace)}")
+        else:
+            self._hook(kind, error, trace)
+
+    def _interrupted(self) -> NoReturn:
+        """End this rank as the others do; rank 0 says it. Python itself would end it by the signal."""
+        if self.rank == 0:
+            _say("hyparflow: interrupted; all ranks are ended.")
+        sys.stdout.flush()
+        self._farewell()
+        os._exit(INTERRUPTED)
 
     def _farewell(self) -> None:
         for connection in self._peers:
@@ -196,6 +243,12 @@ def _kept(connection: socket.socket) -> socket.socket:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
+
+
+def _line_of_program(trace: Any) -> str:
+    """The line of the user's program that led to an error."""
+    frames = [each for each in traceback.walk_tb(trace) if each[0].f_globals.get("__name__") == "__main__"]
+    return f" ({frames[-1][0].f_code.co_filename}, line {frames[-1][1]})" if frames else ""
 
 
 def _say(text: str) -> None:

@@ -41,9 +41,14 @@ class Samples:
             tuple(None if each is None else each[index] for each in self.weights),
         )
 
-    def digest(self) -> int:
-        """A number that differs (nearly always) where any byte differs."""
-        found = 0
+    @property
+    def row_bytes(self) -> int:
+        """Of one sample, in all arrays."""
+        return max(1, sum(each.nbytes // max(1, len(each)) for each in self.arrays))
+
+    def digest(self, begun: int = 0) -> int:
+        """A number that differs (nearly always) where any byte, or ``begun``, differs."""
+        found = begun
         for each in self.arrays:
             found = crc32(np.ascontiguousarray(each).view(np.uint8).data, found)
         return found

@@ -22,8 +22,8 @@ from hyparflow.training.layout import Array, Samples
 if TYPE_CHECKING:
     import keras
 
-#: Targets, predictions and sample weights of one micro-batch, and the order in which it comes.
-_Pending = tuple[tuple[int, int, int], int, Array, Array, Array | None]
+#: Of one micro-batch: the order in which it comes, the output, and what its metrics are updated with.
+_Pending = tuple[tuple[int, int, int], int, Array, Array, Array | None, Array | None, Array | None]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,13 @@ class _OfOutput:
     def all(self) -> tuple[Any, ...]:
         return (*self.plain, *self.weighted)
 
-    def update(self, target: Any, prediction: Any, weight: Any) -> None:
+    def update(self, target: Any, prediction: Any, weight: Any, mask: Any, logits: Any) -> None:
+        """``mask``, ``logits``: what Keras finds on the prediction."""
+        import tensorflow as tf
+
+        from hyparflow.backends.tensorflow.portions import attach
+
+        prediction = attach(tf.convert_to_tensor(prediction), mask, logits)
         for metric in self.plain:
             metric.update_state(target, prediction)
         for metric in self.weighted:
@@ -64,7 +70,7 @@ class Meter:
         *,
         replica: int,
         counts: bool,
-        rows: int,
+        replicas: int,
         micro_batches: int,
     ) -> None:
         """
@@ -74,7 +80,7 @@ class Meter:
             comm: all ranks of the training.
             replica: this rank's.
             counts: whether this rank counts its replica's samples: one of the replica's ranks does.
-            rows: samples of a micro-batch.
+            replicas: of the model.
             micro_batches: of a replica's step.
 
         Raises UnsupportedModel if layers have metrics of their own, which no rank could add up; DataError if an output
@@ -84,7 +90,7 @@ class Meter:
 
         names = getattr(model, "_functional", model).output_names
         self._model, self._comm = model, comm
-        self._replica, self._counts, self._rows, self._micro_batches = replica, counts, rows, micro_batches
+        self._replica, self._counts, self._replicas, self._micro_batches = replica, counts, replicas, micro_batches
         self._losses = compiled_losses(model)
         self._names = names
         for loss in self._losses:
@@ -100,7 +106,7 @@ class Meter:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: an epoch, an evaluation."""
+        """Reset, for an epoch or an evaluation."""
         self._model.reset_metrics()
         self._shows_totals = False
         self._steps = 0
@@ -122,26 +128,23 @@ class Meter:
         for variable, value in zip(self._gathered_state, self._held, strict=True):
             variable.assign(value)
 
-    def observe(self, result: StepResult, batch: Batch, valid: int | None = None) -> None:
-        """Take in what arose on this rank in one step; of the replica's samples the first ``valid`` are real ones."""
+    def observe(self, result: StepResult, batch: Batch) -> None:
+        """Take in what arose on this rank in one step."""
+        counts = batch.counts
+        assert counts is not None
         if self._shows_totals:
             self._shows_totals = False
             for variable in self._summed_state:
                 variable.assign(np.zeros(variable.shape))
-        valid = self._rows * self._micro_batches if valid is None else valid
-        self._own[0] += valid if self._counts else 0
-        added = result.loss  # what is left of it when the compiled losses are taken away: regularizers, add_loss
+        self._own[0] += counts.rows if self._counts else 0
+        # Keras weights the loss of a batch by its samples; the batch is the mean over its replicas and steps.
+        weight = counts.samples / (self._replicas * counts.steps)
+        self._own[1] += weight * result.loss
         for index, loss in enumerate(self._losses):
-            weight = 1.0 if loss.weight is None else float(loss.weight)
-            for micro_batch, value in result.losses.get(loss.output, {}).items():
-                added -= weight * value / self._micro_batches
-                prediction = result.outputs[loss.output][micro_batch]
-                summed = self._sum(loss, value, prediction, batch, (micro_batch, valid))
-                self._own[2 + index] += summed
-                self._own[1] += weight * summed
-        self._own[1] += added * valid
-        for output, micro_batches in result.outputs.items():
-            self._update(output, micro_batches, batch, valid)
+            values = result.losses.get(loss.output, {}).values()
+            self._own[2 + index] += weight * sum(values) / self._micro_batches
+        for output in result.outputs:
+            self._update(output, result, batch)
         self._steps += 1
 
     def agree(self) -> dict[str, Any]:
@@ -157,37 +160,27 @@ class Meter:
         self._show()
         return {name: _plain(value) for name, value in self._model.get_metrics_result().items()}
 
-    def _sum(self, loss: Any, value: float, prediction: Any, batch: Batch, where: tuple[int, int]) -> float:
-        """The sum over the real samples of a micro-batch, whose mean is ``value`` where all are real.
-
-        ``where``: the micro-batch, and how many of the replica's samples are real.
-        """
-        micro_batch, valid = where
-        begin = micro_batch * self._rows
-        real = min(max(valid - begin, 0), self._rows)
-        if real in (0, self._rows):
-            return value * real
-        target, weight = batch.targets[loss.output], batch.sample_weights[loss.output]
-        assert target is not None
-        rows = slice(begin, begin + real)
-        weight = None if weight is None else weight[rows]
-        return real * float(loss.function(target[rows], prediction[:real], weight))
-
-    def _update(self, output: int, micro_batches: Mapping[int, Any], batch: Batch, valid: int) -> None:
-        """The metrics of an output, with the real samples of the micro-batches of it that this rank has."""
+    def _update(self, output: int, result: StepResult, batch: Batch) -> None:
+        """The metrics of an output, with the samples of the micro-batches of it that this rank has."""
         if output not in self._summed and output not in self._gathered:
             return
         target = batch.targets[output]
         if target is None:
             raise DataError(f"output {self._names[output]!r} has metrics, and the data have no targets")
         weights = batch.sample_weights[output]
-        parts = []
-        for micro_batch in sorted(micro_batches):
-            rows = slice(micro_batch * self._rows, min((micro_batch + 1) * self._rows, valid))
-            count = rows.stop - rows.start
+        assert batch.counts is not None
+        size, parts = batch.counts.size, []
+        for micro_batch, prediction in sorted(result.outputs[output].items()):
+            count = rows_of(batch, micro_batch)
             if count > 0:
-                weight = None if weights is None else weights[rows]
-                part = (target[rows], np.asarray(micro_batches[micro_batch])[:count], weight)
+                rows = slice(micro_batch * size, micro_batch * size + count)
+                beside = result.beside.get(output, {}).get(micro_batch, (None, None))
+                part = (
+                    target[rows],
+                    np.asarray(prediction)[:count],
+                    None if weights is None else weights[rows],
+                    *(None if each is None else np.asarray(each)[:count] for each in beside),
+                )
                 parts.append(part)
                 if output in self._gathered:
                     # A copy: the prediction may lie in memory that the next step writes to.
@@ -221,6 +214,13 @@ class Meter:
         states = _unpacked(self._sums[len(self._own) :], self._summed_state)
         for variable, value in zip(self._summed_state + self._gathered_state, states + self._held, strict=True):
             variable.assign(value)
+
+
+def rows_of(batch: Batch, micro_batch: int) -> int:
+    """How many rows of a micro-batch are samples."""
+    assert batch.counts is not None
+    size = batch.counts.size
+    return min(max(batch.counts.rows - micro_batch * size, 0), size)
 
 
 def is_additive(metric: Any) -> bool:

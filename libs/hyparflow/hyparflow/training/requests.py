@@ -28,7 +28,7 @@ class Checkpoints:
     def make_ready(self, last: int) -> None:
         """Make the directory, and room in it for checkpoints after step ``last`` (-1: from the beginning).
 
-        :raises CheckpointError: if a training would begin anew over the checkpoints of another.
+        :raises CheckpointError: if a training would start over the checkpoints of another.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         if not self.restart and directory.whole(self.root):
@@ -54,13 +54,37 @@ def checkpoints(root: str | Path | None, every: Any, keep: int | None, restart: 
     return Checkpoints(Path(root), None if every == "epoch" else every, keep, restart)
 
 
-def check_model(model: keras.Model) -> None:
-    """Raise UnsupportedModel for a model that has no graph, RequestError for one that is not compiled."""
+def check_model(model: keras.Model, x: Any = None) -> None:
+    """Raise UnsupportedModel for a model that has no graph, RequestError for one that is not compiled.
+
+    A Sequential without an input is built for the data, as Keras does.
+    """
+    import keras
+
     from hyparflow.graph.from_keras import graph_of
 
+    if isinstance(model, keras.Sequential) and not model.built:
+        element = getattr(x, "element_spec", x)  # of a tf.data.Dataset
+        shape = getattr(element[0] if isinstance(element, tuple) else element, "shape", None)
+        if shape is not None:
+            model.build((None, *shape[1:]))
     graph_of(model)
     if not model.compiled or model.optimizer is None:
         raise RequestError(f"model {model.name!r} is not compiled: model.compile(optimizer, loss) first")
+
+
+def check_losses(model: keras.Model, plan: Plan) -> None:
+    """Raise RequestError for a loss of the batch as a whole, where a step computes the batch in several parts."""
+    from hyparflow.backends.tensorflow.losses import compiled_losses, couples_samples
+
+    parts = plan.replicas * plan.micro_batches
+    coupled = [loss.function for loss in compiled_losses(model) if couples_samples(loss.function)] if parts > 1 else []
+    if coupled:
+        raise RequestError(
+            f"loss {coupled[0].name!r} is of the batch as a whole, and a step computes the batch in {parts} parts "
+            f"({plan.replicas} replicas x {plan.micro_batches} micro-batches): use replicas=1 with micro_batches=1, or "
+            "an axis without 0 where the loss has one"
+        )
 
 
 def check_batch(plan: Plan, batch_size: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -12,14 +13,17 @@ import numpy as np
 
 from hyparflow.checkpoints.directory import Checkpoint
 from hyparflow.checkpoints.export import check_model, save_whole
-from hyparflow.checkpoints.naming import of_optimizer
+from hyparflow.checkpoints.naming import is_of_optimizer, of_optimizer
 from hyparflow.checkpoints.restoring import restore
 from hyparflow.checkpoints.saving import Key, shares
 from hyparflow.engine.engine import Engine, Options
 from hyparflow.errors import CheckpointError, RequestError
+from hyparflow.graph.initialise import give_memory_back
 from hyparflow.training.agreement import agreed, together
 from hyparflow.training.collectives import gather_all
-from hyparflow.training.feed import Share
+from hyparflow.training.feed import Share, totals_of
+from hyparflow.training.in_force import plain_keras
+from hyparflow.training.layout import Array
 
 if TYPE_CHECKING:
     import keras
@@ -31,32 +35,63 @@ class Session:
     """A model under a plan. Making it is collective, and so are its methods where it is not said otherwise."""
 
     def __init__(self, model: keras.Model, plan: Plan, comm: Any, options: Options) -> None:
+        from hyparflow.backends.tensorflow.totals import Totals
+
         self.model, self.plan, self.comm = model, plan, comm
         self._inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
         self._global_clipnorm = self._inner.global_clipnorm  # the engine takes it over, and clips by it itself
-        self.engine = Engine(model, plan, comm, options)
+        self.engine = Engine(model, plan, comm, options, lambda action: together(comm, action))
         self.seat = self.engine.world.seat
-        self.share = Share(self.seat.replica, plan.replicas, self.engine.reads)
+        self.totals = Totals(model, self.engine.reads.outputs)
+        self.share = Share(
+            self.seat.replica, plan.replicas, plan.micro_batches, self.engine.reads, partial(totals_of, self.totals)
+        )
         of_model = {name for program in self.engine.programs.values() for name in program.variables}
         every = self.engine.variables
         own = {name: value for name, value in every.items() if name in of_model}
         slots = [value for name, value in every.items() if name not in of_model]
         self.variables: Mapping[str, Any] = own | of_optimizer(model.optimizer, slots)
         self._own_keys = self._keys(own)
+        self._compiled = (model.optimizer, model._compile_loss)
         self.meter: tuple[Any, Any] | None = None  # kinds of targets, and the Meter for them
+        self.home: Any = None  # whose session it is
+        self._rest: dict[str, Array] | None = None  # what a gathered model lacks to be saved
 
     @property
     def keys(self) -> list[Key]:
         """What this rank writes into checkpoints; not collective."""
         return self._own_keys
 
-    def replanned(self, batch_size: int) -> Plan:
-        """The same stages for another batch; not collective. Raises RequestError where it does not divide."""
+    def serves(self, model: keras.Model) -> bool:
+        """Whether this session is of the model as it is compiled now; not collective."""
+        now = (model.optimizer, model._compile_loss)
+        return self.model is model and all(a is b for a, b in zip(self._compiled, now, strict=True))
+
+    @property
+    def optimizer(self) -> Any:
+        """The model's, as it was compiled."""
+        return self._compiled[0]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each rank has all that there is to read and save; the same on all ranks."""
+        return self._rest is not None or not (self.plan.partitions > 1 or self._private)
+
+    def release(self) -> None:
+        """Drop what other ranks train: to read that here is an error until it is gathered; not collective."""
+        from hyparflow.graph.initialise import release
+
+        self._rest = None
+        own = {id(each) for each in self.variables.values()}
+        release(each for each in self.model.variables if id(each) not in own)
+        # Keras' compiled functions hold the variables that were dropped.
+        self.model.train_function = self.model.test_function = self.model.predict_function = None
+
+    def replanned(self, batch_size: int) -> Plan | None:
+        """The same stages for another batch; None where it does not divide; not collective."""
         shares = self.plan.replicas * self.plan.micro_batches
         if batch_size % shares:
-            raise RequestError(
-                f"a batch of {batch_size} does not divide into the {shares} micro-batches of this model's plan"
-            )
+            return None
         return replace(self.plan, micro_batch_size=batch_size // shares)
 
     def restore(self, checkpoint: Checkpoint, batch_size: int, seed: int) -> None:
@@ -75,8 +110,16 @@ class Session:
         self.engine.step = checkpoint.progress.step
 
     def check_equal(self) -> None:
-        """Raise RequestError on all ranks where two hold different values of one variable: models built differently."""
-        found = {name: crc32(np.asarray(each).tobytes()) for name, each in self._built().items()}
+        """Raise RequestError on all ranks where two hold different values of one variable: models built differently.
+
+        Once they have trained, moving statistics may differ: each replica has its own.
+        """
+        begun = self.engine.step > 0
+        found = {
+            name: crc32(np.asarray(each).tobytes())
+            for name, each in self._built().items()
+            if each.trainable or not begun
+        }
         known: dict[str, tuple[int, int]] = {}
         for rank, digests in enumerate(gather_all(self.comm, found)):
             for name, digest in digests.items():
@@ -89,21 +132,82 @@ class Session:
                         )
                     )
 
+    def values(self, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Array]:
+        """The values of all ranks' variables by name, replica 0's where each replica has its own."""
+        own = {
+            name: np.asarray(self.variables[name])
+            for name, replica in self._own_keys
+            if replica in (None, 0) and wanted(name)
+        }
+        return {name: value for each in gather_all(self.comm, own) for name, value in each.items()}
+
+    def optimizer_values(self) -> dict[str, Array]:
+        """The optimizer's, of all ranks."""
+        return self.values(is_of_optimizer)
+
+    def weights(self) -> list[Array]:
+        """As the model's ``get_weights``; no rank keeps more than its part."""
+        from hyparflow.graph.from_keras import variables_of
+
+        names = {id(each): name for name, each in variables_of(self.model).items()}
+        wanted = {names[id(each)] for each in self.model.weights}
+        values = self.values(wanted.__contains__)
+        return [values[names[id(each)]] for each in self.model.weights]
+
+    def gather_rest(self) -> None:
+        """Keep what else it takes to save the gathered model on any rank: the optimizer, and replica 0's statistics."""
+        private = {name for name, replica in self._own_keys if replica is not None}
+        private = set().union(*gather_all(self.comm, private))
+        self._rest = self.values(lambda name: is_of_optimizer(name) or name in private)
+
+    def take(self, state: Mapping[str, Array]) -> None:
+        """Give this rank's part of the optimizer the values that the whole one had; not collective.
+
+        :raises RequestError: if it was built for other variables.
+        """
+        own = {name: each for name, each in self.variables.items() if is_of_optimizer(name)}
+        if missing := sorted(set(own) - set(state)):
+            raise RequestError(
+                f"optimizer {self._inner.name!r} was built for other variables (it has no {missing[0]}): after a "
+                "change of trainable, compile() the model with a new optimizer, as in Keras"
+            )
+        for name, variable in own.items():
+            variable.assign(state[name])
+
     def save(self, path: str | Path, *, weights_only: bool = False, **options: Any) -> None:
-        """Write the whole model as Keras does, on rank 0; it then holds all variables."""
+        """Write the whole model as Keras does: rank 0, which holds all of it meanwhile; each rank if it is whole."""
+        if self.is_whole:
+            self._write(self._built_values() | (self._rest or {}), path, weights_only, **options)
+            return
+        self._save_parts(path, weights_only, **options)
+        give_memory_back()
+
+    def _save_parts(self, path: str | Path, weights_only: bool, **options: Any) -> None:
         values = {name: np.asarray(self.variables[name]) for name, replica in self._own_keys if replica in (None, 0)}
         gathered = self.comm.gather(values, root=0)
 
         def write() -> None:
             if gathered is not None:
                 merged = {name: value for each in gathered for name, value in each.items()}
-                self._inner.global_clipnorm = self._global_clipnorm
                 try:
-                    save_whole(self.model, merged, path, weights_only, **options)
+                    self._write(merged, path, weights_only, **options)
                 finally:
-                    self._inner.global_clipnorm = None
+                    self.release()
 
         together(self.comm, write)
+
+    def _write(self, values: Mapping[str, Array], path: str | Path, weights_only: bool, **options: Any) -> None:
+        self._inner.global_clipnorm = self._global_clipnorm
+        try:
+            with plain_keras(self.model):
+                trained_by = self.serves(self.model)  # else it was compiled again, with an optimizer that is new
+                save_whole(self.model, values, path, weights_only, optimizer=trained_by, **options)
+        finally:
+            self._inner.global_clipnorm = None
+
+    def _built_values(self) -> dict[str, Array]:
+        optimizer = of_optimizer(self.model.optimizer)
+        return {name: np.asarray(each) for name, each in (*self._built().items(), *optimizer.items())}
 
     def finalize(self) -> None:
         """What an optimizer does when a training ends: with ``use_ema`` the averages become the weights."""
@@ -127,4 +231,6 @@ class Session:
             name: (int(np.prod(each.shape)), private and name in of_model and not each.trainable)
             for name, each in self.variables.items()
         }
-        return shares(gather_all(self.comm, owned), self.plan.partitions)[self.comm.rank]
+        every = gather_all(self.comm, owned)
+        self._private = any(alone for each in every for _, alone in each.values())
+        return shares(every, self.plan.partitions)[self.comm.rank]

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from hyparflow.checkpoints.directory import Progress
+from hyparflow.checkpoints.naming import of_optimizer, unbuild
 from hyparflow.engine.engine import Options
+from hyparflow.graph.initialise import give_memory_back, is_here
 from hyparflow.planning.plan import Plan
 from hyparflow.training import requests
 from hyparflow.training.agreement import together
+from hyparflow.training.collectives import any_of
 from hyparflow.training.data import Source
+from hyparflow.training.gathering import gather
+from hyparflow.training.in_force import session_of
 from hyparflow.training.metrics import Meter
 from hyparflow.training.planning import planned
 from hyparflow.training.session import Session
@@ -46,17 +55,53 @@ class Sessions:
 
     def opened(self, model: keras.Model, batch_size: int, progress: Progress | None) -> Session:
         """The session of a model with this batch: the one that there is, the same stages, or a new plan."""
-        session = self.current
-        if session is not None and session.model is model:
-            if session.plan.batch_size == batch_size:
-                return session
-            plan = together(self.comm, lambda: session.replanned(batch_size))
-        else:
+        held = session_of(model)
+        plan, state = None, None
+        if held is not None and self.has(model):
+            if held.plan.batch_size == batch_size:
+                self.current = held
+                return held
+            plan = held.replanned(batch_size)
+        if plan is None:
+            self._make_whole(model)
+            state = self._state_of_optimizer(model)
             plan = self._planned(model, batch_size, progress)
-        if session is not None:
-            session.close()
-        self.current = Session(model, plan, self.comm, self._options)
-        return self.current
+        together(self.comm, lambda: requests.check_losses(model, plan))
+        if held is not None:
+            held.close()
+        if state is not None:
+            unbuild(model.optimizer)
+        made = Session(model, plan, self.comm, self._options)
+        if state is not None:
+            together(self.comm, partial(made.take, state))
+            del state
+            give_memory_back()  # of the optimizer for all of the model
+        elif held is not None:
+            made.engine.step = held.engine.step
+        made.home = self
+        self.current = made
+        return made
+
+    def has(self, model: keras.Model) -> bool:
+        """Whether there is a session of the model as it is compiled now."""
+        held = session_of(model)
+        return held is not None and held.home is self and held.serves(model)
+
+    def _make_whole(self, model: keras.Model) -> None:
+        """Give all ranks what was trained of a model, by this strategy or another, to be shared out anew."""
+        held = session_of(model)
+        trained = held is not None and held.engine.step > 0
+        if any_of(self.comm, trained or not all(is_here(each) for each in model.variables)):
+            gather(model, self.comm, optimizer=False, equal=True)
+
+    def _state_of_optimizer(self, model: keras.Model) -> Mapping[str, Any] | None:
+        """What a model's optimizer has learned, here or in parts; None: nothing yet."""
+        held = session_of(model)
+        if held is not None and held.optimizer is model.optimizer:
+            return held.optimizer_values()
+        if not model.optimizer.built:
+            return None
+        return {name: np.asarray(each) for name, each in of_optimizer(model.optimizer).items()}
 
     def _planned(self, model: keras.Model, batch_size: int, progress: Progress | None) -> Plan:
         """The plan that was given, or one from this request; the same on all ranks."""
@@ -85,7 +130,7 @@ class Sessions:
         return -(-batch_size // shares) * shares
 
     def meter(self, session: Session, given: Source) -> Meter:
-        """The session's meter, made anew for targets of other shapes."""
+        """The session's meter, a new one for targets of other shapes."""
         example = given.example
         kinds = [None if each is None else (each.dtype, each.shape[1:]) for each in example.targets]
         plan, seat = session.plan, session.seat
@@ -97,7 +142,7 @@ class Sessions:
                 self.comm,
                 replica=seat.replica,
                 counts=seat.partition == 0,
-                rows=plan.micro_batch_size,
+                replicas=plan.replicas,
                 micro_batches=plan.micro_batches,
             )
 

@@ -7,22 +7,22 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hyparflow.checkpoints.directory import Checkpoint, Progress
-from hyparflow.checkpoints.restoring import last_whole
-from hyparflow.checkpoints.saving import Saver
+from hyparflow.checkpoints.directory import Progress
 from hyparflow.engine.engine import Options
-from hyparflow.errors import RequestError
 from hyparflow.tracing.recorder import Recorder
 from hyparflow.training import callbacks as own_callbacks
 from hyparflow.training import fit as loops
-from hyparflow.training import requests
-from hyparflow.training.agreement import agreed, check_world, together
+from hyparflow.training import in_force, requests
+from hyparflow.training.agreement import check_world, together
 from hyparflow.training.data import Source, is_batched, source, split, unpacked, widened
 from hyparflow.training.feed import Position, TrainingFeed
-from hyparflow.training.guard import guard
+from hyparflow.training.in_force import session_of
 from hyparflow.training.layout import Layout
+from hyparflow.training.restart import last_checkpoint, saver_of
+from hyparflow.training.seeds import share_random_state, shared_seed
 from hyparflow.training.session import Session
 from hyparflow.training.sessions import Sessions
+from hyparflow.training.whole import Whole
 
 if TYPE_CHECKING:
     import keras
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hyparflow.planning.plan import Plan
 
 
-class Strategy:
+class Strategy(Whole):
     """How models are trained: on ``partitions`` x ``replicas`` ranks.
 
     ::
@@ -62,7 +62,7 @@ class Strategy:
         plan: Plan | None = None,
         batch_norm: Literal["replica", "synchronised", "deferred"] = "replica",
         bucket_bytes: int = Options.bucket_bytes,
-        seed: int = 0,
+        seed: int | None = None,
         comm: Any = None,
     ) -> None:
         """
@@ -73,21 +73,22 @@ class Strategy:
             schedule, chunks, recompute, assignment, costs, memory_limit, network, refinements: see ``hyparflow.plan``.
             plan: one that was made before, in place of all these.
             batch_norm, bucket_bytes: see ``hyparflow.engine``.
-            seed: of the initial weights of models built in ``scope``, and of the order of the data.
+            seed: of the initial weights of models built in ``scope``, and of the order of the data. None: they follow
+                from rank 0's random numbers, and so from ``keras.utils.set_random_seed``, which stay as they are.
             comm: mpi4py's communicator; all ranks (``MPI.COMM_WORLD``) if None.
 
         Raises WorldError on all ranks where they are too few or too many.
         """
         from mpi4py import MPI
 
-        self.comm = MPI.COMM_WORLD if comm is None else comm
-        self.guard = guard(self.comm)
+        super().__init__(MPI.COMM_WORLD if comm is None else comm)
         if plan is not None:
             partitions, replicas = plan.partitions, plan.replicas
         if partitions is None:
             partitions = self.comm.size // max(replicas, 1)
         check_world(self.comm.size, partitions, replicas)
-        self.seed = seed
+        self._seed = seed
+        self._order_seed: int | None = None
         request = {
             "schedule": schedule, "chunks": chunks, "recompute": recompute, "assignment": assignment, "costs": costs,
             "memory_limit": memory_limit, "network": network, "refinements": refinements,
@@ -106,19 +107,21 @@ class Strategy:
     def scope(self) -> Iterator[None]:
         """Build models in here: from the same seed on all ranks, and without memory for other ranks' variables.
 
-        Compile them after it. Raises RequestError on all ranks where that is done in here, and cannot be.
+        Collective.
+
+        Their own ``fit``, ``evaluate``, ``predict``, ``train_on_batch``, ``save`` and so on run under this strategy, in
+        here and later. So do those of every model that is used in here.
         """
         import keras
 
         from hyparflow.graph.initialise import deferred
 
-        keras.utils.set_random_seed(self.seed)
-        try:
-            with deferred() if self._sessions.partitions > 1 else nullcontext():
-                yield
-        except RequestError as error:
-            agreed(error)  # they all do the same
-            raise
+        if self._seed is None:
+            share_random_state(self.comm)
+        else:
+            keras.utils.set_random_seed(self._seed)
+        with in_force.scope(self), deferred() if self._sessions.partitions > 1 else nullcontext():
+            yield
 
     def fit(
         self,
@@ -150,8 +153,7 @@ class Strategy:
     ) -> keras.callbacks.History:
         """Train a compiled model; arguments are those of ``keras.Model.fit`` unless they are named here.
 
-        ``batch_size`` counts the samples of one update over all replicas. A last batch that is smaller is left out of
-        training (validation uses every sample).
+        ``batch_size`` counts the samples of one update over all replicas. A smaller last batch is an update too.
 
         Args:
             checkpoint: a directory of checkpoints; None: none are made.
@@ -165,10 +167,13 @@ class Strategy:
         Returns Keras' History, equal on all ranks. Wrong requests raise the same HyparflowError on all ranks, before
         any training; see ``hyparflow.training.guard`` for ranks that fail later.
         """
-        with self.guard.working(self.comm):
-            together(self.comm, lambda: requests.check_model(model))
+        with self.all_ranks("fit"):
+            together(self.comm, lambda: requests.check_model(model, x))
             layout = Layout.of(model)
             saving = together(self.comm, lambda: requests.checkpoints(checkpoint, checkpoint_every, keep, restart))
+            last = None if saving is None else last_checkpoint(saving, self.comm)
+            begun = None if last is None else last.progress
+            seed = self._seed_of_order(begun)
 
             def sources() -> tuple[Source, Source | None]:
                 train: Any = (x, y, sample_weight)
@@ -176,7 +181,7 @@ class Strategy:
                 if validation_split and validation_data is None:
                     train, held_out = split(train, validation_split)
                 training = source(
-                    layout, *train, batch_size=batch_size, shuffle=shuffle, class_weight=class_weight, seed=self.seed
+                    layout, *train, batch_size=batch_size, shuffle=shuffle, class_weight=class_weight, seed=seed
                 )
                 if held_out is None:
                     return training, None
@@ -185,13 +190,12 @@ class Strategy:
                 )
 
             training, validation = together(self.comm, sources)
-            last = self._last(saving)
-            begun = None if last is None else last.progress
-            session = self._sessions.opened(model, training.batch_size, begun)
+            session = self._opened(model, training.batch_size, begun)
             if last is None:
                 session.check_equal()
             else:
-                together(self.comm, lambda: session.restore(last, training.batch_size, self.seed))
+                together(self.comm, lambda: session.restore(last, training.batch_size, seed))
+            session.release()
             recorder = Recorder(session, trace, trace_steps, tensorboard)
             feed = TrainingFeed(
                 training,
@@ -201,12 +205,12 @@ class Strategy:
                 self.comm,
             )
             meter = self._sessions.meter(session, training)
-            listed = self._callback_list(session, list(callbacks or ()), verbose, epochs=epochs, steps=feed.steps)
+            listed = self._callback_list(session, callbacks, verbose, True, epochs=epochs, steps=feed.steps)
 
             def validate(epoch: int) -> dict[str, Any]:
                 if validation is None or not requests.validates(epoch, validation_freq):
                     return {}
-                held_out = widened(validation, session.plan.batch_size, validation_steps)
+                held_out = _widened(validation, session, validation_steps)
                 logs = loops.evaluate(session, held_out, meter, listed, validation_steps)
                 return {f"val_{name}": value for name, value in logs.items()}
 
@@ -215,8 +219,8 @@ class Strategy:
                 feed,
                 meter,
                 listed,
-                seed=self.seed,
-                saver=self._saver(saving, session, begun),
+                seed=seed,
+                saver=None if saving is None else saver_of(saving, session, begun),
                 every=None if saving is None else saving.every,
                 validate=validate,
                 watch=recorder.step if recorder.wanted else None,
@@ -239,9 +243,9 @@ class Strategy:
         return_dict: bool = False,
     ) -> Any:
         """As ``keras.Model.evaluate``, with the same numbers on all ranks; every sample counts once."""
-        with self.guard.working(self.comm):
+        with self.all_ranks("evaluate"):
             session, given = self._opened_for(model, (x, y, sample_weight), batch_size, steps)
-            listed = self._callback_list(session, list(callbacks or ()), verbose, steps=steps or given.batches)
+            listed = self._callback_list(session, callbacks, verbose, steps=steps or given.batches)
             logs = loops.evaluate(session, given, self._sessions.meter(session, given), listed, steps)
             return logs if return_dict else model._flatten_metrics_in_order(logs)
 
@@ -256,73 +260,104 @@ class Strategy:
         callbacks: Sequence[Any] | None = None,
     ) -> Any:
         """As ``keras.Model.predict``; every rank gets all predictions."""
-        with self.guard.working(self.comm):
+        with self.all_ranks("predict"):
             session, given = self._opened_for(model, (x, None, None), batch_size, steps)
-            listed = self._callback_list(session, list(callbacks or ()), verbose, steps=steps or given.batches)
+            listed = self._callback_list(session, callbacks, verbose, steps=steps or given.batches)
             return loops.predict(session, given, listed, steps)
 
-    def save(self, model: keras.Model, path: str | Path, **options: Any) -> None:
-        """Write the whole model with its optimizer as ``.keras``, or its weights as ``.weights.h5``, from rank 0."""
-        with self.guard.working(self.comm):
-            session = self._sessions.current
-            if session is None or session.model is not model:
-                raise agreed(
-                    RequestError("this strategy has not trained or evaluated the model: model.save() has it all")
-                )
-            session.save(path, weights_only=str(path).endswith(".weights.h5"), **options)
+    def train_on_batch(
+        self,
+        model: keras.Model,
+        x: Any,
+        y: Any = None,
+        *,
+        sample_weight: Any = None,
+        class_weight: Mapping[int, float] | None = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """As ``keras.Model.train_on_batch``: one update, from a batch that all ranks have."""
+        with self.all_ranks("train_on_batch"):
+            together(self.comm, lambda: requests.check_model(model, x))
+            layout = Layout.of(model)
+            size = together(self.comm, lambda: len(layout.samples(x, y, sample_weight)))
+            given = together(
+                self.comm,
+                lambda: source(layout, x, y, sample_weight, batch_size=size, class_weight=class_weight),
+            )
+            known = self._sessions.has(model)
+            session = self._opened(model, size, None)
+            if not known:
+                session.check_equal()
+            session.release()
+            meter = self._sessions.meter(session, given)
+            logs = loops.train_on_batch(session, TrainingFeed(given, session.share, 1, Position(), self.comm), meter)
+            return logs if return_dict else model._flatten_metrics_in_order(logs)
+
+    def test_on_batch(
+        self, model: keras.Model, x: Any, y: Any = None, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """As ``keras.Model.test_on_batch``."""
+        size = _rows(x)
+        how: dict[str, Any] = {"batch_size": size, "verbose": 0, "return_dict": return_dict}
+        return self.evaluate(model, x, y, sample_weight=sample_weight, **how)
+
+    def predict_on_batch(self, model: keras.Model, x: Any) -> Any:
+        """As ``keras.Model.predict_on_batch``."""
+        return self.predict(model, x, batch_size=_rows(x), verbose=0)
 
     @property
     def plan(self) -> Plan | None:
         """The plan that is being used, once a model was trained or evaluated; before, the one that was given."""
         return self._sessions.plan
 
+    def _seed_of_order(self, begun: Progress | None) -> int:
+        """The seed of the order of the data: that given, else a checkpoint's, else one drawn once; collective."""
+        if self._seed is not None:
+            return self._seed
+        if begun is not None:
+            self._order_seed = begun.seed
+        elif self._order_seed is None:
+            self._order_seed = shared_seed(self.comm)
+        return self._order_seed
+
+    def _opened(self, model: keras.Model, batch_size: int, begun: Progress | None) -> Session:
+        session = self._sessions.opened(model, batch_size, begun)
+        in_force.hold(model, self, session)
+        return session
+
     def _opened_for(
         self, model: keras.Model, data: tuple[Any, Any, Any], batch_size: int | None, steps: int | None
     ) -> tuple[Session, Source]:
         """The session and the data of an evaluation or a prediction."""
-        together(self.comm, lambda: requests.check_model(model))
+        together(self.comm, lambda: requests.check_model(model, data[0]))
         given = together(self.comm, lambda: source(Layout.of(model), *data, batch_size=batch_size))
-        session = self._sessions.current
-        if session is None or session.model is not model:
-            session = self._sessions.opened(model, self._sessions.least(given.batch_size), None)
-        return session, widened(given, session.plan.batch_size, steps)
+        session = session_of(model)
+        if session is None or not self._sessions.has(model):
+            session = self._opened(model, self._sessions.least(given.batch_size), None)
+        return session, _widened(given, session, steps)
 
-    def _callback_list(self, session: Session, callbacks: list[Any], verbose: Any, **parameters: Any) -> Any:
+    def _callback_list(
+        self, session: Session, given: Any, verbose: Any, history: bool = False, **parameters: Any
+    ) -> Any:
         """Keras' container of the callbacks that run on this rank; the progress bar is rank 0's."""
+        from keras import tree
         from keras.callbacks import CallbackList
 
         rank = self.comm.rank
+        if isinstance(given, CallbackList):
+            given = given.callbacks
+        callbacks: list[Any] = [each for each in tree.flatten(given) if each is not None]
         together(self.comm, lambda: own_callbacks.check(callbacks))
-        return CallbackList(
+        found = CallbackList(
             own_callbacks.of_rank(callbacks, rank),
-            add_history=True,
+            add_history=history,
             add_progbar=rank == 0 and verbose != 0,
             model=own_callbacks.View(session.model, session.variables, session.save),
             verbose=verbose if rank == 0 else 0,
             **{"epochs": 1, **parameters},
         )
-
-    def _last(self, saving: requests.Checkpoints | None) -> Checkpoint | None:
-        """The checkpoint to go on from; the directory is made ready for new ones."""
-        if saving is None:
-            return None
-        last = last_whole(saving.root, self.comm) if saving.restart else None
-
-        def make_ready() -> None:
-            if self.comm.rank == 0:
-                saving.make_ready(-1 if last is None else last.progress.step)
-
-        together(self.comm, make_ready)
-        return last
-
-    def _saver(self, saving: requests.Checkpoints | None, session: Session, begun: Progress | None) -> Saver | None:
-        if saving is None:
-            return None
-        plan = session.plan
-        about = {"fingerprint": plan.fingerprint, "partitions": plan.partitions, "replicas": plan.replicas}
-        saver = Saver(saving.root, self.comm, session.keys, about, saving.keep)
-        saver.last = None if begun is None else begun.step
-        return saver
+        own_callbacks.show_model(found.callbacks, session.model)
+        return found
 
 
 def fit(
@@ -347,6 +382,18 @@ def fit(
     return Strategy(partitions, replicas, micro_batches, **how).fit(model, x, y, **options)
 
 
+def _widened(given: Source, session: Session, steps: int | None) -> Source:
+    """The data of an evaluation or a prediction, in the ranks' own batches where that gives the same numbers."""
+    return widened(given, session.plan.batch_size, steps is not None or session.totals.batchwise)
+
+
 def _size(training: Source, data: Any) -> int | None:
     """The batch size of validation data that come as arrays: Keras takes that of training."""
     return None if is_batched(data[0]) else training.batch_size
+
+
+def _rows(x: Any) -> int:
+    """The samples of a batch."""
+    from keras import tree
+
+    return len(tree.flatten(x)[0])

@@ -186,7 +186,6 @@ def refusals(strategy: Any, model: Any, directory: Path) -> None:
         "class_weight for two outputs": lambda: strategy.fit(
             model, X, Y, batch_size=small.BATCH, class_weight={0: 2.0}
         ),
-        "compiled in the scope": lambda: built(strategy, lambda: classifying(chain())),
         "a stage that one rank cannot run": lambda: hyparflow.fit(
             refusing(), X[0], Y[0], partitions=1, replicas=4, batch_size=small.BATCH, costs="estimated", refinements=1
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 
 from hyparflow.errors import DataError
 from hyparflow.training.agreement import together
@@ -20,7 +21,20 @@ def refuse() -> None:
         raise DataError(f"rank {comm.rank} refuses")
 
 
-with guard(comm).working(comm):
+def mistake() -> None:
+    raise ValueError("our common fault")
+
+
+watch = guard(comm)
+if how == "typo":
+    refuse(whom=1)  # type: ignore[call-arg]
+with watch.working(comm):
+    if how == "together":
+        mistake()
+    if how == "interrupt":
+        if victim in (comm.rank, -1):
+            os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(30)
     if how == "refuse":
         together(comm, refuse)
     comm.Barrier()

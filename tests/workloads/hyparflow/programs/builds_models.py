@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hidl_workloads.hyparflow import resnet
-from hidl_workloads.hyparflow.building import built
+from hidl_workloads.hyparflow.building import build_model
 from hidl_workloads.hyparflow.estimate import forecast
 from hidl_workloads.hyparflow.models.amoebanet import amoebanet
 from hidl_workloads.hyparflow.models.resnet import resnet as make_resnet
 from hidl_workloads.hyparflow.models.vgg import vgg
-from hidl_workloads.hyparflow.parameters import Common
+from hidl_workloads.parameters import Hyparflow
 
 MAKERS = {
     "resnet20v1": lambda: make_resnet(1, 20),
@@ -47,8 +47,8 @@ def estimated(words: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    document: dict[str, Any] = {name: described(built(Common(), make)) for name, make in MAKERS.items()}
-    document["resnet20v1 in float64"] = described(built(Common(precision="float64"), MAKERS["resnet20v1"]))
+    document: dict[str, Any] = {name: described(build_model(Hyparflow(), make)) for name, make in MAKERS.items()}
+    document["resnet20v1 in float64"] = described(build_model(Hyparflow(precision="float64"), MAKERS["resnet20v1"]))
     document["data"] = estimated({"mode": "data"})
     document["hybrid"] = estimated({"mode": "hybrid", "micro_batches": 8})
     document["model"] = estimated({"mode": "model"})

@@ -43,9 +43,9 @@ def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any],
     from hyparflow.backends.tensorflow.buffers import accumulators
     from hyparflow.backends.tensorflow.losses import compiled_losses
     from hyparflow.backends.tensorflow.moving import moving_of
-    from hyparflow.backends.tensorflow.scope import layers_in
     from hyparflow.backends.tensorflow.seeds import Seeds
     from hyparflow.backends.tensorflow.stage_graph import StageParts
+    from hyparflow.graph.from_keras import layers_in
 
     trains = {id(variable) for variable in model.trainable_variables}
     names = {id(variable): name for name, variable in variables.items()}
@@ -71,5 +71,6 @@ def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any],
         moving=moving,
         seeds=seeds,
         losses=compiled_losses(model),
+        metrics=getattr(model, "_compile_metrics", None) is not None,
         accumulators=accumulators(trainable, options.bucket_bytes),
     )

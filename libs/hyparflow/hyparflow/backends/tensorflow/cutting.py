@@ -27,6 +27,8 @@ class Layout:
     returned: tuple[int, ...]
     sends: tuple[int, ...]
     outputs: tuple[int, ...]
+    masks: tuple[int, ...]
+    logits: tuple[int, ...]
     loss_outputs: tuple[int, ...]
     new_states: tuple[str, ...]
     input_gradients: tuple[int, ...]
@@ -44,6 +46,8 @@ def layout_of(graph: StageGraph) -> Layout:
         tuple(graph.returned),
         tuple(graph.sends),
         tuple(graph.outputs),
+        tuple(graph.masks),
+        tuple(graph.logits),
         tuple(graph.loss_outputs),
         tuple(graph.new_states),
         tuple(graph.input_gradients),

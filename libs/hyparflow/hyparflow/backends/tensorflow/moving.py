@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from hyparflow.backends import BatchNorm, Buffer, Place, Slot
-from hyparflow.backends.tensorflow.scope import Scope, distinct, layers_in
+from hyparflow.backends.tensorflow.scope import Scope, distinct
 from hyparflow.errors import UnsupportedModel
-from hyparflow.graph.from_keras import Calls
+from hyparflow.graph.from_keras import Calls, batch_norms
 
 
 class Moving:
@@ -129,21 +128,13 @@ def moving_of(calls: Calls, nodes: Sequence[int], names: Mapping[int, str], mode
     Raises:
         UnsupportedModel: calls of one BatchNorm lie on several stages: the order of its updates would be lost.
     """
-    layers = distinct(layer for node in nodes for layer in _batch_norms(calls.calls[node].operation))
+    layers = distinct(layer for node in nodes for layer in batch_norms(calls.calls[node].operation))
     mine = set(nodes)
     for node, call in enumerate(calls.calls):
-        if node not in mine and {id(layer) for layer in _batch_norms(call.operation)} & {id(layer) for layer in layers}:
+        if node not in mine and {id(layer) for layer in batch_norms(call.operation)} & {id(layer) for layer in layers}:
             raise UnsupportedModel(
                 f"calls of the BatchNormalization in '{calls.graph.nodes[node].name}' lie on several stages: "
                 "its moving statistics advance call by call; put all calls of a shared BatchNormalization on one stage"
             )
     dtypes = dict.fromkeys(layer.moving_mean.dtype for layer in layers)
     return tuple(Moving([x for x in layers if x.moving_mean.dtype == dtype], names, mode) for dtype in dtypes)
-
-
-def _batch_norms(operation: Any) -> list[Any]:
-    return [
-        layer
-        for layer in layers_in(operation)
-        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable and not layer.renorm
-    ]

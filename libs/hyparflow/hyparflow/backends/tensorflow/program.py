@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from hyparflow.backends import Array, Buffer, Outcome, Place, StageShape, Target
@@ -19,6 +20,7 @@ from hyparflow.backends.tensorflow.cutting import (
     layout_of,
     recomputing,
 )
+from hyparflow.backends.tensorflow.portions import described
 from hyparflow.backends.tensorflow.stage_graph import Signature, StageGraph, StageParts, build_stage_graph
 
 
@@ -64,7 +66,7 @@ class TensorFlowStage:
 
     def prepare(self, place: Place, inputs: Mapping[int, Array], targets: Mapping[int, Target] | None = None) -> None:
         """Compile what a micro-batch of training needs: TensorFlow does so when a program first runs."""
-        compiled = self._program(_signature(self._parts, inputs, targets or {}, True))
+        compiled = self._program(_signature(self._parts, place, inputs, targets or {}, True))
         layout, programs = compiled.layout, compiled.programs
         data = self._data(layout, place, inputs, targets or {}, True)
         rest = programs.forward(data)[programs.made :]
@@ -88,7 +90,7 @@ class TensorFlowStage:
         training: bool = True,
     ) -> Outcome:
         """Compute a micro-batch."""
-        compiled = self._program(_signature(self._parts, inputs, targets or {}, training))
+        compiled = self._program(_signature(self._parts, place, inputs, targets or {}, training))
         layout, programs = compiled.layout, compiled.programs
         data = self._data(layout, place, inputs, targets or {}, training)
         results = programs.forward(data)
@@ -99,7 +101,7 @@ class TensorFlowStage:
             else:
                 values = [*(data[index] for index in programs.kept_data), *rest]
             self._kept[place.micro_batch] = _Kept(compiled, values)
-        return self._outcome(layout, place, made)
+        return self._outcome(layout, place, made, tuple(inputs.values()))
 
     def backward(self, place: Place, gradients: Mapping[int, Sequence[Array]]) -> Mapping[int, Array]:
         """Add a micro-batch's gradients."""
@@ -162,24 +164,35 @@ class TensorFlowStage:
         fed.append(tf.constant(parts.seeds.at(order if training else 0), layout.seeds))
         fed += [moving.value for moving in parts.moving]
         fed += [parts.states[name].value.read_value() for name in layout.states]
+        fed.append(tf.constant(described(place.portion, len(parts.losses)), "float64"))
         fed.append(tf.constant(self._loss_scale / place.total, "float64"))
         return fed
 
-    def _outcome(self, layout: Layout, place: Place, made: Sequence[Any]) -> Outcome:
+    def _outcome(self, layout: Layout, place: Place, made: Sequence[Any], inputs: Sequence[Array]) -> Outcome:
         remaining = iter(made)
-        sends = {index: host_view(next(remaining)) for index in layout.sends}
-        outputs = {index: host_view(next(remaining)) for index in layout.outputs}
+
+        def arrays(indices: Sequence[int]) -> dict[int, Array]:
+            return {index: _outside(host_view(next(remaining)), inputs) for index in indices}
+
+        sends, outputs = arrays(layout.sends), arrays(layout.outputs)
+        masks, logits = arrays(layout.masks), arrays(layout.logits)
         loss, *losses = next(remaining).numpy().tolist()
         if layout.moves:
             for moving in self._parts.moving:
                 moving.gather(place, host_view(next(remaining)))
         for name in layout.new_states:
             self._parts.states[name].assign(next(remaining))
-        return Outcome(sends, outputs, dict(zip(layout.loss_outputs, losses, strict=True)), loss)
+        beside = {index: (masks.get(index), logits.get(index)) for index in {*masks, *logits}}
+        return Outcome(sends, outputs, beside, dict(zip(layout.loss_outputs, losses, strict=True)), loss)
+
+
+def _outside(made: Array, inputs: Sequence[Array]) -> Array:
+    """What was made, copied where it is (a view of) what was received: a mask, a Reshape's output."""
+    return np.array(made) if any(np.may_share_memory(made, each) for each in inputs) else made
 
 
 def _signature(
-    parts: StageParts, inputs: Mapping[int, Array], targets: Mapping[int, Target], training: bool
+    parts: StageParts, place: Place, inputs: Mapping[int, Array], targets: Mapping[int, Target], training: bool
 ) -> Signature:
     mine = {
         output: targets[output]
@@ -190,6 +203,7 @@ def _signature(
     return Signature(
         batch,
         training,
+        place.portion is not None and place.portion.filled,
         tuple((output, str(t.value.dtype), t.value.shape) for output, t in mine.items()),
         tuple(
             (output, str(t.sample_weight.dtype), t.sample_weight.shape)

@@ -6,25 +6,28 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import tensorflow as tf
 from keras import StatelessScope, tree
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 from hyparflow.backends.tensorflow import batch_norm
-from hyparflow.graph.from_keras import Call
+from hyparflow.graph.from_keras import Call, layers_in
 
 
 class Scope(StatelessScope):
     """A StatelessScope in which every assignment is counted; losses of layers are collected.
 
     ``values``: Keras variable -> tensor, for all variables that the nodes read. ``moments``: id of a
-    BatchNormalization that was called once -> what it saw, which is in no variable yet.
+    BatchNormalization that was called once -> what it saw, which is in no variable yet. ``rows``: how many rows of a
+    micro-batch are samples; None: all.
     """
 
-    def __init__(self, values: Iterable[tuple[Any, Any]]) -> None:
+    def __init__(self, values: Iterable[tuple[Any, Any]], rows: Any = None) -> None:
         super().__init__(collect_losses=True, initialize_variables=False)
         self.assigned: dict[int, Any] = {}
         self.counts: Counter[int] = Counter()
         self.moments: dict[int, batch_norm.Moments] = {}
+        self._rows = rows
         for variable, value in values:
             self.put(variable, value)
 
@@ -56,8 +59,19 @@ class Scope(StatelessScope):
             made = [self._normalised(call.operation, *arguments)]
         else:
             made = tree.flatten(call.operation(*arguments, **keywords))
+            regularizer = getattr(call.operation, "activity_regularizer", None)
+            if self._rows is not None and regularizer is not None:
+                self._regularize(regularizer, made)
         masks = [get_keras_mask(x) for x, mask in zip(made, call.output_masks, strict=True) if mask is not None]
         values.update(zip(outputs, [*made, *masks], strict=True))
+
+    def _regularize(self, regularizer: Any, made: list[Any]) -> None:
+        """Let the activity regularizer of the layer that was called last see samples only."""
+        del self.losses[-sum(tf.is_tensor(each) for each in made) :]
+        for value in made:
+            if tf.is_tensor(value):
+                loss = regularizer(value[: self._rows])
+                self.add_loss(tf.math.divide_no_nan(loss, tf.cast(self._rows, loss.dtype)))
 
     def _normalised(self, layer: Any, value: Any) -> Any:
         """The output of a BatchNormalization; the order of several calls matters to its moving statistics."""
@@ -67,11 +81,6 @@ class Scope(StatelessScope):
         else:
             self.moments[id(layer)] = seen
         return made
-
-
-def layers_in(operation: Any) -> list[Any]:
-    """A layer and all layers inside it; nothing for an operation that is no layer."""
-    return list(operation._flatten_layers()) if hasattr(operation, "_flatten_layers") else []
 
 
 def distinct(things: Iterable[Any]) -> list[Any]:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hyparflow.backends.tensorflow.scope import Scope, distinct, layers_in
-from hyparflow.graph.from_keras import Calls
+from hyparflow.backends.tensorflow.scope import Scope, distinct
+from hyparflow.graph.from_keras import Calls, layers_in
 
 
 class Seeds:

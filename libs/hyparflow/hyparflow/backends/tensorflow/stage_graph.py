@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
+from keras.src.backend import get_keras_mask
 
 from hyparflow.backends import StageShape
 from hyparflow.backends.tensorflow.buffers import Accumulator
 from hyparflow.backends.tensorflow.losses import OutputLoss
 from hyparflow.backends.tensorflow.moving import Moving
 from hyparflow.backends.tensorflow.penalties import penalties
+from hyparflow.backends.tensorflow.portions import PORTION, logits_of, share_of_batch
 from hyparflow.backends.tensorflow.scope import Scope, reads
 from hyparflow.backends.tensorflow.seeds import Seeds
 from hyparflow.errors import UnsupportedModel
@@ -23,8 +25,9 @@ from hyparflow.graph.from_keras import Calls
 class StageParts:
     """What a stage's graph is made of.
 
-    ``weights``: variables that the nodes read and only the optimizer changes. ``states``: other variables that do not
-    train, which nodes may assign. ``regularized``: those of the trainable ones whose regularizer counts here.
+    ``metrics``: whether the model has any. ``weights``: variables that the nodes read and only the optimizer changes.
+    ``states``: other variables that do not train, which nodes may assign. ``regularized``: those of the trainable ones
+    whose regularizer counts here.
     """
 
     calls: Calls
@@ -36,15 +39,20 @@ class StageParts:
     moving: tuple[Moving, ...]
     seeds: Seeds
     losses: tuple[OutputLoss, ...]
+    metrics: bool
     accumulators: tuple[Accumulator, ...]
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a graph is built for: the batch, the flag, and (dtype, shape) of targets and sample weights by output."""
+    """What a graph is built for: the batch, the flag, and (dtype, shape) of targets and sample weights by output.
+
+    ``filled``: rows of the micro-batch may be none of its samples.
+    """
 
     batch: int
     training: bool
+    filled: bool
     targets: tuple[tuple[int, str, tuple[int, ...]], ...]
     sample_weights: tuple[tuple[int, str, tuple[int, ...]], ...]
 
@@ -63,11 +71,14 @@ class StageGraph:
     seeds: Any = None
     moving: list[Any] = field(default_factory=list)
     states: dict[str, Any] = field(default_factory=dict)
+    portion: Any = None
     scale: Any = None
     returned: dict[int, list[Any]] = field(default_factory=dict)
 
     sends: dict[int, Any] = field(default_factory=dict)
     outputs: dict[int, Any] = field(default_factory=dict)
+    masks: dict[int, Any] = field(default_factory=dict)
+    logits: dict[int, Any] = field(default_factory=dict)
     loss_outputs: list[int] = field(default_factory=list)
     losses: Any = None
     moving_added: list[Any] = field(default_factory=list)
@@ -81,7 +92,7 @@ class StageGraph:
     def data(self) -> list[Any]:
         """What is fed to a forward, in order."""
         fed = [*self.inputs.values(), *self.targets.values(), *self.sample_weights.values(), self.seeds]
-        return [*fed, *self.moving, *self.states.values(), self.scale]
+        return [*fed, *self.moving, *self.states.values(), self.portion, self.scale]
 
     @property
     def gradients_fed(self) -> list[Any]:
@@ -91,7 +102,7 @@ class StageGraph:
     @property
     def made(self) -> list[Any]:
         """What a forward gives, in order."""
-        given = [*self.sends.values(), *self.outputs.values(), self.losses]
+        given = [*self.sends.values(), *self.outputs.values(), *self.masks.values(), *self.logits.values(), self.losses]
         return [*given, *self.moving_added, *self.new_states.values()]
 
 
@@ -104,9 +115,12 @@ def build_stage_graph(parts: StageParts, signature: Signature) -> StageGraph:
         trainable = reads(parts.trainable)
         values = dict(graph.inputs)
         aux = _forward(graph, parts, signature, values, trainable)
-        total = _losses(graph, parts, values, trainable, aux)
+        total = _losses(graph, parts, signature, values, trainable, added=aux)
         graph.sends = {tensor: values[tensor] for tensor in parts.stage.sends}
         graph.outputs = {tensor: values[tensor] for tensor in parts.stage.outputs}
+        if parts.metrics:
+            graph.masks = _attached(graph.outputs, get_keras_mask)
+            graph.logits = _attached(graph.outputs, logits_of)
         if signature.training:
             _backward(graph, parts, trainable, total)
 
@@ -130,6 +144,7 @@ def _feeds(graph: StageGraph, parts: StageParts, signature: Signature) -> None:
     graph.seeds = _placeholder(states[0].dtype if states else "int64", (len(states), 2))
     graph.moving = [_placeholder(moving.dtype, moving.decay.shape) for moving in parts.moving]
     graph.states = {name: _placeholder(v._dtype, v.shape) for name, v in parts.states.items()}
+    graph.portion = _placeholder("float64", (PORTION + len(parts.losses),))
     graph.scale = _placeholder("float64", ())
     for index, consumers in parts.stage.sends.items():
         if signature.training and tensors[index].differentiable:
@@ -148,7 +163,8 @@ def _forward(
         *((parts.states[name], value) for name, value in graph.states.items()),
     ]
     states = tf.unstack(graph.seeds) if parts.seeds.generators else []
-    scope = Scope([*known, *zip(parts.seeds.states, states, strict=True)])
+    rows = tf.cast(graph.portion[0], "int32") if signature.filled else None
+    scope = Scope([*known, *zip(parts.seeds.states, states, strict=True)], rows)
     for moving, flat in zip(parts.moving, graph.moving, strict=True):
         moving.feed(scope, flat)
     nodes = parts.calls.graph.nodes
@@ -172,6 +188,11 @@ def _forward(
     return scope.losses
 
 
+def _attached(outputs: Mapping[int, Any], get: Callable[[Any], Any]) -> dict[int, Any]:
+    found = {tensor: get(value) for tensor, value in outputs.items()}
+    return {tensor: tf.convert_to_tensor(value) for tensor, value in found.items() if value is not None}
+
+
 def _check_assigned(scope: Scope, parts: StageParts, node: str) -> None:
     known = [*parts.states.values(), *parts.seeds.states, *(v for moving in parts.moving for v in moving.variables)]
     unknown = set(scope.assigned) - {id(variable) for variable in known}
@@ -186,20 +207,25 @@ def _check_assigned(scope: Scope, parts: StageParts, node: str) -> None:
 def _losses(
     graph: StageGraph,
     parts: StageParts,
+    signature: Signature,
     values: Mapping[int, Any],
     trainable: Mapping[str, Any],
+    *,
     added: Sequence[Any],
 ) -> Any | None:
     """The stage's share of the total loss, None if it has none; fills in the vector of losses."""
     compiled: dict[int, list[Any]] = {}
     weighted = []
-    for loss in parts.losses:
+    for index, loss in enumerate(parts.losses):
         if loss.output in graph.targets:
             predicted = values[parts.calls.graph.outputs[loss.output]]
-            value = loss.function(graph.targets[loss.output], predicted, graph.sample_weights.get(loss.output))
+            compared = (graph.targets[loss.output], predicted, graph.sample_weights.get(loss.output))
+            value = share_of_batch(
+                loss.function, *compared, portion=graph.portion, index=index, filled=signature.filled
+            )
             compiled.setdefault(loss.output, []).append(value)
             weighted.append(value if loss.weight is None else value * tf.convert_to_tensor(loss.weight, value.dtype))
-    weighted += [tf.reduce_sum(value) for value in added]
+    weighted += [tf.reduce_sum(value) * tf.cast(graph.portion[1], value.dtype) for value in added]
     weighted += penalties((parts.trainable[name].regularizer, trainable[name]) for name in parts.regularized)
     total = tf.add_n([tf.cast(value, weighted[0].dtype) for value in weighted]) if weighted else None
     graph.loss_outputs = list(compiled)

@@ -21,7 +21,7 @@ class PyHorovod(PythonPackage, CudaPackage):
     """Horovod averages gradients over MPI or Gloo, for PyTorch, TensorFlow and Keras. With patches for PyTorch 2,
     TensorFlow 2.16 and later, and Keras 3, under which the plain 0.28.1 does not build, or trains without averaging.
 
-    Elastic mode is off: CVE-2024-10190 lets anybody who reaches its port run code, and no release mends it."""
+    Elastic mode is off: CVE-2024-10190 lets anybody who reaches its port run code, and no release fixes it."""
 
     homepage = "https://github.com/horovod/horovod"
     pypi = "horovod/horovod-0.28.1.tar.gz"

@@ -1,0 +1,1 @@
+"""Statistics over samples: pure functions that read no files."""

@@ -1,0 +1,1 @@
+"""Is one set of runs different from another, and when did a metric change?"""

@@ -1,0 +1,169 @@
+"""Compare two sets of runs metric by metric, by rank tests corrected for multiple metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any, Literal
+
+from hidl_cli.analysis.changes.rank_test import Shift, compare_ranks, describe_effect, holm, least_p
+from hidl_cli.analysis.measures import Measure, RunValues, by_measure
+from hidl_cli.analysis.samples import Sample
+from hidl_cli.analysis.statistics import Interval
+
+TOLERANCE = 0.03  # a worsening by less is nobody's business
+ALPHA = 0.05
+PER_SIDE = 10  # values a side, beyond which more are not asked for
+
+Outcome = Literal["worse", "better", "different", "same", "inconclusive"]
+Independent = Literal["runs", "repetitions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a metric differs, in fractions: -0.05 is 5 % less in B; ``interval`` has 95 % confidence for this metric.
+
+    ``effect`` is Cliff's delta; ``p`` is Mann-Whitney's, ``p_holm`` is corrected for all compared metrics.
+    ``independent``: what counts as one observation.
+    """
+
+    measure: Measure
+    unit: str
+    better: str | None
+    independent: Independent
+    count_a: int
+    count_b: int
+    median_a: float
+    median_b: float
+    shift: float
+    interval: Interval | None
+    effect: float
+    effect_in_words: str
+    p: float
+    p_holm: float
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All metrics that A and B share. ``outcome``: the worst: worse, then inconclusive, then same."""
+
+    tolerance: float
+    differences: tuple[Difference, ...]
+    outcome: Literal["worse", "inconclusive", "same"]
+    only_in_a: tuple[Measure, ...]
+    only_in_b: tuple[Measure, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        document = asdict(self)
+        for difference in document["differences"]:
+            difference["measure"] = difference["measure"]._asdict()
+        for key in ("only_in_a", "only_in_b"):
+            document[key] = [measure._asdict() for measure in document[key]]
+        return document
+
+
+def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLERANCE) -> Comparison:
+    """Compare the samples of B with those of A; ``ValueError`` if they share no measure.
+
+    Two single runs are compared by their repetitions, so the result holds for these two runs only. If a side has
+    several runs, each counts once (the median of its repetitions): repetitions in one allocation are not independent,
+    and counting each would find differences between any two nights. A metric
+
+    - differs if its Holm-corrected p-value is at most 0.05 and its shift exceeds ``tolerance`` (a fraction):
+      *worse* or *better* by its direction, *different* if it has none;
+    - is the *same* if the 95 % interval of the shift excludes a worsening by more than the tolerance;
+    - is *inconclusive* otherwise: too few values, or too much noise.
+    """
+    samples_a, samples_b = list(a), list(b)
+    shared_series = {sample.series for sample in samples_a} & {sample.series for sample in samples_b}
+    runs_a = by_measure(samples_a, across_series=not shared_series)
+    runs_b = by_measure(samples_b, across_series=not shared_series)
+    measures = [measure for measure in runs_a if measure in runs_b]
+    if not measures:
+        raise ValueError("they have no metric of one workload and size in common")
+    sides = [_sides(runs_a[measure], runs_b[measure]) for measure in measures]
+    shifts = [compare_ranks([math.log(v) for v in left], [math.log(v) for v in right]) for _, left, right in sides]
+    corrected = holm([shift.p for shift in shifts])
+    differences = tuple(
+        _difference(
+            measure, runs_b[measure][-1].sample, side, shift, p_holm=p_holm, metrics=len(measures), tolerance=tolerance
+        )
+        for measure, side, shift, p_holm in zip(measures, sides, shifts, corrected, strict=True)
+    )
+    found = {difference.outcome for difference in differences if difference.better}
+    return Comparison(
+        tolerance,
+        differences,
+        "worse" if "worse" in found else "inconclusive" if "inconclusive" in found else "same",
+        tuple(measure for measure in runs_a if measure not in runs_b),
+        tuple(measure for measure in runs_b if measure not in runs_a),
+    )
+
+
+_Side = tuple[Independent, list[float], list[float]]
+
+
+def _sides(a: Sequence[RunValues], b: Sequence[RunValues]) -> _Side:
+    if len(a) == len(b) == 1:
+        return "repetitions", list(a[0].values), list(b[0].values)
+    return "runs", [run.value for run in a], [run.value for run in b]
+
+
+def _difference(
+    measure: Measure, sample: Sample, side: _Side, ranks: Shift, *, p_holm: float, metrics: int, tolerance: float
+) -> Difference:
+    independent, a, b = side
+    interval = ranks.interval
+    relative = Interval(math.expm1(interval.low), math.expm1(interval.high)) if interval else None
+    shift = math.expm1(ranks.shift)
+    outcome, reason = _outcome(sample.better, shift, relative, p_holm, tolerance)
+    if outcome == "inconclusive" and metrics * least_p(len(a), len(b)) > ALPHA:
+        reason = _too_few(len(a), len(b), independent, metrics)
+    return Difference(
+        measure=measure,
+        unit=sample.unit,
+        better=sample.better,
+        independent=independent,
+        count_a=len(a),
+        count_b=len(b),
+        median_a=median(a),
+        median_b=median(b),
+        shift=shift,
+        interval=relative,
+        effect=ranks.delta,
+        effect_in_words=describe_effect(ranks.delta),
+        p=ranks.p,
+        p_holm=p_holm,
+        outcome=outcome,
+        reason=reason,
+    )
+
+
+def _outcome(
+    better: str | None, shift: float, interval: Interval | None, p_holm: float, tolerance: float
+) -> tuple[Outcome, str]:
+    if p_holm <= ALPHA and abs(shift) > tolerance:
+        found = f"differs by {shift:+.1%} (p = {p_holm:.2g})"
+        if better is None:
+            return "different", found
+        return ("better" if (shift > 0) == (better == "higher") else "worse"), found
+    if interval is None:
+        return "inconclusive", "too few values for an interval"
+    down, up = interval.low < -tolerance, interval.high > tolerance
+    excluded = {"higher": not down, "lower": not up}.get(better or "", not down and not up)
+    if excluded:
+        what = "a change" if better is None else "a worsening"
+        return "same", f"{what} by more than {tolerance:.3g} is excluded"
+    return "inconclusive", f"too noisy: anything from {interval.low:+.1%} to {interval.high:+.1%} is possible"
+
+
+def _too_few(m: int, n: int, independent: Independent, metrics: int) -> str:
+    """Say why so few values show nothing, and how many would."""
+    enough = next((k for k in range(2, PER_SIDE + 1) if metrics * least_p(k, k) <= ALPHA), PER_SIDE + 1)
+    among = f" among {metrics} metrics" if metrics > 1 else ""
+    return f"{m} against {n} {independent} cannot show a difference{among}, {enough} on each side can"

@@ -1,0 +1,1 @@
+"""Slow nodes and slow links."""

@@ -1,0 +1,1 @@
+"""Scaling studies: efficiency against a baseline, with an interval and a verdict."""

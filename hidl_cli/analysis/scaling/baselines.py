@@ -1,0 +1,139 @@
+"""The baselines of a study: a step of the same rounds, concurrent copies, or earlier runs.
+
+::
+
+    single   E(N) = rate(N)·N0 / (N·rate(N0))          round by round
+    copies   E(N) = rate(N) / Σ rate of one-node copies  round by round, over the N nodes
+    history  E(N) = rate(N)·N0 / (N·rate(N0) of earlier runs)
+
+``rate`` is the throughput (weak scaling), or the inverse of the time (strong).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, geometric_mean
+
+from hidl_cli.analysis.measures import by_measure
+from hidl_cli.analysis.samples import Sample
+from hidl_cli.analysis.scaling.study import Observation
+from hidl_cli.analysis.statistics import Interval, difference_interval, mean_interval
+
+LEAST_EARLIER = 5  # runs that make a history: fewer hardly show how much nights differ
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Earlier results of the baseline of ``step`` ranks or nodes, in the study's unit: one value for each run."""
+
+    step: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Efficiencies:
+    """The logarithms of a step's efficiency in the rounds that are complete.
+
+    ``lacking``: the missing (step, round). ``reference``: the logarithms of earlier baselines minus their mean, if the
+    rounds have no baseline of their own.
+    """
+
+    logs: tuple[float, ...]
+    lacking: tuple[tuple[int, int], ...] = ()
+    reference: tuple[float, ...] = ()
+
+    def interval(self, confidence: float) -> Interval | None:
+        """Return the interval of the mean logarithm; None for missing or too few values."""
+        if self.lacking:
+            return None
+        if self.reference:
+            return difference_interval(self.logs, self.reference, confidence=confidence)
+        return mean_interval(self.logs, confidence=confidence)
+
+
+class Single:
+    """The smallest step of the same study."""
+
+    def __init__(self, observations: Sequence[Observation], sign: int) -> None:
+        self.n = min(observation.step for observation in observations)
+        self._rounds = sorted({observation.round for observation in observations})
+        self._rates = {o.round: sign * math.log(o.value) for o in observations if o.step == self.n}
+
+    def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
+        """Return those of the step of ``n``, from its logarithmic rates by round."""
+        ideal = math.log(n / self.n)
+        logs = tuple(rates[r] - self._rates[r] - ideal for r in rates if r in self._rates)
+        lacking = [
+            (step, r) for r in self._rounds for step, there in ((self.n, self._rates), (n, rates)) if r not in there
+        ]
+        return Efficiencies(logs, tuple(lacking))
+
+
+class Copies:
+    """Concurrent copies on one node each: their sum is the limit."""
+
+    def __init__(self, observations: Sequence[Observation], sign: int) -> None:
+        copies = [observation for observation in observations if observation.kind == "copy"]
+        self.n = copies[0].step
+        self._rounds = sorted({observation.round for observation in observations})
+        self.by_round: dict[int, dict[str, float]] = {r: {} for r in self._rounds}
+        for copy in copies:
+            self.by_round[copy.round][copy.hosts[0]] = copy.value**sign
+        self._hosts = {copy.hosts[0] for copy in copies}
+
+    def efficiencies(self, n: int, rates: Mapping[int, float], hosts: Mapping[int, tuple[str, ...]]) -> Efficiencies:
+        """Return those of the step of ``n``, against the copies on its own hosts if known, else against the average
+        copy.
+        """
+        logs, lacking = [], []
+        for r in self._rounds:
+            copies = self.by_round[r]
+            if len(copies) < len(self._hosts):
+                lacking.append((self.n, r))
+            if r not in rates:
+                lacking.append((n, r))
+            elif len(copies) == len(self._hosts):
+                logs.append(rates[r] - math.log(self._limit(n, copies, hosts.get(r, ()))))
+        return Efficiencies(tuple(logs), tuple(lacking))
+
+    def _limit(self, n: int, copies: Mapping[str, float], hosts: tuple[str, ...]) -> float:
+        if len(hosts) * self.n == n and self._hosts.issuperset(hosts):
+            return math.fsum(copies[host] for host in hosts)
+        return fmean(copies.values()) * n / self.n
+
+
+class History:
+    """Earlier runs of the same series."""
+
+    def __init__(self, earlier: Earlier, observations: Sequence[Observation], sign: int) -> None:
+        self.n = earlier.step
+        self._rounds = sorted({observation.round for observation in observations})
+        self.values = earlier.values
+        self._logs = tuple(sign * math.log(value) for value in earlier.values)
+
+    def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
+        """Return those of the step of ``n``; both the rounds and the earlier runs vary."""
+        level = fmean(self._logs) + math.log(n / self.n)
+        lacking = tuple((n, r) for r in self._rounds if r not in rates)
+        centred = tuple(log - fmean(self._logs) for log in self._logs)
+        return Efficiencies(tuple(rate - level for rate in rates.values()), lacking, centred)
+
+
+def earlier(samples: Iterable[Sample], metric: str, *, step: int, before: str | None = None) -> Earlier:
+    """Return the results of earlier runs: the geometric mean of each run's repetitions, in the order of time.
+
+    ``samples`` are those of the baseline's series; ``before`` excludes the run of that name. ``ValueError`` if fewer
+    than five runs have the metric, or for more than one series.
+    """
+    runs = by_measure(sample for sample in samples if sample.metric == metric and sample.run != before)
+    if len(runs) > 1:
+        raise ValueError(f"{metric} was measured in {len(runs)} series; a baseline must be one series")
+    values = tuple(geometric_mean(run.values) for found in runs.values() for run in found)
+    if len(values) < LEAST_EARLIER:
+        raise ValueError(f"{len(values)} earlier run(s) have {metric}; a baseline requires {LEAST_EARLIER}")
+    return Earlier(step, values)
+
+
+AnyBaseline = Single | Copies | History

@@ -1,0 +1,364 @@
+"""Runs: start them, wait for them, read what they measured."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+
+from hidl_cli.api.html import facts, table
+from hidl_cli.api.options import RunOptions, run_options
+from hidl_cli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from hidl_cli.plan.launch_plan import Plan as LaunchPlan
+    from hidl_cli.record.run import Run as Record
+    from hidl_cli.record.state import State, Status
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_VERDICT_CODES = {"fail": ExitCode.BELOW_TARGET, "inconclusive": ExitCode.INCONCLUSIVE}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: ``value`` (text for checksums) in ``unit``, and the ``samples`` that it comes from."""
+
+    name: str
+    value: float | str
+    unit: str
+    samples: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        value = f"{self.value:.4g}" if isinstance(self.value, float) else str(self.value)
+        return f"{self.name} {value} {self.unit}".rstrip()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One launch of a run that ended.
+
+    ``repetition`` counts from 1; ``parameters`` are those of the matrix; ``copy``: which of several concurrent copies.
+    """
+
+    ranks: int
+    repetition: int
+    metrics: Mapping[str, Metric]
+    parameters: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+    copy: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a run was judged: ``verdict`` is None if nothing was; ``study`` and ``ranking`` are plain data."""
+
+    verdict: Literal["pass", "fail", "inconclusive"] | None
+    reason: str
+    hint: str | None = None
+    study: Mapping[str, Any] | None = None
+    ranking: Mapping[str, Any] | None = None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """The code that the command line ends with: 0, 10 or 11."""
+        return _VERDICT_CODES.get(self.verdict or "", ExitCode.OK)
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.reason}" if self.verdict else self.reason
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do: the plan and the job script, which ``hidl run --dry-run`` prints."""
+
+    script: str
+    document: Mapping[str, Any] = field(repr=False)
+    warnings: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document ``hidl.run-plan/1``: that of ``hidl run --dry-run --json``."""
+        return {"schema": "hidl.run-plan/1", "plan": dict(self.document), "script": self.script}
+
+    def __repr__(self) -> str:
+        size = len(self.document["steps"])
+        where = f"site {self.document['site']}, stack {self.document['stack']}"
+        return f"<hidl.Plan of {self.document['workload']['name']}: {size} step(s), {where}>"
+
+    def _repr_html_(self) -> str:
+        rows = [("workload", self.document["workload"]["name"]), ("site", self.document["site"])]
+        rows += [("stack", self.document["stack"]), *(("launch", line) for line in self.commands)]
+        return facts([*rows, *(("warning", line) for line in self.warnings)])
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, by its directory; any number of objects, threads and processes may look at the same run.
+
+    ``with hidl.run(...) as run:`` cancels the run if the block is left before it has ended.
+    """
+
+    directory: Path
+
+    @property
+    def id(self) -> str:
+        """The run's id."""
+        return self.directory.name
+
+    @property
+    def status(self) -> Status:
+        """The status now: asks the scheduler, and judges the run if it ended."""
+        from hidl_cli.runs.history import refresh
+
+        return refresh([self._record])[0]
+
+    @property
+    def state(self) -> State:
+        """The state now, such as RUNNING or COMPLETED."""
+        return self.status.state
+
+    @property
+    def plan(self) -> Plan:
+        """What was submitted."""
+        from hidl_cli.plan.launch_plan import plan_of
+
+        return _plan(plan_of(self._record), self._record.script.read_text(encoding="utf-8"))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What hidl says of the plan, in sentences."""
+        return self.plan.warnings
+
+    def wait(self, timeout: float | None = None, *, progress: Callable[[Status], object] | None = None) -> Run:
+        """Wait until the run ends, judge it, and return it; ``progress`` gets each status.
+
+        Raises ``JobFailed``, ``SubmitRefused`` or ``MetricMissing`` as ``hidl run`` does, and ``TimeoutError`` after
+        ``timeout`` seconds. A verdict of fail is not an error: see ``verdict``. After an interrupt (Ctrl-C) or a
+        ``TimeoutError`` the run goes on: ``wait`` again, or ``cancel``.
+        """
+        from hidl_cli.plan.launch_plan import plan_of
+        from hidl_cli.runs.conclude import conclude
+        from hidl_cli.runs.follow import Watch
+
+        deadline = None if timeout is None else time.monotonic() + timeout
+        watch = Watch([self._record])
+        while True:
+            (status,) = watch.poll()
+            if progress is not None:
+                progress(status)
+            if status.state.is_final:
+                conclude(self._record, plan_of(self._record), status)
+                return self
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise TimeoutError(f"run {self.id} has not ended after {timeout:g} s: {status.state.value}")
+            watch.pause(at_most=left)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The launches of the run with their metrics; empty until ``wait`` returns."""
+        return tuple(map(_step, (self._record.document("metrics") or {}).get("steps", [])))
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """The metrics by name, of the largest size; empty until ``wait`` returns.
+
+        With repetitions, a value is the mean and its samples are the repetitions' values. ``UsageError`` for a matrix,
+        whose ``steps`` differ in their parameters.
+        """
+        steps = self.steps
+        if any(step.parameters for step in steps):
+            raise UsageError(f"run {self.id} compares parameters: its metrics are those of its steps", hint="run.steps")
+        largest = max((step.ranks for step in steps if step.copy is None), default=0)
+        return _pooled([step for step in steps if step.ranks == largest and step.copy is None])
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict; None until ``wait`` returns."""
+        found = self._record.document("verdict")
+        if found is None:
+            return None
+        return Verdict(found["verdict"], found["reason"], found["hint"], found.get("study"), found.get("ranking"))
+
+    def logs(self, *, stderr: bool = False) -> str:
+        """Return what the program has printed so far, or its errors; bytes that are not UTF-8 are replaced."""
+        file = self._record.stderr if stderr else self._record.stdout
+        try:
+            return file.read_bytes().decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+
+    def cancel(self) -> Status:
+        """End the run and all its processes; nothing happens if it has ended. Returns its status."""
+        from hidl_cli.api.launching import cancel
+
+        return cancel(self._record)[1]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document ``hidl.run/1``: that of ``hidl status RUN --json``."""
+        from hidl_cli.runs.history import run_document
+
+        return {"schema": "hidl.run/1", **run_document(self._record)}
+
+    @property
+    def _record(self) -> Record:
+        from hidl_cli.record.run import Run as Record
+
+        return Record(self.directory)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cancel()
+
+    def __repr__(self) -> str:
+        verdict = self.verdict
+        judged = f", {verdict.verdict}" if verdict and verdict.verdict else ""
+        return f"<hidl.Run {self.id}: {self._record.status().state.value}{judged}>"
+
+    def _repr_html_(self) -> str:
+        status = self._record.status()
+        rows = [("run", self.id), ("state", status.state.value)]
+        if status.seconds is not None:
+            rows.append(("time", f"{status.seconds:.1f} s"))
+        if self.verdict is not None:
+            rows.append(("verdict", str(self.verdict)))
+        measured = [
+            (
+                " ".join([f"{step.ranks} ranks", *(f"{name}={value}" for name, value in step.parameters.items())]),
+                str(step.repetition),
+                ", ".join(map(str, step.metrics.values())),
+            )
+            for step in self.steps
+        ]
+        return facts(rows) + (table(("step", "repetition", "metrics"), measured) if measured else "")
+
+
+def _with_options(make: Callable[P, RunOptions]) -> Callable[[Callable[[RunOptions], T]], Callable[P, T]]:
+    """Return a decorator that gives a function of options the parameters of ``make``."""
+
+    def decorate(function: Callable[[RunOptions], T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            return function(make(*args, **kwargs))
+
+        signature = inspect.signature(make).replace(return_annotation=function.__annotations__["return"])
+        setattr(call, "__signature__", signature)  # noqa: B010  a function has no such attribute for mypy
+        return call
+
+    return decorate
+
+
+@_with_options(run_options)
+def run(options: RunOptions) -> Run:
+    """Submit a run, or a scaling study, and return it at once: ``hidl run --no-wait``.
+
+    ``workload`` is a name or a YAML file; ``command`` is a program of your own in its place, such as
+    ``["python", "train.py"]``, which starts in ``directory`` (default: the current one).
+
+    - ``nodes``, ``ranks_per_node``, ``threads`` (of each rank); ``site``, ``stack``, ``launcher``, ``mpi`` (one of the
+      site's MPI libraries), ``prefix`` (of the installations): None is the default of ``hidl run``
+    - ``device``: ``"cpu"`` or ``"gpu"``; default: GPUs, where the nodes have some
+    - ``env``: a venv or conda environment of your own, in the place of a stack
+    - ``hosts`` (names) or ``hostfile``: hosts without a queue, over ssh; ``share_hosts``: beside other runs
+    - ``parameters``: values of the workload's parameters, or of ``{name}`` in ``command``; ``matrix``: several values
+      of each, all combinations in one allocation
+    - ``metrics``: name and regular expression with one group, read from the output
+    - ``scale``: a scaling study of these sizes, such as ``[1, 2, 4]`` or ``"nodes=1,2"``; with ``repeat``, ``target``
+      (efficiency), ``baseline``, ``until_settled``; for a command also ``scaling``
+    - ``uses_mpi=False``: the command uses no MPI, so MPI's world is not checked
+    - ``tuning``: run-time variables of the MPI library
+    - ``partition``, ``account``, ``qos``, ``constraint``, ``reservation``, ``time`` (limit in seconds): of the job
+    - ``check=False``: skip the doctor's checks before the submission
+
+    Raises ``UsageError``, ``InvalidInput`` (all errors in ``problems``), ``MissingPrecondition`` or ``SubmitRefused``.
+    After an interrupt (Ctrl-C) while it submits, ``runs(1)`` tells whether there is a run.
+    """
+    from hidl_cli.api.launching import refusal, submit
+    from hidl_cli.doctor.examine import before_runs
+    from hidl_cli.launch.hosts import on_hosts
+    from hidl_cli.plan.job_script import job_script
+    from hidl_cli.plan.prepare import prepare
+    from hidl_cli.site.load import load_site
+
+    site = on_hosts(load_site(options.request.site), options.request.asked.hosts)
+    planned = prepare(options.request, site)
+    script = job_script(planned)
+    if options.check and (examined := before_runs([planned], site)).errors:
+        raise refusal(examined, detailed=True)
+    return Run(submit(planned, script).directory)
+
+
+@_with_options(run_options)
+def plan(options: RunOptions) -> Plan:
+    """Return what ``run`` with the same arguments would submit, and touch nothing: ``hidl run --dry-run``.
+
+    The stack need not be installed. Raises what ``run`` raises for arguments.
+    """
+    from hidl_cli.plan.job_script import job_script
+    from hidl_cli.plan.prepare import prepare
+
+    planned = prepare(replace(options.request, hypothetical=True))
+    return _plan(planned, job_script(planned))
+
+
+def runs(number: int | None = None) -> list[Run]:
+    """Return the last ``number`` runs of this user (None: all), newest first."""
+    from hidl_cli.plan.launch_plan import readable
+    from hidl_cli.record.run import all_runs
+
+    return [Run(each.directory) for each in islice(readable(all_runs()), number)]
+
+
+def find(run: str | PathLike[str] | None = None) -> Run:
+    """Return a run by its id, the start or end of its id, or its directory; None: the newest.
+
+    ``UsageError`` unless exactly one fits.
+    """
+    from hidl_cli.record.run import find as find_record
+
+    return Run(find_record(None if run is None else str(run)).directory)
+
+
+def _plan(planned: LaunchPlan, script: str) -> Plan:
+    from hidl_cli.api.launching import warnings_of
+
+    sizes = {step.size: step for step in reversed(planned.steps)}
+    commands = tuple(planned.command_line(sizes[size]) for size in sorted(sizes))
+    return Plan(script, planned.to_json(), warnings_of(planned), commands)
+
+
+def _step(entry: Mapping[str, Any]) -> Step:
+    return Step(
+        ranks=entry["ranks"],
+        repetition=entry["repetition"],
+        metrics={name: _metric(name, found) for name, found in entry["metrics"].items()},
+        parameters=entry.get("parameters", {}),
+        hosts=tuple(entry.get("hosts", ())),
+        copy=entry.get("copy"),
+    )
+
+
+def _metric(name: str, found: Mapping[str, Any]) -> Metric:
+    return Metric(name, found["value"], found["unit"], tuple(found.get("samples") or ()))
+
+
+def _pooled(steps: list[Step]) -> dict[str, Metric]:
+    """Return the metrics of the repetitions of one size, numbers as their mean."""
+    if len(steps) < 2:
+        return dict(steps[0].metrics) if steps else {}
+    pooled = {}
+    for name, first in steps[0].metrics.items():
+        values = [step.metrics[name].value for step in steps if name in step.metrics]
+        numbers = [value for value in values if not isinstance(value, str)]
+        mean = sum(numbers) / len(numbers) if len(numbers) == len(values) else first.value
+        pooled[name] = Metric(name, mean, first.unit, tuple(values))
+    return pooled

@@ -1,0 +1,248 @@
+"""Run again what a capsule holds: its stack by its lock, its plan as a request, its numbers against the new ones."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hidl_cli.analysis.changes.compare import Comparison, compare
+from hidl_cli.capsule.capsule import Capsule
+from hidl_cli.capsule.locks import read_lock
+from hidl_cli.documents import write_text
+from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, Problem
+from hidl_cli.inputs.load import examine, valid
+from hidl_cli.inputs.overlay import at_path, list_all
+from hidl_cli.launch.allocation import Asked
+from hidl_cli.launch.library import OF_THE_STACK
+from hidl_cli.plan.launch_plan import Plan, plan_of
+from hidl_cli.plan.prepare import RunRequest
+from hidl_cli.record.run import Run
+from hidl_cli.runs.provenance import Provenance, differences
+from hidl_cli.site.load import load_site
+from hidl_cli.site.schema import Site
+from hidl_cli.stack import installation
+from hidl_cli.stack.builds.sources import sha256
+from hidl_cli.stack.checks import RULES
+from hidl_cli.stack.install import draft
+from hidl_cli.stack.order import Order
+from hidl_cli.stack.schema import Stack
+from hidl_cli.store.extract import samples_of
+
+#: Below the root of a site's installations: what was installed for replays alone.
+ROOT = "replays"
+
+
+@dataclass(frozen=True)
+class Original:
+    """What a capsule holds, read and checked: the run, its plan, and its stack."""
+
+    capsule: Capsule
+    run: Run
+    plan: Plan
+    stack: Stack
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the numbers of the run come from."""
+        return Provenance(self.plan, self.run.status().hosts, self.capsule.packages)
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A replay against its original: the comparison, and what differs between the two runs."""
+
+    comparison: Comparison
+    changed: tuple[str, ...]
+
+    @property
+    def answer(self) -> str:
+        """The answer in one line: same within noise, or each metric that differs and by how much."""
+        every = self.comparison.differences
+        differing = [each for each in every if each.outcome in ("worse", "better", "different")]
+        if differing:
+            each_one = (
+                f"{each.measure.metric} on {each.measure.ranks} rank(s) {each.shift:+.1%}" for each in differing
+            )
+            return "differs: " + "; ".join(each_one)
+        return "inconclusive" if self.comparison.outcome == "inconclusive" else "same within noise"
+
+
+@contextmanager
+def unpacked(capsule: Capsule) -> Iterator[Original]:
+    """Give the run of the capsule in a temporary directory.
+
+    Raises ``InvalidInput`` with every problem of its plan, its stack or its metrics.
+    """
+    with tempfile.TemporaryDirectory(prefix="hidl-capsule-") as directory:
+        run = Run(Path(directory, "run"))
+        for name, data in capsule.members.items():
+            file = Path(directory, name)
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(data)
+        try:
+            plan = plan_of(run)
+            run.status()
+            samples_of(run)
+        except HidlError as error:
+            raise InvalidInput(
+                f"this hidl cannot read the run of the capsule, which hidl {capsule.hidl!r} made: {error.message}"
+            ) from error
+        if read_lock(Path(directory, "lock.txt")).digest != plan.lock:
+            raise InvalidInput(
+                "the lock of the capsule is not the one that the run's plan names", hint="make a new one"
+            )
+        named = Path(directory, "stacks", f"{_stack_name(capsule)}.yaml")
+        write_text(named, capsule.text("stack.yaml"))
+        stack = valid(examine(RULES, at_path("stack", named)))
+        yield Original(capsule, run, plan, stack)
+
+
+def order_for(original: Original, site: Site, prefix: str | None, directory: Path, *, offline: bool = False) -> Order:
+    """Return the order that installs the capsule's stack by its lock, which ``directory`` then holds.
+
+    Where the stack in use has this very lock, nothing is to be installed; else it goes to a place of its own, and the
+    stack in use stays. Raises ``MissingPrecondition`` if the lock does not serve here.
+    """
+    capsule, stack = original.capsule, original.stack
+    write_text(directory / "locks" / capsule.lock_name, capsule.text("lock.txt"))
+    root = installation.root(site, prefix)
+    order = Order(site, stack, root, locked=True, offline=offline, mirror=directory)
+    try:
+        in_use = installation.find(site, stack.name, root=root).lock == original.plan.lock
+    except MissingPrecondition:
+        in_use = False
+    if not in_use:
+        order = replace(order, root=root / ROOT)
+    choice = draft(replace(order, locked=False)).choice
+    if choice.lock is None or choice.lock.digest != original.plan.lock:
+        reasons = "; ".join(each.reason for each in choice.passed_over if each.file.is_relative_to(directory))
+        raise MissingPrecondition(
+            f"the lock of the capsule, {capsule.lock_name}, does not serve here"
+            + (
+                f": {reasons}"
+                if reasons
+                else f": stack {stack.name} on site {site.name} has another Python or platform"
+            ),
+            hint=f"hidl run {original.plan.workload.name} runs the same workload in the stack of this machine",
+        )
+    return order
+
+
+def request_of(original: Original, site: Site, prefix: str | None, asked: Asked, repeat: int | None) -> RunRequest:
+    """Return the request that gives the capsule's plan on ``site``.
+
+    On the site that the run was on, its partition, launcher and MPI library are asked for too; elsewhere, those of the
+    other site serve. ``asked``: what the user says of the job; ``repeat``: of the repetitions (None: as then).
+    """
+    plan = original.plan
+    here = plan.site == site.name
+    steps = [step for step in plan.steps if not step.copies]
+    placements = [step.placement for step in steps]
+    first = placements[0]
+    sizes = sorted({step.size for step in steps})
+    per_node = {placement.ranks_per_node for placement in placements}
+    threads = {placement.threads_per_rank for placement in placements}
+    axes = _axes(plan.points)
+    fixed = {name: value for name, value in plan.parameters.items() if name not in axes}
+    return RunRequest(
+        workload=plan.workload.name,
+        nodes=None if plan.is_study else first.nodes,
+        ranks_per_node=first.ranks_per_node if len(per_node) == 1 and not plan.is_study else _of_study(plan, per_node),
+        threads=threads.pop() if len(threads) == 1 else None,
+        assignments=[f"{name}={value}" for name, value in fixed.items()],
+        matrix=[f"{name}={','.join(map(str, values))}" for name, values in axes.items()],
+        tuning=[f"{each.name}={each.value}" for each in plan.tuning if each.origin == "--tune"],
+        stack=plan.stack,
+        scale=f"{plan.unit}={','.join(map(str, sizes))}" if plan.is_study else None,
+        repeat=repeat or plan.repetitions,
+        target=plan.target if plan.is_study else None,
+        baseline=plan.baseline if plan.is_study else None,
+        until_settled=plan.until_settled,
+        launcher=plan.launcher if here else None,
+        mpi=(OF_THE_STACK if plan.mpi_of_the_stack else plan.mpi.name) if here else None,
+        device=plan.device,
+        prefix=prefix,
+        asked=replace(asked, partition=asked.partition or plan.partition) if here else asked,
+    )
+
+
+def check_inputs(capsule: Capsule) -> None:
+    """Raise ``MissingPrecondition`` with every input of the run that is not there, or has another content."""
+    wrong = [(each.path, reason) for each in capsule.inputs if (reason := _why_wrong(Path(each.path), each.sha256))]
+    if wrong:
+        raise MissingPrecondition(
+            "\n".join(
+                [f"{len(wrong)} of {len(capsule.inputs)} inputs are not those of the run:"]
+                + [f"  {path}: {reason}" for path, reason in wrong]
+            ),
+            hint="put them where they were, or run with what is there: --changed-inputs",
+        )
+
+
+def hold_against(original: Original, run: Run, packages: Mapping[str, str], tolerance: float) -> Replayed:
+    """Compare the replay ``run`` with its original; ``InvalidInput`` if they have no metric in common."""
+    try:
+        comparison = compare(samples_of(original.run), samples_of(run), tolerance=tolerance)
+    except ValueError as error:
+        raise InvalidInput(f"the run and its replay cannot be compared: {error}") from error
+    now = Provenance(plan_of(run), run.status().hosts, packages)
+    return Replayed(comparison, differences(original.provenance, now))
+
+
+def keep(original: Original, run: Run, replayed: Replayed) -> dict[str, Any]:
+    """Write the answer to ``replay.json`` in the directory of the replay, and return it as plain data."""
+    document = {
+        "capsule": original.capsule.digest,
+        "original": original.plan.run,
+        "replay": run.id,
+        "answer": replayed.answer,
+        "changed": list(replayed.changed),
+        **replayed.comparison.to_json(),
+    }
+    run.write("replay", {"schema": "hidl.replay/1", **document})
+    return document
+
+
+def machine_for(original: Original, name: str | None) -> Site:
+    """Return the site of that name; None: the one that the run was on if there is one of its name, else as usual."""
+    known = any(entry.name == original.plan.site for entry in list_all("site"))
+    return load_site(name or (original.plan.site if known else None))
+
+
+def _stack_name(capsule: Capsule) -> str:
+    """Return the name of the capsule's stack, for a file; ``InvalidInput`` if it cannot be one."""
+    name = capsule.stack
+    if not name or Path(name).name != name or not name.isprintable():
+        raise InvalidInput(
+            "the capsule is invalid", problems=[Problem(f"invalid stack name {name[:80]!r}", "the name of a stack")]
+        )
+    return name
+
+
+def _of_study(plan: Plan, per_node: set[int]) -> int | None:
+    """Return the ranks per node of a study of nodes; a study of ranks on one node has none."""
+    return per_node.pop() if plan.unit == "nodes" and len(per_node) == 1 else None
+
+
+def _axes(points: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
+    """Return the values of each parameter that a matrix varies, in their order."""
+    axes: dict[str, list[object]] = {}
+    for point in points:
+        for name, value in point.items():
+            values = axes.setdefault(name, [])
+            if value not in values:
+                values.append(value)
+    return axes
+
+
+def _why_wrong(file: Path, expected: str) -> str | None:
+    try:
+        if not file.is_file():
+            return "not found"
+        return None if sha256(file) == expected else "another content"
+    except OSError as error:
+        return str(error.strerror)

@@ -1,0 +1,1 @@
+"""Stand-ins for programs that a twin cannot have: standalone, standard library only."""

@@ -1,0 +1,212 @@
+"""``hidl capsule`` and ``hidl replay``: keep what a run was in one file, and run it again."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hidl_cli.commands.arguments import JsonOption, NoCheckOption, PrefixOption, SiteOption, complete_runs, seconds
+from hidl_cli.commands.install import OfflineOption
+from hidl_cli.commands.job_options import AccountOption, PartitionOption, QosOption, ReservationOption
+from hidl_cli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from hidl_cli.capsule.replay import Original, Replayed
+    from hidl_cli.plan.launch_plan import Plan
+    from hidl_cli.record.run import Run
+    from hidl_cli.site.schema import Site
+    from hidl_cli.stack.installation import Installation
+    from hidl_cli.stack.order import Order
+
+
+def capsule(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run's id, its begin or end (default: the last).", autocompletion=complete_runs),
+    ] = None,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where to write it (default: RUN.capsule here)."),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Write one file that holds a run's plan, script, lock, stack, site, numbers and the hashes of its inputs."""
+    from hidl_cli.capsule.capsule import SUFFIX
+    from hidl_cli.capsule.collect import capsule_of
+    from hidl_cli.commands.render import emit_json, printable, say, write
+    from hidl_cli.documents import write_bytes
+    from hidl_cli.errors import HidlError
+    from hidl_cli.record.run import find
+
+    made = capsule_of(find(run))
+    file = output or Path(f"{made.run}{SUFFIX}")
+    try:
+        write_bytes(file, made.to_bytes())
+    except OSError as error:
+        raise HidlError(f"cannot write {file}: {error.strerror}", hint="name another place: --output FILE") from error
+    for each in made.inputs:
+        if each.modified:
+            say(f"warning: {printable(each.path)} has changed since the run was planned", style="yellow")
+    if json:
+        emit_json("hidl.capsule-made/1", run=made.run, file=str(file.absolute()), inputs=[vars(i) for i in made.inputs])
+    else:
+        write(printable(f"{file}\n"))
+        say(f"run it again, here or elsewhere: hidl replay {file}")
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A capsule (hidl capsule RUN).")],
+    *,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    partition: PartitionOption = None,
+    account: AccountOption = None,
+    qos: QosOption = None,
+    reservation: ReservationOption = None,
+    time: Annotated[str | None, typer.Option("--time", "-t", metavar="HH:MM:SS", help="Time limit of the job.")] = None,
+    repeat: Annotated[int | None, typer.Option(min=1, help="Repetitions (default: as many as the run had).")] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, max=100, metavar="PERCENT", help="A worsening by less is the same.")
+    ] = 3.0,
+    offline: OfflineOption = False,
+    changed_inputs: Annotated[
+        bool, typer.Option("--changed-inputs", help="Run though input files are missing or have changed.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask before code of the capsule is installed and run.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
+    no_check: NoCheckOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Install a capsule's stack by its lock, run its plan again, and compare: same within noise, or what differs.
+
+    Ends with 10 where the replay is worse, with 11 where that cannot be told.
+    """
+    from hidl_cli.capsule.capsule import read
+    from hidl_cli.capsule.replay import check_inputs, machine_for, order_for, request_of, unpacked
+    from hidl_cli.commands.findings import check_before_run
+    from hidl_cli.commands.render import emit_json, write
+    from hidl_cli.launch.allocation import Asked
+    from hidl_cli.plan.job_script import job_script
+    from hidl_cli.plan.prepare import prepare
+
+    held = read(file)
+    asked = Asked(
+        partition=partition,
+        time_limit=seconds(time) if time else None,
+        account=account,
+        qos=qos,
+        reservation=reservation,
+    )
+    with unpacked(held) as original, tempfile.TemporaryDirectory(prefix="hidl-replay-") as brought:
+        machine = machine_for(original, site)
+        if not changed_inputs:
+            check_inputs(held)
+        order = order_for(original, machine, prefix, Path(brought), offline=offline)
+        request = request_of(original, machine, str(order.root), asked, repeat)
+        if dry_run:
+            from dataclasses import replace
+
+            plan = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
+            script = job_script(plan)
+            if json:
+                emit_json(
+                    "hidl.replay-plan/1", capsule=held.digest, root=str(order.root), plan=plan.to_json(), script=script
+                )
+            else:
+                write(script)
+            return
+        _introduce(original, order, machine)
+        if not yes:
+            _ask()
+        installed = _install(order)
+        plan = prepare(request, machine, original.plan.workload, original.stack)
+        script = job_script(plan)
+        if not no_check:
+            check_before_run(plan, machine, hypothetical=False)
+        record = _run(plan, script, json=json)
+        _conclude(original, record, installed, tolerance / 100, json=json)
+
+
+def _introduce(original: Original, order: Order, site: Site) -> None:
+    """Say what will be installed and run."""
+    from hidl_cli.commands.render import printable, say
+
+    plan = original.plan
+    sizes = ", ".join(str(size) for size in sorted({step.size for step in plan.steps}))
+    say(printable(f"run {plan.run} of {plan.created[:10]}, on site {plan.site}, by hidl {plan.hidl}"))
+    say(printable(f"  workload  {plan.workload.name} on {sizes} {plan.unit}, {plan.repetitions} times"))
+    say(
+        printable(
+            f"  stack     {plan.stack}: {len(original.capsule.packages)} packages by their hashes, in {order.root}"
+        )
+    )
+    say(printable(f"  site      {site.name}"))
+    say(printable(f"  $ {plan.command_line(plan.steps[-1])}"), style="dim")
+
+
+def _ask() -> None:
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(
+            "a capsule's packages and program are code that would run here", hint="read --dry-run, then: --yes"
+        )
+    typer.confirm("Install and run this?", abort=True, err=True)
+
+
+def _install(order: Order) -> Installation:
+    from hidl_cli.api.installing import verifier_for
+    from hidl_cli.commands.progress import progress
+    from hidl_cli.commands.render import say
+    from hidl_cli.stack.install import install
+    from hidl_cli.stack.verify import verification_place
+
+    follower = progress()
+    outcome = install(order, follower, verifier_for(order.site, verification_place(order.site), follower))
+    say(f"stack {order.stack.name}: {outcome.action}, {outcome.installation.prefix}")
+    return outcome.installation
+
+
+def _run(plan: Plan, script: str, *, json: bool) -> Run:
+    """Run the plan to its end; its own verdict is shown, and does not decide."""
+    from hidl_cli.api.launching import submit
+    from hidl_cli.commands.following import follow_to_verdict, show
+    from hidl_cli.commands.render import say
+
+    record = submit(plan, script)
+    say(f"run {record.id} in {record.directory}")
+    conclusion = follow_to_verdict(record, plan)
+    if not json:
+        show(record, conclusion)
+    return record
+
+
+def _conclude(original: Original, record: Run, installed: Installation, tolerance: float, *, json: bool) -> None:
+    """Compare the replay with its original, keep and show the answer, and end with its exit code."""
+    from hidl_cli.capsule.replay import hold_against, keep
+    from hidl_cli.commands.render import emit_json
+
+    replayed = hold_against(original, record, installed.manifest["packages"], tolerance)
+    document = keep(original, record, replayed)
+    if json:
+        emit_json("hidl.replay/1", **document)
+    else:
+        _show(replayed)
+    code = {"worse": ExitCode.BELOW_TARGET, "inconclusive": ExitCode.INCONCLUSIVE}.get(replayed.comparison.outcome)
+    if code:
+        raise typer.Exit(code)
+
+
+def _show(replayed: Replayed) -> None:
+    from hidl_cli.commands.regression import show_comparison
+    from hidl_cli.commands.render import printable, stdout
+
+    show_comparison(replayed.comparison)
+    out = stdout()
+    out.print(printable(replayed.answer), markup=False)
+    out.print("what changed: " + (printable("; ".join(replayed.changed)) or "nothing that was recorded"), markup=False)

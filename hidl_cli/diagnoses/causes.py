@@ -1,0 +1,78 @@
+"""Likely causes of a failed run: from its output, and from what its job found on its nodes and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hidl_cli.diagnoses.diagnosis import load_diagnoses
+from hidl_cli.errors import HidlError
+from hidl_cli.record.run import Run
+from hidl_workloads.doctor.finding import SEVERITIES, Finding
+
+MAX_TEXT = 256 * 1024
+"""Characters of output that are searched: the last ones of a longer text."""
+
+_CAUSES, _FINDINGS = "causes", "findings"
+"""Documents of a run's directory: the likely causes, and what its job found by itself."""
+
+
+def find_causes(text: str) -> list[Finding]:
+    """Find the known causes in ``text``, each once: errors before warnings, then by position.
+
+    A consequence of another cause found in ``text`` is left out.
+    """
+    text = text[-MAX_TEXT:]
+    matches = ((diagnosis, diagnosis.first_match(text)) for diagnosis in load_diagnoses())
+    found = {diagnosis.id: (diagnosis, match) for diagnosis, match in matches if match is not None}
+    kept = [(diagnosis, match) for diagnosis, match in found.values() if not found.keys() & set(diagnosis.unless)]
+    kept.sort(key=lambda one: (SEVERITIES.index(one[0].severity), one[1].start()))
+    return [diagnosis.finding(match) for diagnosis, match in kept]
+
+
+def read_causes(run: Run) -> list[Finding]:
+    """The likely causes of a run's failure, likeliest first: from ``causes.json``, else from its logs.
+
+    Errors come before warnings; findings of the job itself before those from its stdout and stderr.
+    """
+    written = _read_findings(run, _CAUSES)
+    return _causes_of(run) if written is None else written
+
+
+def write_causes(run: Run, proven: Sequence[Finding] = ()) -> None:
+    """Write ``causes.json``, once: what is ``proven``, then what is likely.
+
+    In a read-only directory nothing is written.
+    """
+    if _read_findings(run, _CAUSES) is None:
+        causes = [finding.to_json() for finding in (*proven, *_causes_of(run))]
+        with suppress(OSError):
+            run.write(_CAUSES, {"schema": "hidl.causes/1", "run": run.id, "findings": causes})
+
+
+def _causes_of(run: Run) -> list[Finding]:
+    inside = [finding for finding in _read_findings(run, _FINDINGS) or () if finding.severity in ("error", "warning")]
+    known = {finding.rule for finding in inside}
+    printed = find_causes("\n".join(_tail(log) for log in (run.stdout, run.stderr)))
+    causes = [*inside, *(finding for finding in printed if finding.rule not in known)]
+    return sorted(causes, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _read_findings(run: Run, name: str) -> list[Finding] | None:
+    """Findings of one of the run's documents; None if it is missing or invalid."""
+    try:
+        document = run.document(name)
+        return None if document is None else [Finding.from_json(one) for one in document["findings"]]
+    except (HidlError, KeyError, TypeError):
+        return None
+
+
+def _tail(log: Path) -> str:
+    """The last ``MAX_TEXT // 2`` bytes of a log; empty if it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - MAX_TEXT // 2))
+            return file.read(MAX_TEXT // 2).decode("utf-8", "replace")
+    except OSError:
+        return ""

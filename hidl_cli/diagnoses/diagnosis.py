@@ -1,0 +1,89 @@
+"""Known errors, read from ``recipes/diagnoses/*.yaml``: one entry per cause."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from hidl_cli import paths
+from hidl_cli.errors import InvalidInput
+from hidl_cli.inputs.fields import Strict
+from hidl_cli.inputs.problems import clipped, visible
+from hidl_cli.quoting import sh
+from hidl_workloads.doctor.finding import Finding, Severity
+
+_ID = r"^HD[0-9]{3}$"
+_PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
+_MAX_LINE = 300  # characters of the matching line that a finding quotes
+
+
+class Example(Strict):
+    """Output that matches, and its source: a public report, or a program with its version."""
+
+    text: str
+    source: str
+
+
+class Diagnosis(Strict):
+    """One cause: patterns that match its output, why it matters, and how to fix it.
+
+    ``mend`` may contain ``{name}`` for a named group of every pattern; the group ``host`` names the node.
+    ``unless``: causes that explain this one; it is not reported with any of them. ``not_after``: a pattern of the
+    program's own exit; matches after it are ignored.
+    """
+
+    id: Annotated[str, Field(pattern=_ID)]
+    severity: Severity
+    title: str
+    patterns: Annotated[list[str], Field(min_length=1)]
+    why: str
+    mend: str
+    unless: list[Annotated[str, Field(pattern=_ID)]] = Field(default_factory=list)
+    not_after: str | None = None
+    examples: Annotated[list[Example], Field(min_length=1)]
+
+    def first_match(self, text: str) -> re.Match[str] | None:
+        """The first match of any pattern in ``text``."""
+        end = _compiled(self.not_after).search(text) if self.not_after else None
+        before = end.start() if end else len(text)
+        found = [match for pattern in self.patterns if (match := _compiled(pattern).search(text, 0, before))]
+        return min(found, key=lambda match: match.start(), default=None)
+
+    def finding(self, match: re.Match[str]) -> Finding:
+        """Report a match of ``first_match``, with control characters escaped and the fix quoted for the shell."""
+        groups = {name: value for name, value in match.groupdict().items() if value}
+        mend = _PLACEHOLDER.sub(lambda place: sh(visible(groups.get(place[1], place[1].upper()))), self.mend)
+        where = visible(groups["host"]) if "host" in groups else None
+        return Finding(self.id, self.severity, self.title, _line(match), self.why, mend, where)
+
+
+@cache
+def load_diagnoses() -> tuple[Diagnosis, ...]:
+    """Read every diagnosis, sorted by id. Raises ``InvalidInput`` if a file is invalid."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries = TypeAdapter(list[Diagnosis])
+    known: list[Diagnosis] = []
+    for file in sorted((paths.shipped() / "recipes" / "diagnoses").glob("*.yaml")):
+        try:
+            known += entries.validate_python(yaml.load(file.read_text(encoding="utf-8"), loader))
+        except (OSError, yaml.YAMLError, ValidationError) as error:
+            raise InvalidInput(f"invalid diagnoses in {file}: {error}") from error
+    return tuple(sorted(known, key=lambda diagnosis: diagnosis.id))
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)
+
+
+def _line(match: re.Match[str]) -> str:
+    """The line of the match, clipped around it."""
+    text = match.string
+    begin = max(text.rfind("\n", 0, match.start()) + 1, match.start() - _MAX_LINE // 3)
+    end = text.find("\n", match.end())
+    return clipped(visible(text[begin : len(text) if end < 0 else end].strip()), _MAX_LINE)

@@ -1,0 +1,207 @@
+"""Checks across the fields of a workload file, beyond its schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeGuard
+
+from pydantic import ValidationError
+
+from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
+from hidl_cli.inputs.load import Rules
+from hidl_cli.inputs.problems import clipped
+from hidl_cli.inputs.tree import describe
+from hidl_cli.plan.arguments import PLACEHOLDER, SIZES
+from hidl_cli.plan.patterns import Mistake, Pattern, captures_of, mistakes
+from hidl_cli.plan.workload import Workload
+
+_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+
+
+def one_program(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Require exactly one of ``module`` and ``command``."""
+    for path, program in _programs(data):
+        given = [key for key in ("module", "command") if program.get(key) is not None]
+        if len(given) != 1:
+            message = "both `module` and `command` are given" if given else "neither `module` nor `command` is given"
+            yield Fault(path, message, "exactly one of `module` and `command`", on_key=True)
+
+
+def estimated_program(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Require a module if the workload has ``estimate``, which imports it."""
+    for _, program in _programs(data):
+        if data.get("estimate") is not None and program.get("command") is not None:
+            yield Fault(("estimate",), "a program that is a `command` cannot be estimated", "a program with `module`")
+
+
+def placeholders(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Require that names in braces in ``arguments`` and ``command`` are parameters or sizes."""
+    known = mapping(data, "parameters")
+    for path, program in _programs(data):
+        if not isinstance(program.get("arguments"), list):
+            continue
+        for key in ("command", "arguments"):
+            words = program.get(key)
+            for index, word in enumerate(words if isinstance(words, list) else []):
+                yield from _placeholders((*path, key, index), word, known)
+
+
+def _placeholders(path: tuple[str | int, ...], word: Any, known: Mapping[str, Any]) -> Iterator[Fault]:
+    for found in PLACEHOLDER.finditer(word) if isinstance(word, str) else ():
+        if found["name"] not in known and (found["word"] or found["name"] not in SIZES):
+            message = f"unknown parameter `{clipped(found['name'])}`"
+            yield Fault(path, message, one_of(known), nearest(found["name"], known))
+        if found["word"] and found[0] != word:
+            yield Fault(path, f"`{clipped(found[0])}` must be a word of its own", "{name?word} as a word of its own")
+
+
+def _programs(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Mapping[str, Any]]]:
+    """Yield ``program`` and its alternatives, where they are mappings, each with its path."""
+    others = data.get("alternatives")
+    if isinstance(data.get("program"), dict):
+        yield ("program",), data["program"]
+    for index, other in enumerate(others if isinstance(others, list) else []):
+        if isinstance(other, dict):
+            yield ("alternatives", index), other
+
+
+def patterns(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Check that each pattern is valid and finds metrics of this workload, each found by one pattern."""
+    known = mapping(data, "metrics")
+    units = {name: unit for name in known if isinstance(unit := mapping(known, name).get("unit"), str)}
+    for path, program in _programs(data):
+        found: dict[str, int] = {}
+        given = program.get("patterns")
+        for index, entry in enumerate(given if isinstance(given, list) else []):
+            at = (*path, "patterns", index)
+            pattern = _as_pattern(entry)
+            if pattern is None:
+                continue
+            wrong = mistakes(pattern, units)
+            yield from (Fault((*at, each.key), each.message, each.expected) for each in wrong)
+            for name in () if wrong else _finds(pattern):
+                key = (*at, "metric" if pattern.metric == name else "pattern")
+                if name not in known:
+                    message = f"unknown metric `{clipped(name)}`"
+                    yield Fault(key, message, one_of(known), nearest(name, known))
+                elif name in found:
+                    yield Fault(key, f"patterns[{found[name]}] finds `{name}`, too", "one pattern for each metric")
+                found.setdefault(name, index)
+
+
+def _as_pattern(entry: Any) -> Pattern | None:
+    """Return the pattern without the keys that are wrong by themselves; None if nothing of it can be checked."""
+    try:
+        return Pattern.model_validate(entry)
+    except ValidationError as error:
+        wrong = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
+        if not isinstance(entry, dict) or "pattern" in wrong:
+            return None
+        return Pattern.model_validate({key: value for key, value in entry.items() if key not in wrong})
+
+
+def _finds(pattern: Pattern) -> list[str]:
+    try:
+        return [capture.metric for capture in captures_of(pattern.pattern, pattern.metric)]
+    except Mistake:
+        return []
+
+
+def parameters(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Check each parameter's choices, limits and default against its type."""
+    known = mapping(data, "parameters")
+    for name in known:
+        yield from _choices(name, mapping(known, name))
+        yield from _limits(name, mapping(known, name))
+        if "default" in mapping(known, name):
+            yield from _value(("parameters", name, "default"), mapping(known, name), known[name]["default"])
+
+
+def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Check that each ``when`` names parameters and valid values."""
+    known = mapping(data, "parameters")
+    for key in ("stacks", "alternatives", "devices"):
+        choices = data.get(key)
+        for index, choice in enumerate(choices if isinstance(choices, list) else []):
+            for name, value in mapping(choice, "when").items():
+                path = (key, index, "when", name)
+                if name not in known:
+                    message = f"unknown parameter `{clipped(name)}`"
+                    yield Fault(path, message, one_of(known), nearest(name, known), on_key=True)
+                else:
+                    yield from _value(path, mapping(known, name), value)
+
+
+def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Check that ``scaling`` names a metric of this workload that is not a time if scaling is weak."""
+    scaling, metrics = mapping(data, "scaling"), mapping(data, "metrics")
+    name, kind = scaling.get("metric"), scaling.get("kind")
+    if not isinstance(name, str):
+        return
+    if name not in metrics:
+        message = f"unknown metric `{clipped(name)}`"
+        yield Fault(("scaling", "metric"), message, one_of(metrics), nearest(name, metrics))
+    if kind == "weak" and mapping(metrics, name).get("better") == "lower":
+        message = f"weak scaling is judged by a rate, which is better higher, and `{name}` is better lower"
+        yield Fault(("scaling", "metric"), message, "a metric that is better higher")
+    if mapping(metrics, name).get("equal_on_all_ranks") is True:
+        message = f"`{name}` is equal on all ranks, so it does not measure performance"
+        yield Fault(("scaling", "metric"), message, "a metric without `equal_on_all_ranks`")
+
+
+def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Check that each MPI family reads the variables set for it, and that their values are valid."""
+    if data.get("tuning"):
+        from hidl_cli.tuning.checks import check_by_family  # 13 ms, which files without tuning need not spend
+
+        yield from check_by_family(data)
+
+
+def _choices(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
+    path = ("parameters", name)
+    kind, choices = parameter.get("type"), parameter.get("choices", [])
+    if kind == "choice" and not choices:
+        yield Fault(path, f"parameter `{name}` has type choice, but no `choices`", "`choices: [...]`", on_key=True)
+    if kind in _TYPES and choices:
+        yield Fault(
+            (*path, "choices"), f"type {kind} takes no `choices`", "`type: choice`, or no `choices`", on_key=True
+        )
+
+
+def _limits(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
+    kind, lowest, highest = (parameter.get(key) for key in ("type", "min", "max"))
+    for key in ("min", "max"):
+        if parameter.get(key) is not None and kind in ("str", "bool", "choice"):
+            yield Fault(("parameters", name, key), f"type {kind} takes no `{key}`", "type int or float", on_key=True)
+    if _is_number(lowest) and _is_number(highest) and lowest > highest:
+        yield Fault(("parameters", name, "min"), f"min ({lowest}) is more than max ({highest})", f"at most {highest}")
+
+
+def _value(path: tuple[str | int, ...], parameter: Mapping[str, Any], value: Any) -> Iterator[Fault]:
+    """Yield the fault in a parameter's value, if its type and limits are valid."""
+    kind, choices = parameter.get("type"), parameter.get("choices")
+    if kind == "choice" and isinstance(choices, list) and choices and value not in choices:
+        words = [str(choice) for choice in choices]
+        yield Fault(path, f"`{clipped(str(value))}` is not one of the choices", one_of(words), nearest(value, words))
+    if kind not in _TYPES or isinstance(value, dict | list):
+        return
+    if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
+        yield Fault(path, f"the value is {describe(value)}, but the parameter's type is {kind}", _WORDS[kind])
+    elif _is_number(value) and not any(_limits("", parameter)):
+        if _is_number(lowest := parameter.get("min")) and value < lowest:
+            yield Fault(path, f"{value} is less than min", f"at least {lowest}")
+        if _is_number(highest := parameter.get("max")) and value > highest:
+            yield Fault(path, f"{value} is more than max", f"at most {highest}")
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+#: What a workload's file must satisfy.
+RULES = Rules(
+    "workload",
+    Workload,
+    (one_program, estimated_program, placeholders, patterns, parameters, conditions, scaling_metric, tuning),
+)

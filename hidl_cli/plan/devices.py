@@ -1,0 +1,194 @@
+"""What a run computes on, processors or GPUs: chosen before anything is submitted, or refused with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hidl_cli.errors import MissingPrecondition, UsageError
+from hidl_cli.launch.allocation import Asked
+from hidl_cli.plan.parameters import format_parameters
+from hidl_cli.plan.workload import DeviceChoice, Value, Workload, holds
+from hidl_cli.site.schema import NodeType, Site
+from hidl_cli.stack import devices as of_stack
+from hidl_cli.stack.schema import Device, Stack
+
+#: The variable that tells each rank what to compute on.
+DEVICE = "HIDL_DEVICE"
+#: How many GPUs each rank has.
+GPUS_PER_RANK = "HIDL_GPUS_PER_RANK"
+
+
+#: What a workload that does not say it may compute on.
+_ANY = (DeviceChoice(device="cpu"), DeviceChoice(device="gpu"))
+
+
+class NoGpuUse(UsageError):
+    """The nodes have GPUs, and the workload computes on processors only."""
+
+
+class NoGpuStack(MissingPrecondition):
+    """The run computes on GPUs, and its stack or environment does not."""
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """What the run computes on, with which request to the scheduler.
+
+    ``packages``: of the stack that the device requires. ``either``: the workload computes on the other device too.
+    ``notices``: sentences for the user.
+    """
+
+    device: Device
+    asked: Asked
+    packages: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    either: bool = False
+
+
+def choose_device(
+    site: Site, workload: Workload, points: Sequence[Mapping[str, Value]], asked: Asked, wanted: Device | None
+) -> DeviceUse:
+    """Choose the device of a run: as ``wanted``, else GPUs if the nodes have some.
+
+    ``points``: the values of all parameters, for each point of the matrix. If no partition is asked for and the nodes
+    of the default one do not fit ``wanted``, it is the first whose nodes do. Raises ``UsageError`` if the workload or
+    the nodes do not allow the device, and ``NoGpuUse`` if the user must say that GPUs stay unused.
+    """
+    possible = _possible(workload, points)
+    use = _choose(site, workload, points, asked, wanted=wanted, possible=possible)
+    return replace(use, either=len(possible) > 1)
+
+
+def _choose(
+    site: Site,
+    workload: Workload,
+    points: Sequence[Mapping[str, Value]],
+    asked: Asked,
+    *,
+    wanted: Device | None,
+    possible: Mapping[Device, tuple[str, ...]],
+) -> DeviceUse:
+    if wanted is not None and wanted not in possible:
+        raise UsageError(_only(workload, points, next(iter(possible))), hint=f"--device {next(iter(possible))}")
+    here = has_gpus(site.node_type(asked.partition))
+    if wanted is not None:
+        return _as_wanted(site, workload, wanted, asked, possible[wanted])
+    if not here:
+        if "cpu" in possible:
+            return DeviceUse("cpu", asked, possible["cpu"])
+        if site.node_type(asked.partition).gpus is None:  # unknown: the job looks for them
+            return DeviceUse("gpu", asked, possible["gpu"])
+        elsewhere = _partition_for(site, "gpu")
+        raise UsageError(
+            f"{_only(workload, points, 'gpu')}, and {_nodes(site, asked)} have none",
+            hint=f"--device gpu takes partition {elsewhere}" if elsewhere else "another --site",
+        )
+    if "gpu" in possible:
+        unsaid = f"{workload.name} does not say what it computes on: GPUs are requested; --device cpu requests none"
+        return DeviceUse("gpu", asked, possible["gpu"], (unsaid,) if _is_unsaid(workload) else ())
+    if workload.any_node:
+        notice = f"{workload.name} runs on the processors of {_nodes(site, asked)}: no GPUs are requested"
+        return DeviceUse("cpu", replace(asked, gpus=False), possible["cpu"], (notice,))
+    elsewhere = _partition_for(site, "cpu") if asked.partition is None else None
+    raise NoGpuUse(
+        f"{_only(workload, points, 'cpu')}, and {_nodes(site, asked)} have GPUs, which would stay unused",
+        hint="--device cpu" + (f" (partition {elsewhere})" if elsewhere else " requests no GPUs"),
+    )
+
+
+def require_stack(
+    use: DeviceUse, name: str, stack: Stack, installed: Mapping[str, str], *, site: Site, environment: str | None
+) -> None:
+    """Raise ``NoGpuStack`` if the run computes on GPUs and its stack does not.
+
+    ``name``: the workload's. ``installed``: versions of the packages by name; empty if it is not installed.
+    ``environment``: the directory of the user's own, in the place of the stack.
+    """
+    if use.device == "cpu":
+        return
+    node = site.node_type(use.asked.partition)
+    reason = of_stack.reason_without_gpu(stack, installed, use.packages, node)
+    if reason is None:
+        return
+    whose = f"environment {environment}" if environment else f"stack {stack.name}"
+    install = None if environment else of_stack.install_hint(stack, use.packages, site.name, node)
+    fixes = [install or "--env DIR with an environment that does", *(["--device cpu"] if use.either else [])]
+    raise NoGpuStack(f"{name} is to compute on GPUs, and {whose} does not: {reason}", hint="; or ".join(fixes))
+
+
+def has_gpus(node: NodeType) -> bool:
+    """Are nodes of this type known to have GPUs? Without their number, none can be requested."""
+    return bool(node.gpus)
+
+
+def gpus_per_rank(gpus: int | None, ranks_per_node: int) -> int | None:
+    """Return how many of a node's GPUs each of its ranks has; more ranks than GPUs share them. None without GPUs."""
+    return max(1, gpus // ranks_per_node) if gpus else None
+
+
+def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict[Device, tuple[str, ...]]:
+    """Return the devices that serve all points, with the packages that each requires; ``UsageError`` if none does."""
+    of_points = [_holding(workload.devices or _ANY, point) for point in points]
+    found = {
+        device: tuple(dict.fromkeys(name for choices in of_points for name in choices[device].packages))
+        for device in of_points[0]
+        if all(device in choices for choices in of_points)
+    }
+    if not found:
+        several = len(points) > 1
+        what = "points of the matrix compute on different devices" if several else "no device for these parameters"
+        raise UsageError(
+            f"{workload.name}: {what}",
+            hint="a run for each device" if several else f"hidl workload show {workload.name}",
+        )
+    return found
+
+
+def _holding(choices: Sequence[DeviceChoice], point: Mapping[str, Value]) -> dict[Device, DeviceChoice]:
+    """Return the choices that hold for these parameters, by device: those with conditions before those without."""
+    conditional = {choice.device: choice for choice in choices if choice.when and holds(choice.when, point)}
+    return conditional or {choice.device: choice for choice in choices if not choice.when}
+
+
+def _as_wanted(site: Site, workload: Workload, wanted: Device, asked: Asked, packages: tuple[str, ...]) -> DeviceUse:
+    node = site.node_type(asked.partition)
+    notices: tuple[str, ...] = ()
+    fits = node.gpus is None or has_gpus(node) == (wanted == "gpu")
+    if asked.partition is None and not fits and (other := _partition_for(site, wanted)):
+        notices = (f"--device {wanted}: partition {other}, and not {site.default_partition}",)
+        asked = replace(asked, partition=other)
+        node = site.node_type(other)
+    if wanted == "gpu" and node.gpus == 0:
+        raise UsageError(
+            f"--device gpu: {_nodes(site, asked)} have no GPUs", hint="--device cpu, or another --partition or --site"
+        )
+    return DeviceUse(wanted, replace(asked, gpus=wanted == "gpu"), packages, notices)
+
+
+def _partition_for(site: Site, wanted: Device) -> str | None:
+    """Return the first open partition whose nodes have GPUs, or have none; None if there is none."""
+    for name, partition in site.partitions.items():
+        node = site.node_types[partition.node_type]
+        if not partition.restricted and (has_gpus(node) if wanted == "gpu" else node.gpus == 0):
+            return name
+    return None
+
+
+def _is_unsaid(workload: Workload) -> bool:
+    return workload.devices is None and workload.program.directory is None and bool(workload.program.module)
+
+
+def _only(workload: Workload, points: Sequence[Mapping[str, Value]], device: Device) -> str:
+    """Say that the workload computes on ``device`` alone, with the parameters that make it so."""
+    what = {"cpu": "processors", "gpu": "GPUs"}[device]
+    names = {name for choice in workload.devices or () for name in choice.when}
+    of_this = {name: value for name, value in points[0].items() if name in names} if len(points) == 1 else {}
+    shown = f" with {format_parameters(of_this)}" if of_this else ""
+    return f"{workload.name}{shown} computes on {what} only"
+
+
+def _nodes(site: Site, asked: Asked) -> str:
+    partition = asked.partition or site.default_partition
+    of = f"partition {partition} of " if partition and site.scheduler != "local" else ""
+    return f"the nodes of {of}site {site.name}"

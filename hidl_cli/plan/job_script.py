@@ -1,0 +1,69 @@
+"""The job script of a launch plan."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from hidl_cli.launchers import LAUNCHERS
+from hidl_cli.schedulers import scheduler
+from hidl_cli.templates import render_script
+from hidl_cli.tuning.preload import preloads
+from hidl_cli.tuning.settings import LD_PRELOAD
+
+if TYPE_CHECKING:
+    from hidl_cli.plan.launch_plan import Plan
+
+
+def job_script(plan: Plan) -> str:
+    """Render ``job.sh``: it activates the stack, runs the steps one after another and keeps ``status.json``."""
+    return render_script("job.sh.j2", values_of(plan))
+
+
+def values_of(plan: Plan) -> dict[str, Any]:
+    """Return the values for the template of a job script."""
+    reads_output = any(step.parser or step.patterns for step in plan.steps)
+    bound = plan.steps[0].placement if plan.steps and plan.steps[0].placement.bind else None
+    return {
+        "run": plan.run,
+        "title": f"{plan.workload.name} on {plan.site}, stack {plan.stack}",
+        **of_scheduler(plan.scheduler),
+        "as_root": plan.launcher == "mpirun",
+        "header": plan.header,
+        "modules": plan.modules,
+        "activate": plan.activate,
+        "own_programs": f"{plan.prefix}/bin",
+        "mpi": None if plan.mpi_of_the_stack else plan.mpi,
+        "environment": plan.environment,
+        "launcher": LAUNCHERS.get(plan.launcher) if plan.steps else None,
+        "origins": {setting.name: setting.origin for setting in plan.tuning},
+        "preloaded_by": _preloaded_by(plan),
+        "prefix": plan.prefix,
+        "steps": plan.steps,
+        "keeps_output": any(step.parser and not step.patterns for step in plan.steps),
+        "copies_output": any(step.patterns for step in plan.steps),
+        "timed": any(step.timed for step in plan.steps),
+        "meets": plan.workload.program.directory is not None,
+        "until_settled": plan.until_settled,
+        # Reads the metrics in the output between two rounds, as is done after the run.
+        "reader": (sys.executable, "-m", "hidl_cli.runs.found") if plan.until_settled and reads_output else (),
+        "run_module": (f"{plan.prefix}/bin/python", plan.user_environment.starter if plan.user_environment else "-m"),
+        "mpi_has_programs": plan.user_environment is None or plan.user_environment.mpi_stack is None,
+        "seconds": int(plan.allocation.time_limit or 0),
+        "cores_per_rank": bound.threads_per_rank if bound else None,
+        "node_memory": int(plan.allocation.memory_gib * 2**30) if plan.allocation.memory_gib else None,
+    }
+
+
+def of_scheduler(name: str) -> dict[str, Any]:
+    """Return the values by which a job script finds its directory and its hosts under the scheduler of that name."""
+    batch = scheduler(name)
+    return {"scheduler_functions": Markup(batch.functions), "submit_directory": batch.directory_variable}
+
+
+def _preloaded_by(plan: Plan) -> list[str]:
+    """Return the variables that preload the MPI library's ``libmpi.so``; the script finds its path."""
+    launchers = {step.launch.preloaded_by for step in plan.steps} - {None}
+    return sorted({*filter(None, launchers), *([LD_PRELOAD] if preloads(plan.mpi, plan.tuning) else [])})

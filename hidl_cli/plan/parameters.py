@@ -1,0 +1,119 @@
+"""``--set name=value`` and ``--matrix name=value,value``, parsed into typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from itertools import product
+from math import isfinite
+
+from hidl_cli.errors import InvalidInput, Problem
+from hidl_cli.plan.workload import Parameter, Value, Workload
+
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def resolve(workload: Workload, assignments: Sequence[str]) -> dict[str, Value]:
+    """Return all parameters of ``workload``: the defaults, changed by ``assignments`` (``name=value``; the last wins).
+
+    Raises ``InvalidInput`` with every error in every assignment.
+    """
+    values: dict[str, Value] = {name: parameter.default for name, parameter in workload.parameters.items()}
+    problems: list[Problem] = []
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        parameter = workload.parameters.get(name)
+        if not equals:
+            problems.append(Problem(f"--set {assignment!r} has no '='", "name=value"))
+        elif parameter is None:
+            problems.append(_unknown(name, workload.parameters))
+        else:
+            try:
+                values[name] = parse_value(parameter, text)
+            except ValueError as error:
+                problems.append(Problem(f"--set {name}: invalid value {text!r}", str(error)))
+    if problems:
+        raise InvalidInput(
+            f"{len(problems)} invalid value(s) of --set for workload {workload.name}",
+            problems=problems,
+            hint=f"hidl workload show {workload.name}",
+        )
+    return values
+
+
+def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, Value]]:
+    """Return every combination of the values in ``matrix`` (``name=value,value``), the last name varying fastest.
+
+    Raises ``InvalidInput`` with every error: an unknown or repeated name, an invalid or repeated value, a single value.
+    """
+    axes: dict[str, list[Value]] = {}
+    problems: list[Problem] = []
+    for word in matrix:
+        name, equals, text = word.partition("=")
+        parameter = workload.parameters.get(name)
+        if not equals:
+            problems.append(Problem(f"--matrix {word!r} has no '='", "name=value,value"))
+        elif parameter is None:
+            problems.append(_unknown(name, workload.parameters, "--matrix"))
+        elif name in axes:
+            problems.append(Problem(f"--matrix {name}: given twice", "all its values in one word"))
+        else:
+            axes[name] = []
+            for value in text.split(","):
+                try:
+                    axes[name].append(parse_value(parameter, value))
+                except ValueError as error:
+                    problems.append(Problem(f"--matrix {name}: invalid value {value!r}", str(error)))
+            if len(set(axes[name])) < len(axes[name]) or len(text.split(",")) < 2:
+                problems.append(Problem(f"--matrix {word!r} has nothing to compare", "two or more different values"))
+    if problems:
+        raise InvalidInput(
+            f"{len(problems)} invalid value(s) of --matrix for workload {workload.name}",
+            problems=problems,
+            hint=f"hidl workload show {workload.name}",
+        )
+    return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def parse_value(parameter: Parameter, text: str) -> Value:
+    """Parse one value; the ``ValueError`` says what was expected."""
+    if "\0" in text:
+        raise ValueError("text without NUL characters")
+    if parameter.type == "str":
+        return text
+    if parameter.type == "choice":
+        if text not in parameter.choices:
+            raise ValueError("one of " + ", ".join(parameter.choices))
+        return text
+    if parameter.type == "bool":
+        if text.lower() not in _BOOLEANS:
+            raise ValueError("true or false")
+        return _BOOLEANS[text.lower()]
+    return _number(parameter, text)
+
+
+def format_parameters(point: Mapping[str, Value]) -> str:
+    """Format parameters as typed: ``framework=torch backend=mpi4py``."""
+    return " ".join(f"{name}={value}" for name, value in point.items())
+
+
+def _number(parameter: Parameter, text: str) -> int | float:
+    kind = {"int": "a whole number", "float": "a number"}[parameter.type]
+    at_least = "" if parameter.min is None else f" of at least {parameter.min:g}"
+    at_most = "" if parameter.max is None else f"{' and' if at_least else ' of'} at most {parameter.max:g}"
+    expected = f"{kind}{at_least}{at_most}"
+    try:
+        value = int(text) if parameter.type == "int" else float(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    too_small = parameter.min is not None and value < parameter.min
+    too_large = parameter.max is not None and value > parameter.max
+    if not isfinite(value) or too_small or too_large:
+        raise ValueError(expected)
+    return value
+
+
+def _unknown(name: str, known: Mapping[str, Parameter], option: str = "--set") -> Problem:
+    near = get_close_matches(name, known, 1)
+    expected = "one of " + ", ".join(known) if known else f"no {option}: the workload has no parameters"
+    return Problem(f"{option} {name}: unknown parameter", expected, suggestion=near[0] if near else None)

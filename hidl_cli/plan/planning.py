@@ -1,0 +1,294 @@
+"""Make the launch plan from choices that are already made."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+
+from hidl_cli.batch_systems import SSH
+from hidl_cli.errors import UsageError
+from hidl_cli.launch.allocation import Asked, allocate, missing, requested_gpus
+from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launch.placement import Placement
+from hidl_cli.mpi import Library
+from hidl_cli.plan.arguments import SIZES, arguments, command
+from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gpus_per_rank
+from hidl_cli.plan.launch_plan import Baseline, Plan, Step
+from hidl_cli.plan.patterns import ranks_kept
+from hidl_cli.plan.workload import Program, Value, Workload
+from hidl_cli.schedulers import scheduler_for
+from hidl_cli.site.schema import Partition, Site
+from hidl_cli.stack.environment import Described
+from hidl_cli.stack.installation import Installation
+from hidl_cli.tuning.settings import Setting
+from hidl_workloads.own_program import encode
+
+#: What the job script sets only when it runs, and every rank must get.
+SET_BY_THE_SCRIPT = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "VIRTUAL_ENV",
+    "HIDL_STACK",
+    "HIDL_RUN_ID",
+    "HIDL_WORLD_SIZE",
+    "HIDL_METRICS",
+    "HIDL_FINDINGS",
+    "HIDL_CORES_PER_RANK",
+    "HIDL_NODE_MEMORY",
+    "HIDL_SITE_MPI",
+)
+
+
+#: What it sets for a program with a directory, too.
+_MEETING_POINT = ("MASTER_ADDR", "MASTER_PORT")
+
+#: What it sets in an environment of conda, too.
+_OF_CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
+
+_MANY_NODES = 4  # from here on, measuring one node while the others idle costs too much
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What to run: site, workload, parameters, stack, MPI library, launcher and tuning.
+
+    ``matrix``: the points to compare, as the parameters that differ; by default one empty point. ``environment``: of
+    the user, in the place of the stack. ``use``: what the run computes on.
+    """
+
+    site: Site
+    workload: Workload
+    parameters: Mapping[str, Value]
+    stack: str
+    installation: Installation
+    library: Library
+    launcher: Launcher
+    tuning: Sequence[Setting] = ()
+    matrix: Sequence[Mapping[str, Value]] = ({},)
+    environment: Described | None = None
+    use: DeviceUse = field(default_factory=lambda: DeviceUse("cpu", Asked()))
+
+
+def make_plan(
+    choices: Choices,
+    *,
+    unit: str,
+    placements: Sequence[Placement],
+    repetitions: int,
+    asked: Asked,
+    target: float | None = None,
+    baseline: Baseline | None = None,
+    until_settled: bool = False,
+) -> Plan:
+    """Make the plan; its steps are the placements and points in turn, interleaved over the repetitions.
+
+    ``unit``: what a step's size counts, ``ranks`` or ``nodes``. Without ``baseline``, a study from 1 to 4 nodes or more
+    is compared with copies if the launcher can start them, and any other with its smallest step.
+
+    Raises what ``scheduler_for``, ``allocate`` and the launcher raise.
+    """
+    site, workload, library = choices.site, choices.workload, choices.library
+    batch = scheduler_for(site)
+    allocation = allocate(site, f"hidl-{workload.name}", placements, asked)
+    partition = site.partition(asked.partition)
+    environment = shared_environment(site, library, choices.installation, placements[0], choices.tuning)
+    # As with threads, ranks of all steps get the same number of GPUs.
+    each = gpus_per_rank(requested_gpus(site, asked), max(placement.ranks_per_node for placement in placements))
+    environment |= {DEVICE: choices.use.device, **({GPUS_PER_RANK: str(each)} if each else {})}
+    steps = _steps(choices, [*_sized(unit, placements)], repetitions, environment, each)
+    if baseline is None:
+        large = can_be_copied(unit, placements) and allocation.nodes >= _MANY_NODES
+        baseline = "copies" if large and steps[0].launch.host_option is not None else "single"
+    if baseline == "copies":
+        steps = tuple(_copied(choices.launcher, step, allocation.nodes) for step in steps)
+    now = datetime.now(timezone.utc)
+    return Plan(
+        run=new_id(workload.name, now),
+        created=now.isoformat(timespec="seconds"),
+        site=site.name,
+        scheduler=batch.name,
+        launcher=choices.launcher.name,
+        partition=asked.partition or site.default_partition,
+        allocation=allocation,
+        header=batch.header(allocation, site.policies),
+        stack=choices.stack,
+        prefix=str(choices.installation.prefix),
+        activate=str(choices.installation.activate),
+        lock=choices.installation.lock,
+        mpi=library,
+        modules=(*site.policies.modules, *library.modules),
+        tuning=tuple(choices.tuning),
+        workload=workload,
+        parameters=dict(choices.parameters),
+        unit=unit,
+        steps=steps,
+        environment=environment,
+        target=target,
+        baseline=baseline,
+        until_settled=until_settled,
+        charge=partition.charge if partition else None,
+        missing=tuple(missing(site.policies, allocation)),
+        warnings=tuple(_warnings(choices, partition, placements)),
+        user_environment=choices.environment,
+        device=choices.use.device,
+    )
+
+
+def new_id(name: str, now: datetime) -> str:
+    """Return a new run's id."""
+    return f"{now:%Y%m%d-%H%M%S}-{name}-{secrets.token_hex(2)}"
+
+
+def shared_environment(
+    site: Site, library: Library, installed: Installation, placement: Placement, tuning: Sequence[Setting]
+) -> dict[str, str]:
+    """Return the variables that all ranks get, with any launcher."""
+    return {
+        **placement.environment(),
+        **site.policies.environment,
+        **library.environment,
+        **({} if library.prefix == str(installed.prefix) else {"MPI4PY_MPIABI": library.traits.abi}),
+        **{setting.name: setting.value for setting in tuning},
+    }
+
+
+def _warnings(choices: Choices, partition: Partition | None, placements: Sequence[Placement]) -> Iterator[str]:
+    site = choices.site
+    yield from choices.use.notices
+    if site.status == "retired":
+        yield f"site {site.name} is retired" + (f"; its successor is {site.successor}" if site.successor else "")
+    if partition and partition.restricted:
+        yield "access to this partition is restricted by the site"
+    if choices.installation.lock and (unverified := _unverified(choices)):
+        yield unverified
+    if not choices.installation.lock:
+        yield f"stack {choices.stack} is not installed for site {site.name}: the script shows where it would be"
+    if not all(placement.bind for placement in placements):
+        yield "more ranks x threads than known cores: ranks are not bound, and timings say little about scaling"
+
+
+def _unverified(choices: Choices) -> str | None:
+    """Say that the installation was never verified with this MPI library; None if it was, or if unknown."""
+    if choices.environment is not None:
+        return None
+    verification = choices.installation.manifest.get("verification", {})
+    if verification.get("where") == "skip":
+        return f"stack {choices.stack} was never verified (--verify skip)"
+    with_ = (verification.get("mpi") or {}).get("name", choices.stack)
+    if with_ == choices.library.name:
+        return None
+    return (
+        f"stack {choices.stack} was verified with MPI library {with_}, never with {choices.library.name}: "
+        "hidl install --verify job does"
+    )
+
+
+def _steps(
+    choices: Choices,
+    sizes: Sequence[tuple[int, Placement]],
+    repetitions: int,
+    environment: Mapping[str, str],
+    gpus_each: int | None,
+) -> tuple[Step, ...]:
+    """Return the steps in the order in which they run."""
+    check = choices.installation.run_module("hidl_workloads.world")
+    can_check = choices.environment is None or choices.environment.has_mpi4py
+
+    def launch(words: tuple[str, ...], placement: Placement, number: int) -> Launch:
+        request = Request(
+            placement,
+            words,
+            choices.library,
+            environment=environment,
+            forward=(
+                *SET_BY_THE_SCRIPT,
+                *(_MEETING_POINT if choices.workload.program.directory else ()),
+                *(_OF_CONDA if choices.environment and choices.environment.kind == "conda" else ()),
+            ),
+            hostfile=f"steps/{number}/hosts",
+            on_one_host=choices.site.scheduler == "local",
+            through_ssh=choices.site.scheduler == SSH,
+            gpus_per_rank=gpus_each,
+        )
+        return choices.launcher.launch(request)
+
+    def step(number: int, size: int, placement: Placement, repetition: int, point: Mapping[str, Value]) -> Step:
+        parameters = {**choices.parameters, **point}
+        program = choices.workload.program_for(parameters)
+        return Step(
+            size,
+            repetition,
+            placement,
+            launch(_kept(program, choices.installation, parameters, placement), placement, number),
+            launch(check, placement, number) if program.mpi and not program.module and can_check else None,
+            point=point,
+            parser=program.parser,
+            timed=program.timed,
+            patterns=tuple(program.patterns),
+        )
+
+    planned = [
+        (size, placement, round_, point)
+        for round_ in range(1, repetitions + 1)
+        for size, placement in sizes
+        for point in choices.matrix
+    ]
+    return tuple(step(number, *each) for number, each in enumerate(planned, start=1))
+
+
+def _sized(unit: str, placements: Sequence[Placement]) -> Iterator[tuple[int, Placement]]:
+    """Yield each placement with its number of ``unit``."""
+    for placement in placements:
+        yield placement.nodes if unit == "nodes" else placement.ranks, placement
+
+
+def can_be_copied(unit: str, placements: Sequence[Placement]) -> bool:
+    """Can the smallest step run on every node at once? It must take one node, and the others more."""
+    alone = [placement for placement in placements if placement.nodes == 1]
+    return unit == "nodes" and len(alone) == 1 and len(placements) > 1
+
+
+def _copied(launcher: Launcher, step: Step, nodes: int) -> Step:
+    """Turn a step of one node into ``nodes`` copies; return any other unchanged."""
+    if step.placement.nodes > 1:
+        return step
+    if step.launch.host_option is None:
+        raise UsageError(
+            f"launcher {launcher.name} cannot hold concurrent launches to a host each",
+            hint="--baseline single, or another launcher",
+        )
+    return replace(step, copies=nodes)
+
+
+def _kept(
+    program: Program, installation: Installation, parameters: Mapping[str, Value], placement: Placement
+) -> tuple[str, ...]:
+    """Return the argv of one rank, started by the module that keeps its output if a pattern searches that alone."""
+    words = _words(program, installation, parameters, placement)
+    whose = ranks_kept(program.patterns)
+    return words if whose is None else (*installation.run_module("hidl_workloads.rank_output"), whose, *words)
+
+
+def _words(
+    program: Program, installation: Installation, parameters: Mapping[str, Value], placement: Placement
+) -> tuple[str, ...]:
+    """Return the argv of one rank; a Python module is started by the module that checks the world's size.
+
+    A command that the stack provides is taken from the stack, not from PATH. One with a directory is started by the
+    module that goes there.
+    """
+    if program.arguments is not None:
+        sizes = dict(zip(SIZES, (placement.ranks, placement.nodes), strict=True))
+        parameters = {**sizes, **parameters}
+    if program.module:
+        starter = "hidl_workloads.world" if program.threads else "hidl_workloads.single_threaded"
+        return (*installation.run_module(starter), program.module, *arguments(program, parameters))
+    first, *rest = command(program, parameters)
+    of_the_stack = installation.prefix / "bin" / first
+    words = (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *arguments(program, parameters))
+    if program.directory is None:
+        return words
+    return (*installation.run_module("hidl_workloads.own_program"), *encode([program.directory, *words]))

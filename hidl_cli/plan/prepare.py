@@ -1,0 +1,332 @@
+"""From the options of ``hidl run`` to a launch plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hidl_cli.errors import InvalidInput, MissingPrecondition, Problem, UsageError
+from hidl_cli.launch.allocation import Asked, requested_gpus
+from hidl_cli.launch.hosts import Hosts, on_hosts
+from hidl_cli.launch.launchers import launcher
+from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
+from hidl_cli.launch.placement import Placement, bind_to_cores
+from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
+from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
+from hidl_cli.plan.launch_plan import Baseline, Plan
+from hidl_cli.plan.load import load_workload
+from hidl_cli.plan.metric_option import with_metrics
+from hidl_cli.plan.own import ScalingKind, own_workload
+from hidl_cli.plan.parameters import expand_matrix, resolve
+from hidl_cli.plan.planning import Choices, can_be_copied, make_plan
+from hidl_cli.plan.workload import Value, Workload, holds
+from hidl_cli.quoting import sh
+from hidl_cli.schedulers import scheduler_for
+from hidl_cli.site.load import load_site
+from hidl_cli.site.schema import Site
+from hidl_cli.stack import environment as environments
+from hidl_cli.stack import installation
+from hidl_cli.stack.environment import Environment
+from hidl_cli.stack.installation import Installation
+from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.schema import Device, Stack
+from hidl_cli.tuning.layers import merge_layers
+from hidl_cli.tuning.settings import Layer, Setting
+
+#: The option that sets run-time variables of the MPI library; it is the origin of their values.
+_TUNE = "--tune"
+
+#: The stacks whose MPI library serves environments that have none.
+_STACKS: Mapping[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """The options of ``hidl run``; None: the default.
+
+    ``command`` is a program of the user's own in the place of ``workload``; it starts in ``directory`` (None: the
+    current one), ``scaling`` says how its time should scale, and ``uses_mpi`` whether MPI's world is checked before it.
+    ``assignments`` (``--set``) and ``tuning`` (``--tune``) have the form ``NAME=VALUE``; the last value of a name wins.
+    ``metrics`` (``--metric``) are read from the program's output; a study judges the first of them.
+    ``device``: what to compute on; ``any_device``: if the workload or its stack does not compute on GPUs, take the
+    processors of the same nodes. ``env`` is the directory of an environment that takes the place of a stack. ``matrix``
+    has the form ``NAME=VALUE,VALUE``. ``hypothetical``: the plan will not run, so the stack need not be installed.
+    """
+
+    workload: str = ""
+    command: Sequence[str] = ()
+    directory: str | None = None
+    scaling: ScalingKind | None = None
+    uses_mpi: bool = True
+    site: str | None = None
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+    threads: int | None = None
+    assignments: Sequence[str] = ()
+    tuning: Sequence[str] = ()
+    matrix: Sequence[str] = ()
+    metrics: Sequence[str] = ()
+    stack: str | None = None
+    scale: str | None = None
+    repeat: int | None = None
+    target: float | None = None
+    baseline: Baseline | None = None
+    until_settled: bool = False
+    launcher: str | None = None
+    mpi: str | None = None
+    device: Device | None = None
+    any_device: bool = False
+    env: str | None = None
+    prefix: str | None = None
+    asked: Asked = field(default_factory=Asked)
+    hypothetical: bool = False
+
+
+def prepare(
+    request: RunRequest, site: Site | None = None, workload: Workload | None = None, stack: Stack | None = None
+) -> Plan:
+    """Resolve a request without side effects. ``site``, ``workload`` and ``stack``: the request's, if there already.
+
+    Raises ``UsageError``, ``InvalidInput``, ``SubmitRefused``, or ``MissingPrecondition`` if the stack is not
+    installed, or does not compute on the run's device.
+    """
+    site = on_hosts(site or load_site(request.site), request.asked.hosts)
+    try:
+        return _prepare(request, site, workload, stack)
+    except (NoGpuUse, NoGpuStack):
+        if not request.any_device or request.device is not None:
+            raise
+    here = request.asked.partition or site.default_partition
+    return _prepare(replace(request, device="cpu", asked=replace(request.asked, partition=here)), site, workload, stack)
+
+
+def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: Stack | None) -> Plan:
+    if request.asked.hosts is not None:
+        request = _on_all_hosts(request, request.asked.hosts)
+    scheduler_for(site)  # of all that the site may lack, this comes first
+    environment = _environment(request, site)
+    workload = with_metrics(
+        workload or _workload(request, environment),
+        request.metrics,
+        judged=request.scale is not None or bool(request.matrix),
+        scaling=request.scaling,
+    )
+    if request.scale and workload.scaling is None:
+        raise UsageError(f"workload {workload.name} has no `scaling`", hint="omit --scale, or add `scaling` to it")
+    if request.scale and request.matrix:
+        raise UsageError("--scale and --matrix exclude each other", hint="compare at one size, then scale the best one")
+    parameters, matrix = resolve(workload, request.assignments), expand_matrix(workload, request.matrix)
+    points = [{**parameters, **point} for point in matrix]
+    use = choose_device(site, workload, points, request.asked, request.device)
+    request = replace(request, asked=use.asked)
+    least = workload.needed_ranks
+    unit, placements = _placements(request, site, least)
+    if min(placement.ranks for placement in placements) < least:
+        idle = f": {workload.overhead_ranks} of them do not compute" if workload.overhead_ranks else ""
+        raise UsageError(
+            f"workload {workload.name} requires at least {least} ranks{idle}",
+            hint=f"--ranks-per-node {least}, or a --scale that begins with {least} ranks",
+        )
+    if request.baseline == "copies" and not can_be_copied(unit, placements):
+        raise UsageError("--baseline copies requires a study of nodes that starts with 1", hint="--scale nodes=1,2,4")
+    choices = _choices(request, site, workload, environment, parameters=parameters, matrix=matrix, use=use, stack=stack)
+    plan = make_plan(
+        choices,
+        unit=unit,
+        placements=placements,
+        repetitions=request.repeat or (5 if request.scale or request.matrix else 1),
+        asked=request.asked,
+        target=request.target or (workload.scaling.target if workload.scaling else None),
+        baseline=request.baseline,
+        until_settled=request.until_settled and request.scale is not None,
+    )
+    if plan.missing and not request.hypothetical:
+        raise UsageError(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
+    return plan
+
+
+def _on_all_hosts(request: RunRequest, hosts: Hosts) -> RunRequest:
+    """Return the request with the nodes and ranks per node that its hosts imply, where it gives none."""
+    nodes = request.nodes or (None if request.scale else len(hosts.names))
+    ranks = hosts.ranks_per_node(nodes or len(hosts.names), request.ranks_per_node)
+    return replace(request, nodes=nodes, ranks_per_node=ranks)
+
+
+def _workload(request: RunRequest, environment: Environment | None) -> Workload:
+    has_mpi4py = environment is None or environment.described.has_mpi4py
+    if not request.command:
+        workload = load_workload(request.workload)
+        if environment is not None and workload.program.module and not has_mpi4py:
+            raise MissingPrecondition(
+                f"environment {environment.prefix} has no mpi4py, which workload {workload.name} requires",
+                hint=f"{sh(str(environment.python))} -m pip install mpi4py",
+            )
+        return workload
+    return own_workload(
+        request.command,
+        directory=request.directory or str(Path.cwd()),
+        stack=request.stack,
+        assignments=request.assignments,
+        matrix=request.matrix,
+        scaling=request.scaling,
+        uses_mpi=request.uses_mpi and has_mpi4py,
+    )
+
+
+def _choices(
+    request: RunRequest,
+    site: Site,
+    workload: Workload,
+    environment: Environment | None,
+    *,
+    parameters: Mapping[str, Value],
+    matrix: Sequence[Mapping[str, Value]],
+    use: DeviceUse,
+    stack: Stack | None,
+) -> Choices:
+    if environment is None:
+        stack = stack or load_stack(
+            request.stack or stack_for(workload, *({**parameters, **point} for point in matrix))
+        )
+        installed = _installation(request, site, stack.name)
+        own = own_library(installed, stack)
+    else:
+        stack = load_stack(request.stack or _STACKS[environment.abi])
+        installed, own = environment, _library_beside(environment, request, site, stack)
+    described = environment.described if environment else None
+    require_stack(
+        use,
+        workload.name,
+        stack,
+        described.packages if described else installed.manifest.get("packages", {}),
+        site=site,
+        environment=described.directory if described else None,
+    )
+    library = library_for(site, own, request.mpi, gpus=_on_gpus(site, request.asked))
+    if described and library is own and own.name == stack.name:
+        described = replace(described, mpi_stack=stack.name)
+    return Choices(
+        site=site,
+        workload=workload,
+        parameters=parameters,
+        stack=described.name if described else stack.name,
+        installation=installed,
+        library=library,
+        launcher=launcher(launcher_for(site, library, request.launcher)),
+        tuning=_tuning(request, site, stack, workload, library),
+        matrix=matrix,
+        environment=described,
+        use=use,
+    )
+
+
+def _environment(request: RunRequest, site: Site) -> Environment | None:
+    return None if request.env is None else environments.read(request.env, installation.root(site, request.prefix))
+
+
+def _library_beside(environment: Environment, request: RunRequest, site: Site, stack: Stack) -> Library:
+    """Return the MPI library of the environment, or of ``stack`` if it has none or a stack is asked for by its name.
+
+    Raises ``MissingPrecondition`` if that stack is required and not installed.
+    """
+    if environment.mpi is not None and request.stack is None:
+        return replace(own_library(environment, stack), name=environment.described.name)
+    if (request.mpi or site.default_mpi or OF_THE_STACK) != OF_THE_STACK:
+        return Library(stack.name, stack.mpi)
+    try:
+        return own_library(_installation(request, site, stack.name), stack)
+    except MissingPrecondition as error:
+        raise MissingPrecondition(
+            f"environment {environment.prefix} has no MPI library of its own, and {error.message}", hint=error.hint
+        ) from error
+
+
+def own_library(installed: Installation, stack: Stack) -> Library:
+    """Return the MPI library inside the installation."""
+    family, version = installed.mpi or (stack.mpi, installed.version_of(stack.mpi))
+    netmods = WHEEL_NETMODS if family == "mpich" and installed.manifest.get("provider") == "wheels" else ()
+    return Library(stack.name, family, version=version, prefix=str(installed.prefix), netmods=netmods)
+
+
+def stack_for(workload: Workload, *parameters: Mapping[str, Value]) -> str:
+    """Return the first stack of the workload whose conditions all ``parameters`` meet; ``InvalidInput`` if none."""
+    for choice in workload.stacks:
+        if all(holds(choice.when, each) for each in parameters):
+            return choice.stack
+    raise InvalidInput(
+        f"no stack of workload {workload.name} supports these parameters", hint="see its `stacks`, or name one: --stack"
+    )
+
+
+def _installation(request: RunRequest, site: Site, stack: str) -> Installation:
+    root = installation.root(site, request.prefix)
+    try:
+        return installation.find(site, stack, root=root)
+    except MissingPrecondition:
+        if not request.hypothetical:
+            raise
+        return Installation.at(root / site.name / stack / installation.CURRENT)
+
+
+def _tuning(request: RunRequest, site: Site, stack: Stack, workload: Workload, library: Library) -> tuple[Setting, ...]:
+    """Return the effective tuning: site, stack, workload, command line, each overriding those before."""
+    gpus = _on_gpus(site, request.asked)
+    layers = (
+        Layer(f"site {site.name}", site_tuning(site, library, gpus=gpus)),
+        Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
+        Layer(f"workload {workload.name}", workload.tuning.get(library.family, {})),
+        Layer(_TUNE, _assignments(request.tuning)),
+    )
+    return merge_layers(library, layers, gpus=gpus)
+
+
+def _on_gpus(site: Site, asked: Asked) -> bool:
+    return bool(requested_gpus(site, asked))
+
+
+def _assignments(words: Sequence[str]) -> dict[str, str]:
+    """Read the values of ``--tune``; ``InvalidInput`` with every word that is not ``NAME=VALUE``."""
+    invalid = [Problem(f"{_TUNE} {word!r} has no '='", "NAME=VALUE") for word in words if "=" not in word]
+    if invalid:
+        raise InvalidInput(f"{len(invalid)} invalid value(s) of {_TUNE}", problems=invalid)
+    return {name: value for name, _, value in (word.partition("=") for word in words)}
+
+
+def _placements(request: RunRequest, site: Site, least: int) -> tuple[str, list[Placement]]:
+    """Return what sizes count (``ranks`` or ``nodes``) and each step's placement, the smallest first.
+
+    By default a node gets one rank for each GPU, else 1, and all nodes together at least ``least`` ranks.
+    """
+
+    def per_node(nodes: int) -> int:
+        gpus = requested_gpus(site, request.asked)
+        return request.ranks_per_node or max(gpus or 1, -(-least // nodes))
+
+    if request.scale is None:
+        nodes = request.nodes or 1
+        unit, placements = "ranks", [Placement.of_nodes(nodes, per_node(nodes))]
+    else:
+        if request.nodes not in (None, 1):
+            raise UsageError("--scale and --nodes exclude each other", hint="the steps of --scale say how many nodes")
+        unit, sizes = parse_scale(request.scale, default_unit="ranks" if site.scheduler == "local" else "nodes")
+        if unit == "ranks":
+            placements = [Placement.of_ranks(ranks, request.ranks_per_node) for ranks in sizes]
+        else:
+            placements = [Placement.of_nodes(nodes, per_node(min(sizes))) for nodes in sizes]
+    return unit, bind_to_cores(site, placements, partition=request.asked.partition, threads=request.threads)
+
+
+def parse_scale(text: str, *, default_unit: str) -> tuple[str, list[int]]:
+    """Parse ``1,2,4``, ``ranks=1,2`` or ``nodes=1,2``; ``UsageError`` for anything else."""
+    unit, equals, numbers = text.rpartition("=")
+    words = numbers.split(",")
+    if (equals and unit not in ("ranks", "nodes")) or not all(word.strip().isdecimal() for word in words):
+        raise UsageError(f"invalid --scale {text!r}", hint="for example --scale 1,2,4 or --scale ranks=1,2,4")
+    sizes = [int(word) for word in words]
+    if 0 in sizes or len(set(sizes)) < 2 or len(set(sizes)) < len(sizes):
+        raise UsageError(
+            f"--scale {text!r} requires two or more different sizes, each at least 1",
+            hint="omit --scale to run a single size",
+        )
+    return unit or default_unit, sorted(sizes)

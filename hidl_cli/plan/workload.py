@@ -1,0 +1,217 @@
+"""The schema of a workload: a program with parameters, its metrics and how it scales (``recipes/workloads/*.yaml``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from hidl_cli.inputs.fields import (
+    EnvironmentVariable,
+    Identifier,
+    Module,
+    Name,
+    NameIn,
+    NonNegative,
+    Positive,
+    Scalar,
+    Strict,
+)
+from hidl_cli.mpi import Family
+from hidl_cli.plan.patterns import Pattern
+from hidl_cli.plugins import Registry
+from hidl_cli.stack.schema import Device
+
+Value = Scalar
+
+#: Functions that read metrics from what a program prints: a module and one line here, or a plug-in.
+PARSERS: Registry[Callable[[str], dict[str, dict[str, Any]]]] = Registry(
+    "hidl.parsers",
+    "parser",
+    {
+        "omb": "hidl_cli.runs.parsers.omb:parse",
+        "horovod-synthetic": "hidl_cli.runs.parsers.horovod_synthetic:parse",
+    },
+    members=("__call__",),
+)
+Parser = Annotated[str, NameIn(PARSERS)]
+
+
+class Program(Strict):
+    """What is started on every rank: a Python module of the stack, or a command. Exactly one of the two is given."""
+
+    module: Module | None = Field(
+        None, description="a Python module, run as `python -m` after the world's size was checked"
+    )
+    command: Annotated[list[str], Field(min_length=1)] | None = Field(
+        None, description="argv of any other program; the world's size is checked by a launch of its own before it"
+    )
+    arguments: list[str] | None = Field(
+        None,
+        description="the words after it, in which {name} stands for a parameter's value and {name?word} for a word "
+        "that is left out where the parameter is false, 0 or empty; {ranks} and {nodes} stand for the size of the "
+        "launch; null: --name=value for every parameter",
+    )
+    directory: str | None = Field(
+        None,
+        pattern="^/",
+        description="for a command: the absolute path of the directory in which every rank starts it, with RANK, "
+        "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set as torchrun sets them; null: the run's directory, and "
+        "no such variables",
+    )
+    mpi: bool = Field(
+        True,
+        description="whether a command uses MPI; false: no launch checks the world's size before it, and with a "
+        "`directory` each rank compares what its launcher says",
+    )
+    timed: bool = Field(
+        False,
+        description="whether the job measures the launch: wall_time (s) and throughput (ranks / wall_time, 1/s) may be "
+        "among the metrics",
+    )
+    threads: bool = Field(
+        True,
+        description="whether a Python module may call MPI from several threads (MPI_THREAD_MULTIPLE); false: MPI is "
+        "initialised with MPI_THREAD_SINGLE, and a small message costs less",
+    )
+    parser: Parser | None = Field(
+        None, description="who reads the metrics from what it prints; null: it writes them to $HIDL_METRICS"
+    )
+    patterns: list[Pattern] = Field(
+        default_factory=list,
+        description="regular expressions that read metrics from what it prints; other metrics come from `parser`, or "
+        "from $HIDL_METRICS",
+    )
+
+
+class Alternative(Program):
+    """Another program for the same workload, started where the parameters have the values in `when`."""
+
+    when: Annotated[dict[str, Value], Field(min_length=1)] = Field(description="parameter -> value")
+
+
+class Parameter(Strict):
+    """One parameter that `--set name=value` changes; the program gets it as the argument `--name=value`."""
+
+    type: Literal["int", "float", "str", "bool", "choice"] = Field(description="how the value is read")
+    default: Value = Field(description="the value where none is given")
+    help: str = Field("", description="what it does, in one line")
+    unit: str | None = Field(None, description="the value's unit")
+    choices: list[str] = Field(default_factory=list, description="for type choice: the valid words")
+    min: float | None = Field(None, description="smallest valid number")
+    max: float | None = Field(None, description="largest valid number")
+
+
+class Metric(Strict):
+    """One metric that the program yields."""
+
+    unit: str = Field(description="the unit; the program must report the same")
+    better: Literal["higher", "lower"] | None = Field(None, description="which direction is an improvement")
+    required: bool = Field(True, description="a run without it fails with exit code 9")
+    equal_on_all_ranks: bool = Field(
+        False, description="its samples are one per rank, and all must be equal, or the run fails with exit code 10"
+    )
+
+
+#: The metrics that the job itself measures where the program is `timed`.
+TIMES = {
+    "wall_time": Metric(unit="s", better="lower"),
+    "throughput": Metric(unit="1/s", better="higher"),
+}
+
+
+class Scaling(Strict):
+    """How the workload scales, and how well it should."""
+
+    metric: str = Field(description="the key of metrics that efficiency is computed from")
+    kind: Literal["weak", "strong"] = Field(
+        description="weak: the work grows with the ranks; strong: it is the same at all sizes"
+    )
+    target: Annotated[float, Field(gt=0, le=2)] = Field(description="the efficiency that must be reached")
+
+
+class DeviceChoice(Strict):
+    """A device that the workload computes on, where the parameters have the values in `when`."""
+
+    device: Device = Field(description="cpu: the processors; gpu: the GPUs of the nodes")
+    when: dict[str, Value] = Field(default_factory=dict, description="parameter -> value; empty: unless others hold")
+    packages: list[Name] = Field(
+        default_factory=list,
+        description="packages that the stack must hold for it, such as cupy (in any of its builds); torch and "
+        "tensorflow: a build for the device",
+    )
+
+
+def _device_choice(value: Any) -> Any:
+    """Read a device's name as the choice that always holds."""
+    return {"device": value} if isinstance(value, str) else value
+
+
+class StackChoice(Strict):
+    """A stack that serves the workload, where the parameters have the values in `when`."""
+
+    stack: Name = Field(description="a stack's name")
+    when: dict[str, Value] = Field(default_factory=dict, description="parameter -> value; empty: always")
+
+
+DeviceEntry = Annotated[DeviceChoice, BeforeValidator(_device_choice, json_schema_input_type=Device | DeviceChoice)]
+
+
+class Workload(Strict):
+    """A program with parameters, the metrics that it yields and how it scales."""
+
+    name: Name = Field(description="the workload's name; the file is called <name>.yaml")
+    title: str = Field(description="what it does, in one line")
+    extends: str | None = Field(None, description="another workload whose keys hold where this file gives none")
+    program: Program = Field(description="what is started on every rank")
+    alternatives: list[Alternative] = Field(
+        default_factory=list, description="the first whose `when` holds is started in the place of `program`"
+    )
+    stacks: Annotated[list[StackChoice], Field(min_length=1)] = Field(
+        description="the first whose `when` holds is used"
+    )
+    devices: Annotated[list[DeviceEntry], Field(min_length=1)] | None = Field(
+        None,
+        description="what it computes on: cpu, gpu, or an object with `device` and the parameters for which it holds "
+        "(`when`); where such an object holds, those without `when` do not; null: unknown, and the program reads "
+        "$HIDL_DEVICE",
+    )
+    any_node: bool = Field(
+        False,
+        description="whether it tests or measures the nodes themselves: on nodes whose GPUs it does not use, it runs "
+        "on the processors and requests no GPUs; false: refused there without `--device cpu`",
+    )
+    parameters: dict[Identifier, Parameter] = Field(default_factory=dict, description="what `--set` may change")
+    metrics: dict[Identifier, Metric] = Field(default_factory=dict, description="what the program yields")
+    least_ranks: Positive = Field(
+        1, description="least number of ranks that it can run with, and the number that `hidl run` starts by default"
+    )
+    overhead_ranks: NonNegative = Field(
+        0,
+        description="ranks of each launch that do no work of their own, such as Dask's scheduler and client: a launch "
+        "needs one more rank than these, and efficiency is held against the others, the workers",
+    )
+    tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
+        default_factory=dict, description="run-time variables that suit it, for each MPI family that reads them"
+    )
+    scaling: Scaling | None = Field(None, description="how it scales; null: it is not meant to")
+    estimate: Module | None = Field(
+        None,
+        description="a Python module of the stack that predicts the metrics, and runs nothing: `hidl run "
+        "--estimate` starts it once with the program's module and arguments; null: no estimate",
+    )
+
+    @property
+    def needed_ranks(self) -> int:
+        """The number of ranks of the smallest launch."""
+        return max(self.least_ranks, self.overhead_ranks + 1)
+
+    def program_for(self, parameters: Mapping[str, Value]) -> Program:
+        """Return the program to start for these values of all parameters."""
+        return next((other for other in self.alternatives if holds(other.when, parameters)), self.program)
+
+
+def holds(when: Mapping[str, Value], parameters: Mapping[str, Value]) -> bool:
+    """Do the parameters have the values in ``when``?"""
+    return all(parameters.get(name) == value for name, value in when.items())

@@ -1,0 +1,169 @@
+"""Plug-ins: what installed packages add to hidl by entry points (importlib.metadata), and the registries they join.
+
+A package adds a launcher, a scheduler, a provider or a parser by an entry point of one of ``GROUPS``::
+
+    [project.entry-points."hidl.launchers"]
+    toy = "hidl_toy:Toy"
+
+Nothing is searched for before the first question, and nothing is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Generic, Literal, TypeVar, get_args
+
+from hidl_cli.errors import InvalidInput, MissingPrecondition, UsageError
+
+Group = Literal["hidl.launchers", "hidl.schedulers", "hidl.providers", "hidl.parsers"]
+
+GROUPS: tuple[Group, ...] = get_args(Group)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry point: ``target`` is ``module:attribute``, ``package`` the distribution with its version."""
+
+    group: Group
+    name: str
+    target: str
+    package: str
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.target} ({self.group}) of package {self.package}"
+
+    def load(self) -> Any:
+        """Import the target; ``MissingPrecondition`` if that fails, in whatever way."""
+        try:
+            return load_target(self.target)
+        except Exception as error:  # the package's own code runs here
+            raise self.broken(f"{type(error).__name__}: {error}") from error
+
+    def broken(self, why: str) -> MissingPrecondition:
+        """The error for a plug-in that cannot be used."""
+        return MissingPrecondition(
+            f"plug-in {self} cannot be loaded: {why}",
+            hint=f"upgrade or uninstall {self.package.partition(' ')[0]}; `hidl config plugins` lists all plug-ins",
+        )
+
+
+def entries(group: Group) -> tuple[Entry, ...]:
+    """Return the installed plug-ins of a group, sorted by name and package."""
+    return all_entries()[group]
+
+
+@cache
+def all_entries() -> dict[Group, tuple[Entry, ...]]:
+    """Return the installed plug-ins of all groups: one search through the packages, which takes 5 ms."""
+    from importlib.metadata import entry_points
+
+    installed = entry_points()
+    found = {
+        group: [
+            Entry(
+                group, point.name, point.value, f"{point.dist.name} {point.dist.version}" if point.dist else "unknown"
+            )
+            for point in installed.select(group=group)
+        ]
+        for group in GROUPS
+    }
+    return {group: tuple(sorted(each, key=lambda entry: (entry.name, entry.package))) for group, each in found.items()}
+
+
+def load_target(target: str) -> Any:
+    """Import ``module:attribute``."""
+    module, _, attribute = target.partition(":")
+    found: Any = import_module(module)
+    for name in filter(None, attribute.split(".")):
+        found = getattr(found, name)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Registry(Generic[T]):
+    """Built-in and plugged-in implementations of one contract, by name.
+
+    ``what`` names one in messages (``launcher``). ``built_in``: name -> ``module:attribute``. ``members``: what each
+    must have, checked when a plug-in is loaded. ``make`` turns what the target holds into what ``get`` returns.
+    """
+
+    group: Group
+    what: str
+    built_in: Mapping[str, str]
+    members: tuple[str, ...] = ()
+    make: Callable[[Any], Any] = lambda found: found
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (name in self.built_in or self.is_plugin(name))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def is_plugin(self, name: str) -> bool:
+        """Return whether an installed package adds this name."""
+        return any(entry.name == name for entry in entries(self.group))
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names: built-in first, then those of plug-ins."""
+        return tuple(dict.fromkeys([*self.built_in, *(entry.name for entry in entries(self.group))]))
+
+    def get(self, name: str) -> T:
+        """Return the implementation of that name.
+
+        Raises ``UsageError`` if unknown, ``InvalidInput`` if the name is taken twice, ``MissingPrecondition`` if the
+        plug-in cannot be loaded.
+        """
+        if name not in self:
+            raise UsageError(f"unknown {self.what} {name!r}", hint=f"known {self.what}s: {', '.join(self.names())}")
+        if taken := self.conflict(name):
+            raise taken
+        if name in self.built_in:
+            made: T = self.make(load_target(self.built_in[name]))
+            return made
+        return self._plugged_in(next(entry for entry in entries(self.group) if entry.name == name))
+
+    def usable(self) -> Iterator[tuple[str, T]]:
+        """Yield each implementation with its name, without plug-ins that cannot be used."""
+        for name in self.names():
+            try:
+                yield name, self.get(name)
+            except (InvalidInput, MissingPrecondition):
+                continue
+
+    def conflict(self, name: str) -> InvalidInput | None:
+        """Return the error if more than one implementation has this name."""
+        of_plugins = [entry for entry in entries(self.group) if entry.name == name]
+        takers = [*(["hidl itself"] if name in self.built_in else []), *(f"package {e.package}" for e in of_plugins)]
+        if len(takers) < 2:
+            return None
+        return InvalidInput(
+            f"{self.what} {name!r} is defined twice: by {' and by '.join(takers)} ({self.group})",
+            hint=f"uninstall {of_plugins[-1].package.partition(' ')[0]}, or rename its entry point",
+        )
+
+    def problems(self) -> Iterator[tuple[Entry, str | None]]:
+        """Load each plug-in; yield it with what is wrong, None if it can be used."""
+        for entry in entries(self.group):
+            taken = self.conflict(entry.name)
+            try:
+                if not taken:
+                    self._plugged_in(entry)
+                yield entry, taken.message if taken else None
+            except MissingPrecondition as error:
+                yield entry, error.message
+
+    def _plugged_in(self, entry: Entry) -> T:
+        found = entry.load()
+        try:
+            made: T = self.make(found)
+        except Exception as error:  # the package's own code runs here
+            raise entry.broken(f"{type(error).__name__}: {error}") from error
+        if missing := [member for member in self.members if not hasattr(made, member)]:
+            raise entry.broken(f"a {self.what} must have {', '.join(f'`{one}`' for one in missing)}")
+        if getattr(made, "name", entry.name) != entry.name:
+            raise entry.broken(f"its `name` is {getattr(made, 'name', None)!r}")
+        return made

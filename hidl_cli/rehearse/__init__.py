@@ -1,0 +1,1 @@
+"""The three lines of a site, rehearsed on its twin."""

@@ -1,1 +1,0 @@
-"""Statistics, scaling, verdicts, history."""

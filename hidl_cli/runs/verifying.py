@@ -1,0 +1,182 @@
+"""Verify an installation in a job: on compute nodes, with the site's MPI library and launcher.
+
+Two ranks on the login host do not test the library that runs will use, and some centres forbid them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hidl_cli import paths
+from hidl_cli.errors import BuildFailed, UsageError
+from hidl_cli.launch.allocation import Asked
+from hidl_cli.launch.launchers import launcher
+from hidl_cli.launch.library import launcher_for, library_for
+from hidl_cli.launch.limits import longest
+from hidl_cli.launch.placement import Placement, bind_to_cores
+from hidl_cli.mpi import Library
+from hidl_cli.plan.job_script import job_script
+from hidl_cli.plan.launch_plan import Plan, create_run
+from hidl_cli.plan.planning import Choices, make_plan
+from hidl_cli.plan.workload import Parameter, Program, StackChoice, Workload
+from hidl_cli.record.run import Run
+from hidl_cli.record.state import State, Status
+from hidl_cli.runs.conclude import error_for
+from hidl_cli.runs.follow import follow, scheduler_of
+from hidl_cli.schedulers import scheduler_for
+from hidl_cli.site.schema import Site
+from hidl_cli.stack import verify
+from hidl_cli.stack.installation import Installation
+from hidl_cli.stack.plan import InstallPlan
+from hidl_cli.stack.verify import Verified
+
+_MINUTES = 15.0
+#: Beside the files of a prefix that waits for its job: which run that is.
+_MARK = "verification-run"
+
+
+@dataclass(frozen=True)
+class JobVerification:
+    """Verifies installations on ``site`` in jobs with the options ``asked``; ``tell`` gets lines of progress.
+
+    An interrupt leaves the job in the queue; the same order again waits for this job.
+    """
+
+    site: Site
+    asked: Asked
+    tell: Callable[[str], None]
+
+    def check(self) -> None:
+        """Raise, before anything is installed, what would prevent the submission of the job."""
+        if (program := scheduler_for(self.site).submits_with) and shutil.which(program) is None:
+            raise UsageError(
+                f"site {self.site.name} verifies installations in a job: {program} not found on this host",
+                hint="install on a login host of the site, or choose another verification: --verify here|skip",
+            )
+        plan = self._plan("mpi", Library("mpi", "mpich"), Installation.at(Path("/")), {})
+        if plan.missing:
+            raise UsageError(
+                f"site {self.site.name} requires {' and '.join(plan.missing)}: installations are verified in a job",
+                hint=f"{plan.missing[0]} NAME, or --verify here|skip",
+            )
+
+    def is_under_way(self, plan: InstallPlan) -> bool:
+        """Is the prefix filled, and a job verifying it?"""
+        run = _begun(plan)
+        return run is not None and run.status().state not in (State.LOST, State.FAILED, State.CANCELLED)
+
+    def __call__(self, plan: InstallPlan, log: Path) -> Verified:
+        """Verify the prefix; ``BuildFailed`` with the failed checks or the job's error."""
+        run = _begun(plan) if self.is_under_way(plan) else None
+        if run is None:
+            run = self._submit(plan)
+        else:
+            self.tell(f"the verification is under way: run {run.id}")
+        status = follow([run], tell=self._teller())[0]
+        (plan.prefix / _MARK).unlink(missing_ok=True)
+        checks = verify.read_checks(_report(plan))
+        failed = [check for check in checks or () if not check["ok"]]
+        if failed or status.state is not State.COMPLETED or not checks:
+            raise BuildFailed(
+                _why(plan, run, status, failed), hint=f"nothing was published; the job is in {run.directory}"
+            )
+        return Verified(tuple(checks), self._record(plan, run, status, checks))
+
+    def _submit(self, plan: InstallPlan) -> Run:
+        own = Library(plan.stack, plan.mpi, version=plan.mpi_version, prefix=str(plan.prefix))
+        installed = Installation(plan.prefix, {"lock": {"digest": plan.lock.digest}})
+        parameters = {
+            "imports": ",".join(plan.imports),
+            "modules": ",".join(plan.verify_modules),
+            "gpus": ",".join(plan.verify_gpus),
+            "report": str(_report(plan)),
+        }
+        _report(plan).unlink(missing_ok=True)
+        launch = self._plan(plan.stack, own, installed, parameters)
+        run = create_run(launch, job_script(launch), root=paths.user_state() / "verifications")
+        scheduler_of(launch).submit(run, time_limit=launch.allocation.time_limit)
+        (plan.prefix / _MARK).write_text(f"{run.directory}\n", encoding="utf-8")
+        self.tell(f"verify in a job: run {run.id}, {launch.mpi.name} through {launch.launcher}")
+        return run
+
+    def _plan(self, stack: str, own: Library, installed: Installation, parameters: Mapping[str, str]) -> Plan:
+        """Return the launch plan: two ranks, or one on each of the partition's minimum number of nodes."""
+        site, partition = self.site, self.site.partition(self.asked.partition)
+        library = library_for(site, own, None)
+        nodes = partition.min_nodes if partition else 1
+        per_node = 2 if nodes == 1 else 1
+        placements = bind_to_cores(site, [Placement.of_nodes(nodes, per_node)], partition=self.asked.partition)
+        words = {**parameters, **({"outside": str(installed.prefix)} if library.name != own.name else {})}
+        choices = Choices(
+            site=site,
+            workload=Workload(
+                name="verify",
+                title="verification of an installation",
+                program=Program(module="hidl_workloads.verify", threads=True),
+                stacks=[StackChoice(stack=stack)],
+                parameters={name: Parameter(type="str", default="") for name in words},
+            ),
+            parameters=words,
+            stack=stack,
+            installation=installed,
+            library=library,
+            launcher=launcher(launcher_for(site, library, None)),
+        )
+        asked = replace(self.asked, gpus=False, time_limit=self.asked.time_limit or self._minutes(nodes) * 60)
+        return make_plan(choices, unit="ranks", placements=placements, repetitions=1, asked=asked)
+
+    def _minutes(self, nodes: int) -> float:
+        most = longest(self.site.partition(self.asked.partition), nodes)
+        return _MINUTES if most is None else min(_MINUTES, most / 60)
+
+    def _record(self, plan: InstallPlan, run: Run, status: Status, checks: list[dict[str, Any]]) -> dict[str, Any]:
+        launch = run.document("plan") or {}
+        return {
+            "where": "job",
+            "host": ", ".join(status.hosts),
+            "job": (run.document("job") or {}).get("id"),
+            "run": run.id,
+            "launcher": launch.get("launcher"),
+            "mpi": verify.library_record(
+                launch["mpi"]["name"], launch["mpi"]["family"], launch["mpi"].get("version"), checks
+            ),
+        }
+
+    def _teller(self) -> Callable[[Run, Status], None]:
+        seen: list[str] = []
+
+        def tell(_: Run, status: Status) -> None:
+            words = f"{status.state.value.lower()}{f': {status.reason}' if status.reason else ''}"
+            if words not in seen and not status.state.is_final:
+                seen.append(words)
+                self.tell(f"the verifying job is {words}")
+
+        return tell
+
+
+def _report(plan: InstallPlan) -> Path:
+    return verify.report(plan.prefix)
+
+
+def _begun(plan: InstallPlan) -> Run | None:
+    """Return the run that was submitted for the prefix, if any."""
+    try:
+        directory = Path((plan.prefix / _MARK).read_text(encoding="utf-8").strip())
+    except OSError:
+        return None
+    return Run(directory) if (directory / "plan.json").is_file() else None
+
+
+def _why(plan: InstallPlan, run: Run, status: Status, failed: list[dict[str, Any]]) -> str:
+    lines = [f"stack {plan.stack} is installed but failed its verification"]
+    if failed:
+        lines += [f"  {check['name']}: {check['detail']}" for check in failed]
+    elif status.state is not State.COMPLETED:
+        lines += [f"  {line}" for line in error_for(run, status).message.splitlines()]
+    else:
+        lines.append("  it left no report")
+    return "\n".join(lines)

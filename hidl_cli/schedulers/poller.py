@@ -1,0 +1,245 @@
+"""The poller: the status of all runs at the cost of one query at most; of none where the jobs' own word is enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from hidl_cli import paths
+from hidl_cli.errors import HidlError, SchedulerUnreachable
+from hidl_cli.record.run import Run
+from hidl_cli.record.state import State, Status
+from hidl_cli.schedulers import decision, ticket
+from hidl_cli.schedulers.backend import Backend, find
+from hidl_cli.schedulers.decision import Clock, Decision, Job, Verb
+from hidl_cli.schedulers.programs import QUERY_SECONDS, SUBMIT_SECONDS, NoAnswer
+from hidl_cli.schedulers.query_cache import QueryCache, Snapshot
+from hidl_cli.schedulers.ticket import Ticket
+
+#: Longest time between two queries, in seconds: the longer a process has been following, the less often it asks.
+LAST_INTERVAL = 30.0
+#: How long a submission may take before a run without a job counts as never submitted.
+SUBMISSION_SECONDS = SUBMIT_SECONDS + 30.0
+#: How long records that did not answer are left alone.
+SILENCE_SECONDS = 300.0
+_SILENT = "records do not answer"
+#: What a scheduler calls a job that hidl cancelled: its script may have been quick to leave.
+_BY_HIDL = (State.CANCELLED, State.FAILED)
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A run whose end is not known yet: its ticket, and what its job wrote."""
+
+    run: Run
+    ticket: Ticket
+    said: Status
+
+
+class Poller:
+    """Asks for one process; all processes share the answers."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._caches: dict[str | None, QueryCache] = {}
+        self._answers: dict[str | None, _Answer] = {}
+        self._began: float | None = None
+
+    def poll(self, runs: Sequence[Run]) -> list[Status]:
+        """See ``Scheduler.poll``."""
+        said = [decision.read_status(run) for run in runs]
+        unsettled = [
+            _Open(run, ticket.read_ticket(run), status)
+            for run, status in zip(runs, said, strict=True)
+            if not decision.is_settled(run, status)
+        ]
+        known: dict[str, Status] = {}
+        for cluster in {each.ticket.cluster for each in unsettled}:
+            here = [each for each in unsettled if each.ticket.cluster == cluster]
+            for each, status in zip(here, self._poll(cluster, here), strict=True):
+                known[str(each.run.directory)] = status
+        return [known.get(str(run.directory), status) for run, status in zip(runs, said, strict=True)]
+
+    def find(self, run: Run, *, max_age: float) -> Job | None:
+        """Return what the scheduler says of the run's job, None if it does not know it.
+
+        Raises ``NoAnswer``, and ``HidlError`` if the job is on a cluster that cannot be asked from here.
+        """
+        card = ticket.read_ticket(run)
+        if not self._is_reached(card.cluster):
+            raise HidlError(self._where(card.cluster), hint="log in there, and try again")
+        snapshot = self._fresh(self._cache(card.cluster), max_age)
+        if snapshot.error is not None:
+            raise NoAnswer(snapshot.error)
+        return find(self._backend.parse(snapshot.lines), card.id, self._backend.mark(run))
+
+    def elsewhere(self, cluster: str | None) -> str | None:
+        """Return ``cluster`` if it must be passed to the programs, as it is not their own."""
+        here = self._backend.this_cluster()
+        return cluster if cluster is not None and here is not None and cluster != here else None
+
+    @staticmethod
+    def _fresh(cache: QueryCache, max_age: float) -> Snapshot:
+        """Return an answer no older than that, though another process may be asking; ``NoAnswer`` if none comes."""
+        begin = time.time() - max_age
+        deadline = time.monotonic() + QUERY_SECONDS
+        while True:
+            snapshot = cache.read(max_age)
+            if max(snapshot.asked, snapshot.answered) >= begin:
+                return snapshot
+            if time.monotonic() > deadline:
+                raise NoAnswer("another process is waiting for its answer")
+            time.sleep(0.05)
+
+    def _poll(self, cluster: str | None, here: list[_Open]) -> list[Status]:
+        if not self._is_reached(cluster):
+            return [decision.keep(each.said, self._where(cluster)).status for each in here]
+        answer = self._answer(cluster, self._max_age(here))
+        if any(answer.is_outdated(each) for each in here):
+            answer = self._answer(cluster, self._backend.first_interval)
+        decisions = answer.decide(here)
+        return [self._carry_out(each, decided) for each, decided in zip(here, decisions, strict=True)]
+
+    def _answer(self, cluster: str | None, max_age: float) -> _Answer:
+        cache = self._cache(cluster)
+        snapshot = cache.read(max_age)
+        answer = self._answers.get(cluster)
+        if answer is None or answer.snapshot.asked != snapshot.asked:
+            answer = self._answers[cluster] = _Answer(self._backend, cache, snapshot, self.elsewhere(cluster))
+        answer.snapshot = snapshot  # other processes may have noted more beside the same answer
+        return answer
+
+    def _is_reached(self, cluster: str | None) -> bool:
+        return self.elsewhere(cluster) is None or self._backend.reaches(str(cluster))
+
+    def _where(self, cluster: str | None) -> str:
+        return f"the job is on cluster {cluster}, and this is {self._backend.this_cluster()}"
+
+    def _cache(self, cluster: str | None) -> QueryCache:
+        if cluster not in self._caches:
+            name = cluster or self._backend.this_cluster() or "unknown"
+            file = paths.user_state() / self._backend.traits.name / f"{name}.json"
+            self._caches[cluster] = QueryCache(file, lambda: self._query(self.elsewhere(cluster)))
+        return self._caches[cluster]
+
+    def _query(self, cluster: str | None) -> Sequence[str]:
+        try:
+            return self._backend.query(cluster)
+        except NoAnswer as silence:
+            raise SchedulerUnreachable(str(silence), hint=self._backend.hint()) from silence
+
+    def _max_age(self, here: Iterable[_Open]) -> float:
+        """How old an answer may be, in seconds: the scheduler knows soon why a job ended."""
+        if self._began is None:
+            self._began = time.monotonic()
+        first = self._backend.first_interval
+        interval = min(LAST_INTERVAL, max(first, (time.monotonic() - self._began) / 20))
+        return min(interval, max(1.0, first)) if any(each.said.state.is_final for each in here) else interval
+
+    def _carry_out(self, each: _Open, decided: Decision) -> Status:
+        """Write down an end, and cancel what would wait for ever."""
+        if decided.verb is Verb.SHOW:
+            return decided.status
+        id = ticket.read_ticket(each.run).id
+        if decided.verb is Verb.REFUSE and id is not None:
+            try:
+                self._backend.kill(id, self.elsewhere(each.ticket.cluster))
+            except (NoAnswer, HidlError):
+                return replace(decided.status, state=State.PENDING)  # another time
+        said = decision.read_status(each.run)  # again, after the scheduler's word: it may have come in between
+        if decision.is_settled(each.run, said):
+            return said
+        try:
+            each.run.end_as(_asked_for(each.run, decided.status.state), reason=decided.status.reason)
+        except OSError as error:
+            why = decided.status.reason or decided.status.state.value
+            return replace(decided.status, reason=f"{why}; status.json cannot be written: {error.strerror}")
+        return each.run.status()
+
+
+class _Answer:
+    """One answer of the scheduler, and what else must be asked because of it: each thing once, for all runs."""
+
+    def __init__(self, backend: Backend, cache: QueryCache, snapshot: Snapshot, elsewhere: str | None) -> None:
+        self.snapshot = snapshot
+        self._backend = backend
+        self._cache = cache
+        self._elsewhere = elsewhere
+        self._recorded: dict[str, Job | None] = {}
+        self._jobs = backend.parse(snapshot.lines)
+
+    def is_outdated(self, each: _Open) -> bool:
+        """Whether it calls a job waiting that has begun by its own word."""
+        job = self._job(each)
+        return job is not None and job.state is State.PENDING and each.said.state is not State.PENDING
+
+    def decide(self, here: Sequence[_Open]) -> list[Decision]:
+        """Decide on each of the runs."""
+        title, clock = self._backend.traits.title, Clock.of(self._backend.grace_seconds)
+        if self.snapshot.error is not None:
+            words = f"{title} does not answer{_since(self.snapshot.answered)}: {self.snapshot.error}"
+            return [decision.without_answer(each.said, title, words, clock) for each in here]
+        self._read_records([each for each in here if self._is_gone(each)])
+        decisions = [self._decide(each) for each in here]
+        unclear = {each.run.id for each, decided in zip(here, decisions, strict=True) if decided.unclear}
+        clear = {each.run.id for each in here} - unclear
+        if unclear - self.snapshot.since.keys() or clear & self.snapshot.since.keys():
+            self._cache.note(begun=unclear, over=clear)
+        return decisions
+
+    def _decide(self, each: _Open) -> Decision:
+        title = self._backend.traits.title
+        if self.snapshot.asked <= each.ticket.submitted:
+            return decision.keep(each.said, None)
+        unclear_for = self.snapshot.age_of(each.run.id)
+        clock = Clock.of(self._backend.grace_seconds, asked=self.snapshot.asked, unclear_for=unclear_for)
+        job = self._job(each) or self._recorded.get(each.run.id)
+        if job is not None:
+            if each.ticket.id is None:
+                ticket.write_ticket(each.run, self._backend.traits.name, replace(each.ticket, id=job.id))
+            waiting = job.state is State.PENDING
+            waited = time.time() - each.ticket.submitted
+            never = self._backend.never_starts(job, waited) if waiting else None
+            return decision.decide(decision.read_status(each.run), title, job, never, clock)
+        if each.ticket.id is None and time.time() - each.ticket.submitted < SUBMISSION_SECONDS:
+            return decision.keep(each.said, f"being submitted, or {title}'s answer is not known")
+        name = f"job {each.ticket.id}" if each.ticket.id else "no job of this run: was hidl killed while submitting it?"
+        return decision.without_job(each.said, f"{title} does not know {name}", clock)
+
+    def _job(self, each: _Open) -> Job | None:
+        return find(self._jobs, each.ticket.id, self._backend.mark(each.run))
+
+    def _is_gone(self, each: _Open) -> bool:
+        return self._job(each) is None and self.snapshot.asked > each.ticket.submitted
+
+    def _read_records(self, gone: list[_Open]) -> None:
+        """Look up jobs that the query does not list any more in the scheduler's records.
+
+        Only an end is believed: a job that the server lost may stay PENDING or RUNNING in the records for ever.
+        """
+        wanted = {self._backend.mark(each.run): each for each in gone if each.run.id not in self._recorded}
+        if not wanted or 0 < self.snapshot.age_of(_SILENT) < SILENCE_SECONDS:
+            return
+        ids = {mark: each.ticket.id for mark, each in wanted.items()}
+        since = min(each.ticket.submitted for each in wanted.values()) - 60
+        try:
+            found = self._backend.history(ids, since, self._elsewhere)
+        except NoAnswer:
+            self._cache.note(over=[_SILENT])
+            self._cache.note(begun=[_SILENT])
+            found = []
+        ended = [job for job in found if job.state.is_final]
+        self._recorded |= {each.run.id: find(ended, each.ticket.id, mark) for mark, each in wanted.items()}
+
+
+def _asked_for(run: Run, state: State) -> State:
+    """Return the state of a cancelled run: what hidl wanted, if hidl had it cancelled."""
+    with suppress(OSError, ValueError):
+        return State((run.directory / "reason").read_text(encoding="utf-8").strip()) if state in _BY_HIDL else state
+    return state
+
+
+def _since(answered: float) -> str:
+    return "" if not answered else f" since {time.strftime('%H:%M:%S', time.localtime(answered))}"

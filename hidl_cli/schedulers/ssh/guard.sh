@@ -1,0 +1,127 @@
+# The guard of one run on one host: bash -s hidl-guard RUN, with this text and then a dialogue on its standard input.
+# The whole is one group, so that bash has read it before the first `read`. It says what it finds; it locks the host; and
+# when its input ends (hidl's end is gone, wherever and however it went) it ends what the run has left here.
+{
+run=$2
+silence=180 # seconds without a word, after which the other end counts as gone
+active=
+
+say() {
+    printf '\nhidl-guard: %s\n' "$*"
+}
+
+# On a file system that is shared, what was just written may take some seconds to be seen.
+patiently() { # command...
+    local try
+    for try in 1 2 3 4; do
+        "$@" && return
+        sleep "$try"
+    done
+    return 1
+}
+
+has_token() {
+    local found
+    IFS= read -r found < "$directory/.token" && [[ $found == "$token" ]]
+} 2> /dev/null
+
+look() {
+    local found
+    say "name $(uname -n)"
+    say "arch $(uname -m)"
+    [[ -z $lock ]] || type -P flock > /dev/null || say "lacks flock"
+    if [[ -n $prefix && ! -e $prefix/bin/python ]]; then
+        say "no-prefix"
+    elif [[ -n $prefix ]] && found=$(sha256sum < "$prefix/manifest.json") && [[ ${found%% *} != "$manifest" ]]; then
+        say "other-prefix"
+    elif [[ -n $prefix ]] && ! found=$("$prefix/bin/python" -c '' 2>&1 < /dev/null); then
+        say "broken-prefix ${found##*$'\n'}"
+    fi
+    patiently has_token || say "no-directory"
+    if [[ -n $port ]] && ! timeout 10 bash -c ': < "/dev/tcp/$0/$1"' "$origin" "$port" 2> /dev/null; then
+        say "no-way-back"
+    fi
+    say "looked"
+}
+
+# Runs whose guards hold the lock here, by their process's name.
+holders() {
+    local file words found=
+    for file in /proc/[0-9]*/comm; do
+        if [[ $(< "$file") == hidl-lock ]]; then
+            mapfile -d '' -t words < "${file%comm}cmdline"
+            found+="${found:+, }run ${words[3]-} of $(stat -c %U "$file")"
+        fi
+    done
+    printf '%s' "${found:-another run}"
+} 2> /dev/null
+
+take_lock() {
+    local holder last= heard=$SECONDS line status
+    exec 9< "$lock"
+    until flock -n 9; do
+        holder=$(holders)
+        [[ $holder == "$last" ]] || say "busy $holder"
+        last=$holder status=0
+        IFS= read -r -t 1 line || status=$?
+        if ((status == 0)); then
+            [[ $line != end ]] || exit
+            heard=$SECONDS
+        elif ((status <= 128 || SECONDS - heard > silence)); then
+            exit
+        fi
+    done
+    printf hidl-lock > "/proc/$$/comm"
+}
+
+sweep() {
+    local round file files
+    for round in {1..50}; do
+        files=$(grep -slzxF "HIDL_RUN_ID=$run" /proc/[0-9]*/environ)
+        [[ -n $files ]] || return 0
+        for file in $files; do
+            file=${file#/proc/}
+            kill -KILL "${file%/environ}"
+        done
+        sleep 0.1
+    done
+    say "left $(wc -w <<< "$files")"
+} 2> /dev/null
+
+leave() {
+    trap '' TERM INT HUP PIPE
+    if [[ -n $active ]]; then
+        sweep
+        # Nobody ended the launcher in good order, which may start one more rank.
+        [[ -n $orderly ]] || { sleep 2; sweep; }
+    fi
+    say "swept"
+}
+
+orderly=
+IFS= read -r prefix
+IFS= read -r manifest
+IFS= read -r directory
+IFS= read -r token
+IFS= read -r lock
+IFS= read -r origin
+IFS= read -r port
+trap leave EXIT
+trap exit TERM INT HUP
+trap '' PIPE
+look
+while IFS= read -r -t "$silence" line; do
+    case $line in
+        lock)
+            take_lock
+            say "locked"
+            ;;
+        start) active=1 ;;
+        end)
+            orderly=1
+            exit
+            ;;
+    esac
+done
+exit
+}

@@ -1,0 +1,64 @@
+"""The ``# ssh:`` lines at the top of a job script: the hosts that it runs on, as words of ``hidl run``."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.launch.allocation import Allocation
+from hidl_cli.launch.hosts import is_host_name
+from hidl_cli.site.schema import Policies
+
+_LINE = re.compile(r"^# ssh: --(hosts|time|share-hosts|run)(?:=(.*))?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a script requests. ``seconds``: its time limit; ``shared``: it does not wait for the hosts' lock.
+
+    ``run``: the run that it starts, by whose id processes are found; None: that of the script's own directory.
+    """
+
+    hosts: tuple[str, ...]
+    seconds: float | None
+    shared: bool
+    run: str | None = None
+
+
+def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
+    """Return the lines that request ``allocation``.
+
+    Raises ``InvalidInput`` for what only a batch system has, and without hosts.
+    """
+    for what in ("account", "qos", "constraint", "reservation"):
+        value = getattr(allocation, what)
+        if value is not None:
+            raise InvalidInput(
+                f"hosts without a scheduler have no {what}; {value!r} is requested", hint=f"omit --{what}"
+            )
+    limit = allocation.time_limit
+    lines = [
+        f"--hosts={','.join(allocation.hosts)}",
+        *([] if limit is None else [f"--time={math.ceil(limit)}"]),
+        *(["--share-hosts"] if allocation.share_hosts else []),
+    ]
+    return tuple(f"# ssh: {line}" for line in lines)
+
+
+def started_run(run: str) -> str:
+    """Return the line of a script that starts the job script of a run in another directory."""
+    return f"# ssh: --run={run}"
+
+
+def read_request(script: str) -> Request:
+    """Read the lines of ``header`` in a job script; ``InvalidInput`` if one is invalid or the hosts are missing."""
+    given: dict[str, str] = {}
+    for name, value in _LINE.findall(script):
+        given.setdefault(name, value)
+    hosts = tuple(given.get("hosts", "").split(","))
+    time = given.get("time")
+    if not all(map(is_host_name, hosts)) or (time is not None and not time.isdecimal()):
+        raise InvalidInput("the job script names no valid hosts", hint="a line `# ssh: --hosts=HOST,HOST` names them")
+    return Request(hosts, None if time is None else float(time), "share-hosts" in given, given.get("run"))

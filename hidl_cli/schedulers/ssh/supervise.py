@@ -1,0 +1,177 @@
+"""The supervisor of one job: ``python -m hidl_cli.schedulers.ssh.supervise [--attended] SCRIPT``.
+
+It connects to the hosts, locks them, runs the job script here, and ends what is left on the hosts. If it is killed, the
+kernel ends the script, and the guards on the hosts end the rest. It outlives hidl; with ``--attended`` (``hidl shell``)
+it and the script have hidl's terminal instead, and end with hidl.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from hidl_cli import process
+from hidl_cli.record.run import Run
+from hidl_cli.record.state import State
+from hidl_cli.schedulers.processes import birth, kill_all
+from hidl_cli.schedulers.ssh import ATTENDED
+from hidl_cli.schedulers.ssh.guards import Guards, Needs
+from hidl_cli.schedulers.ssh.header import Request, read_request
+from hidl_cli.schedulers.ssh.jobs import Record
+from hidl_cli.schedulers.ssh.needs import needs_of
+
+#: Seconds between two words to the guards, which take a longer silence (180 s) for the end of this machine.
+_BEAT = 15.0
+_PAUSE = 0.1
+_GRACE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class End:
+    """How a job ended. ``by_itself``: see ``decision.Job``."""
+
+    state: State
+    reason: str = ""
+    by_itself: bool = False
+
+
+class Supervisor:
+    """Runs one job. ``script``: the job script, in ``run``'s directory; ``attended``: at this process's terminal."""
+
+    def __init__(self, run: Run, script: Path, *, attended: bool = False) -> None:
+        self._run = run
+        self._script = script
+        self._attended = attended
+        self._request: Request = read_request(script.read_text(encoding="utf-8"))
+        self._mark = self._request.run or run.id
+        self._asked_to_end = 0  # by which signal
+        self._last_beat = 0.0
+        pid = os.getpid()
+        self.record = Record(str(pid), birth(pid), run.id, os.path.realpath(run.directory), State.PENDING)
+
+    def run(self) -> None:
+        """Run the job to its end, and record it."""
+        for number in (signal.SIGTERM, *((signal.SIGINT, signal.SIGHUP) if self._attended else ())):
+            signal.signal(number, self._on_signal)
+        self.record.write()
+        try:
+            end = self._guarded()
+        except Exception as error:  # the record is what others wait for
+            traceback.print_exc()
+            end = End(State.FAILED, f"the supervisor failed: {error}")
+        finally:
+            kill_all(self._mark)
+        self._write(state=end.state, reason=end.reason, ended=time.time(), by_itself=end.by_itself)
+        if self._asked_to_end == signal.SIGINT:  # so that hidl sees who ended it
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def _guarded(self) -> End:
+        needs = needs_of(self._run, shared=self._request.shared)
+        with Guards(self._request.hosts, self._mark, needs) as guards:
+            if troubles := guards.look():
+                return End(State.FAILED, "; ".join(f"{each.host}: {each.what}" for each in troubles))
+            end = self._lock(guards, needs) or self._with_script(guards)
+            kill_all(self._mark)
+            unsure = guards.end()
+        if unsure and end.state is not State.NODE_FAIL:
+            return replace(
+                end, reason="; ".join(filter(None, (end.reason, f"not confirmed clean: {', '.join(unsure)}")))
+            )
+        return end
+
+    def _lock(self, guards: Guards, needs: Needs) -> End | None:
+        """Lock the hosts one after another; return the end if it comes before."""
+        for guard in guards.in_order() if needs.lock else ():
+            guard.say("lock")
+            while "locked" not in guard.said:
+                if end := self._watch(guards):
+                    return end
+                guards.listen(_PAUSE)
+                if (holder := guard.said.get("busy")) and "locked" not in guard.said:
+                    self._write(reason=f"waiting for {guard.host}, in use by {holder}", shown=True)
+        for guard in guards.all:
+            guard.say("start")
+        return None
+
+    def _with_script(self, guards: Guards) -> End:
+        self._write(state=State.RUNNING, reason="")
+        began = time.monotonic()
+        environment = {**os.environ, "HIDL_RUN_ID": self._mark, "HIDL_SSH_JOB": self.record.id}
+        child = self._start(["bash", f"./{self._script.name}"], environment)
+        end = None
+        while child.poll() is None and end is None:
+            guards.listen(_PAUSE)
+            end = self._watch(guards)
+            if self._request.seconds is not None and time.monotonic() - began > self._request.seconds:
+                end = End(State.TIMEOUT, f"time limit of {self._request.seconds:g} s")
+        if end is not None:
+            self._end_script(child)
+            return end
+        status = child.returncode
+        return End(State.COMPLETED if status == 0 else State.FAILED, f"exit status {status}", by_itself=True)
+
+    def _start(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        place = self._script.parent
+        if self._attended:
+            return process.start_attached(command, cwd=place, env=environment)
+        return process.start_bound(
+            command, cwd=place, env=environment, stdout=self._run.stdout, stderr=self._run.stderr
+        )
+
+    def _watch(self, guards: Guards) -> End | None:
+        """Return the end if the job is to end now: it was cancelled, or a host is lost."""
+        if time.monotonic() - self._last_beat > _BEAT:
+            self._last_beat = time.monotonic()
+            for guard in guards.all:
+                guard.say("beat")
+        if self._asked_to_end:
+            return End(State.CANCELLED, "cancelled")
+        lost = [guard for guard in guards.all if guard.ended]
+        if lost:
+            told = "; ".join(f"connection to {guard.host} lost: {guard.complaint}" for guard in lost)
+            return End(State.NODE_FAIL, told)
+        return None
+
+    def _end_script(self, child: subprocess.Popen[bytes]) -> None:
+        """SIGTERM, on which the script ends the ranks and records its end; SIGKILL to what is left of it."""
+        with suppress(ProcessLookupError):
+            child.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE_SECONDS)
+        if self._attended:  # in this process's own group, and what it has left is marked as the run's
+            child.kill()
+        else:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+    def _write(self, *, shown: bool = False, **changes: object) -> None:
+        """Record changes; ``shown``: at the terminal, too."""
+        new = replace(self.record, **changes)  # type: ignore[arg-type]
+        if new != self.record:
+            self.record = new
+            new.write()
+            if shown and self._attended:
+                print(f"hidl: {new.reason}", file=sys.stderr)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._asked_to_end = number
+
+
+def main(words: list[str]) -> None:
+    """Supervise the job whose script is the last word, of the run in the script's directory."""
+    script = Path(words[-1]).absolute()
+    Supervisor(Run(script.parent), script, attended=ATTENDED in words[:-1]).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

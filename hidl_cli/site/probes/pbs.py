@@ -1,0 +1,174 @@
+"""PBS, as ``qstat -B``, ``qstat -Q`` and ``pbsnodes`` describe it in JSON (PBS Professional 14 and later, OpenPBS)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from hidl_cli.batch_systems import SYSTEMS
+from hidl_cli.site.probes.facts import Batch, Hardware, Node, Queue
+from hidl_cli.site.probes.host import Host
+
+_SECONDS = 30.0
+_SERVER = ("qstat", "-B", "-f", "-F", "json")
+_QUEUES = ("qstat", "-Q", "-f", "-F", "json")
+_NODES = ("pbsnodes", "-a", "-F", "json")
+_TRUE = ("True", "true", "t", "1", True)
+_BUILT_IN = frozenset({"arch", "host", "vnode"})  # resources that tell one node from another, or nothing
+_MODELS = ("gpu_model", "gpu_type")  # custom resources by which centres name their GPUs
+_WALL = re.compile(r"[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
+_SIZE = re.compile(r"([0-9]+)([kmgtp]?)(b|w)?", re.IGNORECASE)
+_UNITS = {"": 2.0**-20, "k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
+
+
+def probe(host: Host) -> Batch | None:
+    """Describe the PBS of this host; None if there is no ``pbsnodes``.
+
+    ``ncpus`` counts cores or hardware threads, as the kernel of a node shows them: cores stay unknown.
+    """
+    if host.which(SYSTEMS["pbs"].shows) is None:
+        return None
+    answer = _ask(host, *_SERVER)
+    servers = _mapping(answer, "Server")
+    if not servers:
+        return Batch("pbs")
+    name, server = next(iter(servers.items()))
+    known = {key: each for key, each in _mapping(_ask(host, *_QUEUES), "Queue").items() if isinstance(each, Mapping)}
+    nodes = {key: each for key, each in _mapping(_ask(host, *_NODES), "nodes").items() if isinstance(each, Mapping)}
+    has_gpus = any("ngpus" in _resources(each) for each in nodes.values())
+    default = server.get("default_queue") if isinstance(server, Mapping) else None
+    remarks = [] if has_gpus else ["no node has the resource ngpus: the GPUs of nodes are unknown"]
+    return Batch(
+        "pbs",
+        version=_text(answer.get("pbs_version")),
+        cluster=name,
+        nodes=tuple(_node(key, each, known, has_gpus=has_gpus) for key, each in nodes.items()),
+        queues=tuple(_queue(key, each, known, is_default=key == default) for key, each in known.items()),
+        sources=tuple(" ".join(command[:-2]) for command in (_SERVER, _QUEUES, _NODES)),
+        remarks=(*remarks, "cores of nodes are unknown: PBS counts processors, which may be cores or threads"),
+    )
+
+
+def _ask(host: Host, *command: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(host.ask(*command, seconds=_SECONDS) or "")
+    except ValueError:
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _mapping(answer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = answer.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _resources(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(node, "resources_available")
+
+
+def _node(name: str, node: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], *, has_gpus: bool) -> Node:
+    resources = _resources(node)
+    custom = {key: each for key, each in resources.items() if isinstance(each, str) and key not in _BUILT_IN}
+    gpus = _number(resources.get("ngpus")) or 0 if has_gpus else None
+    return Node(
+        name,
+        Hardware(
+            processors=_number(resources.get("ncpus")),
+            memory_mib=_mebibytes(resources.get("mem")),
+            gpus=gpus,
+            gpu_model=next((custom[key] for key in _MODELS if key in custom), None) if gpus else None,
+        ),
+        features=frozenset(f"{key}={each}" for key, each in custom.items() if not _SIZE.fullmatch(each)),
+        queues=tuple(queue for queue, each in queues.items() if _serves(node, queue, each, queues)),
+    )
+
+
+def _serves(
+    node: Mapping[str, Any], name: str, queue: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]]
+) -> bool:
+    """Return whether jobs of the queue may run on the node.
+
+    By the node's ``queue``, else by the resources that the queue adds to each chunk (``default_chunk.Qlist=...``).
+    A routing queue has the nodes of its destinations.
+    """
+    if queue.get("queue_type") == "Route":
+        return any(_serves(node, one, queues[one], queues) for one in _destinations(queue, queues))
+    if "queue" in node:
+        return bool(node["queue"] == name)
+    asked = {key: each for key, each in _mapping(queue, "default_chunk").items() if isinstance(each, str)}
+    resources = _resources(node)
+    return all(
+        each in str(resources.get(key, "")).split(",") for key, each in asked.items() if not _SIZE.fullmatch(each)
+    )
+
+
+def _destinations(queue: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the execution queues that a routing queue passes jobs to."""
+    listed = queue.get("route_destinations")
+    words = listed if isinstance(listed, list) else str(listed or "").split(",")
+    names = [str(word).strip().partition("@")[0] for word in words]
+    return [name for name in names if name in queues and queues[name].get("queue_type") != "Route"]
+
+
+def _queue(name: str, queue: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], *, is_default: bool) -> Queue:
+    targets = [queues[one] for one in _destinations(queue, queues)] or [queue]
+    most = [_limits(one)[1] for one in targets]
+    walls = [_limits(one)[2] for one in targets]
+    own_fewest, own_most, own_wall = _limits(queue)
+    lists = [key for key in ("acl_user_enable", "acl_group_enable", "acl_host_enable") if queue.get(key) in _TRUE]
+    remarks = [f"{key}: restricted to its list" for key in lists]
+    if queue.get("queue_type") == "Route":
+        remarks.append(f"routes jobs to {', '.join(_destinations(queue, queues)) or 'no queue of this server'}")
+    if queue.get("started") not in _TRUE:
+        remarks.append("not started")
+    return Queue(
+        name,
+        is_default=is_default,
+        min_nodes=max(own_fewest, min(_limits(one)[0] for one in targets)),
+        max_nodes=own_most or (max(map(int, filter(None, most))) if all(most) else None),
+        max_wall=own_wall or (max(filter(None, walls), key=_seconds) if all(walls) else None),
+        restricted="acl_user_enable" in lists or "acl_group_enable" in lists,
+        left_out=_reason(queue),
+        remarks=tuple(remarks),
+    )
+
+
+def _reason(queue: Mapping[str, Any]) -> str | None:
+    """Return why jobs cannot be submitted to the queue, None if they can."""
+    if queue.get("enabled") not in _TRUE:
+        return "it is disabled"
+    return "it takes jobs from routing queues only" if queue.get("from_route_only") in _TRUE else None
+
+
+def _limits(queue: Mapping[str, Any]) -> tuple[int, int | None, str | None]:
+    """Return the fewest and the most nodes of a job, and its wall time as ``hours:minutes:seconds``."""
+    least, most = _mapping(queue, "resources_min"), _mapping(queue, "resources_max")
+    fewest, at_most = _number(least.get("nodect")) or 1, _number(most.get("nodect"))
+    wall = str(most.get("walltime", ""))
+    if wall.isdecimal() and len(wall) < 8:  # seconds
+        wall = f"{int(wall) // 3600:02}:{int(wall) // 60 % 60:02}:{int(wall) % 60:02}"
+    usable = at_most if at_most and at_most >= fewest else None
+    return fewest, usable, wall if _WALL.fullmatch(wall) else None
+
+
+def _seconds(wall: str) -> int:
+    hours, minutes, seconds = wall.split(":")
+    return int(hours) * 3600 + int(minutes) * 60 + int(seconds)
+
+
+def _number(value: object) -> int | None:
+    return int(str(value)) if re.fullmatch(r"[0-9]{1,9}", str(value)) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _mebibytes(value: object) -> int | None:
+    """Read a size of PBS, such as ``24681992kb``; words (``w``) have eight bytes."""
+    found = _SIZE.fullmatch(str(value))
+    if found is None or len(found[1]) > 15:
+        return None
+    return round(int(found[1]) * _UNITS[found[2].lower()] * (8 if (found[3] or "b").lower() == "w" else 1)) or None

@@ -1,0 +1,146 @@
+"""Put values into a YAML file that a person wrote: their keys, comments and order stay as they are."""
+
+from __future__ import annotations
+
+import copy
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hidl_cli.inputs import tree, yamlfile
+from hidl_cli.inputs.source import Source
+from hidl_cli.inputs.tree import Node
+from hidl_cli.site.yamltext import Item, document, scalar
+
+#: How the comment of a value begins that was put here; such a comment goes with its value.
+ORIGIN = "asked of "
+_COMMENT = re.compile(rf"[ ]*# {ORIGIN}.*\n$")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value for the key at ``path``; ``why``: its comment. ``was``: the value that it may take the place of."""
+
+    path: tuple[str, ...]
+    value: str
+    why: str
+    was: str | None = None
+
+
+def edited(text: str, values: Sequence[Value]) -> str | None:
+    """The text with these values in it; None where it cannot be changed without touching what else is written there.
+
+    A key that is not there, or whose value is null or ``was``, is set; flow mappings (``{...}``), aliases and line
+    ends other than LF are not changed. The result is parsed again: it holds what the text held, and the values.
+    """
+    if "\r" in text:
+        return None
+    expected = _plain(text)
+    if expected is None:
+        return None
+    expected = copy.deepcopy(expected)
+    for value in values:
+        made = _with(text, value)
+        if made is None or not _put(expected, value.path, value.value):
+            return None
+        text = made
+    return text if _plain(text) == expected else None
+
+
+def items(values: Sequence[Value]) -> tuple[Item, ...]:
+    """The values as mappings within mappings, each with its comment."""
+    return tuple(_items(values, 0))
+
+
+def _items(values: Sequence[Value], depth: int) -> list[Item]:
+    made: list[Item] = []
+    for key in dict.fromkeys(value.path[depth] for value in values):
+        below = [value for value in values if value.path[depth] == key]
+        if len(below[0].path) == depth + 1:
+            made.append(Item(key, below[0].value, below[0].why))
+        else:
+            made.append(Item(key, tuple(_items(below, depth + 1))))
+    return made
+
+
+def _with(text: str, value: Value) -> str | None:
+    node = _root(text)
+    for depth, key in enumerate(value.path):
+        if node is None or not isinstance(node.content, dict) or not node.content or text[node.span.start] == "{":
+            return None
+        member = node.content.get(key)
+        if member is None:
+            below = Value(value.path[depth:], value.value, value.why)
+            return _appended(text, node, document(items([below])))
+        if depth + 1 == len(value.path) and (member.value.content is None or member.value.content == value.was):
+            return _replaced(text, member.key.start, member.value, value)
+        node = member.value
+    return None
+
+
+def _appended(text: str, mapping: Node, lines: str) -> str | None:
+    """The text with further lines at the end of a block mapping, indented as its keys are."""
+    assert isinstance(mapping.content, dict)
+    last = list(mapping.content.values())[-1]
+    indent = _indent(text, last.key.start)
+    if indent is None:
+        return None
+    end = _end(last.value)
+    if text[end - 1] != "\n":  # a text of several lines ends with its last line
+        following = text.find("\n", end)
+        end = len(text) if following < 0 else following + 1
+    begin = text[:end] if text[end - 1] == "\n" else text[:end] + "\n"
+    return begin + textwrap.indent(lines, indent) + text[end:]
+
+
+def _replaced(text: str, key: int, old: Node, value: Value) -> str | None:
+    """The text with another scalar, and the value's comment in the line above (in place of an older one of hidl's)."""
+    indent = _indent(text, key)
+    if indent is None or old.span.start < key:
+        return None
+    start = text.rfind("\n", 0, key) + 1
+    made = text[: old.span.start] + (" " if old.span.start == old.span.end else "") + scalar(value.value)
+    lines = document([Item(value.path[-1], value.value, value.why)]).splitlines(keepends=True)
+    comments = "".join(f"{indent}{line}" for line in lines[:-1])
+    before = made[:start]
+    if value.was is not None:
+        before = _COMMENT.sub("", before)
+    return before + comments + made[start:] + text[old.span.end :]
+
+
+def _indent(text: str, key: int) -> str | None:
+    """The spaces before a key; None where something else stands there."""
+    begin = text[text.rfind("\n", 0, key) + 1 : key]
+    return None if begin.strip(" ") else begin
+
+
+def _end(node: Node) -> int:
+    """Where the last scalar below a node ends."""
+    match node.content:
+        case dict() as members if members:
+            return max(node.span.start, *(_end(member.value) for member in members.values()))
+        case list() as parts if parts:
+            return max(node.span.start, *(_end(part) for part in parts))
+    return node.span.end
+
+
+def _root(text: str) -> Node | None:
+    found = yamlfile.parse(Source(Path("site.yaml"), text))
+    return None if found.problems else found.root
+
+
+def _plain(text: str) -> Any:
+    root = _root(text)
+    return None if root is None else tree.plain(root)
+
+
+def _put(data: Any, path: tuple[str, ...], value: str) -> bool:
+    for step in path[:-1]:
+        data = data.setdefault(step, {}) if isinstance(data, dict) else None
+    if not isinstance(data, dict):
+        return False
+    data[path[-1]] = value
+    return True

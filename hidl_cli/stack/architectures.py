@@ -1,0 +1,82 @@
+"""Which GPUs the kernels in a wheel serve: ``recipes/facts/wheels.yaml``, read from the wheels themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from hidl_cli import paths
+from hidl_workloads.kernels import serves
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A release of ``package`` on PyPI. ``architectures``: sm_* (kernels) and compute_* (PTX, for newer GPUs too)."""
+
+    package: str
+    version: str
+    platform: str
+    cuda: str
+    architectures: tuple[str, ...]
+    basis: str
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The version as numbers."""
+        return tuple(int(part) for part in self.version.split("."))
+
+
+@cache
+def load_wheels() -> tuple[Wheel, ...]:
+    """Return all rows."""
+    import yaml
+
+    text = (paths.shipped() / "recipes" / "facts" / "wheels.yaml").read_text(encoding="utf-8")
+    rows = yaml.safe_load(text)["wheels"]
+    return tuple(Wheel(**{**row, "architectures": tuple(row["architectures"])}) for row in rows)
+
+
+@dataclass(frozen=True)
+class Unserved:
+    """A GPU that a release has no kernels for; ``last``: the last release that serves it and the others, if any."""
+
+    wheel: Wheel
+    gpu: str
+    last: Wheel | None
+
+    def __str__(self) -> str:
+        """``its torch 2.13.0 has kernels for ..., and none for sm_70; the last release ... is 2.10.0``."""
+        listed = ", ".join(self.wheel.architectures)
+        return f"its {self.wheel.package} {self.wheel.version} has kernels for {listed}, and none for {self.gpu}; " + (
+            f"the last release on PyPI that serves it is {self.last.version}"
+            if self.last
+            else "no release known here serves it"
+        )
+
+
+def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str | None) -> Unserved | None:
+    """Return which of these GPUs the release has no kernels for; None if it serves them.
+
+    ``gpus``: architectures; the first counts, the others where one release serves all of them. ``machine``: such as
+    aarch64 (None: x86_64). A release that the table lacks, a build of another index (``2.13.0+cu126``), and GPUs of
+    other vendors than NVIDIA are not judged.
+    """
+    wanted = [gpu for gpu in gpus if gpu.startswith("sm_")]
+    if not wanted:
+        return None
+    platform = f"linux-{machine or 'x86_64'}"
+    rows = [wheel for wheel in load_wheels() if (wheel.package, wheel.platform) == (package, platform)]
+    this = next((wheel for wheel in rows if wheel.version == version), None)
+    if this is None:
+        return None
+    serving = _serving(rows, wanted)
+    if not serving:
+        wanted, serving = wanted[:1], _serving(rows, wanted[:1])
+    lacking = next((gpu for gpu in wanted if not serves(this.architectures, gpu)), None)
+    return Unserved(this, lacking, max(serving, key=lambda wheel: wheel.order, default=None)) if lacking else None
+
+
+def _serving(rows: Sequence[Wheel], gpus: Sequence[str]) -> list[Wheel]:
+    """The releases that serve all of these GPUs."""
+    return [wheel for wheel in rows if all(serves(wheel.architectures, gpu) for gpu in gpus)]

@@ -1,0 +1,202 @@
+"""What the files of an installation must be: their sizes and SHA-256, and who they are of.
+
+``content.json`` in the prefix is written once, before the manifest. Of files that wheels brought, it has what the
+wheels' own ``RECORD`` says (PyPA's specification of recorded projects), so that a damaged cache is found, too; all
+other files are read then. Python's own caches (``__pycache__``) are no part of it.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hidl_cli import documents
+from hidl_cli.errors import BuildFailed, MissingPrecondition
+from hidl_cli.stack.installation import MANIFEST
+
+FILE = "content.json"
+#: Files of the prefix that are no part of the content: about the installation, written by hidl.
+ABOUT = (FILE, MANIFEST, "verification.json")
+SCHEMA = "hidl.content/1"
+#: Threads that read; more do not help one disk.
+THREADS = 8
+
+_BLOCK = 1 << 20
+_CACHES = "__pycache__"
+_RECORD = "lib/python*/site-packages/*.dist-info/RECORD"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file: its size in bytes, its SHA-256 in hexadecimal, and the distribution that brought it (empty: none)."""
+
+    size: int
+    digest: str
+    owner: str = ""
+
+
+@dataclass(frozen=True)
+class Content:
+    """The files and the symbolic links (with their targets) of an installation, by their path below the prefix."""
+
+    files: Mapping[str, File]
+    links: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What is not as it was installed, as paths below the prefix; ``read``: the number of bytes that were hashed."""
+
+    damaged: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()
+    read: int = 0
+    files: int = field(default=0, compare=False)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all files are there and as they were; foreign ones may be beside them."""
+        return not (self.damaged or self.missing)
+
+
+def record(prefix: Path) -> Content:
+    """Write down the content of a prefix that was just filled; ``BuildFailed`` if a wheel's file has another size."""
+    recorded = dict(_of_wheels(prefix))
+    found, links = _present(prefix)
+    wrong = [path for path, file in recorded.items() if found.get(path) != file.size]
+    if wrong:
+        owner = recorded[wrong[0]].owner
+        raise BuildFailed(
+            f"{len(wrong)} file(s) of wheels are damaged or missing as they were installed: {', '.join(wrong[:3])}",
+            hint=f"the cache of wheels is damaged: uv cache clean {owner.partition('==')[0]}, and install again",
+        )
+    others = [path for path in found if path not in recorded and path not in ABOUT]
+    digests = _digests(prefix, others)
+    files = recorded | {path: File(found[path], digests[path]) for path in others if path in digests}
+    documents.write_text(prefix / FILE, _text(files, links))
+    return Content(files, links)
+
+
+def read(prefix: Path) -> Content:
+    """Read what ``record`` wrote; of an installation of before that, what its wheels say.
+
+    Raises ``MissingPrecondition`` if it is damaged itself.
+    """
+    if not (prefix / FILE).exists():
+        return Content(dict(_of_wheels(prefix)), {})
+    try:
+        document = documents.read_json(prefix / FILE)
+        files = {path: File(*values) for path, values in document["files"].items()}
+        return Content(files, document["links"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise MissingPrecondition(
+            f"{prefix / FILE} cannot be read: {error}", hint="uninstall the stack, and install it again"
+        ) from error
+
+
+def compare(prefix: Path, content: Content, *, deep: bool) -> Difference:
+    """Hold a prefix against its content: by sizes, and if ``deep`` by hashes."""
+    found, links = _present(prefix)
+    missing = [path for path in content.files if path not in found]
+    missing += [path for path in content.links if path not in links]
+    damaged = [path for path, file in content.files.items() if path in found and found[path] != file.size]
+    damaged += [path for path, target in content.links.items() if path in links and links[path] != target]
+    read_bytes = 0
+    if deep:
+        same = [path for path, file in content.files.items() if found.get(path) == file.size]
+        digests = _digests(prefix, same)
+        damaged += [path for path in same if digests.get(path) != content.files[path].digest]
+        read_bytes = sum(content.files[path].size for path in same)
+    known = {*content.files, *content.links, *ABOUT}
+    foreign = [path for path in (*found, *links) if path not in known] if content.links else []
+    return Difference(
+        tuple(sorted(damaged)), tuple(sorted(missing)), tuple(sorted(foreign)), read_bytes, len(content.files)
+    )
+
+
+def make_read_only(prefix: Path, content: Content) -> None:
+    """Take away the permission to write to the files, but for those that have another name elsewhere."""
+    for path in content.files:
+        file = prefix / path
+        status = file.stat()
+        if status.st_nlink == 1:
+            file.chmod(status.st_mode & ~0o222)
+
+
+def digest_of(file: Path) -> str:
+    """The SHA-256 of a file in hexadecimal; ``OSError`` if it cannot be read."""
+    digest = hashlib.sha256()
+    with file.open("rb", buffering=0) as opened:
+        while block := opened.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _of_wheels(prefix: Path) -> Iterator[tuple[str, File]]:
+    """The files that the wheels' records tell, those without a hash left out."""
+    for file in sorted(prefix.glob(_RECORD)):
+        name, _, version = file.parent.name.removesuffix(".dist-info").partition("-")
+        place = file.parent.parent.relative_to(prefix)
+        with file.open(newline="", encoding="utf-8") as rows:
+            for row in csv.reader(rows):
+                path, digest, size = (*row, "", "")[:3]
+                kind, _, value = digest.partition("=")
+                if kind == "sha256" and size.isdecimal():
+                    inside = os.path.normpath(place / path)
+                    if not inside.startswith(".."):
+                        yield inside, File(int(size), _hexadecimal(value), f"{name}=={version}")
+
+
+def _hexadecimal(digest: str) -> str:
+    return base64.urlsafe_b64decode(digest + "=" * (-len(digest) % 4)).hex()
+
+
+def _present(prefix: Path) -> tuple[dict[str, int], dict[str, str]]:
+    """The sizes of all files below the prefix, and the targets of all links."""
+    sizes: dict[str, int] = {}
+    links: dict[str, str] = {}
+    cut = len(str(prefix)) + 1
+    directories = [str(prefix)]
+    while directories:
+        with os.scandir(directories.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    links[entry.path[cut:]] = os.readlink(entry.path)  # noqa: PTH115 - ten thousands of files
+                elif entry.is_dir():
+                    if entry.name != _CACHES:
+                        directories.append(entry.path)
+                else:
+                    sizes[entry.path[cut:]] = entry.stat(follow_symlinks=False).st_size
+    return sizes, links
+
+
+def _digests(prefix: Path, paths: list[str]) -> dict[str, str]:
+    """The SHA-256 of files; those that cannot be read are left out."""
+
+    def one(path: str) -> str | None:
+        try:
+            return digest_of(prefix / path)
+        except OSError:
+            return None
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = zip(paths, pool.map(one, paths, chunksize=64), strict=True)
+        return {path: digest for path, digest in found if digest is not None}
+
+
+def _text(files: Mapping[str, File], links: Mapping[str, str]) -> str:
+    import json
+
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "files": {path: [file.size, file.digest, file.owner] for path, file in sorted(files.items())},
+        "links": dict(sorted(links.items())),
+    }
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"

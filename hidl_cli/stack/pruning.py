@@ -1,0 +1,231 @@
+"""Find what hidl has made and nobody uses any more, with the reason for each item that stays; remove it.
+
+::
+
+    installation   neither in use nor the one before; no run, process, file or recipe names it, nor was it used lately
+    unfinished     a prefix that an installation began and never completed
+    build          a product in the cache of builds
+    log            what was said while installing
+    temporary      what a killed hidl has left in the directory for temporary files, and beside prefixes
+
+How long ago is told by times of files: a Python that starts reads ``pyvenv.cfg`` of its prefix. Of a file system that
+notes no such times (``noatime``), the age of the installation and this user's own runs tell it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hidl_cli import paths
+from hidl_cli.errors import HidlError
+from hidl_cli.record.run import all_runs
+from hidl_cli.site.schema import Site
+from hidl_cli.stack import installation, uninstall
+from hidl_cli.stack.builds import cache
+from hidl_cli.stack.exclusive import held
+from hidl_cli.stack.install import draft
+from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.order import Order
+
+_DAY = 86400.0
+#: What is left of killed work is no one's after a day.
+_LEFT_SECONDS = _DAY
+_TEMPORARY = re.compile(
+    r"hidl-(capsule|fetch|lock|replay|spack|stack|torch)-[a-z0-9_]{8}|\.(offline|repair)-[a-z0-9_]{8}|\.removed-[0-9a-f]{12}"
+)
+#: Where users and staff may name an installation: hidl's own files, and collections of Lmod.
+_NAMING = (paths.SYSTEM_CONFIG, "~/.config/lmod", "~/.lmod.d")
+_LONGEST_FILE = 2**20  # bytes
+_OF_OTHERS = "another user's"
+_ID = re.compile(r"\b[0-9a-f]{12}\b")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A directory or file. ``used`` is when it was last of use, in seconds since the epoch; ``kept`` why it stays."""
+
+    kind: str
+    path: Path
+    size: int
+    used: float
+    kept: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """It, as part of a JSON document; times in seconds since the epoch, sizes in bytes."""
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "bytes": self.size,
+            "used": self.used,
+            "kept": self.kept,
+        }
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """A search among what hidl has made for one site below ``root``; ``now`` and ``age`` are in seconds."""
+
+    site: Site
+    root: Path
+    age: float
+    now: float
+
+    @classmethod
+    def older_than(cls, days: float, site: Site, root: Path) -> Pruning:
+        """What was of no use for so many days, as of now."""
+        return cls(site, root, days * _DAY, time.time())
+
+    def items(self) -> list[Item]:
+        """Everything found, what is kept too."""
+        found = [*self._prefixes(), *self._builds(), *self._logs(), *self._temporary()]
+        return [item if item.kept or _is_removable(item.path) else replace(item, kept=_OF_OTHERS) for item in found]
+
+    def remove(self, item: Item, on_wait: Callable[[str], None]) -> str | None:
+        """Remove an item that is not kept; returns why not, where something has come to need it meanwhile.
+
+        Raises ``OSError`` where it cannot be removed.
+        """
+        if item.kind in ("installation", "unfinished"):
+            with held(item.path.parent / ".lock", on_wait):
+                again = self._prefix(item.path)
+                if again.kept is None:
+                    uninstall.remove(item.path)
+                return again.kept
+        if item.kind == "build":
+            cache.remove(item.path, on_wait)
+        elif item.path.is_dir():
+            shutil.rmtree(item.path)
+        else:
+            item.path.unlink()
+        return None
+
+    def _prefixes(self) -> Iterator[Item]:
+        for directory in sorted((self.root / self.site.name).glob("*")):
+            for prefix in installation.prefixes(directory):
+                yield self._prefix(prefix)
+
+    def _prefix(self, prefix: Path) -> Item:
+        published = installation.at(prefix) is not None
+        used = _last_used(prefix) if published else prefix.stat().st_mtime
+        kept = self._needed(prefix, used) if published else self._recent(used, _LEFT_SECONDS)
+        if not uninstall.is_ours(prefix):
+            kept = "not an installation of hidl"
+        return Item("installation" if published else "unfinished", prefix, installation.size(prefix), used, kept)
+
+    def _needed(self, prefix: Path, used: float) -> str | None:
+        """Why a published installation stays; None if nothing needs it."""
+        for link, words in (
+            (installation.CURRENT, "in use"),
+            (installation.PREVIOUS, "in use before: hidl stack rollback"),
+        ):
+            if installation.current(prefix.parent, link) == prefix:
+                return words
+        if (run := self._runs.get(str(prefix))) is not None:
+            return f"run {run} has not ended"
+        if (process := self._processes.get(str(prefix.resolve()))) is not None:
+            return f"process {process} runs from it"
+        if (file := self._naming.get(prefix.name)) is not None:
+            return f"named in {file}"
+        if self._recipe_gives(prefix.parent.name) == prefix:
+            return "what hidl install gives now"
+        return self._recent(max(used, self._ended_runs.get(str(prefix), 0.0)), self.age)
+
+    def _recent(self, used: float, age: float) -> str | None:
+        days = (self.now - used) / _DAY
+        return f"used {'today' if days < 1 else f'{days:.0f} day(s) ago'}" if self.now - used < age else None
+
+    @cached_property
+    def _runs(self) -> Mapping[str, str]:
+        """The run under way of each prefix that has one."""
+        return {prefix: run for prefix, run, _, ended in self._plans if not ended}
+
+    @cached_property
+    def _ended_runs(self) -> Mapping[str, float]:
+        """When the last ended run of each prefix was written to."""
+        found: dict[str, float] = {}
+        for prefix, _, written, ended in self._plans:
+            if ended:
+                found[prefix] = max(written, found.get(prefix, 0.0))
+        return found
+
+    @cached_property
+    def _plans(self) -> list[tuple[str, str, float, bool]]:
+        """(prefix, run, time of its last file, has ended) of every run of this user."""
+        found = []
+        for run in all_runs():
+            try:
+                plan, ended = run.document("plan") or {}, run.status().state.is_final
+            except HidlError:
+                continue  # a damaged run cannot be one under way
+            found.append((str(plan.get("prefix")), run.id, run.directory.stat().st_mtime, ended))
+        return found
+
+    @cached_property
+    def _processes(self) -> Mapping[str, int]:
+        """Prefix -> a process on this machine, of those that this user may look at, that has a file of it in memory."""
+        place = re.compile(re.escape(str((self.root / self.site.name).resolve())) + r"/[^/\n]+/[0-9a-f]{12}(?=/)")
+        found = {}
+        for maps in Path("/proc").glob("[0-9]*/maps"):
+            with suppress(OSError):
+                text = maps.read_text(encoding="utf-8", errors="replace")
+                found.update(dict.fromkeys(place.findall(text), int(maps.parent.name)))
+        return found
+
+    @cached_property
+    def _naming(self) -> Mapping[str, Path]:
+        """The files that name an installation by its id: id -> file."""
+        found = {}
+        for place in (paths.user_config(), *(Path(place).expanduser() for place in _NAMING)):
+            for file in place.rglob("*"):
+                with suppress(OSError):
+                    if file.is_file() and file.stat().st_size <= _LONGEST_FILE:
+                        text = file.read_text(encoding="utf-8", errors="replace")
+                        found.update(dict.fromkeys(_ID.findall(text), file))
+        return found
+
+    def _recipe_gives(self, stack: str) -> Path | None:
+        """The prefix that installing the stack gives now; None where there is no such recipe, or no lock fits."""
+        try:
+            plan = draft(Order(self.site, load_stack(stack), self.root)).plan
+        except HidlError:
+            return None
+        return plan.prefix if plan else None
+
+    def _builds(self) -> Iterator[Item]:
+        for product, used in cache.products():
+            yield Item("build", product, installation.size(product), used, self._recent(used, self.age))
+
+    def _logs(self) -> Iterator[Item]:
+        for log in sorted((self.root / "logs").glob(f"{self.site.name}-*")):
+            status = log.stat()
+            yield Item("log", log, status.st_size, status.st_mtime, self._recent(status.st_mtime, self.age))
+
+    def _temporary(self) -> Iterator[Item]:
+        beside = (self.root / self.site.name).glob("*/.*-*")
+        for place in sorted([*Path(tempfile.gettempdir()).glob("hidl-*"), *beside]):
+            status = place.lstat()
+            if _TEMPORARY.fullmatch(place.name) and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+                kept = self._recent(status.st_mtime, _LEFT_SECONDS)
+                yield Item("temporary", place, installation.size(place), status.st_mtime, kept)
+
+
+def _is_removable(path: Path) -> bool:
+    return os.access(path.parent, os.W_OK)
+
+
+def _last_used(prefix: Path) -> float:
+    """When a Python last started from the prefix, or the prefix was made."""
+    made = (prefix / installation.MANIFEST).stat().st_mtime
+    settings = prefix / "pyvenv.cfg"
+    return max(made, settings.stat().st_atime) if settings.is_file() else made

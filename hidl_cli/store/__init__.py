@@ -1,0 +1,1 @@
+"""The index over run directories: what was measured, where and when."""

@@ -1,0 +1,138 @@
+"""Export samples to files, written as they are read to limit memory."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, fields
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from hidl_cli.analysis.samples import Sample
+from hidl_cli.errors import HidlError, MissingPrecondition
+
+Format = Literal["json", "csv", "parquet"]
+
+COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(Sample))
+#: Rows of a row group of Parquet.
+_GROUP = 10_000
+
+
+def export(samples: Iterable[Sample], form: Format, output: Path | None) -> int:
+    """Write the samples to ``output`` (atomically), or to stdout; return their number.
+
+    Raises ``MissingPrecondition`` if Parquet requires pyarrow, which is not installed, and ``HidlError`` if the file
+    cannot be written.
+    """
+    write = {"json": _json, "csv": _csv, "parquet": _parquet}[form]
+    if form == "parquet":
+        _pyarrow()
+    if output is None:
+        count = write(samples, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return count
+    try:
+        with _beside(output) as file:
+            return write(samples, file)
+    except OSError as error:
+        raise HidlError(f"{output} cannot be written: {error}", hint="free some space, or name another file") from error
+
+
+@contextmanager
+def _beside(output: Path) -> Iterator[IO[bytes]]:
+    """A file beside ``output`` that takes its place once all is written; what is no file (a pipe) is written to."""
+    if output.exists() and not output.is_file():
+        with output.open("wb") as file:
+            yield file
+        return
+    descriptor, name = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(output)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _json(samples: Iterable[Sample], file: IO[bytes]) -> int:
+    """One document, a line for each sample."""
+    file.write(b'{"schema": "hidl.samples/1", "samples": [')
+    count = 0
+    for count, sample in enumerate(samples, start=1):
+        text = json.dumps(asdict(sample), ensure_ascii=False)
+        file.write((",\n" if count > 1 else "\n").encode() + text.encode())
+    file.write(b"\n]}\n")
+    return count
+
+
+def _csv(samples: Iterable[Sample], file: IO[bytes]) -> int:
+    """A line for each sample (RFC 4180); hosts, parameters, point and tuning are JSON in their cells."""
+    lines = csv.writer(_Lines(file))
+    lines.writerow(COLUMNS)
+    count = 0
+    for sample in samples:
+        lines.writerow(_flat(sample).values())
+        count += 1
+    return count
+
+
+class _Lines:
+    """What csv writes its lines to."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, line: str) -> int:
+        return self._file.write(line.encode())
+
+
+def _parquet(samples: Iterable[Sample], file: IO[bytes]) -> int:
+    """The same columns as CSV has, with types; times are text, as they are in the other formats."""
+    pyarrow, parquet = _pyarrow()
+    numbers = {"nodes": pyarrow.int64(), "ranks": pyarrow.int64(), "repetition": pyarrow.int64()}
+    types = {**numbers, "rank": pyarrow.int64(), "value": pyarrow.float64()}
+    schema = pyarrow.schema([(name, types.get(name, pyarrow.string())) for name in COLUMNS])
+    remaining = iter(samples)
+    count = 0
+    with parquet.ParquetWriter(file, schema) as writer:
+        while group := list(islice(remaining, _GROUP)):
+            writer.write_table(pyarrow.Table.from_pylist([_flat(sample) for sample in group], schema=schema))
+            count += len(group)
+    return count
+
+
+def _flat(sample: Sample) -> dict[str, Any]:
+    row = {name: getattr(sample, name) for name in COLUMNS}
+    nested = {
+        "hosts": list(sample.hosts),
+        "parameters": dict(sample.parameters),
+        "point": dict(sample.point),
+        "tuning": dict(sample.tuning),
+    }
+    return {**row, **{name: json.dumps(value, ensure_ascii=False) for name, value in nested.items()}}
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingPrecondition(
+            f"Parquet export requires pyarrow, which cannot be imported ({error})",
+            hint=f"{sys.executable} -m pip install 'hidl[export]', or --format csv",
+        ) from error
+    return pyarrow, parquet

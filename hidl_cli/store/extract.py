@@ -1,0 +1,207 @@
+"""Extract what the store keeps of a run from its directory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from math import isfinite
+from typing import Any
+
+from hidl_cli.analysis.samples import Sample
+from hidl_cli.errors import HidlError
+from hidl_cli.mpi import Library
+from hidl_cli.plan.launch_plan import Plan, Step, plan_of
+from hidl_cli.record.run import Run
+
+
+@dataclass(frozen=True)
+class Record:
+    """One judged run with its samples; ``steps`` has the number of the step (from 1) of each sample.
+
+    ``root`` and ``name`` locate its directory. ``efficiency`` is that of the largest step of a study, ``metric`` the
+    workload's scaling metric, or else its first.
+    """
+
+    root: str
+    name: str
+    run: str
+    created: str
+    site: str
+    partition: str | None
+    workload: str
+    parameters: Mapping[str, bool | int | float | str]
+    stack: str
+    lock: str
+    launcher: str
+    mpi: str
+    tuning: Mapping[str, str]
+    verdict: str | None
+    reason: str | None
+    efficiency: float | None
+    metric: str | None
+    samples: tuple[Sample, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def time(self) -> int:
+        """``created`` in seconds since the epoch."""
+        return int(instant(self.created).timestamp())
+
+
+def samples_of(run: Run) -> list[Sample]:
+    """Return all numeric metrics of all steps of a judged run; empty without metrics.
+
+    Raises ``HidlError`` if its documents cannot be read, or are from another version of hidl.
+    """
+    return list(record_of(run).samples)
+
+
+def record_of(run: Run, plan: Plan | None = None) -> Record:
+    """Return the record of a run; pass ``plan`` to avoid reading it. Raises as ``samples_of`` does."""
+    plan = plan or plan_of(run)
+    verdict = run.document("verdict") or {}
+    metrics = run.document("metrics") or {}
+    hosts = run.status().hosts
+    of_points = {tuple(point.items()): plan.at(point) for point in plan.points}
+    try:
+        instant(plan.created)
+        found = [
+            (number, sample)
+            for number, measured in enumerate(metrics.get("steps", []), start=1)
+            for sample in _samples(
+                of_points[tuple(measured.get("parameters", {}).items())], measured, hosts, verdict.get("verdict")
+            )
+        ]
+        json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # what is no text raises
+        return Record(
+            root=str(run.directory.resolve().parent),
+            name=run.directory.resolve().name,
+            run=plan.run,
+            created=plan.created,
+            site=plan.site,
+            partition=plan.partition,
+            workload=plan.workload.name,
+            parameters=dict(plan.parameters),
+            stack=plan.stack,
+            lock=plan.lock,
+            launcher=plan.launcher,
+            mpi=_mpi(plan.mpi),
+            tuning=_tuning(plan),
+            verdict=verdict.get("verdict"),
+            reason=verdict.get("reason"),
+            efficiency=_efficiency(verdict),
+            metric=plan.workload.scaling.metric if plan.workload.scaling else next(iter(plan.workload.metrics), None),
+            samples=tuple(sample for _, sample in found),
+            steps=tuple(number for number, _ in found),
+        )
+    except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        raise HidlError(f"this hidl cannot read the metrics or the verdict in {run.directory}") from error
+
+
+def instant(text: str) -> datetime:
+    """Parse an ISO 8601 time, UTC by default. Raises ``ValueError``."""
+    time = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+
+
+def series_of(plan: Plan, step: Step) -> str:
+    """Return the digest of everything that must be equal for values to be compared over time: see ``Sample.series``.
+
+    Of the MPI library, name and family count, the version does not. One of several concurrent copies is not compared
+    with a step that ran alone.
+    """
+    placement = step.placement
+    same = {
+        "site": plan.site,
+        "partition": plan.partition,
+        "workload": plan.workload.name,
+        "parameters": dict(plan.parameters),
+        "stack": plan.stack,
+        "launcher": plan.launcher,
+        "mpi": [plan.mpi.name, plan.mpi.family],
+        "nodes": placement.nodes,
+        "ranks": placement.ranks,
+        "ranks_per_node": placement.ranks_per_node,
+        "threads_per_rank": placement.threads_per_rank,
+        "bind": placement.bind,
+        "copies": step.copies > 0,
+    }
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], verdict: str | None) -> Iterator[Sample]:
+    """Yield the samples of one step. Steps run on the first hosts of the job, unless the step's metrics name their
+    hosts.
+    """
+    step = next(step for step in plan.steps if step.size == measured[plan.unit])
+    series = series_of(plan, step)
+    of_step = tuple(measured.get("hosts") or hosts[: step.copies or step.placement.nodes])
+    for name, metric in measured["metrics"].items():
+        promised = plan.workload.metrics.get(name)
+        for rank, value in _values(metric, for_each_rank=bool(promised and promised.equal_on_all_ranks)):
+            yield Sample(
+                run=plan.run,
+                created=plan.created,
+                site=plan.site,
+                partition=plan.partition,
+                workload=plan.workload.name,
+                series=series,
+                stack=plan.stack,
+                lock=plan.lock,
+                launcher=plan.launcher,
+                mpi=_mpi(plan.mpi),
+                nodes=step.placement.nodes,
+                ranks=step.placement.ranks,
+                repetition=measured["repetition"],
+                metric=name,
+                unit=metric["unit"] if isinstance(metric["unit"], str) else "",
+                better=promised.better if promised else None,
+                value=value,
+                rank=rank,
+                hosts=of_step,
+                parameters=dict(plan.parameters),
+                point=measured.get("parameters", {}),
+                tuning=_tuning(plan),
+                verdict=verdict,
+            )
+
+
+def _values(metric: Mapping[str, Any], *, for_each_rank: bool) -> Iterator[tuple[int | None, float]]:
+    """Yield the value of the whole step, then those of the ranks that the metric names, or of all if there is one for
+    each.
+    """
+    value = _number(metric["value"])
+    if value is not None:
+        yield None, value
+    samples = metric["samples"]
+    for rank, sample in zip(metric.get("ranks", range(len(samples)) if for_each_rank else ()), samples, strict=False):
+        number = _number(sample)
+        if number is not None:
+            yield rank, number
+
+
+def _number(value: Any) -> float | None:
+    """Return a finite number; None for text (a checksum) and other values."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _mpi(library: Library) -> str:
+    return f"{library.family} {library.version}" if library.version else library.family
+
+
+def _tuning(plan: Plan) -> dict[str, str]:
+    return {setting.name: setting.value for setting in plan.tuning}
+
+
+def _efficiency(verdict: Mapping[str, Any]) -> float | None:
+    steps = (verdict.get("study") or {}).get("steps") or []
+    return _number(steps[-1].get("efficiency")) if steps else None

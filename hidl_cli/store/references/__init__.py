@@ -1,0 +1,1 @@
+"""Published results that studies are compared with."""

@@ -1,0 +1,1 @@
+"""The SQLite file: tables, locks, reading and writing rows."""

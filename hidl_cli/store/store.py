@@ -1,0 +1,296 @@
+"""The store of results: an index over run directories with one row per sample. It can be rebuilt at any time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from hidl_cli import paths
+from hidl_cli.analysis.samples import Sample
+from hidl_cli.errors import UsageError
+from hidl_cli.store.extract import Record
+from hidl_cli.store.filters import Filters, of_a_series, of_runs, of_samples
+from hidl_cli.store.sqlite.database import Absent, Database
+from hidl_cli.store.sqlite.inserting import drop, insert, note, purge
+from hidl_cli.store.sqlite.reading import Key, read
+
+_ANY = Filters()
+#: Samples, and runs, that are read in one go: no reader holds up a writer for longer.
+_PAGE = 5_000
+_RUNS = 100
+#: Samples that are written in one transaction.
+_SAMPLES = 1_000
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A judged run in the store; ``efficiency``: that of the largest step of a study.
+
+    ``metric`` is the workload's scaling metric, or else its first.
+    """
+
+    run: str
+    directory: str
+    created: str
+    site: str
+    partition: str | None
+    workload: str
+    parameters: Mapping[str, bool | int | float | str]
+    stack: str
+    lock: str
+    launcher: str
+    mpi: str
+    tuning: Mapping[str, str]
+    verdict: str | None
+    reason: str | None
+    efficiency: float | None
+    metric: str | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric of one series: repeated measurements under the same conditions, values of whole steps only.
+
+    ``count``: samples; ``first`` and ``last``: when its oldest and newest runs were planned.
+    """
+
+    series: str
+    metric: str
+    unit: str
+    better: str | None
+    count: int
+    first: str
+    last: str
+    site: str
+    partition: str | None
+    workload: str
+    parameters: Mapping[str, bool | int | float | str]
+    stack: str
+    launcher: str
+    mpi: str
+    nodes: int
+    ranks: int
+
+
+class Store:
+    """The index in one SQLite file (None: ``paths.results()``), which need not exist yet.
+
+    ``on_wait`` gets a message when another writer holds the lock; ``at_most``: seconds to wait for it (None: no limit).
+    Methods raise ``Unusable``, ``Outdated``, ``Busy`` or another ``HidlError``.
+    """
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        *,
+        on_wait: Callable[[str], None] = lambda _: None,
+        at_most: float | None = None,
+    ) -> None:
+        self.file = file or paths.results()
+        self.database = Database(self.file, on_wait, at_most)
+
+    def add(self, records: Iterable[Record]) -> int:
+        """Add these runs, replacing what their directories had; return how many were added.
+
+        Each transaction has about a thousand samples, so nobody waits long. A copy of a run whose other directory is
+        indexed and still exists is skipped.
+        """
+        kept = 0
+        for batch in _batches(records):
+            with self.database.writing() as connection:
+                kept += insert(connection, batch)
+        return kept
+
+    def note(self, root: str, names: Iterable[str], outcome: str, read_as: str) -> None:
+        """Note directories without results (``outcome``: why), so they are not read again."""
+        remaining = sorted(names)
+        if remaining:
+            with self.database.writing() as connection:
+                note(connection, root, remaining, outcome, read_as)
+
+    def drop(self, root: str, names: Iterable[str]) -> None:
+        """Delete these directories and everything kept of them."""
+        remaining = iter(sorted(names))
+        while batch := list(islice(remaining, _RUNS)):
+            with self.database.writing() as connection:
+                drop(connection, root, batch)
+
+    def drop_root(self, root: str) -> None:
+        """Delete all directories under ``root``, and ``root`` itself."""
+        self.drop(root, self.known(root))
+        with self.database.writing() as connection:
+            connection.execute("DELETE FROM roots WHERE path = ?", (root,))
+
+    def purge(self) -> None:
+        """Delete hosts, series and metrics without samples."""
+        with self.database.writing() as connection:
+            purge(connection)
+
+    def renew(self) -> None:
+        """Replace the tables of an earlier hidl by empty ones that keep its roots."""
+        with self.database.writing(anew=True):
+            pass
+
+    def known(self, root: str, read_as: str | None = None) -> dict[str, str]:
+        """Return the outcome of each known directory under ``root`` by name.
+
+        ``read_as``: excludes those that another version of hidl could not read.
+        """
+        sql = "SELECT name, outcome FROM directories WHERE root = ?"
+        more = " AND (outcome != 'foreign' OR read_as = ?)" if read_as else ""
+        return dict(self._rows(sql + more, (root, read_as) if read_as else (root,)))
+
+    def roots(self) -> list[str]:
+        """Return the directories in which run directories were found, also by an earlier hidl."""
+        return [root for (root,) in self._rows("SELECT path FROM roots UNION SELECT root FROM directories", ())]
+
+    def count(self) -> tuple[int, int]:
+        """Return the numbers of runs and samples."""
+        counts = self._rows("SELECT (SELECT count(*) FROM runs), (SELECT count(*) FROM samples)", ())
+        return (counts[0][0], counts[0][1]) if counts else (0, 0)
+
+    def runs(self, filters: Filters = _ANY, *, limit: int = -1) -> list[StoredRun]:
+        """Return the runs that match, newest first; ``limit`` -1: all."""
+        condition = of_runs(filters)
+        rows = self._rows(
+            f"SELECT {_RUN} FROM runs r JOIN directories d ON d.id = r.id WHERE {condition.sql} "
+            "ORDER BY r.time DESC, r.id DESC LIMIT ?",
+            (*condition.values, limit),
+        )
+        return [StoredRun(**_named(StoredRun, row)) for row in rows]
+
+    def find(self, name: str | None) -> StoredRun:
+        """Find a run by its id, or by the unique start or end of it; None or ``last``: the newest. ``UsageError`` if
+        none.
+        """
+        if name in (None, "last"):
+            newest = self.runs(limit=1)
+            if not newest:
+                raise UsageError("no results yet", hint="hidl run WORKLOAD")
+            return newest[0]
+        ids = [id_ for (id_,) in self._rows("SELECT run FROM runs", ())]
+        fitting = [id_ for id_ in ids if id_ == name] or [
+            id_ for id_ in ids if id_.startswith(str(name)) or id_.endswith(str(name))
+        ]
+        if len(fitting) != 1:
+            several = f"{len(fitting)} results match {name!r}: {', '.join(sorted(fitting)[:5])}"
+            raise UsageError(
+                several if fitting else f"no results for run {name!r}",
+                hint="hidl results list lists those that were judged, hidl status all runs",
+            )
+        return self.runs(Filters(run=fitting[0]))[0]
+
+    def samples(self, filters: Filters = _ANY) -> Iterator[Sample]:
+        """Yield the samples, oldest run first, page by page to limit memory.
+
+        Samples written meanwhile may be missing.
+        """
+        if filters.series is not None and filters.metric is not None:
+            yield from self._over_time(filters)
+            return
+        condition = of_runs(filters)
+        sql = f"SELECT r.id FROM runs r WHERE {condition.sql} ORDER BY r.time, r.id"
+        ids = [id_ for (id_,) in self._rows(sql, condition.values)]
+        wanted = of_samples(filters)
+        for begin in range(0, len(ids), _RUNS):
+            some = ids[begin : begin + _RUNS]
+            where = f"s.run IN ({','.join('?' * len(some))}) AND {wanted.sql}"
+            page = self._page(f"{where} ORDER BY s.time, s.run, s.step, m.name, s.rank", (*some, *wanted.values))
+            yield from (sample for _, sample in page)
+
+    def _over_time(self, filters: Filters) -> Iterator[Sample]:
+        """Yield one metric of one series in the index's order. A metric may have had several units."""
+        ids = self._rows("SELECT id FROM metrics WHERE name = ?", (filters.metric,))
+        pages = (self._of_metric(filters, id_) for (id_,) in ids)
+        yield from (sample for _, sample in merge(*pages, key=itemgetter(0)))
+
+    def _of_metric(self, filters: Filters, metric: int) -> Iterator[tuple[Key, Sample]]:
+        """Yield pages; each begins where the last one ended."""
+        condition = of_a_series(filters)
+        last: Key = (-(2**62), 0, 0, 0)
+        while True:
+            page = self._page(
+                f"{condition.sql} AND s.metric = ? AND (s.time, s.run, s.step, s.rank) > (?, ?, ?, ?) "
+                f"ORDER BY s.time, s.run, s.step, s.rank LIMIT {_PAGE}",
+                (*condition.values, metric, *last),
+            )
+            yield from page
+            if len(page) < _PAGE:
+                return
+            last = page[-1][0]
+
+    def series(self, filters: Filters = _ANY) -> list[Series]:
+        """Return the series with values of whole steps, the one with the newest run first."""
+        runs = of_runs(Filters(workload=filters.workload, site=filters.site, stack=filters.stack))
+        samples = of_samples(
+            Filters(
+                series=filters.series, metric=filters.metric, since=filters.since, until=filters.until, of_ranks=False
+            )
+        )
+        sql = _SERIES.format(samples=samples.sql, runs=runs.sql)
+        found = [_named(Series, row) for row in self._rows(sql, (*samples.values, *runs.values))]
+        return [Series(**{**row, "first": _iso(row["first"]), "last": _iso(row["last"])}) for row in found]
+
+    def _page(self, where: str, values: Sequence[Any]) -> list[tuple[Key, Sample]]:
+        try:
+            with self.database.reading() as connection:
+                return read(connection, where, values)
+        except Absent:
+            return []
+
+    def _rows(self, sql: str, values: Sequence[Any]) -> list[Any]:
+        try:
+            with self.database.reading() as connection:
+                return connection.execute(sql, values).fetchall()
+        except Absent:
+            return []
+
+
+_RUN = (
+    "r.run, d.root || '/' || d.name, r.created, r.site, r.partition, r.workload, r.parameters, r.stack, r.lock, "
+    "r.launcher, r.mpi, r.tuning, r.verdict, r.reason, r.efficiency, r.metric"
+)
+#: The inner query is answered by the index samples_over_time alone.
+_SERIES = """
+SELECT c.digest, m.name, m.unit, nullif(m.better, ''), g.count, g.first, g.last, r.site, r.partition, r.workload,
+    r.parameters, r.stack, r.launcher, r.mpi, t.nodes, t.ranks
+FROM (
+    SELECT s.series, s.metric, count(*) AS count, min(s.time) AS first, max(s.time) AS last, max(s.run) AS run
+    FROM samples s WHERE {samples} GROUP BY s.series, s.metric
+) g
+JOIN runs r ON r.id = g.run
+JOIN steps t ON t.run = g.run AND t.step = (SELECT min(step) FROM steps WHERE run = g.run AND series = g.series)
+JOIN series c ON c.id = g.series JOIN metrics m ON m.id = g.metric
+WHERE {runs} ORDER BY g.last DESC, c.digest, m.name
+"""
+
+
+def _named(kind: type[StoredRun | Series], row: Sequence[Any]) -> dict[str, Any]:
+    """Return a row's values by the names of the dataclass's fields."""
+    named = dict(zip((field.name for field in fields(kind)), row, strict=True))
+    return {name: json.loads(value) if name in ("parameters", "tuning") else value for name, value in named.items()}
+
+
+def _iso(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
+def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Yield the records in batches of about a thousand samples or a hundred runs."""
+    batch: list[Record] = []
+    samples = 0
+    for record in records:
+        batch.append(record)
+        samples += len(record.samples)
+        if samples >= _SAMPLES or len(batch) >= _RUNS:
+            yield batch
+            batch, samples = [], 0
+    if batch:
+        yield batch

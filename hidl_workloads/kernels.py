@@ -1,0 +1,64 @@
+"""Which GPUs compiled kernels serve, and which kernels installed frameworks have; neither GPU nor driver is needed."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+
+from hidl_workloads.findings import Check
+
+_NVIDIA = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+
+
+def serves(architectures: Iterable[str], gpu: str) -> bool:
+    """Do kernels for these architectures serve a GPU of architecture ``gpu`` (``sm_86``)?
+
+    Kernels serve GPUs of the same major version from their minor version on, PTX all later ones (CUDA C++ Programming
+    Guide, "Application Compatibility"); with a suffix, kernels serve that architecture alone. AMD's serve their own.
+    """
+    architectures = list(architectures)
+    wanted = _NVIDIA.fullmatch(gpu)
+    if wanted is None:
+        return gpu in architectures
+    own = (int(wanted[2]), int(wanted[3]))
+    for found in filter(None, map(_NVIDIA.fullmatch, architectures)):
+        other = (int(found[2]), int(found[3]))
+        older = other <= own and (found[1] == "compute" or other[0] == own[0])
+        if other == own or (older and not found[4]):
+            return True
+    return False
+
+
+def check(gpus: Iterable[str]) -> Check:
+    """Do the frameworks that this process has imported have kernels for each of these GPUs?
+
+    Whether the kernels run is not checked: that needs a GPU.
+    """
+    name, wanted = "GPU kernels", list(gpus)
+    found = _imported()
+    if not found:
+        return Check(name, True, "not checked: no framework that is built for GPUs was imported")
+    lacking = {
+        framework: [gpu for gpu in wanted if not serves(flags, gpu)]
+        for framework, flags in found.items()
+        if not all(serves(flags, gpu) for gpu in wanted)
+    }
+    listed = "; ".join(f"{framework}: {' '.join(flags) or 'none'}" for framework, flags in found.items())
+    if lacking:
+        missing = "; ".join(f"{framework} has none for {', '.join(gpus)}" for framework, gpus in lacking.items())
+        return Check(name, False, f"{missing} ({listed})")
+    return Check(name, True, f"for {', '.join(wanted)} ({listed}); not run: that takes a job with GPUs")
+
+
+def _imported() -> dict[str, list[str]]:
+    """The architectures of each framework's kernels, by its name and version; builds for processors are left out."""
+    found = {}
+    torch = sys.modules.get("torch")
+    if torch and (torch.version.cuda or torch.version.hip):
+        # torch.cuda.get_arch_list() asks for a driver first.
+        found[f"torch {torch.__version__}"] = torch._C._cuda_getArchFlags().split()
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow and (built := tensorflow.sysconfig.get_build_info()).get("is_cuda_build"):
+        found[f"tensorflow {tensorflow.__version__}"] = list(built["cuda_compute_capabilities"])
+    return found

@@ -1,0 +1,110 @@
+"""Start a program of the user's own on one rank: in its directory, with what programs without MPI need to meet.
+
+::
+
+    mpiexec -n 2 python -m hidl_workloads.own_program DIRECTORY COMMAND [ARG...]
+
+All words are encoded (``encode``), because launchers take some for their own: ``:`` begins another program, for one.
+The process becomes COMMAND (``execvp``). Its environment gets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and, where the
+launcher tells it, ``LOCAL_WORLD_SIZE``, as torchrun sets them; the job has set ``MASTER_ADDR`` and ``MASTER_PORT``. In
+a run on GPUs, it gets the names of its rank's own as ``HIDL_GPU``, and sees all of its job's: as with torchrun, it
+chooses by ``LOCAL_RANK``. A launcher that tells another number of ranks than ``$HIDL_WORLD_SIZE``, or no number of this
+rank, is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hidl_workloads import launched
+
+TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+EXPECTED_SIZE = "HIDL_WORLD_SIZE"
+WRONG_WORLD = 86
+"""Exit status as of ``hidl_workloads.world``."""
+
+NO_GPU = 88
+"""Exit status as of ``hidl_workloads.world``."""
+
+_DELETE = 127
+
+NO_DIRECTORY, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
+
+
+def main(arguments: list[str]) -> int:
+    """Become the program; returns an exit status only if that fails."""
+    directory, *command = map(decode, arguments)
+    try:
+        variables = rank_variables(os.environ)
+    except ValueError as error:
+        print(f"hidl: wrong world: {error}", file=sys.stderr)
+        return WRONG_WORLD
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        print(f"hidl: {directory}: {error.strerror} on {os.uname().nodename}", file=sys.stderr)
+        print("next: start hidl in a directory that all nodes share", file=sys.stderr)
+        return NO_DIRECTORY
+    os.environ.update(variables, PWD=directory)
+    if os.environ.get("HIDL_DEVICE") == "gpu" and (fault := _name_gpus(int(variables.get("LOCAL_RANK", "0")))):
+        print(fault, file=sys.stderr)
+        return NO_GPU
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        print(f"hidl: {command[0]}: {error.strerror} in {directory} on {os.uname().nodename}", file=sys.stderr)
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _name_gpus(local_rank: int) -> str | None:
+    """Set ``$HIDL_GPU`` for the program, which sees all GPUs of its job; return what to say if there are none."""
+    from hidl_workloads import gpus
+
+    try:
+        gpus.take(os.environ, local_rank, first=False)
+    except gpus.NoGpu as error:
+        return gpus.message(str(error), os.uname().nodename, int(os.environ["RANK"]))
+    return None
+
+
+def encode(words: Sequence[str]) -> list[str]:
+    """Return ``words`` as any launcher passes them on: ``:``, ``%`` and control characters as ``%`` and two digits.
+
+    An empty word becomes ``%``. Words without such characters stay as they are.
+    """
+
+    def special(character: str, word: str) -> bool:
+        return character == "%" or word == ":" or ord(character) < ord(" ") or ord(character) == _DELETE
+
+    return ["".join(f"%{ord(c):02X}" if special(c, word) else c for c in word) or "%" for word in words]
+
+
+def decode(word: str) -> str:
+    """Return the word that ``encode`` was given."""
+    first, *others = word.split("%")
+    return first + "".join(chr(int(other[:2], 16)) + other[2:] for other in others if other)
+
+
+def rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return torchrun's variables for this rank; ``ValueError`` if the launcher tells no rank or another size."""
+    expected = int(environment[EXPECTED_SIZE])
+    size = launched.told(launched.SIZES_OF_STEPS, environment)
+    rank = launched.told(launched.RANKS, environment)
+    if size is not None and size != expected:
+        raise ValueError(f"the launcher started {size} rank(s), expected {expected}")
+    if rank is None and expected > 1:
+        raise ValueError("no variable of a launcher: it did not start this program, or did not pass its variables on")
+    local = {
+        "LOCAL_RANK": launched.told(launched.LOCAL_RANKS, environment),
+        "LOCAL_WORLD_SIZE": launched.told(launched.LOCAL_SIZES, environment) or launched.ranks_of_srun(environment),
+    }
+    known = {"RANK": rank or 0, "WORLD_SIZE": expected, **local}
+    return {name: str(value) for name, value in known.items() if value is not None}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,14 @@
+"""Data-parallel training: the loop and what averages the gradients. A model joins in a file of its own.
+
+A model (hidl_workloads/resnet50.py, hidl_workloads/gpt.py) derives from ``model.Model`` and calls ``program.main``; its
+recipe extends recipes/workloads/_training.yaml.
+
+- ``program``: the command line, the report and the metrics; ``loop``: timed steps
+- ``torch_trainer``, ``tensorflow_trainer``: a training step in each framework
+- ``torch_strategies``, ``tensorflow_strategies``: gradients averaged by ``data_parallel``, Horovod or PyTorch's DDP;
+  ``strategy``: which of them does what
+- ``data_parallel``: optimizers that average gradients over MPI, for any program
+
+GPUs are not used: gradients go to MPI from host memory, and the recipes say ``devices: [cpu]``. Import the
+submodules: this package imports neither MPI nor a framework by itself.
+"""

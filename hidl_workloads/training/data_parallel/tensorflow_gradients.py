@@ -1,0 +1,152 @@
+"""TensorFlow's gradients, averaged over the ranks inside the graph, while other parts of it still run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from hidl_workloads.training.data_parallel import weights
+from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Gradient, plan
+from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
+from hidl_workloads.training.data_parallel.compression import Compression, numpy_halves
+
+
+def broadcast(communicator: MPI.Comm, model: Any, optimizer: Any = None) -> None:
+    """Give every rank the weights of rank 0's Keras ``model``, and the state of its ``optimizer``, where it is built.
+
+    The states of random number generators (dropout) are not weights: they stay those of each rank.
+    """
+    variables = [*model.weights, *(optimizer.variables if optimizer is not None else ())]
+    values = [np.array(variable.numpy()) for variable in variables]
+    weights.broadcast(communicator, values)
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+
+
+def named_weights(model: Any) -> Iterable[tuple[str, NDArray[Any]]]:
+    """Yield every trainable variable's path and value, as a copy, in the model's order."""
+    for variable in model.trainable_variables:
+        yield variable.path, variable.numpy()
+
+
+class GradientAverager:
+    """Averages the gradients of Keras ``variables`` over ``communicator``, in a ``tf.function`` or outside of one.
+
+    ::
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                loss = ...
+            gradients = tape.gradient(loss, [variable.value for variable in variables])
+            optimizer.apply(averager.average(gradients), variables)
+
+    The graph hands each bucket over as soon as its gradients are there, whatever the order (``deposit``), and waits for
+    the sums when it has handed over all (``collect``). The sums are started strictly in the planned order, so that all
+    ranks start the same ones.
+
+    The options are those of ``torch_gradients.GradientAverager``; but ``accumulate`` backward passes give the mean of
+    their gradients, as Keras's own ``gradient_accumulation_steps`` does. A variable that got no gradient on this rank
+    counts as zero. On one rank, without accumulation, nothing is done at all. XLA (``jit_compile``) cannot hold such
+    functions. The constructor and ``close`` are collective. Raises ``TypeError`` for types that MPI does not have and
+    ``ValueError`` for ranks that disagree.
+    """
+
+    def __init__(
+        self,
+        communicator: MPI.Comm,
+        variables: Sequence[Any],
+        bucket_bytes: int = BUCKET_BYTES,
+        *,
+        compression: Compression = "none",
+        average: bool = True,
+        accumulate: int = 1,
+        share_memory: bool = True,
+    ) -> None:
+        check(compression, accumulate)
+        self._accumulate = accumulate
+        self._variables = list(variables)
+        gradients = [Gradient(v.path, int(np.prod(v.shape)), v.dtype) for v in self._variables]
+        self._buckets = plan(gradients, bucket_bytes) if communicator.size > 1 or accumulate > 1 else ()
+        require_the_same(communicator, gradients, bucket_bytes, compression, average, accumulate, share_memory)
+        halves = None if compression == "none" else numpy_halves(compression)
+        share = 1 / ((communicator.size if average else 1) * accumulate)
+        self._allreduce = choose(communicator, self._buckets, halves, share=share, share_memory=share_memory)
+        self._totals = [self._allreduce.buffer(bucket.size, bucket.dtype) for bucket in self._buckets]
+        self._passes = [0] * len(self._buckets)
+        self._next = 0
+        self._starting = threading.Lock()
+
+    def average(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor]:
+        """Return the averages over the ranks of ``gradients``, in the order and shapes of the variables."""
+        if not self._buckets:
+            return list(gradients)
+        return self.collect(self.deposit(gradients))
+
+    def deposit(self, gradients: Sequence[tf.Tensor | None]) -> tf.Tensor:
+        """Hand this backward pass's ``gradients`` over; returns whether this was the last pass before ``collect``."""
+        dense = [
+            tf.zeros(variable.shape, variable.dtype)
+            if gradient is None
+            else tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
+            for gradient, variable in zip(gradients, self._variables, strict=True)
+        ]
+        last = []
+        with tf.device("/CPU:0"):
+            for number, bucket in enumerate(self._buckets):
+                flat = tf.concat([tf.reshape(dense[index], [-1]) for index in bucket.members], 0)
+                last.append(tf.py_function(partial(self._take, number), [flat], tf.bool))
+        return tf.reduce_all(tf.stack(last))
+
+    def collect(self, deposited: tf.Tensor) -> list[tf.Tensor]:
+        """Return the averages, when ``deposited`` is there; they are valid until the next ``deposit``."""
+        with tf.device("/CPU:0"), tf.control_dependencies([deposited]):
+            flat = tf.py_function(self._finish, [], [bucket.dtype for bucket in self._buckets])
+        gradients: dict[int, tf.Tensor] = {}
+        for bucket, tensor in zip(self._buckets, flat, strict=True):
+            for index, offset in zip(bucket.members, bucket.offsets, strict=True):
+                shape = self._variables[index].shape
+                gradients[index] = tf.reshape(tensor[offset : offset + int(np.prod(shape))], shape)
+        return [gradients[index] for index in range(len(self._variables))]
+
+    def close(self) -> None:
+        """Give the communicator and the buffers back; averages that were returned are gone."""
+        self._totals = []
+        self._allreduce.close()
+
+    def _take(self, number: int, flat: tf.Tensor) -> bool:
+        """Put one bucket's gradients into its buffer; the graph calls this, from any thread.
+
+        TensorFlow's memory is read through DLPack, without a copy. It must not be changed in place: a gradient may be
+        a constant that all calls of a function share.
+        """
+        total, part = self._totals[number], np.asarray(np.from_dlpack(flat))
+        if self._passes[number] == 0:
+            np.copyto(total, part)
+        else:
+            total += part
+        self._passes[number] += 1
+        last = self._passes[number] == self._accumulate
+        if last:
+            self._start_full()
+        self._allreduce.progress()
+        return last
+
+    def _start_full(self) -> None:
+        with self._starting:
+            while self._next < len(self._buckets) and self._passes[self._next] == self._accumulate:
+                self._allreduce.start(self._totals[self._next])
+                self._next += 1
+
+    def _finish(self) -> list[tf.Tensor]:
+        self._passes = [0] * len(self._buckets)
+        self._next = 0
+        self._allreduce.finish()
+        return [tf.experimental.dlpack.from_dlpack(total.__dlpack__()) for total in self._totals]

@@ -1,0 +1,22 @@
+"""The training loop: steps, each with its time and its loss."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+
+
+def run_steps(step: Callable[[], float], count: int) -> Iterator[tuple[float, float]]:
+    """Call ``step``, which trains once and returns the loss, ``count`` times; yield the seconds and the loss of each.
+
+    There are no barriers: the ranks keep step by what a step communicates. Raises ``FloatingPointError`` if a loss is
+    not finite.
+    """
+    for number in range(1, count + 1):
+        start = time.perf_counter()
+        loss = step()
+        seconds = time.perf_counter() - start
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss} in step {number}: choose a smaller learning_rate")
+        yield seconds, loss

@@ -1,0 +1,87 @@
+"""What a model gives to the training, and what the training loop needs of a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One rank's samples, and the class of each (integers); the first axis of both counts the samples."""
+
+    inputs: NDArray[Any]
+    targets: NDArray[np.int64]
+
+
+class Model:
+    """A classifier, trained by cross-entropy; a subclass gives its data, and its network in one framework or several.
+
+    The last axis of the network's output is that of the classes; the others are those of ``Batch.targets``. Frameworks
+    are imported by the methods that need them. ``items`` is what throughput counts (``images``: the metric is
+    ``images_per_second``), and ``label`` its name in the report (``Img/sec``).
+    """
+
+    title: ClassVar[str]
+    items: ClassVar[str]
+    label: ClassVar[str]
+
+    def items_per_step(self) -> int:
+        """Return the number of ``items`` that a rank trains on in one step."""
+        raise NotImplementedError
+
+    def describe_batch(self) -> str:
+        """Return the size of a rank's batch, such as ``8 per rank, images of 224 x 224 pixels``."""
+        raise NotImplementedError
+
+    def make_batch(self, random: np.random.Generator) -> Batch:
+        """Return a rank's batch; ``random`` differs from rank to rank."""
+        raise NotImplementedError
+
+    def torch_network(self) -> Any:
+        """Return the ``torch.nn.Module``."""
+        raise NotImplementedError(f"{self.title} has no network for PyTorch")
+
+    def torch_inputs(self, inputs: NDArray[Any]) -> Any:
+        """Return ``Batch.inputs`` as the tensor that the network takes."""
+        import torch
+
+        return torch.from_numpy(inputs)
+
+    def keras_network(self) -> Any:
+        """Return the ``keras.Model``."""
+        raise NotImplementedError(f"{self.title} has no network for Keras")
+
+    def keras_inputs(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """Return ``Batch.inputs`` in the layout that the network takes."""
+        return inputs
+
+
+class Trainer(Protocol):
+    """A model with its optimizer and its batch, on one rank of the world."""
+
+    parameter_count: int
+    versions: dict[str, str]
+
+    def step(self) -> float:
+        """Train one step, with all ranks; returns the loss of this rank's batch, in nats."""
+
+    def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
+        """Yield every trainable weight's name and value, in an order that is the same on all ranks."""
+
+    def close(self) -> None:
+        """Release communicators and buffers after the last step; collective."""
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Return 32 bits that differ for every pair of seed and rank (seed 1's rank 0 is not seed 0's rank 1)."""
+    return int(np.random.SeedSequence((seed, rank)).generate_state(1)[0])
+
+
+def rank_batch(model: Model, seed: int, rank: int) -> Batch:
+    """Return the batch of one rank."""
+    return model.make_batch(np.random.default_rng(rank_seed(seed, rank)))

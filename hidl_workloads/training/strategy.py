@@ -1,0 +1,30 @@
+"""Which libraries average the gradients, by backend and framework, and what they support."""
+
+from __future__ import annotations
+
+from hidl_workloads.parameters import Training
+
+_TITLES = {
+    ("mpi4py", "torch"): "hidl_workloads.training.data_parallel over MPI",
+    ("mpi4py", "tensorflow"): "hidl_workloads.training.data_parallel over MPI",
+    ("horovod", "torch"): "Horovod over MPI",
+    ("horovod", "tensorflow"): "Horovod over MPI",
+    ("gloo", "torch"): "PyTorch's DistributedDataParallel over gloo",
+    ("gloo", "tensorflow"): "Horovod over gloo",
+}
+_COMPRESSIONS = {"mpi4py": ("none", "float16", "bfloat16"), "horovod": ("none", "float16")}
+
+
+def title(parameters: Training) -> str:
+    """Return what averages the gradients, such as ``Horovod over MPI``."""
+    return _TITLES[parameters.backend, parameters.framework]
+
+
+def check(parameters: Training) -> None:
+    """Raise ``ValueError`` for a compression that the backend does not support."""
+    library = title(parameters)
+    offered = _COMPRESSIONS.get("horovod" if "Horovod" in library else parameters.backend, ("none",))
+    if parameters.compression not in offered:
+        raise ValueError(
+            f"compression {parameters.compression} is not supported by {library}: use {', '.join(offered)}"
+        )

@@ -1,0 +1,98 @@
+"""Strategies that average TensorFlow's gradients: data_parallel over MPI, or Horovod over MPI or gloo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tensorflow as tf
+from mpi4py import MPI
+
+from hidl_workloads.parameters import Training
+from hidl_workloads.training import horovod_world
+from hidl_workloads.training.data_parallel.keras_optimizer import DistributedOptimizer
+from hidl_workloads.training.data_parallel.tensorflow_gradients import broadcast
+
+#: Computes this rank's loss; the tape watches.
+Loss = Callable[[], tf.Tensor]
+
+
+class Strategy(Protocol):
+    """A training step together with all ranks, from equal weights; ``versions``: of the libraries that were added."""
+
+    versions: dict[str, str]
+
+    def step(self) -> float:
+        """Train one step; returns the loss of this rank's batch."""
+
+    def close(self) -> None:
+        """Release communicators and buffers; collective."""
+
+
+def make(communicator: MPI.Comm, model: Any, optimizer: Any, loss: Loss, parameters: Training) -> Strategy:
+    """Return the strategy of the backend that the parameters name; collective."""
+    maker = _OverMPI if parameters.backend == "mpi4py" else _Horovod
+    return maker(communicator, model, optimizer, loss, parameters)
+
+
+class _OverMPI:
+    """See ``Strategy``; ``hidl_workloads.training.data_parallel``: one function, which calls MPI from within."""
+
+    def __init__(self, communicator: MPI.Comm, model: Any, optimizer: Any, loss: Loss, parameters: Training) -> None:
+        self.versions: dict[str, str] = {}
+        self._model, self._loss = model, loss
+        self._optimizer = DistributedOptimizer(
+            optimizer,
+            communicator,
+            bucket_bytes=int(parameters.bucket_mib * 2**20),
+            compression=parameters.compression,
+        )
+        broadcast(communicator, model)
+        self._train = tf.function(self._trace)
+
+    def step(self) -> float:
+        return float(self._train())
+
+    def close(self) -> None:
+        """Do nothing: the communicator lives as long as the optimizer."""
+
+    def _trace(self) -> tf.Tensor:
+        weights = self._model.trainable_variables
+        with tf.GradientTape() as tape:
+            loss = self._loss()
+        self._optimizer.apply(tape.gradient(loss, [weight.value for weight in weights]), weights)
+        return loss
+
+
+class _Horovod:
+    """See ``Strategy``; one function, in which Horovod's operations are nodes. gloo is Horovod's second controller."""
+
+    def __init__(self, communicator: MPI.Comm, model: Any, optimizer: Any, loss: Loss, parameters: Training) -> None:
+        import horovod
+        import horovod.tensorflow as hvd
+
+        horovod_world.configure(
+            cycle_time_ms=parameters.cycle_time_ms, fusion_mib=parameters.fusion_mib, timeline=parameters.timeline
+        )
+        horovod_world.init(hvd, communicator, "gloo" if parameters.backend == "gloo" else "mpi")
+        hvd.broadcast_variables(model.variables, root_rank=0)
+        self.versions = {"horovod": horovod.__version__}
+        self._model, self._optimizer, self._loss = model, optimizer, loss
+        self._hvd = hvd
+        self._compression = hvd.Compression.fp16 if parameters.compression == "float16" else hvd.Compression.none
+        self._train = tf.function(self._trace)
+
+    def step(self) -> float:
+        return float(self._train())
+
+    def close(self) -> None:
+        self._hvd.shutdown()
+
+    def _trace(self) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = self._loss()
+        gradients = self._hvd.DistributedGradientTape(tape, compression=self._compression).gradient(
+            loss, self._model.trainable_variables
+        )
+        self._optimizer.apply(gradients, self._model.trainable_variables)
+        return loss

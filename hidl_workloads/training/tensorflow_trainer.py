@@ -1,0 +1,56 @@
+"""The training step with TensorFlow and Keras."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["KERAS_BACKEND"] = "tensorflow"  # Keras reads it when it is imported
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from hidl_workloads.parameters import Training
+from hidl_workloads.tensorflow_threads import set_threads
+from hidl_workloads.training import tensorflow_strategies
+from hidl_workloads.training.data_parallel.tensorflow_gradients import named_weights
+from hidl_workloads.training.model import Batch, Model, rank_seed
+
+
+class TensorFlowTrainer:
+    """A model in Keras on TensorFlow; the strategy averages the gradients and updates the weights."""
+
+    def __init__(self, communicator: MPI.Comm, model: Model, parameters: Training, batch: Batch) -> None:
+        set_threads()
+        keras.utils.set_random_seed(rank_seed(parameters.seed, communicator.rank))
+        keras.config.set_dtype_policy("mixed_bfloat16" if parameters.precision == "bfloat16" else "float32")
+        self.versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
+        self._network = model.keras_network()
+        self.parameter_count = self._network.count_params()
+        optimizer = {"sgd": keras.optimizers.SGD, "adam": keras.optimizers.Adam}[parameters.optimizer]
+        plain = optimizer(learning_rate=parameters.learning_rate)
+        plain.build(self._network.trainable_variables)
+        self._inputs = tf.constant(model.keras_inputs(batch.inputs))
+        self._targets = tf.constant(batch.targets)
+        self._strategy = tensorflow_strategies.make(communicator, self._network, plain, self._loss, parameters)
+        self.versions |= self._strategy.versions
+
+    def step(self) -> float:
+        """Train one step; returns the loss of this rank's batch."""
+        return self._strategy.step()
+
+    def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
+        """Yield every trainable weight's name and value."""
+        return named_weights(self._network)
+
+    def close(self) -> None:
+        """Release communicators and buffers; collective."""
+        self._strategy.close()
+
+    def _loss(self) -> tf.Tensor:
+        logits = tf.cast(self._network(self._inputs, training=True), tf.float32)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(self._targets, logits))

@@ -1,0 +1,114 @@
+"""Strategies that average PyTorch's gradients: data_parallel over MPI, Horovod, or PyTorch's DDP over gloo."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from mpi4py import MPI
+
+from hidl_workloads.parameters import Training
+from hidl_workloads.training import horovod_world
+from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
+
+
+class Strategy(Protocol):
+    """A model and an optimizer that train together with those of all ranks, from equal weights.
+
+    ``model`` is what computes; ``optimizer`` updates, when every gradient is the average; ``versions`` are those of the
+    libraries that were added.
+    """
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    versions: dict[str, str]
+
+    def close(self) -> None:
+        """Release communicators and buffers; collective."""
+
+
+def make(
+    communicator: MPI.Comm, model: torch.nn.Module, optimizer: torch.optim.Optimizer, parameters: Training
+) -> Strategy:
+    """Return the strategy of the backend that the parameters name; collective."""
+    makers: dict[str, Callable[..., Strategy]] = {"mpi4py": _OverMPI, "horovod": _Horovod, "gloo": _Gloo}
+    return makers[parameters.backend](communicator, model, optimizer, parameters)
+
+
+class _OverMPI:
+    """See ``Strategy``; ``hidl_workloads.training.data_parallel``."""
+
+    def __init__(
+        self, communicator: MPI.Comm, model: torch.nn.Module, optimizer: torch.optim.Optimizer, parameters: Training
+    ) -> None:
+        self.model = model
+        self.versions: dict[str, str] = {}
+        self.optimizer = DistributedOptimizer(
+            optimizer,
+            model,
+            communicator,
+            bucket_bytes=int(parameters.bucket_mib * 2**20),
+            compression=parameters.compression,
+        )
+
+    def close(self) -> None:
+        self.optimizer.close()
+
+
+class _Horovod:
+    """See ``Strategy``; the gradients travel while the backward pass runs, and the update waits for them."""
+
+    def __init__(
+        self, communicator: MPI.Comm, model: torch.nn.Module, optimizer: torch.optim.Optimizer, parameters: Training
+    ) -> None:
+        import horovod
+        import horovod.torch as hvd
+
+        horovod_world.configure(
+            cycle_time_ms=parameters.cycle_time_ms, fusion_mib=parameters.fusion_mib, timeline=parameters.timeline
+        )
+        horovod_world.init(hvd, communicator, "mpi")
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        self.model, self.versions = model, {"horovod": horovod.__version__}
+        self.optimizer = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=hvd.Compression.fp16 if parameters.compression == "float16" else hvd.Compression.none,
+        )
+        self._hvd = hvd
+
+    def close(self) -> None:
+        self._hvd.shutdown()
+
+
+class _Gloo:
+    """See ``Strategy``; ``DistributedDataParallel``, the other backends' semantics: statistics stay with their rank."""
+
+    def __init__(
+        self, communicator: MPI.Comm, model: torch.nn.Module, optimizer: torch.optim.Optimizer, parameters: Training
+    ) -> None:
+        from torch import distributed
+
+        if horovod_world.one_host(communicator):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        # Rank 0 chooses the store's port and broadcasts it over MPI.
+        host = horovod_world.meeting_host(communicator)
+        first = communicator.rank == 0
+        store = distributed.TCPStore(host, 0, communicator.size, True, wait_for_workers=False) if first else None
+        port = communicator.bcast(store.port if store else None)
+        store = store or distributed.TCPStore(host, port, communicator.size, False)
+        distributed.init_process_group("gloo", store=store, rank=communicator.rank, world_size=communicator.size)
+        with warnings.catch_warnings():  # what it suggests instead of this option does less, by its own words
+            warnings.simplefilter("ignore", FutureWarning)
+            self.model = torch.nn.parallel.DistributedDataParallel(
+                model, bucket_cap_mb=parameters.bucket_mib, broadcast_buffers=False
+            )
+        self.optimizer = optimizer
+        self.versions: dict[str, str] = {}
+        self._distributed = distributed
+
+    def close(self) -> None:
+        self._distributed.destroy_process_group()

@@ -1,0 +1,140 @@
+"""Which strategy a model's own calls (``model.fit``, ``evaluate``, ``save``, ...) run under.
+
+That is the strategy of the innermost ``scope()``, or of ``set_strategy``; else the one that the model was built under
+or trained by. Keras' methods are wrapped once in a process. Without a strategy the wrappers call Keras' own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hyparflow.training.session import Session
+    from hyparflow.training.strategy import Strategy
+
+#: Methods of Keras' trainer with a namesake in ``Strategy``.
+_RUNS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+#: Methods that read all of a model.
+_READS = ("save", "save_weights", "get_weights")
+#: Those that need no ``compile()``: until there is one, no strategy has trained the model, and Keras runs them.
+_UNCOMPILED = ("predict", "predict_on_batch")
+
+_STRATEGY, _SESSION = "_hyparflow_strategy", "_hyparflow_session"
+_scopes: list[Strategy] = []
+_kept = ExitStack()  # what set_strategy has entered
+atexit.register(_kept.close)
+
+
+def set_strategy(strategy: Strategy | None) -> None:
+    """Put a strategy in force from here on, as one ``strategy.scope()`` around the rest of the program.
+
+    ::
+
+        hyparflow.set_strategy(hyparflow.Strategy(partitions=2))
+        model = build()  # any Keras program: on 2 ranks, each with a part of the model
+        model.compile("adam", "mse")
+        model.fit(x, y)
+
+    Every rank runs the same program. None: no strategy is in force any more.
+    """
+    _kept.close()
+    if strategy is not None:
+        _kept.enter_context(strategy.scope())
+
+
+@contextmanager
+def scope(strategy: Strategy) -> Iterator[None]:
+    """In here the strategy is in force for every model, and for the models that are built in here also later."""
+    _wrap()
+    _scopes.append(strategy)
+    try:
+        yield
+    finally:
+        _scopes.remove(strategy)
+
+
+def strategy_of(model: Any) -> Strategy | None:
+    """The strategy that is in force for a model."""
+    own: Strategy | None = vars(model).get(_STRATEGY)
+    inner = _scopes[-1] if _scopes else None
+    return inner or own
+
+
+def session_of(model: Any) -> Session | None:
+    """What trains a model, or has trained it last."""
+    found: Session | None = vars(model).get(_SESSION)
+    return found
+
+
+def hold(model: Any, strategy: Strategy, session: Session) -> None:
+    """Let a model's own calls run under this strategy; the session lives as long as the model."""
+    _wrap()
+    vars(model)[_STRATEGY] = strategy
+    vars(model)[_SESSION] = session
+
+
+@contextmanager
+def plain_keras(model: Any) -> Iterator[None]:
+    """Let the model's calls be Keras' own in here."""
+    known = {name: vars(model).pop(name, None) for name in (_STRATEGY, _SESSION)}
+    inner = _scopes[:]
+    _scopes.clear()
+    try:
+        yield
+    finally:
+        _scopes[:] = inner
+        vars(model).update({name: value for name, value in known.items() if value is not None})
+
+
+@cache
+def _wrap() -> None:
+    """Wrap Keras' methods."""
+    import keras
+
+    def trainer(name: str) -> Any:
+        return next(each for each in keras.Model.__mro__ if name in vars(each))
+
+    for name in (*_RUNS, *_READS):
+        home = keras.Model if name in _READS else trainer(name)
+        setattr(home, name, _routed(name, getattr(home, name)))
+    keras.Model.__new__ = staticmethod(_marking(keras.Model.__new__))
+
+
+def _marking(make: Callable[..., Any]) -> Any:
+    """``Model.__new__``, which remembers the strategy in whose scope it is called."""
+
+    @wraps(make)
+    def new(kind: Any, *arguments: Any, **options: Any) -> Any:
+        made = make(kind, *arguments, **options)
+        if _scopes:
+            vars(made)[_STRATEGY] = _scopes[-1]
+        return made
+
+    return new
+
+
+def _routed(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of Keras' that the strategy runs where one is in force."""
+    signature = inspect.signature(own)
+
+    @wraps(own)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        strategy = strategy_of(self)
+        if strategy is None or (name in _UNCOMPILED and not self.compiled):
+            return own(self, *arguments, **options)
+        try:
+            given = signature.bind(self, *arguments, **options).arguments
+            if unknown := given.pop("kwargs", None) if name in _RUNS else None:
+                raise TypeError(f"got an unexpected keyword argument {next(iter(unknown))!r}")
+        except TypeError as error:
+            raise TypeError(f"Model.{name}() {error}") from None
+        del given["self"]
+        given |= given.pop("kwargs", {})
+        return getattr(strategy, name)(self, **given)
+
+    return call

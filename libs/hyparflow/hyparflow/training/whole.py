@@ -1,0 +1,64 @@
+"""What reads all of a model: its weights, and the files that Keras makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hyparflow.checkpoints.export import write
+from hyparflow.errors import RequestError
+from hyparflow.training import in_force
+from hyparflow.training.agreement import check_same
+from hyparflow.training.guard import guard
+from hyparflow.training.in_force import session_of
+
+if TYPE_CHECKING:
+    import keras
+
+
+class Whole:
+    """Saving and reading models that lie in parts on the ranks of ``comm``."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm = comm
+        self.guard = guard(comm)
+
+    @contextmanager
+    def all_ranks(self, call: str) -> Iterator[None]:
+        """For a method that all ranks call together. Raises RequestError on all where they call different ones."""
+        with self.guard.working(self.comm):
+            check_same(self.comm, f"{call}()")
+            yield
+
+    def save(self, model: keras.Model, filepath: str | Path, **options: Any) -> None:
+        """Write the whole model with its optimizer as ``.keras``, or its weights as ``.weights.h5``.
+
+        All ranks call it, and rank 0 writes; after ``hyparflow.gather(model)`` any rank may call it alone.
+        """
+        weights_only = str(filepath).endswith(".weights.h5")
+        session = session_of(model)
+        if session is None:
+            with in_force.plain_keras(model):
+                write(model, filepath, weights_only, **options)
+        elif session.is_whole:
+            session.save(filepath, weights_only=weights_only, **options)
+        else:
+            with self.all_ranks("save"):
+                session.save(filepath, weights_only=weights_only, **options)
+
+    def save_weights(self, model: keras.Model, filepath: str | Path, **options: Any) -> None:
+        """As ``save``, for names that end in ``.weights.h5``."""
+        if not str(filepath).endswith(".weights.h5"):
+            raise RequestError(f"invalid file name {str(filepath)!r}: must end in .weights.h5, as for Keras")
+        self.save(model, filepath, **options)
+
+    def get_weights(self, model: keras.Model) -> list[Any]:
+        """As ``keras.Model.get_weights``; all ranks call it, unless the model is whole on each."""
+        session = session_of(model)
+        if session is None or session.is_whole:
+            with in_force.plain_keras(model):
+                return model.get_weights()
+        with self.all_ranks("get_weights"):
+            return session.weights()

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hidl_cli.analysis.changes.compare import Comparison, compare
+from tests.analysis.sampled import nights, one_run, sample
+
+STEADY = [100.0, 101.0, 99.5, 100.4, 99.8]
+
+
+def only(comparison: Comparison) -> tuple[str, str]:
+    (difference,) = comparison.differences
+    return difference.outcome, difference.reason
+
+
+class TestOutcome:
+    @pytest.mark.parametrize(
+        ("factor", "better", "outcome"),
+        [
+            (0.9, "higher", "worse"),
+            (0.9, "lower", "better"),
+            (1.1, "higher", "better"),
+            (1.1, "lower", "worse"),
+            (1.1, None, "different"),
+            (1.001, "higher", "same"),
+            (0.99, "higher", "same"),
+        ],
+    )
+    def test_of_a_metric(self, factor: float, better: str | None, outcome: str) -> None:
+        a = one_run(STEADY, better=better)
+        b = one_run([factor * value for value in STEADY], night=1, better=better)
+        assert only(compare(a, b))[0] == outcome
+
+    def test_beyond_a_tolerance_alone_is_a_worsening(self) -> None:
+        a, b = one_run(STEADY), one_run([0.95 * value for value in STEADY], night=1)
+        assert compare(a, b, tolerance=0.03).outcome == "worse"
+        assert compare(a, b, tolerance=0.08).outcome == "same"
+
+    def test_too_few_values_can_show_nothing_and_it_is_said_how_many_can(self) -> None:
+        comparison = compare(one_run(STEADY[:3]), one_run([50.0, 51.0, 49.0], night=1))
+        assert comparison.outcome == "inconclusive"
+        assert only(comparison)[1] == "3 against 3 repetitions cannot show a difference, 4 on each side can"
+
+    def test_noise_that_hides_a_worsening_is_inconclusive(self) -> None:
+        a, b = [100.0, 80.0, 120.0, 95.0, 110.0], [98.0, 85.0, 118.0, 90.0, 108.0]
+        outcome, reason = only(compare(one_run(a), one_run(b, night=1)))
+        assert outcome == "inconclusive"
+        assert reason.startswith("too noisy: anything from -")
+
+    def test_what_has_no_direction_decides_nothing(self) -> None:
+        a, b = one_run(STEADY, better=None), one_run([2 * value for value in STEADY], night=1, better=None)
+        assert compare(a, b).outcome == "same"
+
+    def test_of_many_metrics_is_the_gravest(self) -> None:
+        a = one_run(STEADY) + one_run(STEADY, metric="other")
+        b = one_run([0.8 * value for value in STEADY], night=1) + one_run(STEADY, night=1, metric="other")
+        assert compare(a, b).outcome == "worse"
+
+
+class TestObservations:
+    def test_of_one_run_against_one_are_their_repetitions(self) -> None:
+        (difference,) = compare(one_run(STEADY), one_run(STEADY, night=1)).differences
+        assert (difference.independent, difference.count_a) == ("repetitions", 5)
+
+    def test_of_several_runs_are_the_runs(self) -> None:
+        a = one_run(STEADY) + one_run(STEADY, night=1)
+        (difference,) = compare(a, one_run(STEADY, night=2)).differences
+        assert (difference.independent, difference.count_a, difference.count_b) == ("runs", 2, 1)
+
+    def test_of_two_nights_that_differ_as_nights_do_find_nothing(self) -> None:
+        # Repetitions within a night are alike; taken for independent, they would differ significantly.
+        def night(level: float, number: int) -> list:
+            return one_run([level + 0.01 * i for i in range(5)], night=number)
+
+        a = [s for number, level in enumerate([100, 110, 95, 104]) for s in night(level, number)]
+        b = [s for number, level in enumerate([99, 106, 97, 109], 4) for s in night(level, number)]
+        (difference,) = compare(a, b).differences
+        assert difference.p > 0.5
+
+    def test_of_ranks_alone_count_as_their_median(self) -> None:
+        ranks = [sample(value, rank=rank) for rank, value in enumerate([1.0, 2.0, 9.0])]
+        (difference,) = compare(ranks, ranks).differences
+        assert difference.median_a == 2
+
+    def test_of_a_step_count_more_than_those_of_its_ranks(self) -> None:
+        both = [sample(5.0), sample(1.0, rank=0), sample(2.0, rank=1)]
+        (difference,) = compare(both, both).differences
+        assert difference.median_a == 5
+
+
+class TestMeasures:
+    def test_of_another_size_are_not_compared(self) -> None:
+        comparison = compare(one_run(STEADY) + one_run(STEADY, ranks=4, series="a2"), one_run(STEADY, night=1))
+        assert [measure.ranks for measure in comparison.only_in_a] == [4]
+
+    def test_of_two_series_are_compared_where_none_is_shared(self) -> None:
+        comparison = compare(one_run(STEADY), one_run(STEADY, night=1, series="b7", mpi="openmpi 5"))
+        assert len(comparison.differences) == 1
+
+    def test_without_one_in_common_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="no metric of one workload and size in common"):
+            compare(one_run(STEADY), one_run(STEADY, workload="other", series="z"))
+
+    def test_that_are_zero_or_less_have_no_percentage_and_are_left_out(self) -> None:
+        a = one_run(STEADY) + one_run([0.0, 1.0], metric="zero")
+        assert [d.measure.metric for d in compare(a, a).differences] == ["rate"]
+
+
+class TestManyMetrics:
+    def test_that_do_not_differ_are_called_different_in_one_comparison_of_twenty_at_most(self) -> None:
+        random = np.random.default_rng(7)
+        wrong = 0
+        for _ in range(300):
+            values = 100 * np.exp(0.05 * random.standard_normal((2, 10, 8)))
+            a, b = (
+                [s for m in range(10) for s in one_run(side[m].tolist(), night=n, metric=f"m{m}")]
+                for n, side in enumerate(values)
+            )
+            wrong += any(d.outcome in ("worse", "better") for d in compare(a, b, tolerance=0).differences)
+        assert wrong / 300 <= 0.05
+
+    def test_of_which_one_is_ten_percent_worse_are_reported_so(self) -> None:
+        random = np.random.default_rng(8)
+        values = 100 * np.exp(0.02 * random.standard_normal((2, 5, 10)))
+        values[1, 3] *= 0.9
+        a, b = (
+            [s for m in range(5) for s in nights(side[m].tolist(), first=20 * n, metric=f"m{m}")]
+            for n, side in enumerate(values)
+        )
+        assert [d.measure.metric for d in compare(a, b).differences if d.outcome == "worse"] == ["m3"]

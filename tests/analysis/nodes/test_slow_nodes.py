@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hidl_cli.analysis.nodes.slow_nodes import nodes
+
+
+def rates(hosts: int, *, rounds: int = 5, noise: float = 0.01, slow: float = 1.0, seed: int = 1) -> dict:
+    """By round and host; the last host is slower by the factor ``slow``."""
+    values = 100 * np.exp(noise * np.random.default_rng(seed).standard_normal((rounds, hosts)))
+    values[:, -1] *= slow
+    return {r: {f"n{i}": float(v) for i, v in enumerate(row)} for r, row in enumerate(values, 1)}
+
+
+def slow_ones(found: tuple) -> list[str]:
+    return [node.host for node in found if node.slow]
+
+
+@pytest.mark.parametrize("hosts", [4, 8, 64])
+def test_a_node_that_is_20_percent_slower_is_named(hosts: int) -> None:
+    named = [slow_ones(nodes(rates(hosts, slow=0.8, seed=seed))) for seed in range(30)]
+    assert sum(f"n{hosts - 1}" in each for each in named) >= 28
+
+
+@pytest.mark.parametrize("hosts", [4, 8, 64])
+def test_among_equal_nodes_hardly_one_set_in_a_hundred_has_a_slow_one(hosts: int) -> None:
+    named = [slow_ones(nodes(rates(hosts, noise=0.1, seed=seed))) for seed in range(500)]
+    assert sum(map(bool, named)) / 500 <= 0.025
+
+
+def test_how_far_behind_is_reported_and_the_slowest_comes_first() -> None:
+    slowest, *_ = nodes(rates(8, slow=0.8))
+    assert (slowest.host, slowest.relative) == ("n7", pytest.approx(0.8, abs=0.02))
+
+
+def test_a_difference_that_harms_nobody_is_not_slow_however_certain() -> None:
+    assert slow_ones(nodes(rates(16, noise=0.0005, slow=0.98))) == []
+
+
+def test_a_fast_node_is_not_slow() -> None:
+    assert slow_ones(nodes(rates(8, slow=1.5))) == []
+
+
+def test_one_bad_round_makes_no_slow_node() -> None:
+    measured = rates(8)
+    measured[2]["n3"] *= 0.5
+    assert slow_ones(nodes(measured)) == []
+
+
+def test_of_three_nodes_none_is_called_slow() -> None:
+    assert [node.p for node in nodes(rates(3, slow=0.5))] == [None] * 3
+
+
+def test_equal_values_make_no_slow_node_and_one_other_does() -> None:
+    same = {1: dict.fromkeys(("a", "b", "c", "d"), 5.0)}
+    assert slow_ones(nodes(same)) == []
+    assert slow_ones(nodes({1: {**same[1], "d": 4.0}})) == ["d"]

@@ -1,0 +1,178 @@
+"""A run's capsule, replayed on this machine: the same, another, or refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hidl_cli.capsule.capsule import read
+from hidl_cli.stack.lock import parse
+from tests.cluster.cluster import LivingCluster
+from tests.conftest import REPOSITORY, Hidl
+
+#: Its rate is what the file beside it says, so that a replay finds the same machine or a slower one.
+PROGRAM = """
+import pathlib, sys
+from mpi4py import MPI
+speed = float(pathlib.Path(__file__).with_name("speed").read_text())
+if MPI.COMM_WORLD.rank == 0:
+    noise = (1, 1.002, 0.998, 1.001, 0.999, 1.0005)[int(sys.argv[1]) - 1]
+    sys.stdout.write(f"rate: {speed * noise} op/s\\n")
+"""
+WORKLOAD: dict[str, Any] = {
+    "program": {
+        "command": ["python", "program.py", "1"],
+        "patterns": [{"pattern": "rate: (?P<rate>[0-9.]+)"}],
+    },
+    "metrics": {"rate": {"unit": "op/s", "better": "higher"}},
+}
+
+
+@pytest.fixture
+def hidl(hidl_with: Callable[..., Hidl], tmp_path: Path) -> Hidl:
+    hidl = hidl_with("mpi")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "speed").write_text("100")
+    program = {**WORKLOAD["program"], "command": ["python", str(tmp_path / "program.py"), "1"]}
+    hidl.add_workload("paced", "toy.py", **{**WORKLOAD, "program": program})
+    return hidl
+
+
+@pytest.fixture
+def capsule(hidl: Hidl, tmp_path: Path) -> Path:
+    """The capsule of a run of six repetitions on two ranks."""
+    run = hidl.json("run", "paced", "--ranks-per-node", "2", "--repeat", "6")["run"]
+    file = tmp_path / "paced.capsule"
+    made = hidl.json("capsule", run, "--output", str(file))
+    assert (made["run"], made["file"]) == (run, str(file))
+    assert [Path(each["path"]).name for each in made["inputs"]] == ["program.py"]
+    return file
+
+
+def test_the_same_machine_gives_the_same(hidl: Hidl, capsule: Path) -> None:
+    found = hidl.json("replay", str(capsule), "--yes")
+    assert (found["outcome"], found["answer"], found["changed"]) == ("same", "same within noise", [])
+    (rate,) = found["differences"]
+    assert (rate["count_a"], rate["count_b"]) == (6, 6)
+    kept = json.loads((hidl.runs / found["replay"] / "replay.json").read_text())
+    assert kept["answer"] == "same within noise"
+
+
+def test_a_slower_machine_is_named_with_how_much(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
+    (tmp_path / "speed").write_text("80")
+    completed = hidl("replay", str(capsule), "--yes")
+    assert completed.returncode == 10, completed.stderr
+    assert "differs: rate on 2 rank(s) -20.0%" in completed.stdout
+    assert "what changed: nothing that was recorded" in completed.stdout
+
+
+def test_a_fresh_home_installs_by_the_lock_and_replays(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
+    home = {f"XDG_{name}_HOME": str(tmp_path / "fresh" / name.lower()) for name in ("CONFIG", "STATE", "DATA", "CACHE")}
+    completed = hidl("replay", str(capsule), "--yes", "--json", **home)
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["outcome"] == "same"
+    (manifest,) = (tmp_path / "fresh" / "data").rglob("manifest.json")
+    with zipfile.ZipFile(capsule) as archive:
+        lock = json.loads(archive.read("run/plan.json"))["lock"]
+    assert json.loads(manifest.read_text())["lock"]["digest"] == lock
+    assert "replays" in manifest.parts  # what the user installs for themselves is not touched
+
+
+def test_nothing_runs_unasked(hidl: Hidl, capsule: Path) -> None:
+    before = sorted(hidl.runs.iterdir())
+    completed = hidl("replay", str(capsule))
+    assert completed.returncode == 2
+    assert "packages and program are code that would run here" in completed.stderr
+    completed = hidl("replay", str(capsule), "--dry-run")
+    assert completed.returncode == 0
+    assert "program.py" in completed.stdout
+    assert sorted(hidl.runs.iterdir()) == before
+
+
+def test_changed_and_missing_inputs_are_named(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(f"{PROGRAM}\n# later\n")
+    completed = hidl("replay", str(capsule), "--yes")
+    assert completed.returncode == 4
+    assert f"{tmp_path / 'program.py'}: another content" in completed.stderr
+    assert hidl("replay", str(capsule), "--yes", "--changed-inputs").returncode == 0
+    (tmp_path / "program.py").unlink()
+    completed = hidl("replay", str(capsule), "--yes")
+    assert (completed.returncode, "program.py: not found" in completed.stderr) == (4, True)
+
+
+def test_a_lock_for_another_machine_is_refused(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
+    held = read(capsule)
+    text = (
+        held.text("lock.txt").replace("# platform: linux-", "# platform: solaris-").replace("sha256:", "sha256:0000", 2)
+    )
+    text = re.sub("sha256:0000([0-9a-f]{60})[0-9a-f]{4}", r"sha256:0000\1", text.replace("sha256:0000", "sha256:", 1))
+    name = held.lock_name.replace("linux-", "solaris-")
+    plan = json.loads(held.text("run/plan.json"))
+    plan["lock"] = parse(text, capsule).digest
+    members = {**held.members, "lock.txt": text.encode(), "run/plan.json": json.dumps(plan).encode()}
+    other = tmp_path / "other.capsule"
+    other.write_bytes(replace(held, members=members, lock_name=name).to_bytes())
+    completed = hidl("replay", str(other), "--yes")
+    assert completed.returncode == 4, completed.stderr
+    assert f"the lock of the capsule, {name}, does not serve here" in completed.stderr
+    other.write_bytes(replace(held, members={**members, "lock.txt": held.members["lock.txt"]}).to_bytes())
+    completed = hidl("replay", str(other), "--yes")
+    assert (completed.returncode, "is not the one that the run's plan names" in completed.stderr) == (3, True)
+
+
+def test_what_a_study_was_is_asked_for_again(hidl: Hidl, tmp_path: Path) -> None:
+    scaling = {"metric": "rate", "kind": "weak", "target": 0.4}
+    program = {**WORKLOAD["program"], "command": ["python", str(tmp_path / "program.py"), "1"]}
+    hidl.add_workload("study", "toy.py", **{**WORKLOAD, "program": program, "scaling": scaling})
+    hidl("run", "study", "--scale", "1,2", "--repeat", "3", "--target", "0.3", "--threads", "1")
+    (run,) = (each.name for each in hidl.runs.iterdir())
+    file = tmp_path / "study.capsule"
+    assert hidl("run", "capsule", run, "-o", str(file)).returncode == 0
+    first = json.loads((hidl.runs / run / "plan.json").read_text())
+    again = json.loads(hidl("replay", str(file), "--dry-run", "--json").stdout)["plan"]
+    for key in ("unit", "target", "baseline", "until_settled", "parameters", "workload", "lock", "mpi", "tuning"):
+        assert again[key] == first[key], key
+    assert [step["launch"] for step in again["steps"]] == [step["launch"] for step in first["steps"]]
+
+
+def test_python_does_what_the_command_line_does(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
+    program = tmp_path / "replays.py"
+    program.write_text(
+        f"import hidl_cli.api as hidl\nmade = hidl.capsule(None, {str(tmp_path / 'two.capsule')!r})\n"
+        "found = hidl.replay(made)\nprint(found.outcome, '|', found.answer)\n"
+    )
+    environment = {**hidl.environment, "PYTHONPATH": str(REPOSITORY)}
+    said = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True).stdout
+    assert said == "same | same within noise\n"
+
+
+def test_a_run_without_metrics_has_no_capsule(hidl: Hidl) -> None:
+    hidl.add_workload("broken", "fails.py")
+    assert hidl("run", "broken").returncode == 8
+    completed = hidl("capsule")
+    assert completed.returncode == 4
+    assert "has no metrics" in completed.stderr
+
+
+@pytest.mark.slow
+def test_made_on_this_machine_and_replayed_on_a_cluster(
+    hidl: Hidl, capsule: Path, cluster: LivingCluster, tmp_path: Path
+) -> None:
+    home = {f"XDG_{name}_HOME": str(tmp_path / "fresh" / name.lower()) for name in ("CONFIG", "STATE", "DATA", "CACHE")}
+    fresh = Hidl(hidl.environment | cluster.environment | home)
+    completed = fresh("replay", str(capsule), "--site", "test-cluster", "--yes", "--json")
+    assert completed.returncode == 0, completed.stderr
+    found = json.loads(completed.stdout)
+    assert found["answer"] == "same within noise"
+    assert "site: local → test-cluster" in found["changed"]
+    (run,) = fresh.runs.iterdir()
+    assert json.loads((run / "job.json").read_text())["scheduler"] == "slurm"

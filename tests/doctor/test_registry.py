@@ -1,0 +1,79 @@
+"""All rules of the doctor."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from inspect import getdoc
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.doctor import rules
+from hidl_cli.doctor.registry import all_rules, find_rule, fixes, list_rules, load_subjects
+from hidl_cli.errors import UsageError
+from tests.conftest import REPOSITORY
+from tools.reference.rules import pages
+
+ALL = list_rules()
+HOW_TO = REPOSITORY / "docs" / "how-to" / "find-what-is-wrong.md"
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.id)
+def test_a_rule_has_a_title_a_reason_and_a_description(rule: object) -> None:
+    assert all((getattr(rule, "title", ""), getattr(rule, "why", ""), getdoc(rule.check)))  # type: ignore[attr-defined]
+
+
+def test_rules_are_sorted_by_id_and_unique() -> None:
+    ids = [rule.id for rule in ALL]
+    assert ids == sorted(set(ids))
+
+
+def test_an_id_is_shared_only_with_a_diagnosis_of_output() -> None:
+    ids = [rule.id for rule in all_rules() if rule.check.__module__ != "hidl_cli.doctor.output"]
+    taken = [id for id, times in Counter(ids).items() if times > 1]
+    assert taken == [], "take another id: hidl doctor rules lists those of all subjects"
+
+
+def test_rules_with_one_id_have_one_title() -> None:
+    assert len({(rule.id, rule.title) for rule in all_rules()}) == len(ALL)
+
+
+def test_every_fix_belongs_to_a_rule_of_its_subject() -> None:
+    for subject in load_subjects():
+        assert set(subject.fixes) <= {rule.id for rule in subject.rules}
+    assert sorted(fixes()) == ["HD083", "HD084"]
+
+
+def test_the_reference_lists_every_rule() -> None:
+    (page,) = pages().values()
+    assert [rule.id for rule in ALL if f"## {rule.id}: " not in page] == []
+
+
+def test_a_new_rule_is_one_file(tmp_path: Path) -> None:
+    """The example of the how-to, beside the shipped modules, is listed without any other edit."""
+    (example,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "processes.py").write_text(example)
+    lines = (
+        f"import hidl_cli.doctor.rules as rules; rules.__path__.append({str(tmp_path)!r})",
+        "from hidl_cli.commands.app import command_line",
+        "command_line()(['doctor', 'explain', 'HD299'])",
+    )
+    shown = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("HD299 (warning): The limit of processes is low")
+
+
+def test_every_module_of_rules_has_a_subject() -> None:
+    modules = {path.stem for path in Path(rules.__path__[0]).glob("[a-z]*.py")}
+    assert len(load_subjects()) == len(modules)
+
+
+def test_find_rule_ignores_case() -> None:
+    assert find_rule("hd002").id == "HD002"
+
+
+def test_an_unknown_rule_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="unknown rule 'HD'"):
+        find_rule("HD")

@@ -1,0 +1,180 @@
+"""``model.fit`` and its kin under a strategy, beside plain Keras: found.json, from rank 0."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import hyparflow
+import keras
+import numpy as np
+import tensorflow as tf
+from beside import COMM, HOW, X, Y, build, compiled, far, raised, started, strategy
+
+Pair = tuple[Any, Any]
+
+
+def both(start: Any = None) -> Pair:
+    """The same model under a strategy and in one process."""
+    plain = started() if start is None else start
+    with strategy().scope():
+        model = compiled(build())  # compiled in the scope, as TensorFlow's strategies want it
+    model.set_weights(plain.get_weights())
+    return model, plain
+
+
+def alike(*histories: Any) -> float:
+    """The largest difference of two histories; infinite where they have other names or epochs."""
+    one, other = histories
+    if one.epoch != other.epoch or sorted(one.history) != sorted(other.history):
+        return float("inf")
+    return far([one.history[name] for name in sorted(one.history)], [other.history[n] for n in sorted(one.history)])
+
+
+class Watch(keras.callbacks.Callback):
+    """A user's callback, which reads the model in the midst of its training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seen += [self.model.predict(X, verbose=0), *self.model.get_weights()]
+
+
+def fits(model: Any, plain: Any) -> dict[str, float]:
+    """Everything that ``fit`` takes."""
+    callbacks = keras.callbacks
+
+    def asked() -> dict[str, dict[str, Any]]:
+        dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8).repeat()
+        rate = callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
+        stop = callbacks.EarlyStopping("val_loss", patience=0, min_delta=1.0, restore_best_weights=True)
+        return {
+            "plain": {"x": X, "y": Y, **HOW},
+            "validation_split": {"x": X, "y": Y, **HOW, "validation_split": 0.25},
+            "validation_data": {"x": X, "y": Y, **HOW, "validation_data": (X, Y), "validation_freq": [2]},
+            "initial_epoch": {"x": X, "y": Y, **HOW, "initial_epoch": 3, "epochs": 5},
+            "steps_per_epoch": {"x": dataset, "epochs": 3, "steps_per_epoch": 2, "verbose": 0},
+            "callbacks": {"x": X, "y": Y, **HOW, "epochs": 4, "validation_split": 0.25, "callbacks": [rate, stop]},
+            "sample_weight": {"x": X, "y": Y, **HOW, "sample_weight": np.linspace(0.0, 2.0, len(X))},
+            "another batch size": {"x": X, "y": Y, **HOW, "batch_size": 16},
+        }
+
+    found = {name: alike(model.fit(**one), plain.fit(**other)) for (name, one), other in zip(
+        asked().items(), asked().values(), strict=True
+    )}  # fmt: skip
+    watches = Watch(), Watch()
+    for each, watch in zip((model, plain), watches, strict=True):
+        each.fit(X, Y, **HOW, callbacks=[watch])
+    found["a user's callback"] = far(watches[0].seen, watches[1].seen)
+    found["history of the model"] = alike(model.history, plain.history)
+    return found
+
+
+def batches(model: Any, plain: Any) -> dict[str, float]:
+    """The calls with one batch, and those that train nothing."""
+    calls: dict[str, Callable[[Any], Any]] = {
+        "train_on_batch": lambda each: [each.train_on_batch(X[:8], Y[:8]) for _ in range(3)],
+        "train_on_batch with weights": lambda each: each.train_on_batch(X[:8], Y[:8], np.linspace(0.0, 1.0, 8)),
+        "test_on_batch": lambda each: each.test_on_batch(X[:8], Y[:8]),
+        "predict_on_batch": lambda each: each.predict_on_batch(X[:8]),
+        "evaluate": lambda each: each.evaluate(X, Y, batch_size=7, verbose=0),
+        "evaluate, return_dict": lambda each: each.evaluate(X, Y, return_dict=True, verbose=0)["loss"],
+        "predict": lambda each: each.predict(X, batch_size=5, verbose=0),
+        "get_weights": lambda each: np.concatenate([value.reshape(-1) for value in each.get_weights()]),
+    }
+    return {name: far([call(model)], [call(plain)]) for name, call in calls.items()}
+
+
+def recompiled(model: Any, plain: Any) -> float:
+    """Freeze, another optimizer, the same optimizer with another loss, another strategy."""
+
+    def losses(each: Any, again: Any) -> list[float]:
+        each.get_layer("first").trainable = False
+        each.compile(keras.optimizers.Adam(0.01), "mse")
+        found = list(each.fit(X, Y, **HOW).history["loss"])
+        each.compile(each.optimizer, "mae")  # goes on with what the optimizer has learned
+        found += each.fit(X, Y, **HOW).history["loss"]
+        with again:
+            found += each.fit(X, Y, **HOW).history["loss"]
+        each.get_layer("first").trainable = True
+        each.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+        return [*found, *each.fit(X, Y, **HOW).history["loss"]]
+
+    return far([losses(model, strategy().scope())], [losses(plain, nullcontext())])
+
+
+def loaded(root: Path) -> dict[str, float]:
+    """A compiled Adam that has learned, loaded from a file, goes on."""
+    plain = started()
+    plain.fit(X, Y, **HOW)
+    file = root / "adam.keras"
+    if COMM.rank == 0:
+        plain.save(file)
+    COMM.barrier()
+    how = strategy()
+    with how.scope():
+        inside = keras.models.load_model(file)
+    outside = keras.models.load_model(file)
+    expected = plain.fit(X, Y, **HOW)
+    found = {"load_model in the scope": alike(inside.fit(X, Y, **HOW), expected)}
+    found["load_model after the scope"] = alike(strategy().fit(outside, X, Y, **HOW), expected)
+    inside.save(root / "all.keras")
+    hyparflow.gather(outside)
+    if COMM.rank == 1:
+        outside.save(root / "one.keras")  # any rank, alone
+    COMM.barrier()
+    for name in ("all", "one"):
+        again = keras.models.load_model(root / f"{name}.keras")
+        found[f"saved by {name}"] = far([*again.get_weights(), *state(again)], [*plain.get_weights(), *state(plain)])
+    own = sum(np.asarray(each).size for each in inside.variables if each._value is not None)
+    found["held"] = COMM.allgather(own / sum(np.asarray(each).size for each in plain.variables))
+    return found
+
+
+def state(model: Any) -> list[Any]:
+    """Of the optimizer."""
+    return [np.asarray(each) for each in model.optimizer.variables]
+
+
+class Steps(keras.Model):
+    """With a step of its own."""
+
+    def train_step(self, data: Any) -> Any:
+        return super().train_step(data)
+
+
+class Tests(keras.Model):
+    """With a test step of its own."""
+
+    def test_step(self, data: Any) -> Any:
+        return super().test_step(data)
+
+
+def refused() -> dict[str, list[str]]:
+    """What each rank raises."""
+    found = {}
+    for kind in (Steps, Tests):
+        with strategy().scope():
+            of = build()
+            model = compiled(kind(of.inputs, of.outputs, name="own"))
+        found[kind.__name__] = raised(lambda model=model: model.fit(X, Y, **HOW))
+    model, _ = both()
+    found["typo"] = raised(lambda: model.fit(X, Y, epoch=2))
+    return found
+
+
+def main(root: Path) -> None:
+    """All cases."""
+    found: dict[str, Any] = {"fit": fits(*both()), "batches": batches(*both()), "recompiled": recompiled(*both())}
+    found |= {"loaded": loaded(root), "refused": refused()}
+    if COMM.rank == 0:
+        (root / "found.json").write_text(json.dumps(found, indent=1))
+
+
+main(Path(sys.argv[1]))

@@ -1,0 +1,128 @@
+"""Models that cannot be trained in parts, and one that can: found.json, from rank 0, what each rank raised."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from beside import COMM, HOW, X, Y, build, compiled, far, raised, strategy
+from keras import layers
+
+
+def spectral() -> Any:
+    """A layer that assigns what trains."""
+    x = keras.Input((6,))
+    h = layers.SpectralNormalization(layers.Dense(8, name="wrapped"), name="bounded")(x)
+    return keras.Model(x, layers.Dense(1)(h))
+
+
+def stateful() -> Any:
+    """A layer whose state goes from batch to batch."""
+    x = keras.Input(batch_shape=(8, 6))
+    h = layers.LSTM(4, stateful=True, name="remembering")(layers.Reshape((3, 2))(x))
+    return keras.Model(x, layers.Dense(1)(h))
+
+
+def shared(rows: int = 0) -> Any:
+    """A BatchNormalization that is called twice."""
+    norm = layers.BatchNormalization(name="norm")
+    x = keras.Input((6,), name="x")
+    h = norm(layers.Dense(6, activation="tanh", name="first")(x))
+    h = norm(layers.Dense(6, activation="tanh", name="second")(h))
+    for index in range(rows):
+        h = layers.Dense(6, activation="tanh", name=f"row{index}")(h)
+    return keras.Model(x, layers.Dense(1, name="last")(h), name="shared")
+
+
+class Failing(layers.Layer):
+    """A user's layer with a mistake in what runs in training."""
+
+    def call(self, given: Any, training: bool | None = None) -> Any:
+        if training:
+            raise ValueError("a mistake in my layer")
+        return given
+
+
+def failing() -> Any:
+    """A mistake on the rank that has the layer."""
+    x = keras.Input((6,))
+    return keras.Model(x, layers.Dense(1)(Failing(name="mine")(layers.Dense(4)(x))))
+
+
+def fitted(make: Callable[[], Any]) -> Any:
+    """After one fit under a strategy."""
+    with strategy().scope():
+        model = compiled(make())
+        model.fit(X, Y, **HOW)
+    return model
+
+
+def known_optimizer() -> Any:
+    """One that was built for the head alone, and should go on with all of the model."""
+    model = build()
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    compiled(model).fit(X, Y, **HOW)
+    for layer in model.layers:
+        layer.trainable = True
+    return compiled(model, model.optimizer)
+
+
+def beside_keras() -> float:
+    """The shared one on one stage, and in one process."""
+    keras.utils.set_random_seed(3)
+    plain = shared(3)
+    how = strategy()
+    with how.scope():
+        model = compiled(shared(3))
+    model.set_weights(plain.get_weights())
+    model.fit(X, Y, **HOW)
+    compiled(plain).fit(X, Y, **HOW)
+    home = {node: stage.index for stage in how.plan.stages for node in stage.nodes}
+    assert len(set(home.values())) == 2
+    return far(model.get_weights(), plain.get_weights())
+
+
+def nowhere() -> None:
+    """All of the model belongs on one stage."""
+    norm = layers.BatchNormalization(name="norm")
+    x = keras.Input((6,), name="x")
+    h = norm(layers.Dense(6, name="first")(norm(x)))
+    model = compiled(keras.Model(x, norm(h), name="bound"))
+    strategy().fit(model, X, np.zeros((32, 6)), **HOW)
+
+
+def of_two_outputs() -> None:
+    """A loss that compares two outputs with each other."""
+
+    def apart(target: Any, predicted: Any) -> Any:
+        return keras.ops.mean((predicted[0] - predicted[1] - target[0]) ** 2, axis=-1)
+
+    x = keras.Input((6,), name="x")
+    h = layers.Dense(8, name="first")(x)
+    model = keras.Model(x, [layers.Dense(1, name=name)(h) for name in ("one", "other")], name="two")
+    model.compile("sgd", (apart, ["mse", "mse"]))  # a tuple, where the outputs are a list
+    strategy().fit(model, X, [Y, Y], **HOW)
+
+
+def main(root: Path) -> None:
+    """All cases."""
+    found: dict[str, Any] = {
+        "SpectralNormalization": raised(lambda: fitted(spectral)),
+        "stateful": raised(lambda: fitted(stateful)),
+        "nowhere to cut": raised(nowhere),
+        "a mistake in a layer": raised(lambda: fitted(failing)),
+        "a built optimizer": raised(lambda: strategy().fit(known_optimizer(), X, Y, **HOW)),
+        "a loss of two outputs": raised(of_two_outputs),
+        "shared": beside_keras(),
+    }
+    if COMM.rank == 0:
+        (root / "found.json").write_text(json.dumps(found, indent=1))
+
+
+main(Path(sys.argv[1]))

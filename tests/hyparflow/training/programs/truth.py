@@ -1,0 +1,144 @@
+"""What Keras' own calls on a model say before and after it was trained in 2 partitions: found.json, from rank 0."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hyparflow
+import keras
+import numpy as np
+from beside import COMM, HOW, X, Y, build, built, compiled, far, raised, started, strategy
+
+
+def loaded(root: Path) -> dict[str, Any]:
+    """Weights that are loaded before, in and after the scope."""
+    found: dict[str, Any] = {}
+    plain = started()
+    start, file = plain.get_weights(), root / "start.weights.h5"
+    if COMM.rank == 0:
+        plain.save_weights(file)
+    COMM.barrier()
+    expected = [plain.evaluate(X, Y, verbose=0)]
+    for name, load in {
+        "load_weights": lambda model: model.load_weights(file),
+        "set_weights": lambda model: model.set_weights(start),
+    }.items():
+        how, model = built(load)
+        found[f"{name} in the scope"] = [far([how.evaluate(compiled(model), X, Y, verbose=0)], expected)]
+        how, model = built()
+        load(model)
+        found[f"{name} in the scope"].append(far(model.get_weights(), start))
+        found[f"{name} after the scope"] = [far([how.evaluate(compiled(model), X, Y, verbose=0)], expected)]
+        how, model = built()
+        before = model.predict(X, verbose=0)
+        load(model)
+        found[f"{name} after a prediction"] = [far([model.predict(X, verbose=0)], [plain.predict(X, verbose=0)])]
+        found["a prediction before"] = far([before], [plain.predict(X, verbose=0)])
+    model = build()
+    model.set_weights(start)
+    found["set_weights before the scope"] = [far([strategy().evaluate(compiled(model), X, Y, verbose=0)], expected)]
+    scaled = keras.layers.Normalization(name="scale")
+    with strategy().scope():
+        scaled.adapt(X)
+    found["adapt in the scope"] = [far([scaled.adapt_mean], [X.mean(axis=0)])]
+    return found
+
+
+def written(model: Any, path: Path) -> Any:
+    """The model as it was saved."""
+    model.save(path)
+    COMM.barrier()
+    return keras.models.load_model(path)
+
+
+def read(model: Any, path: Path) -> Any:
+    """The weights as they were saved."""
+    model.save_weights(path)
+    COMM.barrier()
+    plain = build()
+    plain.load_weights(path)
+    return plain.get_weights()
+
+
+def trained(root: Path) -> dict[str, Any]:
+    """Keras' own calls after a fit in partitions."""
+    found: dict[str, Any] = {}
+    plain = started()
+    start = plain.get_weights()
+    how, model = built(lambda model: model.set_weights(start))
+    how.fit(compiled(model), X, Y, **HOW)
+    plain.fit(X, Y, **HOW)
+    found["in parts"] = {
+        "evaluate": far([model.evaluate(X, Y, verbose=0)], [plain.evaluate(X, Y, verbose=0)]),
+        "predict": far([model.predict(X, verbose=0)], [plain.predict(X, verbose=0)]),
+        "get_weights": far(model.get_weights(), plain.get_weights()),
+        "save": far(written(model, root / "in parts.keras").get_weights(), plain.get_weights()),
+        "save_weights": far(read(model, root / "parts.weights.h5"), plain.get_weights()),
+    }
+    found["reads"] = {
+        "call": raised(lambda: model(X)),
+        "a layer's get_weights": raised(lambda: [layer.get_weights() for layer in model.layers]),
+        "a variable": raised(lambda: [np.asarray(each) for each in model.variables]),
+    }
+    found["different calls"] = raised(lambda: model.get_weights() if COMM.rank else model.evaluate(X, Y, verbose=0))
+    hyparflow.gather(model)
+    found["gathered"] = {
+        "get_weights": far(model.get_weights(), plain.get_weights()),
+        "evaluate": far([model.evaluate(X, Y, verbose=0)], [plain.evaluate(X, Y, verbose=0)]),
+        "predict": far([model.predict(X, verbose=0)], [plain.predict(X, verbose=0)]),
+    }
+    how.fit(model, X, Y, **HOW)
+    plain.fit(X, Y, **HOW)
+    found["after another fit"] = raised(lambda: model(X))
+    hyparflow.gather(model)
+    found["gathered again"] = far([model.predict(X, verbose=0)], [plain.predict(X, verbose=0)])
+    how.save(model, root / "saved.keras")
+    COMM.barrier()
+    found["saved"] = far(keras.models.load_model(root / "saved.keras").get_weights(), plain.get_weights())
+    return found
+
+
+def three_fits(model: Any, fit: Callable[..., Any]) -> list[float]:
+    """The losses with a frozen layer, with another optimizer and loss, and without any learning."""
+    model.get_layer("first").trainable = False
+    losses = list(fit(compiled(model), X, Y, **HOW).history["loss"])
+    model.get_layer("first").trainable = True
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mae")
+    losses += fit(model, X, Y, **HOW).history["loss"]
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    return [*losses, *fit(model, X, Y, **HOW).history["loss"]]
+
+
+def plain_fit(model: Any, *data: Any, **how: Any) -> Any:
+    """Keras' own."""
+    return model.fit(*data, **how)
+
+
+def recompiled(costs: str) -> dict[str, Any]:
+    """Fit, compile, fit; then with another strategy."""
+    plain = started()
+    how = strategy(costs)
+    with how.scope():
+        model = build()
+        model.set_weights(plain.get_weights())
+    losses = far([three_fits(model, how.fit)], [three_fits(plain, plain_fit)])
+    hyparflow.gather(model)
+    found = {f"recompiled, {costs}": [losses, far(model.get_weights(), plain.get_weights())]}
+    history = strategy().fit(compiled(model), X, Y, **HOW).history
+    return found | {
+        "another strategy": far([history["loss"]], [plain_fit(compiled(plain), X, Y, **HOW).history["loss"]])
+    }
+
+
+def main(root: Path) -> None:
+    """All cases."""
+    found = loaded(root) | trained(root) | recompiled("estimated") | recompiled("measured")
+    if COMM.rank == 0:
+        (root / "found.json").write_text(json.dumps(found, indent=1))
+
+
+main(Path(sys.argv[1]))

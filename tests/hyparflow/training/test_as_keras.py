@@ -1,0 +1,65 @@
+"""Numbers beside plain Keras on the same batches, the last of which is smaller; float64, 2 ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads import ranks
+
+pytestmark = pytest.mark.slow
+
+PROGRAMS = Path(__file__).parent / "programs"
+LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
+
+
+@pytest.fixture(scope="module")
+def found(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Case -> differences by layout, or what each rank raised; all cases in one launch."""
+    root, path = tmp_path_factory.mktemp("numbers"), f"{LIBRARY}:{PROGRAMS}"
+    words = (PROGRAMS / "as_keras.py", root)
+    done = ranks.run(stack_prefix("tensorflow"), 2, *words, timeout=570, PYTHONPATH=path, TF_NUM_INTRAOP_THREADS="1")
+    assert done.status == 0, done.stdout + done.stderr
+    return json.loads((root / "found.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "case", ["masks", "masks, weights of samples", "masks, weights of words", "masks, a sum", "an ignored class"]
+)
+def test_masked_losses_and_metrics_are_those_of_the_whole_batch(found: Any, case: str) -> None:
+    assert max(found[case].values()) <= 1e-10, found[case]
+
+
+def test_one_micro_batch_has_a_mask_from_any_layer(found: Any) -> None:
+    assert max(found["masks, one micro-batch"].values()) <= 1e-10
+
+
+@pytest.mark.parametrize("case", ["weights", "sum", "mean over weights", "Dice of samples"])
+def test_weighted_and_summed_losses_are_those_of_the_whole_batch(found: Any, case: str) -> None:
+    assert max(found[case].values()) <= 1e-10, found[case]
+
+
+def test_activity_regularizers_count_samples_only(found: Any) -> None:
+    assert max(found["activity"].values()) <= 1e-10, found["activity"]
+
+
+@pytest.mark.parametrize("case", ["softmax", "sigmoid"])
+def test_metrics_take_the_logits_that_keras_takes(found: Any, case: str) -> None:
+    assert max(found[case].values()) <= 1e-10, found[case]
+
+
+@pytest.mark.parametrize("loss", ["Circle", "Dice", "Tversky"])
+def test_a_loss_of_the_batch_as_a_whole_equals_keras_in_one_part(found: Any, loss: str) -> None:
+    assert max(found[loss].values()) <= 1e-10, found[loss]
+
+
+@pytest.mark.parametrize("layout", ["partitions", "replicas"])
+@pytest.mark.parametrize("loss", ["Circle", "Dice", "Tversky"])
+def test_a_loss_of_the_batch_as_a_whole_is_refused_in_several_parts(found: Any, loss: str, layout: str) -> None:
+    (refused,) = set(found[f"{loss}, refused, {layout}"])
+
+    assert refused.startswith(f"RequestError: loss '{loss.lower()}' is of the batch as a whole")

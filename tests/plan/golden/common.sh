@@ -1,0 +1,236 @@
+# Parts of the golden job scripts that several of them share: see ../golden_scripts.py.
+#@ start
+# It keeps status.json itself (state, times, exit status, hosts), so that no accounting is needed to know how it ended.
+# To run it again, copy this directory, and submit job.sh (or call: bash job.sh) from within it.
+set -euo pipefail
+
+# Schedulers run a copy of the script that lies elsewhere, and tell where it was submitted.
+directory=$(dirname -- "${BASH_SOURCE[0]}")
+#@ status
+started=$(date +%s.%N)
+step=0
+child=
+
+write_status() { # state exit-status end-time
+    printf '{"schema": "hidl.status/1", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}\n' \
+#@ end
+    mv -f -- .status.json.new status.json
+}
+
+finish() { # state exit-status
+    trap - EXIT
+    write_status "$1" "$2" "$(date +%s.%N)"
+    exit "$2"
+}
+
+# Whoever ends the run early leaves the reason in the file `reason` before the signal. LSF sends USR2 at a time limit.
+# shellcheck disable=SC2317,SC2329
+ended_early() {
+    trap '' TERM INT HUP USR2
+    if [[ -n $child ]]; then
+        kill -TERM "$child" 2> /dev/null || true
+        wait "$child" || true
+    fi
+    finish "$(cat reason 2> /dev/null || echo CANCELLED)" 143
+}
+trap ended_early TERM INT HUP USR2
+trap 'finish FAILED $?' EXIT
+
+begin_step() { # title nodes form-of-a-line-of-the-host-file
+    step=$((step + 1))
+#@ step
+    write_status RUNNING null null
+    mkdir -p "steps/$step"
+    rm -f -- "steps/$step/metrics.json"
+    head -n "$2" hosts | while read -r host; do echo "${3/\{host\}/$host}"; done > "steps/$step/hosts"
+}
+
+launch() { # number-of-ranks command...
+    local status=0
+    run_ranks "$@" || status=$?
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
+}
+
+run_ranks() { # number-of-ranks command...
+    local status=0
+    tell_program "$1"
+    "${@:2}" < /dev/null &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    return "$status"
+}
+
+tell_program() { # number-of-ranks
+    export HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json
+#@ copies
+# Runs `one_copy` on each of the first hosts at once, each with a directory of its own: steps/STEP/copies/COPY.
+launch_copies() { # number-of-copies form-of-a-line-of-the-host-file
+    local status=0
+    all_copies "$@" &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
+}
+
+all_copies() {
+    local -a pids=()
+    local copy=0 host pid status=0
+    trap '[[ -z ${pids[*]-} ]] || kill -TERM "${pids[@]}" 2> /dev/null || true' TERM INT HUP USR2
+    while ((copy < $1)) && read -r host <&3; do
+        copy=$((copy + 1))
+        mkdir -p "steps/$step/copies/$copy"
+        echo "${2/\{host\}/$host}" > "steps/$step/copies/$copy/hosts"
+        a_copy "$step/copies/$copy" "$host" &
+        pids+=($!)
+    done 3< hosts
+    for pid in "${pids[@]}"; do
+        wait "$pid" || status=$?
+    done
+    exit "$status"
+}
+
+a_copy() { # place host
+    step=$1 host=$2 child=
+    exec 4>&2
+    # shellcheck disable=SC2317,SC2329
+    finish() {
+        tail -n 20 "steps/$step/stderr.log" >&4 || true
+        exit "$2"
+    }
+    trap '[[ -z $child ]] || { kill -TERM "$child" && wait "$child"; } 2> /dev/null || true; exit 143' TERM INT HUP USR2
+    rm -f -- "steps/$step/metrics.json"
+    one_copy > "steps/$step/stdout.log" 2> "steps/$step/stderr.log"
+    exit 0
+}
+
+#@ forwarded
+# Fills the array `forwarded` for each NAME that is set: with OPTION and the name where an option is given, else with
+# NAME='value', quoted for a shell on another host.
+forwarded() { # number-of-ranks [option] name...
+    local option='' name value quote="'" escaped="'\"'\"'"
+    tell_program "$1"
+    shift
+    if [[ $1 == -* ]]; then
+        option=$1
+        shift
+    else
+        plain PWD
+        plain LD_LIBRARY_PATH
+    fi
+    forwarded=()
+    for name in "$@"; do
+        if [[ -z ${!name+set} ]]; then
+            continue
+        elif [[ -n $option ]]; then
+            forwarded+=("$option" "$name")
+        else
+            value=${!name}
+            value=${value//$quote/$escaped}
+            forwarded+=("$name='$value'")
+        fi
+    done
+}
+
+# mpirun_rsh hands these on to the shell on another host by itself, without quotes.
+plain() { # name
+    local special=$'*[][:space:]"\'\\\\;&|<>()$`*?[#~{}]*'
+    # shellcheck disable=SC2053  # it is a pattern
+    if [[ ${!1-} == $special ]]; then
+        printf 'hidl: mpirun_rsh cannot run here: a shell on another host would take this value of %s apart: %s\n' \
+            "$1" "${!1}" >&2
+        return 1
+    fi
+}
+
+#@ status-from-stderr
+# Runs a launcher whose own status says no more than that something failed, and ends with that of the rank that failed
+# first, as the launcher tells it on stderr, which passes through as it is.
+# shellcheck disable=SC2317,SC2329
+status_from_stderr() { # command...
+    local said=steps/$step/launcher.stderr directory reader launcher='' ended='' status=0 tries real
+    trap '[[ -n $ended || -z $launcher ]] || kill -TERM "$launcher" 2> /dev/null || true; ended=yes' TERM INT HUP USR2
+    directory=$(mktemp -d)
+    mkfifo "$directory/stderr"
+    # A signal to all processes of the job must not cut off what the launcher says about it.
+    (trap '' TERM INT HUP USR2 && exec tee -- "$said" < "$directory/stderr" >&2) &
+    reader=$!
+    exec 9> "$directory/stderr"
+    rm -rf -- "$directory"
+    if [[ -z $ended ]]; then
+        "$@" 2>&9 9>&- &
+        launcher=$!
+    fi
+    exec 9>&-
+    # A signal ends `wait` before the launcher has ended.
+    while [[ -n $launcher ]]; do
+        status=0
+        wait "$launcher" || status=$?
+        kill -0 "$launcher" 2> /dev/null || break
+    done
+    # What the launcher left behind on this host may hold its stderr open: that is not waited for without end.
+    for ((tries = 0; tries < 200; tries++)); do
+        kill -0 "$reader" 2> /dev/null || break
+        sleep 0.05
+    done
+    if [[ -n $ended ]]; then
+        status=143
+    elif ((status <= 1)); then
+        # Where its copy could not be written (a full disk), the launcher's own status stands.
+        real=$(status_of_ranks "$said" 2> /dev/null) || real=
+        status=${real:-$status}
+    fi
+    rm -f -- "$said" || true
+    exit "$status"
+}
+
+# The status of the rank that failed first: 128 + the signal where one ended it; 124 where time ran out; nothing where
+# the launcher names none.
+# shellcheck disable=SC2317,SC2329
+status_of_ranks() { # file
+    LC_ALL=C awk '
+        /\[child_handler\] MPI process \(rank: [0-9]+, pid: [0-9]+\) exited with status [1-9]/ {
+            sub(/.*\) exited with status /, ""); print $1 + 0; exit
+        }
+        /\[child_handler\] MPI process \(rank: [0-9]+, pid: [0-9]+\) terminated with signal [1-9]/ {
+            sub(/.*\) terminated with signal /, ""); print 128 + $1; exit
+        }
+        /Timeout \[TIMEOUT = [0-9]+ seconds\]/ { print 124; exit }
+    ' "$1"
+}
+
+#@ hosts
+list_hosts > hosts
+write_status RUNNING null null
+
+#@ modules
+# The site's modules. A batch shell does not always know the command.
+if ! type module > /dev/null 2>&1; then
+    for file in "${LMOD_PKG:-}/init/bash" "${MODULESHOME:-}/init/bash" /etc/profile.d/{lmod,modules,z00_lmod}.sh; do
+        if [[ -r $file ]]; then
+            set +eu
+            # shellcheck disable=SC1090
+            source "$file"
+            set -eu
+            break
+        fi
+    done
+fi
+#@ mpi-prefix
+programs=:$PATH:
+mpi_prefix=$(PATH=${programs//:"$own":/:} type -P mpicc || true)
+mpi_prefix=${mpi_prefix%/bin/mpicc}
+# The ranks look whether it is the one that they load.
+#@ stack
+# The stack, and what all steps share.
+# shellcheck disable=SC1091
+#@ mpi-first
+if [[ -n $mpi_prefix ]]; then
+    export PATH=$mpi_prefix/bin:$PATH
+    export LD_LIBRARY_PATH=$mpi_prefix/lib64:$mpi_prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi

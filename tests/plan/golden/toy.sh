@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# hidl run run-1: toy on local
+# Runs 2 step(s), one after another, in this one allocation.
+#@ start
+cd -- "$directory"
+
+export HIDL_RUN_ID=run-1
+# What every rank looks at before its program starts, and where it tells what it finds.
+export HIDL_FINDINGS=$PWD/findings.json
+export HIDL_CORES_PER_RANK=1
+export HIDL_NODE_MEMORY=1073741824
+#@ status
+        "$1" "$2" "$started" "$3" "$step" 2 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+#@ end
+    printf '# step %d of %d: %s\n' "$step" 2 "$1"
+#@ step
+    # Where ranks meet that do so without MPI: a port of the first host that this step of this run has for itself.
+    read -r MASTER_ADDR < "steps/$step/hosts"
+    MASTER_ADDR=${MASTER_ADDR%%[: ]*}
+    if (($(wc -l < "steps/$step/hosts") == 1)); then
+        MASTER_ADDR=127.0.0.1
+    fi
+    MASTER_PORT=$(cksum <<< "$HIDL_RUN_ID $step")
+    MASTER_PORT=$((20000 + ${MASTER_PORT%% *} % 12000))
+    export MASTER_ADDR MASTER_PORT
+}
+
+# Keeps what the program prints, out of which its metrics are read, and shows it at the end: while it measures, nothing
+# beside it copies its output.
+# shellcheck disable=SC2329 # timed calls it
+launch_and_keep_output() { # number-of-ranks command...
+    local status=0 output=steps/$step/output.txt
+    run_ranks "$@" > "$output" || status=$?
+    cat -- "$output"
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
+}
+
+# Keeps what the program prints on stdout and stderr, out of which its metrics are read, and shows it as it comes.
+# shellcheck disable=SC2329 # timed calls it
+launch_and_copy_output() { # number-of-ranks command...
+    local status=0 place=steps/$step directory tries
+    local -a readers=()
+    directory=$(mktemp -d)
+    mkfifo "$directory/stdout" "$directory/stderr"
+    # A signal to all processes of the job must not cut off what the program says about it.
+    (trap '' TERM INT HUP USR2 && exec tee -- "$place/output.txt" < "$directory/stdout") &
+    readers+=($!)
+    (trap '' TERM INT HUP USR2 && exec tee -- "$place/errors.txt" < "$directory/stderr" >&2) &
+    readers+=($!)
+    exec 7> "$directory/stdout" 8> "$directory/stderr"
+    rm -rf -- "$directory"
+    run_ranks "$@" >&7 2>&8 7>&- 8>&- || status=$?
+    exec 7>&- 8>&-
+    # What the program left behind on this host may hold its output open: that is not waited for without end.
+    for ((tries = 0; tries < 1000; tries++)); do
+        kill -0 "${readers[@]}" 2> /dev/null || break
+        sleep 0.01
+    done
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
+}
+
+# Measures a launch from its begin to the end of all ranks.
+timed() { # launch number-of-ranks command...
+    local began
+    began=$(date +%s.%N)
+    "$@"
+    LC_ALL=C awk -v began="$began" -v ended="$(date +%s.%N)" -v ranks="$2" 'BEGIN {
+        seconds = ended - began
+        line = "{\"name\": \"%s\", \"value\": %.9g, \"unit\": \"%s\", \"samples\": [%.9g]}"
+        printf "{\"schema\": \"hidl.metrics/1\", \"world\": {\"size\": %d}, \"metrics\": [", ranks
+        printf line ", ", "wall_time", seconds, "s", seconds
+        printf line "]}\n", "throughput", ranks / seconds, "1/s", ranks / seconds
+    }' > "steps/$step/.timing.json.new"
+    mv -f -- "steps/$step/.timing.json.new" "steps/$step/timing.json"
+}
+
+list_hosts() {
+    hostname
+}
+
+#@ hosts
+#@ stack
+source /dev/null
+export OMP_NUM_THREADS=1
+
+begin_step '1 rank' 1 '{host}'
+launch_and_copy_output 1 /prefix/bin/mpiexec -n 1 prog '--note=a b'
+
+begin_step '2 ranks' 1 '{host}'
+launch 2 check it
+timed launch_and_keep_output 2 /prefix/bin/mpiexec -n 1 prog '--note=a b'
+
+finish COMPLETED 0

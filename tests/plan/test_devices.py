@@ -1,0 +1,183 @@
+"""What runs compute on: by workload, nodes, stack and --device; each refusal with its reason and the next step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hidl_cli.errors import ExitCode, HidlError
+from hidl_cli.inputs.overlay import list_all
+from hidl_cli.launch.allocation import Asked
+from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.load import load_workload
+from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.stack import devices
+from hidl_cli.stack.load import load_stack
+
+OWN = {"workload": "", "command": ("python", "train.py"), "directory": "/home/user"}
+
+
+@pytest.fixture(autouse=True)
+def stacks(config: Path) -> None:
+    """A user's stack with CuPy."""
+    file = config / "stacks" / "with-cupy.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("{name: with-cupy, title: CuPy, extends: mpi, mpi: mpich, requirements: ['cupy-cuda12x>=13']}")
+
+
+def plan(workload: str = "resnet50", **keys: Any) -> Plan:
+    values = {"workload": workload, "site": "pitzer", "hypothetical": True, "prefix": "/apps"} | keys
+    return prepare(RunRequest(**values))
+
+
+def refused(*args: Any, **keys: Any) -> HidlError:
+    with pytest.raises(HidlError) as error:
+        plan(*args, **keys)
+    return error.value
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in list_all("workload") if entry.origin == "shipped"])
+def test_every_shipped_workload_says_what_it_computes_on(name: str) -> None:
+    assert load_workload(name).devices
+
+
+def test_what_computes_on_processors_only_is_refused_on_nodes_with_gpus() -> None:
+    error = refused()
+    assert error.exit_code is ExitCode.USAGE
+    assert "resnet50 computes on processors only" in error.message
+    assert "partition gpu-dual of site pitzer have GPUs" in error.message
+    assert error.hint == "--device cpu (partition standard-40)"
+
+
+def test_device_cpu_takes_the_partition_without_gpus_and_says_so() -> None:
+    made = plan(device="cpu")
+    assert (made.device, made.partition, made.allocation.gpus_per_node) == ("cpu", "standard-40", None)
+    assert "--device cpu: partition standard-40, and not gpu-dual" in made.warnings
+    assert not [setting for setting in made.tuning if "CUDA" in setting.name]
+    assert "HIDL_GPUS_PER_RANK" not in made.environment
+
+
+def test_a_partition_that_is_named_stays() -> None:
+    made = plan(device="cpu", asked=Asked(partition="gpu-quad"))
+    assert (made.partition, made.allocation.gpus_per_node) == ("gpu-quad", None)
+
+
+def test_without_such_a_partition_the_nodes_stay_and_no_gpus_are_requested() -> None:
+    made = plan(site="leonardo", device="cpu", asked=Asked(account="x"))
+    assert (made.partition, made.allocation.gpus_per_node) == ("boost_usr_prod", None)
+    assert not [line for line in made.header if "gpu" in line]
+
+
+def test_device_gpu_takes_the_partition_with_gpus() -> None:
+    made = plan("mpi-sanity", site="anvil", device="gpu")
+    assert (made.device, made.partition, made.allocation.gpus_per_node) == ("gpu", "gpu", 4)
+    assert plan("mpi-sanity", site="anvil").device == "cpu"
+
+
+def test_where_the_number_of_gpus_is_unknown_none_is_requested() -> None:
+    made = plan("mpi-sanity", site="mri", asked=Asked(account="x"))
+    assert (made.device, made.allocation.gpus_per_node) == ("cpu", None)
+    assert plan("mpi-sanity", site="mri", asked=Asked(account="x"), device="gpu").device == "gpu"
+
+
+def test_device_gpu_without_gpus_is_refused() -> None:
+    error = refused("mpi-sanity", site="frontera", device="gpu")
+    assert (error.exit_code, error.message) == (
+        ExitCode.USAGE,
+        "--device gpu: the nodes of partition normal of site frontera have no GPUs",
+    )
+
+
+def test_a_device_that_the_workload_lacks_is_refused() -> None:
+    assert refused(device="gpu").message == "resnet50 computes on processors only"
+    error = refused("omb-latency", device="cpu", assignments=["buffer=cupy"])
+    assert (error.message, error.hint) == ("omb-latency with buffer=cupy computes on GPUs only", "--device gpu")
+
+
+def test_what_measures_the_nodes_runs_on_their_processors_and_requests_no_gpus() -> None:
+    made = plan("osu-latency", nodes=2)
+    assert (made.device, made.partition, made.allocation.gpus_per_node) == ("cpu", "gpu-dual", None)
+    assert any("runs on the processors" in warning for warning in made.warnings)
+
+
+def test_a_program_of_the_users_own_gets_the_gpus_and_is_told() -> None:
+    made = plan(**OWN)
+    assert (made.device, made.allocation.gpus_per_node, made.steps[0].placement.ranks) == ("gpu", 2, 2)
+    assert (made.environment["HIDL_DEVICE"], made.environment["HIDL_GPUS_PER_RANK"]) == ("gpu", "1")
+
+
+def test_all_steps_of_a_study_have_as_many_gpus_for_each_rank() -> None:
+    made = plan(**OWN, site="frontera-rtx", scale="ranks=1,2")
+    assert made.environment["HIDL_GPUS_PER_RANK"] == "2"
+
+
+def test_a_stack_without_the_packages_is_refused_with_what_to_install() -> None:
+    error = refused("kmeans")
+    assert error.exit_code is ExitCode.MISSING_PRECONDITION
+    assert error.message == "kmeans is to compute on GPUs, and stack mpi does not: it has no cupy"
+    assert error.hint == (
+        "hidl install mpi --with 'cupy-cuda12x[ctk]' --as mpi-gpu --site pitzer, then --stack mpi-gpu; or --device cpu"
+    )
+    assert plan("kmeans", stack="with-cupy").device == "gpu"
+    assert plan("kmeans", device="cpu").device == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("site", "hint"),
+    [
+        (
+            "frontier",
+            "hidl install mpi --with cupy-rocm-7-0 --as mpi-gpu --site frontier, then --stack mpi-gpu; or --device cpu",
+        ),
+        ("aurora", "--env DIR with an environment that does; or --device cpu"),
+        ("lassen", "--env DIR with an environment that does; or --device cpu"),
+    ],
+)
+def test_what_to_install_is_for_the_sites_gpus_and_machines(site: str, hint: str) -> None:
+    assert refused("kmeans", site=site).hint == hint
+
+
+@pytest.mark.parametrize("stack", ["tensorflow", "horovod", "hyparflow"])
+def test_a_stack_of_a_framework_for_processors_is_refused_on_gpus(stack: str) -> None:
+    error = refused(**OWN, stack=stack)
+    assert error.exit_code is ExitCode.MISSING_PRECONDITION
+    assert "tensorflow-cpu" in error.message
+    assert "--device cpu" in str(error.hint)
+    assert plan(**OWN, stack=stack, device="cpu").allocation.gpus_per_node is None
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"), [("2.13.0+cpu", "its torch 2.13.0+cpu is built for processors alone"), ("2.13.0", None)]
+)
+def test_of_an_installed_stack_the_builds_count(version: str, reason: str | None) -> None:
+    stack = load_stack("pytorch")
+    assert devices.reason_without_gpu(stack, {"torch": version, "numpy": "2.0"}, []) == reason
+    assert devices.reason_without_gpu(stack, {"torch": version}, ["torch"]) == reason
+
+
+def test_any_build_of_a_package_serves() -> None:
+    stack = load_stack("mpi")
+    for name in ("cupy", "cupy-cuda13x", "cupy-rocm-5-0"):
+        assert devices.reason_without_gpu(stack, {name: "13.0"}, ["cupy"]) is None
+    assert devices.reason_without_gpu(stack, {"cupylike": "1"}, ["cupy"]) == "it has no cupy"
+
+
+def test_points_of_a_matrix_share_a_device() -> None:
+    error = refused("omb-latency", matrix=["buffer=numpy,cupy"])
+    assert error.message == "omb-latency: points of the matrix compute on different devices"
+    assert plan("omb-latency", matrix=["buffer=numpy,bytearray"]).device == "cpu"
+
+
+def test_checks_of_nodes_take_the_processors_where_nothing_computes_on_the_gpus() -> None:
+    for workload in ("kmeans", "resnet50", "mpi-sanity"):
+        made = plan(workload, any_device=True)
+        assert (made.partition, made.device) == ("gpu-dual", "gpu" if workload == "mpi-sanity" else "cpu")
+    assert refused("kmeans", any_device=True, device="gpu").exit_code is ExitCode.MISSING_PRECONDITION
+
+
+def test_what_an_mpi_library_needs_for_gpus_is_left_out_on_processors() -> None:
+    on_gpus = plan("mpi-sanity", site="perlmutter", asked=Asked(account="m0"))
+    on_cpus = plan("mpi-sanity", site="perlmutter", asked=Asked(account="m0"), device="cpu")
+    assert [each.environment.get("MPICH_GPU_SUPPORT_ENABLED") for each in (on_gpus, on_cpus)] == ["1", None]

@@ -1,0 +1,135 @@
+"""A program of the user's own as a workload: its name, its parameters, its braces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hidl_cli.errors import InvalidInput, UsageError
+from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.own import name_of, own_workload
+from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_workloads.own_program import decode, encode
+
+DIRECTORY = "/home/me/project"
+
+
+@pytest.fixture(autouse=True)
+def _no_stack(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path_factory.getbasetemp()))
+
+
+def words_of(*command: str, **request: object) -> list[list[str]]:
+    """The program's words of each step, as the starter gives them to the program."""
+    asked = RunRequest(command=command, directory=DIRECTORY, site="local", hypothetical=True, **request)  # type: ignore[arg-type]
+    found = []
+    for step in prepare(asked).steps:
+        argv = step.launch.argv
+        directory, *words = map(decode, argv[argv.index("hidl_workloads.own_program") + 1 :])
+        assert directory == DIRECTORY
+        found.append(words)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["python", "train.py", "--lr", "0.1"], "train"),
+        (["python3.11", "-u", "my dir/Train_Model.v2.py"], "train-model"),
+        (["./pi"], "pi"),
+        (["/opt/x/bin/lmp", "-in", "in.lj"], "lmp"),
+        (["bash", "-c", "echo $RANK"], "echo-rank"),
+        (["python", "resnet50.py"], "own-resnet50"),
+        (["./3d"], "own-3d"),
+        (["bash"], "bash"),
+        (["./ü"], "own"),
+        (["./" + "x" * 300], "x" * 48),
+    ],
+)
+def test_the_file_names_the_workload(command: list[str], name: str) -> None:
+    assert name_of(command) == name
+    assert own_workload(command, directory="/").name == name
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20), min_size=1, max_size=5
+    )
+)
+def test_words_survive_every_launcher(words: list[str]) -> None:
+    encoded = encode(words)
+    assert [decode(word) for word in encoded] == words
+    assert all(word not in ("", ":") and min(word) >= " " for word in encoded)
+
+
+def test_words_reach_the_program_as_typed() -> None:
+    typed = ["./prog", "a b", "$HOME", "x;y", "ünï", "a\nb", "", ":", "%41", "it's", "{print $1}", "{x}", "{x?y}", "--"]
+    assert words_of(*typed) == [typed]
+
+
+def test_a_matrix_fills_its_names_as_typed_and_no_others() -> None:
+    steps = words_of("python", "train.py", "--lr={lr}", "{other}", matrix=["lr=0.1,1e-3"], repeat=1)
+    assert steps == [
+        ["python", "train.py", "--lr=0.1", "{other}"],
+        ["python", "train.py", "--lr=1e-3", "{other}"],
+    ]
+
+
+def test_set_fills_a_name() -> None:
+    assert words_of("prog", "{n}", assignments=["n=a,b"]) == [["prog", "a,b"]]
+
+
+def test_the_size_of_a_step_has_names() -> None:
+    steps = words_of("prog", "--problem", "{ranks}x{nodes}", scale="ranks=1,2", repeat=1)
+    assert [words[-1] for words in steps] == ["1x1", "2x1"]
+
+
+def test_a_value_for_a_name_that_no_word_holds_is_an_error() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        own_workload(["prog", "{rate}"], directory="/", matrix=["lr=1,2"])
+    assert [problem.message for problem in caught.value.problems] == [
+        "lr has a value, but no word of the program holds {lr}"
+    ]
+
+
+@pytest.mark.parametrize("name", ["rank", "local_rank", "master_addr"])
+def test_a_name_that_only_a_rank_knows_is_explained(name: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        own_workload(["prog", f"out.{{{name}}}"], directory="/")
+    (problem,) = caught.value.problems
+    assert f"${name.upper()}" in problem.expected
+    assert words_of("prog", f"{{{name}}}", assignments=[f"{name}={{{name}}}"]) == [["prog", f"{{{name}}}"]]
+
+
+def test_a_word_that_is_not_utf8_is_refused() -> None:
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        own_workload(["prog", "\udcff"], directory="/")
+
+
+@pytest.mark.parametrize(("scaling", "metric"), [(None, "wall_time"), ("strong", "wall_time"), ("weak", "throughput")])
+def test_the_kind_of_scaling_chooses_the_metric(scaling: str | None, metric: str) -> None:
+    judged = own_workload(["prog"], directory="/", scaling=scaling).scaling  # type: ignore[arg-type]
+    assert judged is not None
+    assert (judged.kind, judged.metric) == (scaling or "strong", metric)
+
+
+def test_the_world_is_checked_unless_the_program_uses_no_mpi() -> None:
+    for uses_mpi in (True, False):
+        request = RunRequest(command=["prog"], directory="/", site="local", uses_mpi=uses_mpi, hypothetical=True)
+        assert [step.preflight is not None for step in prepare(request).steps] == [uses_mpi]
+
+
+def test_the_current_directory_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = prepare(RunRequest(command=["prog"], site="local", hypothetical=True))
+    assert plan.workload.program.directory == str(tmp_path)
+
+
+def test_its_plan_is_read_back_as_written() -> None:
+    request = RunRequest(command=["prog", "{lr}", "{x?y}"], matrix=["lr=1,2"], directory="/", hypothetical=True)
+    plan = prepare(request)
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan

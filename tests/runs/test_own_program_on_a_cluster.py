@@ -1,0 +1,83 @@
+"""``hidl run -- PROGRAM`` on a real Slurm: each launcher passes words on, and ranks meet with MPI and without."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROGRAMS, Hidl
+from tests.runs.test_own_program import SHOW
+
+SITE = ("--site", "test-cluster")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that all nodes share, in which hidl is started."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "show.py").write_text(SHOW)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("launcher", "stack"), [("srun", "mpi"), ("mpiexec", "mpi"), ("srun", "openmpi"), ("mpirun", "openmpi")]
+)
+def test_each_launcher_passes_words_on_as_typed(
+    on_cluster: Callable[..., Hidl], here: Path, launcher: str, stack: str
+) -> None:
+    hidl = on_cluster(stack)
+    typed = ["a b", "$HOME", "x;y", "ünï", "a\nb", "", ":", "%41", "it's", "*", "{x}", "--", "--nodes"]
+    options = ["--stack", stack, "--launcher", launcher, "--nodes", "2", "--ranks-per-node", "2"]
+    done = hidl("run", *SITE, *options, "--", "python", "show.py", *typed)
+    assert done.returncode == 0, done.stderr
+    (run,) = hidl.runs.iterdir()
+    ranks = sorted(map(json.loads, (run / "stdout.log").read_text().splitlines()), key=lambda rank: rank["RANK"])
+    assert [rank["words"] for rank in ranks] == [typed] * 4
+    assert [(rank["RANK"], rank["LOCAL_RANK"], rank["LOCAL_WORLD_SIZE"]) for rank in ranks] == [
+        ("0", "0", "2"),
+        ("1", "1", "2"),
+        ("2", "0", "2"),
+        ("3", "1", "2"),
+    ]
+    assert {(rank["directory"], rank["MASTER_ADDR"], rank["WORLD_SIZE"]) for rank in ranks} == {
+        (str(here), "node1", "4")
+    }
+
+
+def test_a_c_program_gets_a_scaling_verdict(on_cluster: Callable[..., Hidl], here: Path) -> None:
+    hidl = on_cluster("mpi")
+    compiled = hidl("stack", "exec", *SITE, "mpi", "--", "mpicc", str(PROGRAMS / "pi.c"), "-o", "pi")
+    assert compiled.returncode == 0, compiled.stderr
+    study = hidl("run", *SITE, "--scale", "1,2", "--repeat", "3", "--json", "--", "./pi", "100000")
+    assert study.returncode in (0, 10, 11), study.stderr
+    assert json.loads(study.stdout)["verdict"]["study"]["metric"] == "wall_time"
+
+
+@pytest.mark.parametrize(("backend", "options"), [("gloo", ("--no-mpi",)), ("mpi4py", ())])
+def test_ranks_of_a_pytorch_program_meet_between_nodes(
+    on_cluster: Callable[..., Hidl], here: Path, backend: str, options: tuple[str, ...]
+) -> None:
+    hidl = on_cluster("pytorch")
+    program = ["python", str(PROGRAMS / "mnist.py"), "--images=64", "--batch-size=32", f"--backend={backend}"]
+    done = hidl("run", *SITE, "--stack", "pytorch", "--nodes", "2", *options, "--", *program)
+    assert done.returncode == 0, done.stderr
+    (run,) = hidl.runs.iterdir()
+    assert "Train Epoch: 1" in (run / "stdout.log").read_text()
+
+
+def test_a_directory_that_nodes_do_not_share_is_named(
+    on_cluster: Callable[..., Hidl], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidl = on_cluster("mpi")
+    own = Path(tempfile.mkdtemp(prefix="hidl-", dir="/dev/shm"))
+    try:
+        monkeypatch.chdir(own)
+        done = hidl("run", *SITE, "--nodes", "2", "--", "hostname")
+    finally:
+        own.rmdir()
+    assert done.returncode == 8
+    assert "start hidl in a directory that all nodes share" in done.stderr

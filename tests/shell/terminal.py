@@ -1,0 +1,86 @@
+"""A person at a terminal: hidl on a pseudo-terminal of its own, as the leader of a session."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+PATIENCE = 180.0
+
+
+class Terminal:
+    """``command`` on a new terminal."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], cwd: Path) -> None:
+        self.pid, self._terminal = pty.fork()
+        if self.pid == 0:
+            os.chdir(cwd)
+            os.execvpe(command[0], list(command), {**environment, "PS1": "$ ", "TERM": "xterm", "SHELL": "/bin/bash"})
+        self.shown = ""
+        self._read_to = 0
+        self.status: int | None = None
+
+    def type(self, line: str) -> None:
+        """Type a line."""
+        os.write(self._terminal, f"{line}\n".encode())
+
+    def press(self, key: bytes) -> None:
+        """Press a key, such as Ctrl-C (``b"\\x03"``)."""
+        os.write(self._terminal, key)
+
+    def see(self, text: str) -> None:
+        """Read until ``text`` is shown after what was seen before."""
+        wait_until(lambda: self._found(text), lambda: f"{text!r} is not in {self.shown!r}")
+        self._read_to = self.shown.index(text, self._read_to) + len(text)
+
+    def close(self) -> None:
+        """Close the terminal's window."""
+        os.close(self._terminal)
+
+    def wait(self) -> int:
+        """Read on until hidl ends, and return its exit status, negative for a signal."""
+        wait_until(lambda: self._read() is None or self.ended(), lambda: self.shown)
+        return self.status if self.status is not None else 0
+
+    def ended(self) -> bool:
+        """Whether hidl has ended; its status is then known."""
+        if self.status is None:
+            pid, how = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.status = os.waitstatus_to_exitcode(how)
+        return self.status is not None
+
+    def _found(self, text: str) -> bool:
+        self._read()
+        return text in self.shown[self._read_to :]
+
+    def _read(self) -> bool:
+        """Read what is there; returns always true."""
+        with suppress(OSError):
+            while select.select([self._terminal], [], [], 0.05)[0] and (new := os.read(self._terminal, 65536)):
+                self.shown += new.decode("utf-8", "replace")
+        return True
+
+
+def wait_until(condition: Callable[[], object], otherwise: Callable[[], str]) -> None:
+    """Wait for the condition; fails with the words of ``otherwise``."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, otherwise()
+        time.sleep(0.02)
+
+
+def processes_with(mark: str) -> list[str]:
+    """The command lines, on this machine and the nodes of its cluster, that contain the mark."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = file.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            if mark in words and int(file.parent.name) != os.getpid():
+                found.append(words)
+    return found

