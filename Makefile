@@ -1,4 +1,4 @@
-.PHONY: help demo test quick lint parameters docs bench rehearse keras-table soak clean
+.PHONY: help demo test quick test-all torture lint lock parameters docs bench rehearse keras-table soak clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BEGAN := $(shell date +%s)
 .DEFAULT_GOAL := help
 
-$(READY): pyproject.toml tools/bootstrap
+$(READY): pyproject.toml requirements.lock tools/bootstrap
 	tools/bootstrap $(VENV)
 	touch $@
 
@@ -16,16 +16,26 @@ help:  ## list the targets
 demo: $(READY)  ## set up, install a stack, run ResNet-50 on 1 and 2 ranks, print how it scales: 8 minutes at most
 	DEMO_BEGAN=$(BEGAN) PATH="$(CURDIR)/$(BIN):$$PATH" tools/demo
 
-test: lint  ## set up, then linters and all tests, on 2 to 4 cores
-	tools/run_tests $(BIN)/pytest
+test: lint  ## set up, then linters and all tests but the deep ones: 15 minutes on 2 cores
+	$(BIN)/python -m tools.run_tests
 
-quick: lint  ## linters and the tests that are not slow: 4 minutes on 2 cores
-	$(BIN)/pytest -m "not slow"
+quick: lint  ## linters and the pure tests: 4 minutes on 2 cores
+	$(BIN)/python -m tools.run_tests --quick
+
+test-all: lint  ## the same as test, with sweeps and long waits: for the night
+	$(BIN)/python -m tools.run_tests --deep
+
+torture: $(READY)  ## T=tests/x.py::test_y 100 times, then 100 times beside four busy loops (N: how often)
+	tools/torture $(BIN)/pytest "$(T)" "$(or $(N),100)"
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lock: $(READY)  ## requirements.lock: the newest versions of what hidl and its tools need
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --no-annotate --no-header \
+		--all-extras --output-file requirements.lock pyproject.toml
 
 parameters: $(READY)  ## hidl_workloads/parameters.py, from recipes/workloads
 	$(BIN)/python tools/parameters.py
@@ -47,4 +57,4 @@ soak:  ## 30 minutes of random messages over mpi://; SOAK_PYTHON is a Python of 
 	"$(dir $(SOAK_PYTHON))mpiexec" -n 4 "$(SOAK_PYTHON)" tests/mpi4dask/programs/soak.py 1800
 
 clean:  ## remove what the above made
-	rm -rf $(VENV) site
+	rm -rf $(VENV) site .tests

@@ -16,6 +16,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
+from tests.waiting import patience
+
 if TYPE_CHECKING:
     from tests.cluster.cluster import LivingCluster
 
@@ -36,7 +38,7 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 # Started in the background (nohup make test &), a shell's children ignore the interrupt; the tests send it to theirs.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.cluster.cluster", "tests.side_by_side"]
+pytest_plugins = ["tests.tiers", "tests.evidence", "tests.cluster.cluster", "tests.side_by_side"]
 
 REPOSITORY = Path(__file__).parent.parent
 PROGRAMS = REPOSITORY / "tests" / "programs"
@@ -57,7 +59,7 @@ class Hidl:
             env=self.environment | variables,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=patience(timeout),
             check=False,
         )
 
@@ -122,8 +124,11 @@ def hidl(tmp_path: Path) -> Hidl:
 
 @pytest.fixture(scope="session")
 def stack_prefix(common_directory: Path) -> Callable[[str], Path]:
-    """``stack_prefix("mpi")``: the prefix of that stack, installed by hidl itself when it is first asked for."""
-    root = common_directory / "stacks"
+    """``stack_prefix("mpi")``: the prefix of that stack, installed by hidl itself when it is first asked for.
+
+    tools/run_tests starts several sessions, which share them.
+    """
+    root = Path(os.environ.get("HIDL_TEST_SHARED") or common_directory) / "stacks"
     installer = Hidl(_environment(root, root / "data"))
     prefixes: dict[str, Path] = {}
 

@@ -1,4 +1,4 @@
-"""How the tests run in parallel: the number of processes, which tests share one, in which order, and which are slow."""
+"""How the tests run in parallel: the number of processes, which tests share one, and in which order."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
+
+from tests.tiers import tier
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -25,8 +27,6 @@ WHOLE = (
     *("tests/cluster/lsf", "tests/cluster/twin", "tests/docs", "tests/hyparflow", "tests/mpi4dask", "tests/report"),
     "tests/workloads/ml",
 )
-#: Fixtures that take a real Slurm, or a stack of hundreds of megabytes: the tests that need them are slow.
-SLOW_FIXTURES = frozenset({"ask", "cluster", "mpi4dask_python", "second_cluster", "summit", "twin"})
 
 
 @pytest.fixture(scope="session")
@@ -44,14 +44,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(max(len(os.sched_getaffinity(0)), 2), 4)
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests with slow fixtures; under xdist, units with slow tests come first, and the cluster's before them."""
-    for item in items:
-        if not SLOW_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
-            item.add_marker(pytest.mark.slow)
+    """Under xdist, units with real tests come first, and the cluster's before them."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        slow = {_unit(item.nodeid) for item in items if item.get_closest_marker("slow")}
+        slow = {_unit(item.nodeid) for item in items if tier(item) != "pure"}
         items.sort(key=lambda item: _rank(_unit(item.nodeid), slow))
 
 

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from hidl_cli import process
 from hidl_cli.errors import ProcessFailed
+from tests.waiting import patience, until
 
 
 def alive(pid: int) -> bool:
@@ -22,11 +22,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until_gone(pid: int) -> bool:
-    deadline = time.monotonic() + 5
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not alive(pid)
+def until_gone(pid: int) -> None:
+    until(lambda: not alive(pid), within=5)
 
 
 def test_both_streams_and_the_status_come_back() -> None:
@@ -54,7 +51,7 @@ def test_a_time_out_ends_the_whole_group(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with pytest.raises(ProcessFailed, match="signal"):
         process.run(["sh", "-c", f"sleep 60 & echo $! > {file}; wait"], timeout=0.5)
-    assert wait_until_gone(int(file.read_text()))
+    until_gone(int(file.read_text()))
 
 
 def test_an_interrupt_ends_the_child(tmp_path: Path) -> None:
@@ -63,8 +60,8 @@ def test_an_interrupt_ends_the_child(tmp_path: Path) -> None:
     parent = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     wait_for(file)
     parent.send_signal(signal.SIGINT)
-    assert parent.wait(20) != 0
-    assert wait_until_gone(int(file.read_text()))
+    assert parent.wait(patience(20)) != 0
+    until_gone(int(file.read_text()))
 
 
 def test_an_interrupt_while_the_child_is_forked_is_not_lost(tmp_path: Path) -> None:
@@ -74,11 +71,13 @@ def test_an_interrupt_while_the_child_is_forked_is_not_lost(tmp_path: Path) -> N
         "os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGINT))\n"
         f"process.run(['sh', '-c', 'echo $$ > {file}; exec sleep 60'])\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(30), check=False
+    )
     assert "KeyboardInterrupt" in done.stderr
     assert "ignored" not in done.stderr
-    begun = file.read_text() if file.exists() else ""
-    assert not begun or wait_until_gone(int(begun))
+    if begun := file.read_text() if file.exists() else "":
+        until_gone(int(begun))
 
 
 def test_what_is_done_meanwhile_runs_beside_the_program_and_ends_it_when_it_fails(tmp_path: Path) -> None:
@@ -86,7 +85,7 @@ def test_what_is_done_meanwhile_runs_beside_the_program_and_ends_it_when_it_fail
     command = ["sh", "-c", f"echo $$ > {file}; exec sleep 60"]
     with pytest.raises(ZeroDivisionError):
         process.run(command, meanwhile=lambda: (wait_for(file), 1 / 0))
-    assert wait_until_gone(int(file.read_text()))
+    until_gone(int(file.read_text()))
 
 
 def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
@@ -96,7 +95,7 @@ def test_a_killed_parent_takes_its_child_along(tmp_path: Path) -> None:
     wait_for(file)
     parent.kill()
     parent.wait()
-    assert wait_until_gone(int(file.read_text()))
+    until_gone(int(file.read_text()))
 
 
 def test_a_detached_process_outlives_its_parent(tmp_path: Path) -> None:
@@ -115,7 +114,4 @@ def test_a_detached_process_outlives_its_parent(tmp_path: Path) -> None:
 
 
 def wait_for(file: Path) -> None:
-    deadline = time.monotonic() + 10
-    while not (file.exists() and file.read_text().endswith("\n")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: file.exists() and file.read_text().endswith("\n"), within=10)

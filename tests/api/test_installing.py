@@ -20,7 +20,7 @@ def shell(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Hi
     return typed
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_a_stack_is_installed_once_and_listed(shell: Hidl, capfd: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
     (installed,) = hidl.install("mpi", progress=lines.append)
@@ -38,7 +38,7 @@ def test_a_stack_is_installed_once_and_listed(shell: Hidl, capfd: pytest.Capture
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_an_installation_without_a_lock_or_network_fails_as_on_the_command_line(shell: Hidl, tmp_path: Path) -> None:
     with pytest.raises(hidl.MissingPrecondition) as raised:
         hidl.install("mpi", packages=["no-such-package-of-anyone==1.0"], name="mine", offline=True, locked=True)
@@ -64,7 +64,7 @@ def test_misfits_are_usage_errors(options: dict[str, object], message: str, conf
         hidl.install(*stacks, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_lists_are_those_of_the_command_line(shell: Hidl) -> None:
     assert [site.name for site in hidl.sites()] == [site["name"] for site in shell.json("site", "list")["sites"]]
     assert [each.name for each in hidl.workloads()] == [

@@ -16,6 +16,7 @@ import pytest
 import hidl_cli.api as hidl
 from hidl_cli.commands.app import command_line
 from tests.conftest import REPOSITORY, Hidl
+from tests.waiting import patience
 
 OWN = ["python", "show.py"]
 
@@ -88,7 +89,6 @@ def same_moment(text: str) -> str:
     return text.replace(plan["run"], "RUN").replace(plan["created"], "NOW")
 
 
-@pytest.mark.slow
 def test_a_run_has_metrics_a_verdict_and_logs(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[hidl.State] = []
     run = hidl.run("mpi-sanity", ranks_per_node=2)
@@ -106,7 +106,6 @@ def test_a_run_has_metrics_a_verdict_and_logs(here: Path, capfd: pytest.CaptureF
     assert capfd.readouterr() == ("", ""), "nothing is printed"
 
 
-@pytest.mark.slow
 def test_a_program_of_ones_own_with_a_metric_and_a_study(here: Path) -> None:
     run = hidl.run(
         command=OWN, uses_mpi=False, scale=[1, 2], repeat=2, metrics={"rate[unit=items/s]": "rate ([0-9.]+)/s"}
@@ -121,7 +120,6 @@ def test_a_program_of_ones_own_with_a_metric_and_a_study(here: Path) -> None:
     assert run.id in repr(run)
 
 
-@pytest.mark.slow
 def test_a_matrix_has_metrics_for_each_step(here: Path) -> None:
     run = hidl.run(command=[*OWN, "{lr}"], uses_mpi=False, matrix={"lr": [0.1, 0.2]}, repeat=1).wait()
     assert [dict(step.parameters) for step in run.steps] == [{"lr": "0.1"}, {"lr": "0.2"}]
@@ -130,7 +128,6 @@ def test_a_matrix_has_metrics_for_each_step(here: Path) -> None:
     assert raised.value.hint == "run.steps"
 
 
-@pytest.mark.slow
 def test_wait_times_out_and_the_run_goes_on_until_it_is_cancelled(here: Path) -> None:
     run = hidl.run(command=["python", "sleep.py"], uses_mpi=False)
     with pytest.raises(TimeoutError, match=run.id):
@@ -143,14 +140,12 @@ def test_wait_times_out_and_the_run_goes_on_until_it_is_cancelled(here: Path) ->
     assert (raised.value.exit_code, raised.value.hint) == (hidl.ExitCode.JOB_FAILED, "run it again")
 
 
-@pytest.mark.slow
 def test_a_block_that_is_left_early_cancels_its_run(here: Path) -> None:
     with pytest.raises(ZeroDivisionError), hidl.run(command=["python", "sleep.py"], uses_mpi=False) as run:
         _ = 1 / 0
     assert run.state is hidl.State.CANCELLED
 
 
-@pytest.mark.slow
 def test_an_interrupt_ends_the_waiting_and_not_the_run(here: Path) -> None:
     program = """
 import _thread, threading
@@ -162,11 +157,12 @@ try:
 except KeyboardInterrupt:
     print(run.state.value in ("PENDING", "RUNNING"), run.cancel().state.value)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=patience(120), check=False
+    )
     assert (done.stdout, done.stderr) == ("True CANCELLED\n", "")
 
 
-@pytest.mark.slow
 def test_threads_run_at_the_same_time(here: Path) -> None:
     def both(word: str) -> str:
         assert threading.current_thread() is not threading.main_thread()
@@ -176,7 +172,6 @@ def test_threads_run_at_the_same_time(here: Path) -> None:
         assert list(threads.map(both, ["a", "b"])) == ["rate 12.5/s a\n", "rate 12.5/s b\n"]
 
 
-@pytest.mark.slow
 def test_a_program_that_fails_raises_what_the_command_line_says(here: Path) -> None:
     run = hidl.run(command=["python", "-c", "raise SystemExit(3)"], uses_mpi=False)
     with pytest.raises(hidl.JobFailed, match=run.id):
@@ -184,7 +179,6 @@ def test_a_program_that_fails_raises_what_the_command_line_says(here: Path) -> N
     assert "FAILED" in run._repr_html_()
 
 
-@pytest.mark.slow
 def test_what_the_doctor_finds_is_an_error_with_the_findings(here: Path) -> None:
     with pytest.raises(hidl.MissingPrecondition) as raised:
         hidl.run(command=["no-such-program"])

@@ -163,7 +163,6 @@ def test_a_run_without_metrics_has_no_capsule(hidl: Hidl) -> None:
     assert "has no metrics" in completed.stderr
 
 
-@pytest.mark.slow
 def test_made_on_this_machine_and_replayed_on_a_cluster(
     hidl: Hidl, capsule: Path, cluster: LivingCluster, tmp_path: Path
 ) -> None:

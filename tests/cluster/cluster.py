@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from hidl_cli.cluster import packages
 from hidl_cli.cluster.cluster import Cluster, shared
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.site.machine import machine
+from tests.waiting import patience, until
 
 FIXTURES = ("cluster", "second_cluster")
 #: CPUs of a node, whatever the machine has: tests place two ranks of two threads on each.
@@ -81,7 +82,13 @@ class LivingCluster:
         """Run one of Slurm's commands, or any other, on this machine: ``cluster("squeue", "-h")``."""
         environment = os.environ | self.environment | variables
         return subprocess.run(
-            command, env=environment, cwd=self.directory, capture_output=True, text=True, timeout=timeout, check=False
+            command,
+            env=environment,
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=patience(timeout),
+            check=False,
         )
 
     def on(self, node: str, *command: str) -> str:
@@ -126,6 +133,11 @@ class LivingCluster:
         """Kill sshd or slurmd on a node, and leave the rest of it alive."""
         self.on(node, "pkill", "-KILL", "-x", name)
 
+    def use_up_the_time(self, job: str) -> None:
+        """Let a running job reach its time limit, which is a minute at least; Slurm looks for such every 30 s."""
+        completed = self("scontrol", "update", f"JobId={job}", "EndTime=now+1")
+        assert completed.returncode == 0, completed.stderr
+
     def switch(self, *, accounting: bool | None = None, enforce_limits: bool | None = None) -> None:
         """Set EnforcePartLimits to ALL or NO, and take away or bring back the accounting; jobs live on."""
         self._cluster.up(accounting=accounting, enforce_limits=enforce_limits)
@@ -140,7 +152,7 @@ class LivingCluster:
         If it is killed before, it forgets the youngest jobs, and ends those that it had started.
         """
         state, known = self.directory / "state" / "job_state", time.time()
-        while time.time() < known + 7 and not (state.exists() and state.stat().st_mtime > known):
+        while time.time() < known + patience(7) and not (state.exists() and state.stat().st_mtime > known):
             time.sleep(0.1)
 
     @contextmanager
@@ -151,15 +163,7 @@ class LivingCluster:
         finally:
             self._cluster.up(accounting=True, enforce_limits=True)
             self("scancel", "--user=root")
-            self.wait_until(lambda: not self("squeue", "-h").stdout)
-
-    @staticmethod
-    def wait_until(condition: Callable[[], object]) -> None:
-        """Wait for something that Slurm does in its own time; fails where it has not happened within 3 minutes."""
-        deadline = time.monotonic() + 180
-        while not condition():
-            assert time.monotonic() < deadline, "still not so after 3 minutes"
-            time.sleep(0.1)
+            until(lambda: not self("squeue", "-h").stdout)
 
 
 @contextmanager
@@ -184,7 +188,7 @@ def living(
         cluster = Cluster(directory, like=like)
         cluster.up(like=like, nodes=nodes, cpus_per_node=CPUS, accounting=accounting, shares=shared(shares))
         yield LivingCluster(cluster)
-        guard.communicate(timeout=300)
+        guard.communicate(timeout=patience(300))
         assert guard.returncode == 0, log.read_text(encoding="utf-8")
 
 
@@ -193,7 +197,8 @@ def cluster(common_directory: Path) -> Iterator[LivingCluster]:
     """Four nodes with accounting. All temporary directories of this session are seen on the nodes."""
     # The end of the path is that of a user's cluster: by it the site test-cluster is recognized.
     own = common_directory / os.environ.get("PYTEST_XDIST_WORKER", "alone") / "hidl" / "cluster"
-    with living(own, common_directory, nodes=4, accounting=True) as found:
+    shares = [common_directory, *([Path(stacks)] if (stacks := os.environ.get("HIDL_TEST_SHARED")) else [])]
+    with living(own, *shares, nodes=4, accounting=True) as found:
         yield found
 
 

@@ -16,6 +16,7 @@ from hidl_cli.cluster.batch import service
 from hidl_cli.cluster.batch.settings import Queue, Settings
 from hidl_cli.cluster.batch.store import FINAL, Job, Store
 from hidl_cli.cluster.batch.system import System
+from tests.waiting import patience, until
 
 HOUR = Queue(max_nodes=4, run_limits=((None, 60.0),))
 
@@ -45,7 +46,7 @@ class StandIn:
             command,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience(60),
             check=False,
             cwd=self.spool.parent,
             env={**os.environ, "PATH": path, **variables},
@@ -65,13 +66,14 @@ class StandIn:
 
     def wait(self, number: int = -1, stat: str = "") -> Job:
         """The job, once it has that state, or has ended."""
-        deadline = time.monotonic() + 30
-        while True:
+
+        def found() -> Job | None:
             job = self.store.jobs()[number]
-            if job.stat == stat or (not stat and job.stat in FINAL):
-                return job
-            assert time.monotonic() < deadline, job
-            time.sleep(0.02)
+            return job if job.stat == stat or (not stat and job.stat in FINAL) else None
+
+        job = until(found, otherwise=self.store.jobs)
+        assert job is not None
+        return job
 
     def end_daemon(self) -> None:
         """Stop answering."""

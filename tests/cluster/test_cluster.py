@@ -20,6 +20,7 @@ from hidl_cli.errors import MissingPrecondition, UsageError
 from hidl_cli.site.machine import machine
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
+from tests.waiting import patience, until
 
 # --- what one has -----------------------------------------------------------------------------------------------------
 
@@ -66,7 +67,7 @@ def test_srun_numbers_the_ranks_for_mpi(cluster: LivingCluster, kind: str, varia
 
 def test_sacct_knows_a_job_that_has_ended(cluster: LivingCluster) -> None:
     job = cluster("sbatch", "--parsable", "--wait", "--output=/dev/null", "--wrap=true").stdout.strip()
-    cluster.wait_until(lambda: cluster("sacct", "-nXP", "-j", job, "-o", "State").stdout == "COMPLETED\n")
+    until(lambda: cluster("sacct", "-nXP", "-j", job, "-o", "State").stdout == "COMPLETED\n")
 
 
 def test_a_job_over_a_limit_is_refused(cluster: LivingCluster) -> None:
@@ -102,14 +103,14 @@ def running(cluster: LivingCluster, tmp_path: Path) -> Path:
     """A file that a job on node 1 writes when it ends well; the job is ended by making the file ``go`` beside it."""
     script = f"touch {tmp_path}/begun; while ! test -e {tmp_path}/go; do sleep 0.1; done; touch {tmp_path}/ended"
     assert cluster("sbatch", "-w", "node1", "--output=/dev/null", f"--wrap={script}").returncode == 0
-    cluster.wait_until((tmp_path / "begun").exists)
+    until((tmp_path / "begun").exists)
     return tmp_path / "ended"
 
 
 def ends_well(cluster: LivingCluster, job: Path) -> bool:
     (job.parent / "go").touch()
-    cluster.wait_until(job.exists)
-    cluster.wait_until(lambda: "COMPLETED" in cluster("squeue", "-h", "-t", "all", "-o", "%T").stdout)
+    until(job.exists)
+    until(lambda: "COMPLETED" in cluster("squeue", "-h", "-t", "all", "-o", "%T").stdout)
     return True
 
 
@@ -145,9 +146,9 @@ def test_up_makes_a_killed_node_again(cluster: LivingCluster) -> None:
 def test_slurm_notices_that_a_node_is_lost_and_that_it_is_back(cluster: LivingCluster) -> None:
     with cluster.restored():
         cluster.kill_node("node4")
-        cluster.wait_until(lambda: str(cluster.state("node4")).startswith("down"))
+        until(lambda: str(cluster.state("node4")).startswith("down"))
         cluster.start_node("node4")
-        cluster.wait_until(lambda: cluster.state("node4") == "idle")
+        until(lambda: cluster.state("node4") == "idle")
 
 
 def test_up_makes_a_lost_network_again_and_the_jobs_live_on(cluster: LivingCluster, running: Path) -> None:
@@ -179,9 +180,9 @@ def test_a_job_that_is_cancelled_leaves_no_process_on_its_nodes(cluster: LivingC
         job = cluster(
             "sbatch", "--parsable", "-wnode[1-2]", "--output=/dev/null", "--wrap=srun /usr/bin/sleep 1234"
         ).stdout.strip()
-        cluster.wait_until(lambda: "/usr/bin/sleep 1234" in cluster.processes("node2"))
+        until(lambda: "/usr/bin/sleep 1234" in cluster.processes("node2"))
         cluster("scancel", job)
-        cluster.wait_until(lambda: not cluster.processes("node1") + cluster.processes("node2"))
+        until(lambda: not cluster.processes("node1") + cluster.processes("node2"))
 
 
 # --- what can be switched ---------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ def test_without_enforced_limits_a_job_over_them_waits_for_ever(cluster: LivingC
     with cluster.restored():
         cluster.switch(enforce_limits=False)
         cluster("sbatch", "-p", "small", "-t", "6", "--wrap=true")
-        cluster.wait_until(lambda: cluster("squeue", "-h", "-o", "%T %r").stdout == "PENDING PartitionTimeLimit\n")
+        until(lambda: cluster("squeue", "-h", "-o", "%T %r").stdout == "PENDING PartitionTimeLimit\n")
 
 
 def test_the_accounting_can_be_taken_away_and_brought_back_while_a_job_runs(
@@ -330,7 +331,7 @@ def test_of_two_ups_at_once_the_second_finds_all_done(second_cluster: LivingClus
         )
         for _ in range(2)
     ]
-    told = [process.communicate(timeout=300)[1] for process in both]
+    told = [process.communicate(timeout=patience(300))[1] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert sum("slurmctld started" in text for text in told) == 1
 
@@ -343,7 +344,7 @@ def test_two_clusters_that_come_up_at_once_do_not_take_each_others_network(
     command = [sys.executable, "-m", "hidl_cli", "cluster", "up", "--no-accounting", "--nodes", "1", "--directory"]
     try:
         ups = [subprocess.Popen([*command, directory], stderr=subprocess.DEVNULL) for directory in others]
-        assert [process.wait(120) for process in ups] == [0, 0]
+        assert [process.wait(patience(120)) for process in ups] == [0, 0]
         assert len({Cluster(directory).settings.subnet for directory in others}) == 2
     finally:
         assert [down(directory, "--purge") for directory in others] == [0, 0]
@@ -408,4 +409,4 @@ def test_a_cluster_of_tests_ends_with_the_tests_however_they_end(
         assert tests.stdout is not None
         assert tests.stdout.readline() == b"up\n"
         tests.send_signal(number)
-    second_cluster.wait_until(lambda: not left_of(directory) and not directory.exists())
+    until(lambda: not left_of(directory) and not directory.exists())

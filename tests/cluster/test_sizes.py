@@ -14,9 +14,8 @@ from hidl_cli.site import hidl_cluster
 from tests.cluster.cluster import LivingCluster, living
 from tests.conftest import Hidl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
-ALL = "HIDL_TEST_SIZES"
 WAYS = {
     "srun pmi2": ("--stack", "mpi", "--launcher", "srun"),
     "srun pmix": ("--stack", "openmpi", "--launcher", "srun"),
@@ -48,6 +47,7 @@ def passes(hidl: Hidl, nodes: int, way: str) -> tuple[str, int]:
     return document["verdict"]["verdict"], len(document["hosts"])
 
 
+@pytest.mark.deep
 def test_twelve_nodes_are_found_and_pass_through_every_launcher(
     place: Path, common_directory: Path, hidl: Hidl
 ) -> None:
@@ -60,7 +60,7 @@ def test_twelve_nodes_are_found_and_pass_through_every_launcher(
         assert (refused.returncode, "allows 1 to 12 node(s)" in refused.stderr) == (6, True)
 
 
-@pytest.mark.skipif(ALL not in os.environ, reason=f"takes minutes; set {ALL}=1 to try every size up to {MAX_NODES}")
+@pytest.mark.deep
 def test_sizes_grow_up_to_the_most_that_hidl_brings_up(place: Path, common_directory: Path, hidl: Hidl) -> None:
     sizes = (8, 9, 16, 32, 48, MAX_NODES)
     with on_two_cores(place, common_directory, hidl, MAX_NODES) as user:

@@ -13,6 +13,7 @@ import pytest
 
 from hidl_cli.commands.completion import candidates
 from tests.conftest import REPOSITORY, Hidl
+from tests.waiting import patience
 
 #: What takes longer to import than people wait for an answer.
 HEAVY = {"numpy", "pydantic", "rich", "jinja2", "hidl_cli.site.schema", "hidl_cli.plan.workload"}
@@ -212,7 +213,7 @@ def _typed_in_bash(hidl: Hidl, home: Path, text: str) -> str:
         # Tab; to the line's begin and its end, to make of it what writes it to a file; leave.
         os.write(ours, f"{text}\t\x01echo '\x05' > {home}/line\nexit\n".encode())
         _read_to_the_end(ours)
-        assert bash.wait(timeout=30) == 0
+        assert bash.wait(patience(30)) == 0
     return (home / "line").read_text().strip()
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Hidl
 from tests.store.run_directories import judged
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 NIGHTS = 40
 STEP = 25

@@ -11,7 +11,7 @@ import pytest
 from hidl_cli.errors import ExitCode
 from tests.conftest import Hidl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 METRICS = {"rate": {"unit": "items/s", "better": "higher"}, "checksum": {"unit": "sha256", "equal_on_all_ranks": True}}
 PARAMETERS = {"efficiency": {"type": "float", "default": 1.0}}

@@ -18,7 +18,7 @@ from hidl_cli.store.sqlite import write_lock as writers
 from tests.conftest import Hidl
 from tests.store.run_directories import judged, of_another_version
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 SITE = """\
 name: {name}

@@ -12,7 +12,7 @@ import yaml
 
 from tests.cluster.cluster import LivingCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 HERE = os.uname().nodename
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Hidl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 SITE = """\
 name: mine

@@ -12,6 +12,7 @@ import pytest
 
 from hidl_cli import api
 from tests.conftest import REPOSITORY, Hidl
+from tests.waiting import patience
 
 PAGE = (REPOSITORY / "docs" / "how-to" / "use-hidl-from-python.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```python(?: title=\"(?P<file>[^\"]+)\")?\n(?P<code>.*?)^```", re.DOTALL | re.MULTILINE)
@@ -22,7 +23,7 @@ def example() -> str:
     return "\n".join(found["code"] for found in _BLOCK.finditer(PAGE) if not found["file"])
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_the_page_runs_as_written(hidl: Hidl, tmp_path: Path) -> None:
     for found in _BLOCK.finditer(PAGE):
         if found["file"]:
@@ -33,7 +34,7 @@ def test_the_page_runs_as_written(hidl: Hidl, tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=patience(500),
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -50,7 +51,7 @@ def test_the_page_runs_as_written(hidl: Hidl, tmp_path: Path) -> None:
     assert lines[-2:] == ["True", "CANCELLED"]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_mypy_strict_accepts_the_page(tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(example(), encoding="utf-8")
@@ -60,7 +61,7 @@ def test_mypy_strict_accepts_the_page(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=patience(500),
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,7 +12,7 @@ import pytest
 from tests.docs.links import Page, is_elsewhere, target
 from tests.report.html.browser import browser, program
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import yaml
 
 from tests.conftest import Hidl
-
-pytestmark = pytest.mark.slow
 
 SITE = ("--site", "test-cluster")
 

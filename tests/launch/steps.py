@@ -12,6 +12,7 @@ from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.quoting import sh, sh_line
 from hidl_cli.templates import render_script
 from tests.conftest import REPOSITORY
+from tests.waiting import patience
 
 PROGRAMS = REPOSITORY / "tests" / "launch" / "programs"
 
@@ -78,7 +79,13 @@ def run(text: str, directory: Path, *, timeout: float = 120, **variables: str) -
     file.write_text(text, encoding="utf-8")
     environment = {"PATH": f"{PROGRAMS}:/usr/bin:/bin", "HOME": os.environ["HOME"], "LC_ALL": "C.UTF-8", **variables}
     completed = subprocess.run(
-        ["bash", file], cwd=directory, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        ["bash", file],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patience(timeout),
+        check=False,
     )
     state, _, status = (directory / "ended").read_text().partition(" ")
     return Ended(state, int(status), completed.stdout, completed.stderr)

@@ -21,7 +21,7 @@ from hidl_cli.mpi import Family, Library
 from hidl_cli.plan.job_script import of_scheduler
 from hidl_cli.templates import render_script
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 RECORDER = """#!/bin/bash
 printf '%s\\0' "${0##*/}" "$@" > "$RECORD.argv"

@@ -17,6 +17,7 @@ from hidl_cli.mpi import Family, Library
 from tests.cluster.cluster import LivingCluster
 from tests.launch import steps
 from tests.launch.steps import PROGRAMS, Ended
+from tests.waiting import until
 
 STACKS = {"mpich": "mpi", "openmpi": "openmpi"}
 NASTY = "a b;x;$HOME `id` '\"\\ *\n\u00e9\u4e2d\n"
@@ -69,7 +70,7 @@ class Jobs:
         )
         exports = {"TELLS": str(self.directory)}
         job = self._submit(steps.script(launcher(name).launch(request), FOUR.ranks, hosts=None, exports=exports))
-        self._cluster.wait_until(lambda: len(list(self.directory.glob("*.json"))) == FOUR.ranks)
+        until(lambda: len(list(self.directory.glob("*.json"))) == FOUR.ranks)
         self._cluster("scancel", job)
         return self._end(job)
 
@@ -102,7 +103,7 @@ class Jobs:
         return submitted.stdout.strip()
 
     def _end(self, job: str) -> Ended:
-        self._cluster.wait_until(lambda: not self._cluster("squeue", "-h", "-j", job).stdout.strip())
+        until(lambda: not self._cluster("squeue", "-h", "-j", job).stdout.strip())
         state, _, status = (self.directory / "ended").read_text().partition(" ")
         out, err = ((self.directory / name).read_text(errors="replace") for name in ("out", "err"))
         return Ended(state, int(status), out, err)
@@ -174,4 +175,4 @@ def test_a_job_that_is_cancelled_leaves_no_process_on_any_node(
 ) -> None:
     ended = jobs.cancel(name, family, *arguments)
     assert (ended.state, ended.status) == ("CANCELLED", 143)
-    cluster.wait_until(lambda: not jobs.left())  # Open MPI's daemons end when they find that mpirun is gone
+    until(lambda: not jobs.left())  # Open MPI's daemons end when they find that mpirun is gone

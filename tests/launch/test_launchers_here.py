@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Family, Library
 from tests.launch import steps
 from tests.launch.steps import PROGRAMS
-
-pytestmark = pytest.mark.slow
+from tests.waiting import until
 
 VALUES = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=8, max_size=8)
 NASTY = ["a b", "x;y", "$HOME `id` $(id)", "'\"\\", "two\nlines\n", "\u00e9\u4e2d\U0001f600", "", "a=b,c:d"]
@@ -126,15 +124,8 @@ def test_a_terminated_step_leaves_no_rank(
     launch = launcher(name).launch(Request(LOCAL, (str(prefix / "bin" / "python"), *words), library, on_one_host=True))
     (tmp_path / "job.sh").write_text(steps.script(launch, 2, exports={}))
     with subprocess.Popen(["bash", "job.sh"], cwd=tmp_path, start_new_session=True) as job:
-        wait_until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
+        until(lambda: len(list(tmp_path.glob("*.pid"))) == 2)
         ranks = [Path("/proc", file.stem) for file in tmp_path.glob("*.pid")]
         job.terminate()
     assert (tmp_path / "ended").read_text() == "CANCELLED 143"
-    wait_until(lambda: not any(rank.exists() for rank in ranks))  # mpirun does not wait for those that it has killed
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not any(rank.exists() for rank in ranks))  # mpirun does not wait for those that it has killed

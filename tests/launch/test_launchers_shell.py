@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +21,9 @@ from hidl_cli.mpi import Library
 from tests.conftest import SHELLCHECK
 from tests.launch import steps
 from tests.launch.steps import PROGRAMS
+from tests.waiting import patience, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 NASTY = "a b;touch x;'$HOME' \"`id`\" \\ \n*?[a] ~ {1,2} # ! & | < > ( ) \u00e9\u4e2d\U0001f600\n"
@@ -151,10 +151,10 @@ def test_a_signal_ends_the_launcher_and_keeps_its_output(tmp_path: Path) -> None
     job = subprocess.Popen(
         ["bash", file], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    wait_for(tmp_path / "pid.0")
-    wait_for(tmp_path / "pid.1")
+    until((tmp_path / "pid.0").exists)
+    until((tmp_path / "pid.1").exists)
     os.kill(job.pid, signal.SIGTERM)
-    _, stderr = job.communicate(timeout=300)
+    _, stderr = job.communicate(timeout=patience(300))
     assert "Caught signal 15, killing job" in stderr
     assert (tmp_path / "ended").read_text() == "CANCELLED 143"
 
@@ -167,9 +167,9 @@ def test_a_signal_to_the_whole_job_keeps_the_output(tmp_path: Path) -> None:
     file = tmp_path / "job.sh"
     file.write_text(steps.script(launch, 1, exports={}))
     job = subprocess.Popen(["bash", file], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    wait_for(tmp_path / "pid")
+    until((tmp_path / "pid").exists)
     os.killpg(job.pid, signal.SIGTERM)
-    _, stderr = job.communicate(timeout=300)
+    _, stderr = job.communicate(timeout=patience(300))
     assert "last words" in stderr
 
 
@@ -204,10 +204,3 @@ def test_the_functions_pass_shellcheck(tmp_path: Path) -> None:
     file.write_text("#!/usr/bin/env bash\n" + steps.functions())
     completed = subprocess.run([SHELLCHECK, file], capture_output=True, text=True, check=False)
     assert completed.stdout == ""
-
-
-def wait_for(file: Path) -> None:
-    deadline = time.monotonic() + 30
-    while not file.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

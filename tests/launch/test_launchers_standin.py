@@ -19,6 +19,7 @@ from hidl_cli.launch.launchers.contract import Request
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
 from tests.cluster.standin import StandIn
+from tests.waiting import patience
 
 PROGRAM = "from mpi4py import MPI; import os; w = MPI.COMM_WORLD; print(w.rank, 'of', w.size, os.environ['OF_JOB'])"
 ONE_NODE = Placement(1, 2, 2, 1, bind=True)
@@ -66,7 +67,7 @@ def test_a_real_flux_starts_them(placement: Placement, stack_prefix: Callable[[s
         env={**os.environ, "OF_JOB": "yes"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(120),
         check=False,
     )
     expected = [f"{rank} of {placement.ranks} yes" for rank in range(placement.ranks)]

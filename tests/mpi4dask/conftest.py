@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.mpi import WHEEL_ON_ONE_HOST
+from tests.waiting import patience
 
 PROGRAMS = Path(__file__).parent / "programs"
 STACKS = {"mpich": "mpi4dask", "openmpi": "mpi4dask-openmpi"}
@@ -61,7 +62,7 @@ def run_ranks(mpi4dask_python: Callable[[str], Path]) -> Callable[..., subproces
             env=clean | _OPEN_MPI | WHEEL_ON_ONE_HOST | variables,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=patience(timeout),
             check=False,
         )
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from hidl_cli import process
+from tests.waiting import patience
 from tests.workloads import ranks
-
-pytestmark = pytest.mark.slow
 
 TOKEN = {"MPI4DASK_TOKEN": "of this test alone"}
 CLIENT = """
@@ -52,11 +51,13 @@ def test_a_client_with_the_jobs_token_uses_the_cluster_and_ends_it(
         stderr=subprocess.DEVNULL,
     )
     try:
-        client = process.run([prefix / "bin" / "python", "-c", CLIENT, file], env=environment, timeout=90, check=False)
+        client = process.run(
+            [prefix / "bin" / "python", "-c", CLIENT, file], env=environment, timeout=patience(90), check=False
+        )
         assert client.status == 0, client.stderr
         length, received = map(int, client.stdout.split())
         assert (length, received > 16_000_000) == (2_000_000, by_mpi)
-        assert job.wait(timeout=60) == 0
+        assert job.wait(patience(60)) == 0
     finally:
         job.kill()
         job.wait()

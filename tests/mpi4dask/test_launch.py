@@ -12,8 +12,6 @@ import pytest
 from hidl_cli.process import Completed
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
-
 PROGRAM = Path(__file__).parent / "programs" / "cluster.py"
 #: As root and on few cores, Open MPI starts ranks only if it is told that this is meant.
 OPEN_MPI = {

@@ -13,9 +13,8 @@ import pytest
 
 from hidl_cli import process
 from hidl_cli.process import Completed
+from tests.waiting import patience
 from tests.workloads import ranks
-
-pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parent / "programs" / "notebook.py"
 Notebook = Callable[..., Completed]
@@ -26,7 +25,7 @@ def notebook(stack_prefix: Callable[[str], Path], tmp_path: Path) -> Notebook:
     def run(how: str, *, stack: str = "mpi4dask") -> Completed:
         command = [stack_prefix(stack) / "bin" / "python", PROGRAM, how]
         environment = ranks.python_environment() | {"TMPDIR": str(tmp_path)}
-        return process.run(command, env=environment, timeout=120, check=False)
+        return process.run(command, env=environment, timeout=patience(120), check=False)
 
     return run
 

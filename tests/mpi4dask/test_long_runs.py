@@ -1,12 +1,8 @@
-"""What takes minutes or gigabytes, and runs when it is asked for: MPI4DASK_TEST_LONG=1.
-
-`make soak` is the third of these.
-"""
+"""What takes minutes or gigabytes; `make soak` is the third of these."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +10,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("MPI4DASK_TEST_LONG") != "1", reason="MPI4DASK_TEST_LONG=1 asks for it"),
+    pytest.mark.deep,
     pytest.mark.timeout(3600),
 ]
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -10,8 +10,6 @@ import pytest
 from hidl_cli import process
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
-
 FIND = "from mpi4dask import mpiexec; found = mpiexec.find(); print(found.program, *found.argv(3)[1:], sep='\\n')"
 
 

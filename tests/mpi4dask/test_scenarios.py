@@ -25,6 +25,8 @@ def scenarios() -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", scenarios())
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.deep] if way == "mpich, never polling" else []) for way in WAYS]
+)
 def test_scenario(way: str, scenario: str, outcomes: Callable[[str], Any]) -> None:
     assert outcomes(way)[scenario] == ["ok", "ok"]

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.waiting import patience
+
 TOY = Path(__file__).with_name("hidl_toy")
 
 
@@ -14,7 +16,7 @@ def install(project: Path, target: Path) -> Path:
     """Install a project into a directory for ``PYTHONPATH``; return the directory."""
     words = ["uv", "pip", "install", "--quiet", "--offline", "--no-build-isolation", "--no-deps"]
     python = ["--python", sys.executable, "--target", str(target)]
-    subprocess.run([sys.executable, "-m", *words, *python, str(project)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", *words, *python, str(project)], check=True, timeout=patience(120))
     return target
 
 

@@ -13,6 +13,7 @@ from hidl_cli import plugins
 from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, UsageError
 from hidl_cli.plugins import Registry
 from tests.plugins.packages import TOY, install, write_project
+from tests.waiting import patience
 
 PARSERS: Registry[object] = Registry("hidl.parsers", "parser", {"json": "json:loads"}, members=("__call__",))
 
@@ -114,5 +115,7 @@ def test_errors_of_a_registry_have_the_exit_codes_of_their_kind() -> None:
 def test_help_and_version_search_for_no_plug_ins(words: list[str]) -> None:
     code = f"import sys; sys.argv = ['hidl', *{words!r}]\nfrom hidl_cli.__main__ import main\n"
     code += "try:\n    main()\nexcept SystemExit:\n    pass\nsys.exit('hidl_cli.plugins' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(60), check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import REPOSITORY, Hidl
 from tests.plugins.packages import TOY, install, write_project
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 PROGRAM = """
 import os

@@ -1,4 +1,4 @@
-"""A program under test: sleeps, then yields a rate that grows with the ranks, and what it was given."""
+"""A program under test: waits (``sleep`` seconds; for the file ``go``), then yields a rate and what it was given."""
 
 import json
 import os
@@ -12,6 +12,8 @@ world = MPI.COMM_WORLD
 given = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
 print(f"rank {world.rank} of {world.size} here", flush=True)
 time.sleep(float(given.get("sleep", 0)))
+while (go := given.get("go")) and not Path(go).exists():
+    time.sleep(0.05)
 if given.get("fail") == "true" and world.rank == world.size - 1:
     print("the last rank fails on purpose", file=sys.stderr, flush=True)
     time.sleep(0.5)  # where a scheduler kills the others at once, what was said last can be lost

@@ -11,8 +11,6 @@ import pytest
 
 from tests.conftest import PROGRAMS, Hidl
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def hidl(hidl_with: Callable[..., Hidl]) -> Hidl:

@@ -12,8 +12,6 @@ import pytest
 from tests.conftest import Hidl
 from tests.workloads import gpu_tools
 
-pytestmark = pytest.mark.slow
-
 SITE = """
 name: workstation
 title: This machine, with two GPUs by its file

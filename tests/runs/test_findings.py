@@ -6,12 +6,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from hidl_workloads.doctor import record
 from tests.conftest import Hidl
-
-pytestmark = pytest.mark.slow
+from tests.waiting import patience
 
 RUN = ("run", "mpi-sanity", "--ranks-per-node", "2", "--threads", "1")
 
@@ -24,7 +21,9 @@ def findings(hidl: Hidl) -> list[tuple[str, str]]:
 def test_a_run_that_is_well_ends_well_despite_notes(hidl_with: Callable[..., Hidl]) -> None:
     hidl = hidl_with("mpi")
     limited = ["sh", "-c", 'ulimit -l 64; exec "$@"', "sh", *hidl.command(*RUN)]
-    completed = subprocess.run(limited, env=hidl.environment, capture_output=True, text=True, timeout=120, check=False)
+    completed = subprocess.run(
+        limited, env=hidl.environment, capture_output=True, text=True, timeout=patience(120), check=False
+    )
     assert completed.returncode == 0, completed.stderr
     assert ("HD043", "info") in findings(hidl)
 

@@ -13,7 +13,7 @@ from hidl_cli.launch.placement import Placement
 from hidl_cli.runs.forecast import Figure, read_forecast
 from tests.conftest import Hidl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 PLACEMENTS = [Placement(nodes, 1, nodes, 1, bind=True) for nodes in (1, 2)]
 EXPECTED = {"figures": [{"name": "step_time", "value": 0.5, "unit": "s"}]}

@@ -12,8 +12,6 @@ import pytest
 
 from tests.conftest import PROGRAMS, Hidl
 
-pytestmark = pytest.mark.slow
-
 RATE = "images_per_second=Img/sec: ([0-9.]+)"
 PROGRAM = ("python", str(PROGRAMS / "prints_rates.py"))
 

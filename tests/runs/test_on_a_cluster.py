@@ -12,8 +12,6 @@ import pytest
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
 
-pytestmark = pytest.mark.slow
-
 SITE = ("--site", "test-cluster")
 #: As little of it as still trains: 2 images of 32 pixels on each rank, 3 steps. The nodes are parts of one machine:
 #: with a thread for each core that they claim, threads would wait for threads.
@@ -25,7 +23,7 @@ def only_run(hidl: Hidl) -> Path:
     return run
 
 
-@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
+@pytest.mark.parametrize("launcher", ["srun", pytest.param("mpiexec", marks=pytest.mark.deep)])
 def test_resnet50_on_four_nodes_ends_with_a_verdict(on_cluster: Callable[..., Hidl], launcher: str) -> None:
     hidl = on_cluster("pytorch")
 
@@ -51,7 +49,7 @@ def test_a_study_takes_place_in_one_job(on_cluster: Callable[..., Hidl], cluster
     assert cluster("squeue", "-h", "--states=all", "-j", job, "-o", "%D %T").stdout.split() == ["4", "COMPLETED"]
 
 
-@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
+@pytest.mark.parametrize("launcher", ["srun", pytest.param("mpiexec", marks=pytest.mark.deep)])
 def test_copies_show_the_slow_node(on_cluster: Callable[..., Hidl], launcher: str) -> None:
     hidl = on_cluster("mpi")
     add_toy(hidl)

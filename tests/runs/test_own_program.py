@@ -12,8 +12,6 @@ import pytest
 
 from tests.conftest import PROGRAMS, Hidl
 
-pytestmark = pytest.mark.slow
-
 SHOW = """
 import json, os, sys
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
@@ -100,7 +98,7 @@ def test_an_mpi4py_program_gets_a_scaling_verdict(hidl: Hidl, here: Path) -> Non
     study_of(hidl, "python", str(PROGRAMS / "pi_mpi4py.py"), "--intervals", "1000")
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi4py"])
+@pytest.mark.parametrize("backend", [pytest.param("gloo", marks=pytest.mark.deep), "mpi4py"])
 def test_a_pytorch_program_gets_a_scaling_verdict(hidl_with: Callable[..., Hidl], here: Path, backend: str) -> None:
     hidl = hidl_with("pytorch")
     program = ("python", str(PROGRAMS / "mnist.py"), "--images=64", "--batch-size=32", f"--backend={backend}")

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ import pytest
 
 from hidl_cli.store.store import Store
 from tests.conftest import Hidl
-
-pytestmark = pytest.mark.slow
+from tests.waiting import patience, until
 
 PARAMETERS = {
     "note": {"type": "str", "default": ""},
@@ -60,13 +58,7 @@ def processes_of(run: Path) -> list[str]:
 
 def wait_for_ranks(hidl: Hidl) -> Path:
     """Wait until the program of the only run has printed something."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        logs = list(hidl.runs.glob("*/stdout.log"))
-        if logs and "here" in logs[0].read_text():
-            return logs[0].parent
-        time.sleep(0.02)
-    raise AssertionError("the run did not start")
+    return until(lambda: [log.parent for log in hidl.runs.glob("*/stdout.log") if "here" in log.read_text()])[0]
 
 
 def test_a_run_leaves_plan_script_logs_status_metrics_and_verdict(hidl: Hidl) -> None:
@@ -182,7 +174,7 @@ def test_an_interrupt_leaves_no_process_and_a_run_marked_interrupted(hidl: Hidl)
     command = hidl.start("run", "toy", "--ranks-per-node", "2", "--set", "sleep=60", stderr=subprocess.DEVNULL)
     run = wait_for_ranks(hidl)
     command.send_signal(signal.SIGINT)
-    assert command.wait(20) == 130
+    assert command.wait(patience(20)) == 130
     assert processes_of(run) == []
     assert json.loads((run / "status.json").read_text())["state"] == "INTERRUPTED"
 
@@ -192,7 +184,7 @@ def test_ranks_that_ignore_the_signal_are_ended_too(hidl: Hidl) -> None:
     command = hidl.start("run", "deaf", "--ranks-per-node", "2", stderr=subprocess.DEVNULL)
     run = wait_for_ranks(hidl)
     command.send_signal(signal.SIGINT)
-    assert command.wait(30) == 130
+    assert command.wait(patience(30)) == 130
     assert processes_of(run) == []
 
 
@@ -252,7 +244,8 @@ def test_a_study_without_repetitions_is_inconclusive(hidl: Hidl) -> None:
 
 def test_a_study_that_spends_its_time_is_judged_by_the_repetitions_that_it_completed(hidl: Hidl) -> None:
     hidl.add_workload("hangs", "hangs_late.py", parameters=PARAMETERS, metrics=METRICS, scaling=SCALING)
-    study = ("--scale", "1,2", "--repeat", "40", "--until-settled", "--time", "30")
+    limit = f"{patience(12):.0f}"  # seconds: enough for a repetition that does not hang
+    study = ("--scale", "1,2", "--repeat", "40", "--until-settled", "--time", limit)
     document = hidl.json("run", "hangs", *study, status=11)
 
     assert document["state"] == "TIMEOUT"

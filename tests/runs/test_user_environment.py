@@ -13,8 +13,6 @@ from uv import find_uv_bin
 from tests.conftest import Hidl
 from tests.stack.environments import conda, venv
 
-pytestmark = pytest.mark.slow
-
 HELLO = """
 import importlib.util, json, os, sys
 from mpi4py import MPI

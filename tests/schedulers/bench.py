@@ -15,8 +15,10 @@ from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers.backend import Backend
 from hidl_cli.schedulers.batch import Batch
+from hidl_cli.schedulers.contract import Scheduler
 from hidl_cli.schedulers.ticket import read_ticket
 from hidl_cli.site.schema import Policies
+from tests.waiting import until
 
 SCRIPT = """\
 #!/usr/bin/env bash
@@ -84,15 +86,21 @@ class Bench:
         self.scheduler.submit(run, time_limit=None)
         return run
 
-    def polled(self, run: Run, until: Callable[[Status], bool] = lambda status: status.state.is_final) -> Status:
+    def polled(self, run: Run, wanted: Callable[[Status], bool] = lambda status: status.state.is_final) -> Status:
         """Poll until the status pleases, and return it."""
-        deadline = time.monotonic() + self.shortest + 60
-        while time.monotonic() < deadline:
-            (status,) = self.scheduler.poll([run])
-            if until(status):
-                return status
-            time.sleep(0.2)
-        raise AssertionError(f"still {status}")
+        return polled(self.scheduler, run, wanted, within=self.shortest + 60)
+
+
+def polled(scheduler: Scheduler, run: Run, wanted: Callable[[Status], bool], *, within: float) -> Status:
+    """Poll until the status pleases, and return it."""
+    statuses: list[Status] = []
+
+    def pleases() -> bool:
+        statuses[:] = scheduler.poll([run])
+        return wanted(statuses[0])
+
+    until(pleases, within=within, otherwise=lambda: f"still {statuses[0]}")
+    return statuses[0]
 
 
 class BatchSystemTests:

@@ -12,6 +12,7 @@ import pytest
 from hidl_cli.errors import SchedulerUnreachable
 from hidl_cli.schedulers.query_cache import QueryCache, Snapshot
 from tests.conftest import REPOSITORY
+from tests.waiting import patience
 
 
 class Asked:
@@ -66,7 +67,7 @@ QueryCache(Path({str(tmp_path / "cache.json")!r}), ask).read(60)
     time.sleep(0.5)
     (tmp_path / "go").touch()
     for process in started:
-        process.wait(30)
+        process.wait(patience(30))
     assert (tmp_path / "questions").read_text() == "?"
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import Hidl
-from tests.shell.terminal import Terminal, processes_with, wait_until
+from tests.shell.terminal import Terminal, processes_with
+from tests.waiting import until
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Open:
 
     def nothing_is_left(self) -> None:
         """No process of it, on this machine or a node, and no run."""
-        wait_until(
+        until(
             lambda: not processes_with(self.seconds) and not processes_with(str(self.hidl.runs)),
-            lambda: f"{processes_with(self.seconds)} {processes_with(str(self.hidl.runs))}",
+            otherwise=lambda: f"{processes_with(self.seconds)} {processes_with(str(self.hidl.runs))}",
         )
 
 
@@ -43,9 +44,9 @@ def open_shell(hidl: Hidl, cwd: Path, *options: str, launched: int) -> Open:
     terminal.type(f"sleep {seconds} & setsid sleep {seconds} & nohup sleep {seconds} > /dev/null 2>&1 &")
     if launched:
         terminal.type(f"ranks sleep {seconds} &")
-    wait_until(
+    until(
         lambda: sum(words.split()[0].endswith("sleep") for words in processes_with(f" {seconds}")) == 3 + launched,
-        lambda: f"{processes_with(seconds)} {terminal.shown}",
+        otherwise=lambda: f"{processes_with(seconds)} {terminal.shown}",
     )
     return shell
 

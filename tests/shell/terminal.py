@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import pty
 import select
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-PATIENCE = 180.0
+from tests.waiting import until
 
 
 class Terminal:
@@ -35,7 +34,7 @@ class Terminal:
 
     def see(self, text: str) -> None:
         """Read until ``text`` is shown after what was seen before."""
-        wait_until(lambda: self._found(text), lambda: f"{text!r} is not in {self.shown!r}")
+        until(lambda: self._found(text), otherwise=lambda: f"{text!r} is not in {self.shown!r}")
         self._read_to = self.shown.index(text, self._read_to) + len(text)
 
     def close(self) -> None:
@@ -44,7 +43,7 @@ class Terminal:
 
     def wait(self) -> int:
         """Read on until hidl ends, and return its exit status, negative for a signal."""
-        wait_until(lambda: self._read() is None or self.ended(), lambda: self.shown)
+        until(lambda: self._read() and self.ended(), otherwise=lambda: self.shown)
         return self.status if self.status is not None else 0
 
     def ended(self) -> bool:
@@ -65,14 +64,6 @@ class Terminal:
             while select.select([self._terminal], [], [], 0.05)[0] and (new := os.read(self._terminal, 65536)):
                 self.shown += new.decode("utf-8", "replace")
         return True
-
-
-def wait_until(condition: Callable[[], object], otherwise: Callable[[], str]) -> None:
-    """Wait for the condition; fails with the words of ``otherwise``."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, otherwise()
-        time.sleep(0.02)
 
 
 def processes_with(mark: str) -> list[str]:

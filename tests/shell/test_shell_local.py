@@ -12,7 +12,8 @@ import pytest
 
 from tests.conftest import Hidl
 from tests.shell.ends import ENDS, KEPT, Open, children, open_shell
-from tests.shell.terminal import Terminal, processes_with, wait_until
+from tests.shell.terminal import Terminal, processes_with
+from tests.waiting import until
 
 
 def at_terminal(hidl: Hidl, cwd: Path, *words: str) -> Terminal:
@@ -60,12 +61,12 @@ def test_the_shell_has_the_stack_the_directory_and_job_control(hidl_with: Callab
     terminal.see("size 2")
     terminal.see("(mpi) ")
     terminal.type("sleep 1000")
-    wait_until(lambda: processes_with("sleep 1000"), lambda: terminal.shown)
+    until(lambda: processes_with("sleep 1000"), otherwise=lambda: terminal.shown)
     terminal.press(b"\x03")
     terminal.type("echo status=$?")
     terminal.see("status=130")
     terminal.type("sleep 1001")
-    wait_until(lambda: processes_with("sleep 1001"), lambda: terminal.shown)
+    until(lambda: processes_with("sleep 1001"), otherwise=lambda: terminal.shown)
     terminal.press(b"\x1a")
     terminal.see("Stopped")
     terminal.type("kill -KILL %1; wait %1; echo gone")

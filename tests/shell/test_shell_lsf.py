@@ -12,7 +12,7 @@ from hidl_cli.cluster.lsf.system import Lsf
 from tests.cluster.standin import StandIn
 from tests.conftest import Hidl
 from tests.shell.ends import ENDS, KEPT, open_shell
-from tests.shell.terminal import wait_until
+from tests.waiting import until
 
 SITE = """\
 name: mine
@@ -53,7 +53,7 @@ def test_nothing_is_left(way: str, on_lsf: Hidl, lsf: StandIn, tmp_path: Path) -
     status = ENDS[way](shell)
     assert shell.terminal.wait() == status, shell.terminal.shown
     shell.nothing_is_left()
-    wait_until(lambda: all(job.stat in FINAL for job in lsf.store.jobs()), lambda: f"{lsf.store.jobs()}")
+    until(lambda: all(job.stat in FINAL for job in lsf.store.jobs()), otherwise=lambda: f"{lsf.store.jobs()}")
     if way not in KEPT:
         assert list(on_lsf.runs.iterdir()) == []
 

@@ -14,7 +14,8 @@ import pytest
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
 from tests.shell.ends import ENDS, KEPT, Open, children, open_shell
-from tests.shell.terminal import Terminal, processes_with, wait_until
+from tests.shell.terminal import Terminal, processes_with
+from tests.waiting import until
 
 SITE = ("--site", "test-cluster")
 TWO_NODES = (*SITE, "--nodes", "2", "--ranks-per-node", "2")
@@ -27,7 +28,7 @@ def allocations(cluster: LivingCluster) -> list[str]:
 
 def nothing_is_left(shell: Open, cluster: LivingCluster) -> None:
     shell.nothing_is_left()
-    wait_until(lambda: not allocations(cluster), lambda: f"{allocations(cluster)}")
+    until(lambda: not allocations(cluster), otherwise=lambda: f"{allocations(cluster)}")
 
 
 def salloc_of(terminal: Terminal) -> int:
@@ -61,6 +62,8 @@ def test_at_the_time_limit_nothing_is_left(
     on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
 ) -> None:
     shell = open_shell(on_cluster("mpi"), tmp_path, *TWO_NODES, "--time", "00:01:00", launched=4)
+    (held,) = allocations(cluster)
+    cluster.use_up_the_time(held.split()[0])
     assert shell.terminal.wait() == 8
     assert "the shell reached its time limit" in shell.terminal.shown
     nothing_is_left(shell, cluster)
@@ -81,7 +84,10 @@ def full(cluster: LivingCluster) -> Iterator[None]:
     job = cluster(
         "sbatch", "--parsable", "--nodes=4", "--exclusive", "--output=/dev/null", "--wrap=sleep 600"
     ).stdout.strip()
-    wait_until(lambda: "RUNNING" in cluster("squeue", "--noheader", f"--job={job}", "--format=%T").stdout, lambda: job)
+    until(
+        lambda: "RUNNING" in cluster("squeue", "--noheader", f"--job={job}", "--format=%T").stdout,
+        otherwise=lambda: job,
+    )
     yield
     cluster("scancel", job)
 
@@ -168,11 +174,11 @@ def test_a_server_on_a_node_is_reached_by_the_line(
         assert line is not None
         assert "@node4" in line[1]
         with subprocess.Popen(["ssh", "-F", str(cluster.ssh_config), *line[1].split()]) as tunnel:
-            wait_until(page_is_served, lambda: "no page came through the tunnel")
+            until(page_is_served, otherwise=lambda: "no page came through the tunnel")
             tunnel.terminate()
         terminal.press(b"\x03")
         terminal.wait()
-        wait_until(lambda: not processes_with("http.server 8123"), lambda: "http.server lives on")
+        until(lambda: not processes_with("http.server 8123"), otherwise=lambda: "http.server lives on")
 
 
 def page_is_served() -> bool:

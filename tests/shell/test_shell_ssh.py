@@ -11,7 +11,8 @@ from tests.cluster.cluster import LivingCluster
 from tests.cluster.own_ssh import with_own_ssh
 from tests.conftest import Hidl
 from tests.shell.ends import ENDS, KEPT, open_shell
-from tests.shell.terminal import Terminal, processes_with, wait_until
+from tests.shell.terminal import Terminal, processes_with
+from tests.waiting import until
 
 HOSTS = ("--hosts", "node1,node2", "--ranks-per-node", "2")
 
@@ -81,4 +82,4 @@ def test_who_waits_for_a_host_can_give_up(here: Hidl, tmp_path: Path) -> None:
     assert second.wait() == 130
     first.press(b"\x04")
     assert first.wait() == 0
-    wait_until(lambda: not processes_with(str(here.runs)), lambda: f"{processes_with(str(here.runs))}")
+    until(lambda: not processes_with(str(here.runs)), otherwise=lambda: f"{processes_with(str(here.runs))}")

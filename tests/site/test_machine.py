@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,10 +239,8 @@ def test_an_nvidia_smi_that_hangs_is_ended(
     tmp_path: Path, nvidia_smi: Callable[[str], dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(facts, "_QUERY_SECONDS", 0.2)
-    start = time.perf_counter()
 
-    found = gpus(tmp_path, nvidia_smi("sleep 600"))
+    found = gpus(tmp_path, nvidia_smi("sleep 6000"))  # beyond the time limit of a test
 
-    assert time.perf_counter() - start < 5
     assert found.gpus is None
     assert "0.2 s" in (found.reason or "")

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.waiting import patience
 
 HIDL_REPOSITORY = REPOSITORY / "recipes" / "spack_repo" / "hidl"
 PACKAGES = sorted(HIDL_REPOSITORY.glob("packages/*/package.py"))
@@ -43,7 +44,9 @@ class Spack:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SPACK_DISABLE")}
         own = {"SPACK_USER_CONFIG_PATH": str(self.place), "SPACK_USER_CACHE_PATH": str(self.place / "cache")}
         command = [f"{ROOT}/bin/spack", "--color", "never", *arguments]
-        return subprocess.run(command, env=kept | own, capture_output=True, text=True, timeout=570, check=False)
+        return subprocess.run(
+            command, env=kept | own, capture_output=True, text=True, timeout=patience(570), check=False
+        )
 
     def configure(self, name: str, text: str) -> None:
         """Write ``<name>.yaml`` of the configuration."""

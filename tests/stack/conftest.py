@@ -6,13 +6,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.conftest import Hidl
+from tests.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -65,9 +65,6 @@ def processes_of(place: Path) -> list[str]:
     return found
 
 
-def gone(place: Path) -> bool:
-    """Does every process that names ``place`` end within a few seconds?"""
-    deadline = time.monotonic() + 10
-    while processes_of(place) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not processes_of(place)
+def until_gone(place: Path) -> None:
+    """Wait until every process that names ``place`` has ended."""
+    until(lambda: not processes_of(place), within=10, otherwise=lambda: processes_of(place))

@@ -12,7 +12,7 @@ from hidl_cli.errors import InvalidInput
 from hidl_cli.quoting import tcl
 from tests.conftest import Hidl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 HOSTILE = "a b'c\"d`id`;e&f[g]{h}\\i#j~*é"
 

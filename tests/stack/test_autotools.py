@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Hidl
 from tests.stack.conftest import recipe
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 CONFIGURE = """#!/bin/sh
 set -e

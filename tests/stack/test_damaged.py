@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Hidl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 LIBRARY = "lib/libmpi.so.12"
 

@@ -15,25 +15,24 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Hidl
-from tests.stack.conftest import gone, recipe
+from tests.stack.conftest import recipe, until_gone
 from tests.stack.wheelhouse import make_wheel
+from tests.waiting import patience, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 def wait_for_step(root: Path, sign: str) -> None:
     """Wait until something that matches ``sign`` is below the root."""
-    deadline = time.monotonic() + 30
-    while not list(root.glob(sign)):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: list(root.glob(sign)), within=30)
 
 
-def test_killed_at_any_moment_and_run_again_it_ends_installed_and_verified(hidl: Hidl, root: Path) -> None:
+@pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.deep)])
+def test_killed_at_any_moment_and_run_again_it_ends_installed_and_verified(hidl: Hidl, root: Path, times: int) -> None:
     begun = time.monotonic()
     hidl("install", "mpi")
     whole = time.monotonic() - begun
-    for _ in range(10):
+    for _ in range(times):
         shutil.rmtree(root)
         child = hidl.start("install", "mpi", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(random.uniform(0.05, whole))
@@ -43,7 +42,7 @@ def test_killed_at_any_moment_and_run_again_it_ends_installed_and_verified(hidl:
         assert again.returncode == 0, again.stderr
         (installed,) = json.loads(again.stdout)["installations"]
         assert all(check["ok"] for check in installed["verification"]["checks"])
-        assert gone(root)
+        until_gone(root)
         assert not list(root.glob("local/mpi/.removed-*"))
 
 
@@ -65,9 +64,9 @@ def test_interrupted_it_leaves_nothing_running_and_nothing_published(
     child = installer.start("install", "slow", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     wait_for_step(root, f"local/slow/*/{sign}")
     child.send_signal(ending)
-    _, said = child.communicate(timeout=300)
+    _, said = child.communicate(timeout=patience(300))
     assert (child.returncode, "interrupted" in said) == (130, True)
-    assert gone(root)
+    until_gone(root)
     assert [
         *root.glob("local/slow/*/manifest.json"),
         *root.glob("local/slow/current"),
@@ -83,7 +82,7 @@ def halted(hidl: Hidl, root: Path) -> Iterator[subprocess.Popen[str]]:
     first.send_signal(signal.SIGSTOP)
     yield first
     first.send_signal(signal.SIGCONT)
-    assert first.wait(60) == 0
+    assert first.wait(patience(60)) == 0
 
 
 def waiting(hidl: Hidl) -> tuple[subprocess.Popen[str], str]:
@@ -100,15 +99,15 @@ def test_the_second_of_two_waits_says_for_whom_and_finds_nothing_to_do(
     user = os.environ.get("USER") or f"uid {os.getuid()}"
     assert f"waiting for hidl with pid {halted.pid} of {user} on {os.uname().nodename}, started 20" in said
     halted.send_signal(signal.SIGCONT)
-    assert "installed in" in halted.communicate(timeout=300)[0]
-    assert "nothing to do" in second.communicate(timeout=300)[0]
+    assert "installed in" in halted.communicate(timeout=patience(300))[0]
+    assert "nothing to do" in second.communicate(timeout=patience(300))[0]
 
 
 def test_a_waiting_one_can_be_interrupted(hidl: Hidl, halted: subprocess.Popen[str]) -> None:
     second, said = waiting(hidl)
     assert "waiting for" in said
     second.send_signal(signal.SIGINT)
-    second.communicate(timeout=300)
+    second.communicate(timeout=patience(300))
     assert second.returncode == 130
 
 

@@ -12,7 +12,7 @@ import yaml
 from tests.conftest import Hidl
 from tests.stack.wheelhouse import make_wheel
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import Hidl
 from tests.stack.conftest import can_pin, recipe
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 DAY = 86400
 

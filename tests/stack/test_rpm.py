@@ -12,7 +12,7 @@ from hidl_cli.stack.providers.rpm import unpacking
 from tests.conftest import Hidl
 from tests.spack import rpms
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 TOP = "opt/mvapich2/gdr/2.3.7/mpirun/gnu"
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
+from tests.waiting import patience, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 IMPOSSIBLE = "name: impossible\ntitle: what nobody has\nextends: mpi\nmpi: mpich\npackages: {numpy: '==0.0.1'}\n"
 
@@ -74,7 +75,7 @@ def test_killed_amid_several_and_run_again_what_is_installed_stays(hidl: Hidl) -
         file.write_text(f"name: {name}\ntitle: a copy\nextends: mpi\n")
     root = Path(hidl.environment["XDG_DATA_HOME"]) / "hidl/installations/local"
     child = hidl.start("install", *copies, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    LivingCluster.wait_until((root / "first/current").is_symlink)
+    until((root / "first/current").is_symlink)
     child.kill()
     child.wait()
     kept = (root / "first/current").resolve()
@@ -133,10 +134,10 @@ def test_interrupted_while_the_verifying_job_waits_the_same_line_waits_for_that_
     blocker = cluster("sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap", "sleep 300").stdout.strip()
     try:
         child = hidl.start(*line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        LivingCluster.wait_until(lambda: len(jobs(cluster) - {blocker}) == 1)
+        until(lambda: len(jobs(cluster) - {blocker}) == 1)
         (job,) = jobs(cluster) - {blocker}
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=300)
+        _, said = child.communicate(timeout=patience(300))
         assert child.returncode == 130, said
         assert job in jobs(cluster)
     finally:

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import REPOSITORY, Hidl
 from tests.stack.conftest import recipe
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 LOCK = REPOSITORY / "recipes" / "locks" / "mpi-cp311-linux-x86_64-cpu.txt"
 

@@ -13,8 +13,9 @@ import pytest
 
 from tests.conftest import Hidl
 from tests.stack.conftest import can_pin, recipe
+from tests.waiting import patience
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 Make = Callable[..., Path]
 
@@ -86,7 +87,7 @@ def test_a_run_under_way_keeps_the_one_that_it_started_with(
             time.sleep(0.05)
         assert hidl("stack", "rollback", "mine").returncode == 0
         assert not has_attrs(hidl)
-        assert run.wait(60) == 0
+        assert run.wait(patience(60)) == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Hidl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture

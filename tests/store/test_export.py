@@ -83,7 +83,7 @@ def test_what_was_written_is_read(
     assert read(file, form) == [plain(sample) for sample in samples]
 
 
-@pytest.mark.slow
+@pytest.mark.real
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_memory_does_not_grow_with_the_samples(form: Format, tmp_path: Path) -> None:
     def peak(count: int) -> int:

@@ -27,6 +27,7 @@ from hidl_cli.tuning.counterparts import list_counterparts
 from hidl_cli.tuning.judge import Fit, judge
 from hidl_cli.tuning.presets import load_presets
 from hidl_cli.tuning.values import format_value
+from tests.waiting import patience
 
 
 def test_a_family_has_one_row_per_name() -> None:
@@ -194,7 +195,9 @@ def test_numbers_of_a_version(version: str, found: tuple[int, ...]) -> None:
 def asked(stack_prefix: Callable[[str], Path]) -> dict[str, str]:
     """What a real MPICH answers: its control variables with their defaults."""
     mpivars = stack_prefix("mpi") / "bin" / "mpivars"
-    output = subprocess.run([mpivars], capture_output=True, text=True, errors="replace", timeout=60, check=True).stdout
+    output = subprocess.run(
+        [mpivars], capture_output=True, text=True, errors="replace", timeout=patience(60), check=True
+    ).stdout
     return dict(re.findall(r"^\t(MPIR_CVAR_\w+)\s*=(.*?)\tSCOPE", output, re.MULTILINE))
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hidl_cli.inputs.fields import Scalar
 from hidl_cli.tuning.catalogue import Variable, all_variables, variable
 from hidl_cli.tuning.values import InvalidValue, format_expectation, format_plain, format_value
+from tests.waiting import patience
 
 
 def known(name: str, family: str = "mvapich2-gdr") -> Variable:
@@ -168,7 +169,7 @@ def test_a_real_mpich_accepts_the_exported_form(
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=60,
+        timeout=patience(60),
         check=True,
     )
 
@@ -189,6 +190,8 @@ def test_a_real_mpich_aborts_on_other_forms(stack_prefix: Callable[[str], Path],
     """Why values are exported in one form."""
     mpivars = stack_prefix("mpi") / "bin" / "mpivars"
 
-    completed = subprocess.run([mpivars], env=os.environ | {name: value}, capture_output=True, timeout=60, check=False)
+    completed = subprocess.run(
+        [mpivars], env=os.environ | {name: value}, capture_output=True, timeout=patience(60), check=False
+    )
 
     assert completed.returncode != 0

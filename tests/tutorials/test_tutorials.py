@@ -18,7 +18,7 @@ from tests.conftest import REPOSITORY
 from tests.tutorials.tutorial import Command, is_as_shown, rewritten, run, steps
 from tests.tutorials.volatile import normal
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 WRITING = bool(os.environ.get("HIDL_WRITE_GOLDEN"))
 TUTORIALS = REPOSITORY / "docs" / "tutorials"

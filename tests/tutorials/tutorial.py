@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.tutorials.volatile import normal, renamed
+from tests.waiting import patience
 
 _FENCE = re.compile(r"^```(\w*)(.*)$")
 _TITLE = re.compile(r'title="([^"]+)"')
@@ -98,7 +99,7 @@ def run(page: str, home: Path, environment: Mapping[str, str], *, timeout: float
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=timeout,
+        timeout=patience(timeout),
         check=False,
     )
     return [_shown(text) for text in done.stdout.split(_END)[:-1]]

@@ -14,6 +14,7 @@ from hidl_cli.validate.bridge import Place
 from hidl_cli.validate.cron import Nightly
 from hidl_cli.validate.session import Asked
 from tests.conftest import Hidl
+from tests.waiting import patience
 
 OTHERS = "# mine\n5 4 * * * echo 100\\%\n"
 #: crontab(1) in as far as POSIX describes it: -l prints the table, or complains; a file takes its place.
@@ -57,12 +58,11 @@ def test_it_is_written_beside_what_is_there_replaced_and_taken_away(with_table: 
     assert table.read_text() == OTHERS
 
 
-@pytest.mark.slow
 def test_the_line_is_what_a_shell_runs(with_table: Hidl, table: Path) -> None:
     assert with_table("validate", "--install-cron", "--cron-with", "crontab", "--check", "no_such").returncode == 0
     line = table.read_text().splitlines()[1].split(maxsplit=5)[5].replace("\\%", "%")
 
-    subprocess.run(["sh", "-c", line], env={"HOME": "/"}, cwd="/", check=False, timeout=120)
+    subprocess.run(["sh", "-c", line], env={"HOME": "/"}, cwd="/", check=False, timeout=patience(120))
 
     log = next((Path(with_table.environment["XDG_STATE_HOME"]) / "hidl" / "validate").glob("*.log"))
     assert "no case on site local fits check no_such" in " ".join(log.read_text().split())

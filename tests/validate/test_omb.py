@@ -9,8 +9,6 @@ import pytest
 from tests.conftest import Hidl
 from tests.validate.conftest import cases
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
     ("check", "metric", "unit"),

@@ -5,17 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from tests.cluster.cluster import CPUS, SHOWN, LivingCluster
 from tests.conftest import Hidl
 from tests.validate.conftest import SITE, cases
-
-pytestmark = pytest.mark.slow
+from tests.waiting import patience, until
 
 
 def test_the_smoke_suite_passes_on_four_nodes(ordered: Callable[..., Hidl]) -> None:
@@ -71,7 +67,7 @@ def test_without_accounting_a_job_that_was_cancelled_has_failed_though_reframe_c
             "validate", *SITE, "--check", "hanging", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as validation:
             cluster("scancel", _job(hidl))
-            told, said = validation.communicate(timeout=300)
+            told, said = validation.communicate(timeout=patience(300))
 
     assert validation.returncode == 8, said
     document = json.loads(told)
@@ -85,13 +81,12 @@ def test_without_accounting_a_job_that_was_cancelled_has_failed_though_reframe_c
 
 def _job(hidl: Hidl) -> str:
     """The number of the only run's job, once its program has been started."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def found() -> str:
         for status in hidl.runs.glob("*/status.json"):
             job = status.with_name("job.json")
             if json.loads(status.read_text())["step"] == 1 and job.is_file():
-                number = json.loads(job.read_text())["id"]
-                if number is not None:
-                    return str(number)
-        time.sleep(0.05)
-    raise AssertionError("no run began")
+                return str(json.loads(job.read_text())["id"] or "")
+        return ""
+
+    return until(found)

@@ -12,10 +12,9 @@ import pytest
 from tests.cluster.cluster import LivingCluster
 from tests.cluster.own_ssh import with_own_ssh
 from tests.conftest import Hidl
-from tests.shell.terminal import processes_with, wait_until
+from tests.shell.terminal import processes_with
 from tests.validate.conftest import PACED, cases
-
-pytestmark = pytest.mark.slow
+from tests.waiting import patience, until
 
 LEAVES = """
 import reframe as rfm
@@ -65,11 +64,11 @@ def test_a_host_that_cannot_be_used_is_named_in_its_case(here: Hidl) -> None:
 def test_ctrl_c_leaves_nothing_on_any_host(here: Hidl) -> None:
     words = ("validate", *HOSTS, "--check", "hanging")
     with here.start(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as validation:
-        wait_until(lambda: any("paced.py" in line for line in left(here)), lambda: "no rank started")
+        until(lambda: any("paced.py" in line for line in left(here)), otherwise=lambda: "no rank started")
         validation.send_signal(signal.SIGINT)
-        validation.communicate(timeout=300)
+        validation.communicate(timeout=patience(300))
     assert validation.returncode == 130
-    wait_until(lambda: not left(here), lambda: "\n".join(left(here)))
+    until(lambda: not left(here), otherwise=lambda: "\n".join(left(here)))
 
 
 def test_what_a_check_has_left_on_a_host_is_ended(here: Hidl) -> None:
@@ -79,7 +78,7 @@ def test_what_a_check_has_left_on_a_host_is_ended(here: Hidl) -> None:
     (here.config / "reframe_checks" / "leaves.py").write_text(LEAVES)
     (case,) = here.json("validate", *HOSTS, "--check", "leaves", status=9)["cases"]
     assert "wrote no metrics" in case["reason"]
-    wait_until(lambda: not processes_with("sleep 97771"), lambda: "the daemon lives")
+    until(lambda: not processes_with("sleep 97771"), otherwise=lambda: "the daemon lives")
 
 
 def test_the_doctor_examines_the_hosts(here: Hidl) -> None:

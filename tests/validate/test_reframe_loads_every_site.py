@@ -6,8 +6,9 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,15 +20,22 @@ from hidl_cli.stack.installation import CURRENT, MANIFEST
 from hidl_cli.validate.bridge import Place
 from hidl_cli.validate.session import Asked, prepare
 from tests.conftest import REPOSITORY, Hidl
-
-pytestmark = pytest.mark.slow
+from tests.waiting import patience
 
 CHECKS = REPOSITORY / "reframe_checks"
-RUNNING = [
-    entry.name
-    for entry in list_all("site")
-    if entry.origin == "shipped" and not reason_not_runnable(load(RULES, entry.name))
-]
+
+
+def running() -> Iterator[Any]:
+    """The shipped sites that run jobs; deep, but the first of each scheduler with its launchers."""
+    seen = set()
+    for entry in list_all("site"):
+        if entry.origin == "shipped" and not reason_not_runnable(site := load(RULES, entry.name)):
+            kind = (site.scheduler, *sorted(site.launchers or ()))
+            yield pytest.param(entry.name, marks=[pytest.mark.deep] if kind in seen else [])
+            seen.add(kind)
+
+
+RUNNING = [*running()]
 
 
 @pytest.fixture
@@ -54,7 +62,7 @@ def smoke_checks(hidl: Hidl, directory: Path, settings: Path, **variables: str) 
     words = [program, "-C", settings, "-c", CHECKS / "mpi_sanity.py", "-t", "smoke", "-l", "--nocolor"]
     environment = hidl.environment | {"HOME": str(directory)} | variables
     listed = subprocess.run(
-        words, env=environment, cwd=directory, capture_output=True, text=True, timeout=120, check=False
+        words, env=environment, cwd=directory, capture_output=True, text=True, timeout=patience(120), check=False
     )
     assert listed.returncode == 0, listed.stdout + listed.stderr
     return re.findall(r"^- (mpi_sanity %scale=\S+)", listed.stdout, re.MULTILINE)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +18,9 @@ from hidl_cli.errors import MissingPrecondition
 from hidl_cli.validate import reframe
 from tests.conftest import PROGRAMS, REPOSITORY, Hidl
 from tests.validate.conftest import cases
+from tests.waiting import patience, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 def test_the_smoke_suite_passes_and_leaves_runs_like_any_other(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_only_one_at_a_time_and_an_interrupt_ends_its_runs(hidl: Hidl) -> None:
         run = _first_run(hidl)
         second = hidl("validate", "--check", "hanging")
         first.send_signal(signal.SIGINT)
-        first.communicate(timeout=300)
+        first.communicate(timeout=patience(300))
 
     assert second.returncode == 4
     assert f"hidl with pid {first.pid}" in second.stderr
@@ -156,13 +156,10 @@ def test_only_one_at_a_time_and_an_interrupt_ends_its_runs(hidl: Hidl) -> None:
 
 def _first_run(hidl: Hidl) -> str:
     """The id of the only run, once its program has been started."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        for status in hidl.runs.glob("*/status.json"):
-            if json.loads(status.read_text())["step"] == 1:
-                return status.parent.name
-        time.sleep(0.05)
-    raise AssertionError("no run began")
+    begun = until(
+        lambda: [file for file in hidl.runs.glob("*/status.json") if json.loads(file.read_text())["step"] == 1]
+    )
+    return begun[0].parent.name
 
 
 def test_plain_reframe_lists_the_checks_with_and_without_our_settings(hidl: Hidl, tmp_path: Path) -> None:
@@ -187,7 +184,7 @@ def test_plain_reframe_runs_a_check_without_any_settings(hidl: Hidl, tmp_path: P
 def _run(words: list[str], hidl: Hidl, directory: Path) -> str:
     environment = hidl.environment | {"HOME": str(directory)}
     completed = subprocess.run(
-        words, env=environment, cwd=directory, capture_output=True, text=True, timeout=300, check=False
+        words, env=environment, cwd=directory, capture_output=True, text=True, timeout=patience(300), check=False
     )
     assert completed.returncode == 0, completed.stdout + completed.stderr
     return completed.stdout

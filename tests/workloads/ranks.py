@@ -8,6 +8,7 @@ from pathlib import Path
 from hidl_cli import process
 from hidl_cli.mpi import WHEEL_ON_ONE_HOST
 from hidl_cli.process import Completed
+from tests.waiting import patience
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -19,7 +20,7 @@ def run(prefix: Path, ranks: int, *words: str | Path, timeout: float = 240, **va
     """Run ``python WORDS`` on ``ranks`` ranks of the stack in ``prefix``; hidl_workloads is the checkout's."""
     command = [prefix / "bin" / "mpiexec", "-n", str(ranks), prefix / "bin" / "python", *words]
     environment = python_environment() | {"HIDL_WORLD_SIZE": str(ranks)} | variables
-    return process.run(command, env=environment, timeout=timeout, check=False)
+    return process.run(command, env=environment, timeout=patience(timeout), check=False)
 
 
 def python_environment() -> dict[str, str]:

@@ -14,7 +14,7 @@ from hidl_workloads.training.data_parallel.buckets import Bucket, Gradient, plan
 from hidl_workloads.training.data_parallel.weights import checksum
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.real, pytest.mark.exact]
 
 Results = dict[str, Any]
 

@@ -11,9 +11,10 @@ import pytest
 from hidl_cli import process
 from hidl_workloads.verify_horovod import Task
 from tests.conftest import REPOSITORY, Hidl
+from tests.waiting import patience
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 ASKED = os.environ.get("HIDL_TEST_HOROVOD") == "1"
 wanted = pytest.mark.skipif(
@@ -75,7 +76,10 @@ def test_horovodrun_starts_ranks_whose_optimizers_all_reduce(prefix: Path, tmp_p
     program = REPOSITORY / "tests" / "workloads" / "programs" / "horovod_optimizers.py"
     environment = {**os.environ, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = process.run(
-        ["horovodrun", "-np", "2", "python", str(program), str(tmp_path)], env=environment, timeout=300, check=False
+        ["horovodrun", "-np", "2", "python", str(program), str(tmp_path)],
+        env=environment,
+        timeout=patience(300),
+        check=False,
     )
     assert done.status == 0, done.stderr
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
@@ -91,7 +95,9 @@ def test_horovodrun_starts_ranks_whose_optimizers_all_reduce(prefix: Path, tmp_p
 def test_horovodrun_takes_hosts_with_different_numbers_of_slots(prefix: Path) -> None:
     environment = {**os.environ, "PATH": f"{prefix / 'bin'}:{os.environ['PATH']}"}
     hosts = f"localhost:1,{os.uname().nodename}:2"
-    done = process.run(["horovodrun", "-np", "3", "-H", hosts, "hostname"], env=environment, timeout=300, check=False)
+    done = process.run(
+        ["horovodrun", "-np", "3", "-H", hosts, "hostname"], env=environment, timeout=patience(300), check=False
+    )
     assert (done.status, done.stdout.count(os.uname().nodename)) == (0, 3), done.stderr
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exact
 
 Results = dict[str, Any]
 

@@ -15,7 +15,7 @@ from hidl_workloads.omb_pairs.schedule import rounds
 from hidl_workloads.omb_pairs.tournament import names_of, players_of
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 PAIRS = ("-m", "hidl_workloads.world", "hidl_workloads.omb_pairs")
 QUICK = (

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hidl_workloads.repetitions import confidence, enough, half_widths, looks
 from tests.analysis.simulation import verdicts
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 def efficiencies(value: float, rounds: int, *, noise: float = 0.01, steps: int = 1, seed: int = 1) -> list[list[float]]:

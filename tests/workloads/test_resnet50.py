@@ -19,7 +19,7 @@ from hidl_workloads.training import strategy
 from hidl_workloads.training.model import rank_batch, rank_seed
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.real, pytest.mark.exact]
 
 RANKS, BATCH, STEPS = 2, 2, 2
 NOTE = "a b; touch /tmp/x $(id) 'one' \"two\"\nline \u00e9\u4e2d\U0001f600 --steps=9"

@@ -11,6 +11,7 @@ import pytest
 
 from hidl_workloads import shell, tunnel
 from hidl_workloads.shell import Beat
+from tests.waiting import patience
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def attend(directory: Path, *words: str, first: str = "") -> tuple[int, dict[str
         [sys.executable, "-c", program, "--directory", str(directory), *words],
         stdin=subprocess.DEVNULL,
         check=False,
-        timeout=60,
+        timeout=patience(60),
     )
     return completed.returncode, json.loads((directory / "status.json").read_text())
 

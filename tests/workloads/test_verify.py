@@ -14,8 +14,6 @@ import pytest
 from hidl_cli import process
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
-
 VERIFY = ("-m", "hidl_workloads.verify")
 
 

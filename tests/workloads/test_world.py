@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,10 +103,8 @@ def test_without_an_expected_size_nothing_runs(mpi: Path, size: str) -> None:
 
 @pytest.mark.parametrize(("how", "status"), [("exception", 1), ("7", 7), ("256", 1)])
 def test_a_rank_that_fails_ends_all_ranks_at_once(mpi: Path, how: str, status: int) -> None:
-    start = time.monotonic()
-    completed = ranks.run(mpi, 3, *WORLD, "fails", how, timeout=300)
+    completed = ranks.run(mpi, 3, *WORLD, "fails", how, timeout=60)  # the others would wait for ever
     assert completed.status == status
-    assert time.monotonic() - start < 30
 
 
 def test_the_traceback_of_the_failed_rank_is_shown(mpi: Path) -> None:
@@ -117,7 +114,6 @@ def test_the_traceback_of_the_failed_rank_is_shown(mpi: Path) -> None:
     assert "rank 1 of 2 failed" in completed.stderr
 
 
-@pytest.mark.slow
 def test_what_a_failed_rank_says_is_not_lost_though_its_launcher_reads_late(mpi: Path) -> None:
     """Without the wait for it, one message in three is lost: Hydra drops what it has not read when a rank aborts."""
     for _ in range(8):

@@ -56,7 +56,7 @@ class TestSteps:
         assert find_changes([change(value) for value in values]) == find_changes(values)
 
 
-@pytest.mark.slow
+@pytest.mark.real
 class TestSimulatedYears:
     """A 5 % step in 2 % of noise; every night is judged with what was known then."""
 

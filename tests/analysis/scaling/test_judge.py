@@ -217,7 +217,7 @@ class TestDocument:
 class TestSimulatedStudies:
     @pytest.mark.parametrize(
         "noise",
-        [pytest.param(0.01, marks=pytest.mark.slow), 0.03, pytest.param(0.05, marks=pytest.mark.slow)],
+        [pytest.param(0.01, marks=pytest.mark.real), 0.03, pytest.param(0.05, marks=pytest.mark.real)],
     )
     def test_at_the_very_target_are_judged_wrongly_in_one_of_twenty_at_most(self, noise: float) -> None:
         shares = verdicts(0.8, noise=noise, studies=2000)

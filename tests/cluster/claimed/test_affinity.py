@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.cluster.claimed.build import compile_library
+from tests.waiting import patience
 
 TABLE_BYTES = 4 * 2**20
 Preloaded = Callable[..., str]
@@ -36,7 +37,7 @@ def preloaded(library: Path) -> Preloaded:
             env={"PATH": os.environ["PATH"], "LD_PRELOAD": str(library)} | variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience(60),
             check=False,
         )
         assert (completed.returncode, completed.stderr) == (0, "")

@@ -14,6 +14,7 @@ from hidl_cli.cluster import packages
 from hidl_cli.cluster.claimed.build import claim
 from hidl_cli.cluster.claimed.processors import Processors
 from hidl_cli.templates import render_script
+from tests.waiting import patience
 
 CLX = Processors(56, 2, 1, "Intel(R) Xeon(R) Platinum 8280 CPU @ 2.70GHz")
 ENTER = """#!/bin/bash
@@ -38,7 +39,9 @@ def on_node(tmp_path_factory: pytest.TempPathFactory) -> OnNode:
 
     def run(*command: str) -> str:
         entering = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "bash", str(script), "c1"]
-        completed = subprocess.run([*entering, *command], capture_output=True, text=True, timeout=60, check=False)
+        completed = subprocess.run(
+            [*entering, *command], capture_output=True, text=True, timeout=patience(60), check=False
+        )
         assert (completed.returncode, completed.stderr) == (0, "")
         return completed.stdout.strip()
 

@@ -11,8 +11,9 @@ import pytest
 
 from hidl_cli.cluster.flux import hosts, ids
 from tests.cluster.standin import StandIn
+from tests.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 RECORDED = Path(__file__).parents[2] / "schedulers/recorded/flux"
 
@@ -109,9 +110,10 @@ def test_a_job_waits_for_another(flux: StandIn) -> None:
     waits = flux.script(f"until [ -e {gate} ]; do sleep 0.05; done")
     first = flux("flux", "batch", "-t", "5m", waits).stdout.strip()
     flux("flux", "batch", "-t", "5m", f"--dependency=afterok:{first}", flux.script("true", "second.sh"))
-    deadline = time.monotonic() + 10
-    while (told(flux)["state"], told(flux)["dependencies"]) != ("DEPEND", [f"after-success={first}"]):
-        assert time.monotonic() < deadline, told(flux)
+    until(
+        lambda: (told(flux)["state"], told(flux)["dependencies"]) == ("DEPEND", [f"after-success={first}"]),
+        otherwise=lambda: told(flux),
+    )
     gate.touch()
     assert flux.wait().stat == "DONE"
 

@@ -11,13 +11,14 @@ import pytest
 from hidl_cli.site.probes import lsf as probe
 from hidl_cli.site.probes.host import ThisHost
 from tests.schedulers.lsf.conftest import FakeLsf
+from tests.waiting import patience, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 def called(*command: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run one of LSF's commands."""
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=patience(60), check=False)
 
 
 def stats(lsf: FakeLsf, *ids: str) -> list[str]:
@@ -56,16 +57,11 @@ def test_a_host_is_given_to_one_job_only(lsf: FakeLsf) -> None:
     lsf.set(hosts={"a": {}, "b": {}})
     called("bsub", "-nnodes", "2", "sleep 60")
     called("bsub", "true")
-    deadline = time.monotonic() + 10
-    while stats(lsf, "101") != ["RUN"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: stats(lsf, "101") == ["RUN"], within=10)
     time.sleep(0.3)
     waiting = stats(lsf, "102")
     called("bkill", "101")
-    while stats(lsf, "102") != ["DONE"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: stats(lsf, "102") == ["DONE"])
     assert waiting == ["PEND"]
 
 
@@ -82,10 +78,11 @@ def test_a_host_is_given_to_one_job_only(lsf: FakeLsf) -> None:
 def test_a_job_waits_for_others(lsf: FakeLsf, script: str, dependency: str, stat: str, reason: str) -> None:
     called("bsub", "-J", "first", script)
     called("bsub", "-w", dependency, "true")
-    deadline = time.monotonic() + 10
-    while (lsf.job("102").stat, lsf.job("102").pend_reason) != (stat, reason):
-        assert time.monotonic() < deadline, lsf.job("102")
-        time.sleep(0.02)
+    until(
+        lambda: (lsf.job("102").stat, lsf.job("102").pend_reason) == (stat, reason),
+        within=10,
+        otherwise=lambda: lsf.job("102"),
+    )
 
 
 def test_slots_are_given_as_whole_nodes(lsf: FakeLsf) -> None:
@@ -120,10 +117,7 @@ def test_a_job_that_waits_can_be_changed(lsf: FakeLsf) -> None:
 
 def test_what_a_job_has_printed_can_be_seen_while_it_runs(lsf: FakeLsf) -> None:
     called("bsub", "echo so far; sleep 60")
-    deadline = time.monotonic() + 10
-    while "so far" not in called("bpeek", "101").stdout:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not ("so far" not in called("bpeek", "101").stdout), within=10)
 
 
 def test_the_report_names_the_job_in_its_files_name(lsf: FakeLsf, tmp_path: Path) -> None:

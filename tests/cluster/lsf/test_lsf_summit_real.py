@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import yaml
 
 from tests.cluster.lsf.conftest import Twin
 from tests.conftest import Hidl
-
-pytestmark = pytest.mark.slow
+from tests.waiting import until
 
 NODES = ("ac922-001", "ac922-002")
 
@@ -71,11 +69,11 @@ def test_a_job_leaves_nothing_on_its_hosts(summit: Twin) -> None:
 def test_jobs_outlive_the_daemon(summit: Twin, tmp_path: Path) -> None:
     done = summit("bsub", "-P", "ABC", "-W", "5", "-o", str(tmp_path / "out"), "sleep 2; echo through")
     number = done.stdout.partition("<")[2].partition(">")[0]
-    summit.cluster.wait_until((summit.directory / "jobs" / number / "alive").is_file)
+    until((summit.directory / "jobs" / number / "alive").is_file)
     summit.cluster.kill("mbatchd")
     unanswered = summit("bjobs", LSB_NTRIES="1").stderr
     summit.cluster.start("mbatchd")
-    summit.cluster.wait_until(lambda: "DONE" in summit("bjobs", "-a", number).stdout)
+    until(lambda: "DONE" in summit("bjobs", "-a", number).stdout)
     assert ("LSF is down" in unanswered, "through" in (tmp_path / "out").read_text()) == (True, True)
 
 
@@ -181,7 +179,7 @@ def test_a_cancelled_run_leaves_nothing(summit: Twin, on_summit: Hidl) -> None:
     add_toy(on_summit)
     _, said, directory = run(summit, on_summit, "toy", "--site", "mine", "--set", "sleep=60", "--no-wait")
     log = directory / "stdout.log"
-    summit.cluster.wait_until(lambda: log.is_file() and "rank" in log.read_text())
+    until(lambda: log.is_file() and "rank" in log.read_text())
     done = summit.hidl(on_summit, "cancel", directory.name)
     state = json.loads((directory / "status.json").read_text())["state"]
     assert (done.returncode, state, left_over(summit, "toy.py")) == (0, "CANCELLED", []), said
@@ -220,13 +218,12 @@ def test_a_run_whose_launch_host_dies_lost_a_node(summit: Twin, on_summit: Hidl)
     add_toy(on_summit)
     _, _, directory = run(summit, on_summit, "toy", "--site", "mine", "--set", "sleep=600", "--no-wait")
     log = directory / "stdout.log"
-    summit.cluster.wait_until(lambda: log.is_file() and "rank" in log.read_text())
+    until(lambda: log.is_file() and "rank" in log.read_text())
     try:
         summit.cluster.kill_node("batch1")
-        began = time.monotonic()
         done = summit.hidl(on_summit, "resume", directory.name)
         state = json.loads((directory / "status.json").read_text())["state"]
-        assert (done.returncode, state, time.monotonic() - began < 90) == (8, "NODE_FAIL", True)
+        assert (done.returncode, state) == (8, "NODE_FAIL")
     finally:
         summit.cluster.mend()
 

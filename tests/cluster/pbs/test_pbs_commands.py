@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.standin import StandIn
+from tests.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 RECORDED = Path(__file__).parents[2] / "schedulers/recorded/pbs"
 
@@ -139,10 +140,7 @@ def test_a_script_starts_at_home_and_finds_its_hosts(pbs: StandIn, tmp_path: Pat
     script = "#PBS -l select=2:ncpus=1:mpiprocs=2\n#PBS -j oe\npwd; cat $PBS_NODEFILE; echo $PBS_O_WORKDIR"
     pbs("qsub", "-N", "mine", pbs.script(script))
     pbs.wait()
-    deadline = time.monotonic() + 10
-    while not (tmp_path / "mine.o101").is_file():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until((tmp_path / "mine.o101").is_file, within=10)
     text = (tmp_path / "mine.o101").read_text().split()
     assert text == [str(Path.home()), "node01", "node01", "node02", "node02", str(tmp_path)]
 

@@ -14,7 +14,7 @@ import hidl_cli.cluster
 from hidl_cli.errors import ProcessFailed
 from tests.cluster.cluster import SHOWN, LivingCluster
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 STANDIN = Path(hidl_cli.cluster.__file__).parent / "standins" / "ibrun"
 SELF = "ibrun: this is a stand-in for TACC's (hidl cluster up)"

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +14,9 @@ import pytest
 
 import hidl_cli.cluster
 from tests.cluster.cluster import LivingCluster
+from tests.waiting import patience, until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 STANDIN = Path(hidl_cli.cluster.__file__).parent / "standins" / "mpirun_rsh"
 HERE = socket.gethostname()
@@ -38,7 +38,7 @@ def mpirun_rsh(*words: str, **variables: str) -> subprocess.CompletedProcess[str
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
 
@@ -170,7 +170,7 @@ def test_a_signal_ends_all_ranks(number: signal.Signals, tmp_path: Path) -> None
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         until(lambda: told.exists() and told.read_text().strip() != "")
         process.send_signal(number)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=patience(30))
     until(lambda: not Path(f"/proc/{told.read_text().strip()}").exists())
     if number != signal.SIGKILL:
         assert process.returncode == 1
@@ -196,11 +196,3 @@ def test_across_nodes_nothing_but_what_is_named_is_sent(
     assert sorted(told.splitlines()) == ["0 secret m /l", "1  m /l"]
     world = cluster.on("node1", *command[3:], python, "-c", WORLD)
     assert world.strip() == "2 [(0, 'node1', 1), (1, 'node2', 1)]"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for it, for half a minute."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

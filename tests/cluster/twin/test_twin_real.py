@@ -10,8 +10,6 @@ import pytest
 
 from tests.cluster.twin.conftest import SITE, Twin
 
-pytestmark = pytest.mark.slow
-
 RUN = ("run", "mpi-sanity", "--site", SITE)
 #: Slurm is asked, and not hidl: a script of a user's own.
 SBATCH = ("sbatch", "--parsable", "-p", "rtx-dev", "-t", "5", "-A", "X", "-o", "/dev/null", "--wrap", "hostname")

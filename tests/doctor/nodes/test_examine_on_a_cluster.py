@@ -12,8 +12,6 @@ import pytest
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
 
-pytestmark = pytest.mark.slow
-
 SITE = ("--site", "test-cluster")
 FILL = "mount -t tmpfs -o size=1m full /dev/shm && head -c 1048576 /dev/zero > /dev/shm/full"
 

@@ -14,8 +14,6 @@ from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.site.schema import Partition
 from tests.cluster.cluster import LivingCluster
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def host(cluster: LivingCluster, monkeypatch: pytest.MonkeyPatch) -> ThisHost:

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.exact
+
 #: What rounding alone may do to a variable over a few steps.
 ROUNDING = 1e-12
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import chosen
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exact
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
-ALL = "HYPARFLOW_ALL_PLANS"
 
 #: model, partitions, replicas, schedule, chunks, recompute
 _ALWAYS = [
@@ -49,10 +48,13 @@ REST = [case for case in (_case(*each) for each in _EVERY) if case not in CASES]
 
 
 @pytest.fixture(scope="module")
-def found(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def found(
+    stack_prefix: Callable[[str], Path], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Any:
     """Case -> how far it ended from sequential training; all cases in one launch."""
     directory = tmp_path_factory.mktemp("equality")
-    (directory / "cases.json").write_text(json.dumps(CASES + (REST if os.environ.get(ALL) else [])))
+    names = chosen(request, "name")
+    (directory / "cases.json").write_text(json.dumps([case for case in CASES + REST if case["name"] in names]))
     words = (PROGRAMS / "equality.py", directory / "found.json", directory / "cases.json")
     path = f"{LIBRARY}:{PROGRAMS}"
     done = ranks.run(stack_prefix("tensorflow"), 4, *words, timeout=3000, PYTHONPATH=path, TF_NUM_INTRAOP_THREADS="1")
@@ -92,7 +94,7 @@ def test_all_ranks_update_once_the_loss_scale_fits(found: Any) -> None:
     assert found["overflow"]["updated_then"] == [True, True]
 
 
-@pytest.mark.skipif(ALL not in os.environ, reason=f"takes minutes; set {ALL}=1 to run every schedule on every world")
+@pytest.mark.deep
 @_cases(REST)
 def test_every_other_plan_ends_there_too(found: Any, name: str) -> None:
     assert max(found[name].values()) <= 1e-12

@@ -19,6 +19,7 @@ from hyparflow.simulate.library import dump
 
 from tests.conftest import REPOSITORY
 from tests.hyparflow.graphs import chain, graph
+from tests.waiting import patience
 
 QUIET = Stragglers()
 MODEL = chain(24, skip=3, parameters=50_000)
@@ -124,7 +125,7 @@ def published() -> dict[int, float]:
     cases = json.dumps([(nodes, network) for nodes, network, _, _ in PUBLISHED])
     done = subprocess.run(
         [sys.executable, "-c", program, cases], env={"PYTHONPATH": str(REPOSITORY / "libs" / "hyparflow")},
-        capture_output=True, text=True, check=True, timeout=300,
+        capture_output=True, text=True, check=True, timeout=patience(300),
     )  # fmt: skip
     return {int(nodes): speedup for nodes, speedup in json.loads(done.stdout).items()}
 

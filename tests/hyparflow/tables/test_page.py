@@ -9,7 +9,7 @@ import pytest
 
 from tests.hyparflow.tables import page
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 #: Of each kind at least one, with messages of whole numbers, random numbers, states, refusals.
 SAMPLE = [
@@ -37,6 +37,7 @@ def test_nothing_is_wrong_and_nine_tenths_are_equal(rows: list[page.Row]) -> Non
     assert page.share_equal(rows) >= 0.9
 
 
+@pytest.mark.deep
 def test_a_sample_comes_out_as_the_page_says(
     rows: list[page.Row], stack_prefix: Callable[[str], Path], tmp_path: Path
 ) -> None:

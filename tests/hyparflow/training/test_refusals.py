@@ -11,8 +11,6 @@ import pytest
 
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
-
 PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
 

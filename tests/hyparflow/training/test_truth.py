@@ -12,7 +12,7 @@ import pytest
 
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exact
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
@@ -100,6 +100,7 @@ def test_another_strategy_goes_on_with_a_trained_model(found: Any) -> None:
     assert found["another strategy"] <= 1e-10
 
 
+@pytest.mark.deep
 def test_the_how_tos_recipe_fine_tunes_mobilenet_as_in_one_process(
     directory: Callable[..., Path], tmp_path: Path
 ) -> None:

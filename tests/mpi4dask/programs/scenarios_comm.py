@@ -188,6 +188,6 @@ async def connecting_to_nobody_fails_in_time(pair: Pair) -> None:
     try:
         await connect(address, timeout=0.5)
     except OSError:
-        assert time.monotonic() - before < 10
+        assert time.monotonic() - before < 30  # what Dask waits by itself
         return
     raise AssertionError("connected to nobody")

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import patience
+
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _PIPES = (3, 4)  # where Chromium reads commands and writes answers
 
@@ -145,7 +147,7 @@ def browser(profile: Path) -> Iterator[Tab]:
         os.close(command_in)
         os.close(answer_out)
         try:
-            child.wait(timeout=10)
+            child.wait(patience(10))
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

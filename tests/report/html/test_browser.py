@@ -8,7 +8,7 @@ import pytest
 
 from tests.report.html.browser import Tab
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 WIDTHS = [320, 360, 768, 1280]
 

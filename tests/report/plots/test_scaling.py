@@ -12,7 +12,7 @@ from hidl_cli.analysis.scaling.judge import judge
 from hidl_cli.analysis.scaling.study import Kind, Observation, Study
 from hidl_cli.report.plots.scaling import draw_scaling
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 def study(steps: list[int], *, kind: Kind = "weak", repetitions: int = 5, target: float = 0.7) -> Study:

@@ -14,6 +14,7 @@ from hidl_cli.errors import SchedulerUnreachable, SubmitRefused
 from hidl_cli.record.state import State
 from hidl_cli.schedulers.flux import Flux
 from tests.schedulers.bench import BatchSystemTests, Bench
+from tests.waiting import patience
 
 _ASKED = "HIDL_TEST_FLUX"
 _FLUX = shutil.which(os.environ.get(_ASKED, "flux"))
@@ -47,7 +48,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     uri = next(line.strip() for line in started.stdout if line.startswith("local://"))
     yield uri
     started.stdin.close()
-    started.wait(timeout=60)
+    started.wait(patience(60))
 
 
 @pytest.fixture

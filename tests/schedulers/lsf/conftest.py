@@ -25,6 +25,8 @@ from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers.batch import Batch
 from hidl_cli.schedulers.lsf import Lsf
 from hidl_cli.site.schema import Policies
+from tests.schedulers import bench
+from tests.waiting import until
 
 _QUEUE = Queue(max_nodes=4, run_limits=((None, 120),))
 
@@ -127,10 +129,9 @@ class FakeLsf:
         store = Store(self.spool)
         for job in store.jobs():
             store.give_order(job.id, "TERM_OWNER")
-        deadline = time.monotonic() + 10
-        served = self._daemon.poll() is None
-        while served and any(job.stat not in FINAL for job in store.jobs()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        if self._daemon.poll() is None:
+            with suppress(AssertionError):
+                until(lambda: all(job.stat in FINAL for job in store.jobs()), within=10)
         for file in self.spool.glob("jobs/*/pid"):
             with suppress(ProcessLookupError):
                 os.killpg(int(file.read_text()), signal.SIGKILL)
@@ -151,16 +152,10 @@ def lsf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLsf]:
 
 @pytest.fixture
 def polled() -> Callable[..., Status]:
-    """``polled(run, until)``: poll until the status pleases, and return it."""
+    """``polled(run, wanted)``: poll until the status pleases, and return it."""
 
-    def poll(run: Run, until: Callable[[Status], bool] = lambda status: status.state.is_final) -> Status:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            (status,) = lsf_scheduler().poll([run])
-            if until(status):
-                return status
-            time.sleep(0.05)
-        raise AssertionError(f"still {status}")
+    def poll(run: Run, wanted: Callable[[Status], bool] = lambda status: status.state.is_final) -> Status:
+        return bench.polled(lsf_scheduler(), run, wanted, within=30)
 
     return poll
 

@@ -18,6 +18,7 @@ from hidl_cli.schedulers.batch import Batch
 from hidl_cli.schedulers.lsf import Lsf, commands
 from hidl_cli.site.schema import Policies
 from tests.schedulers.lsf.conftest import FakeLsf, is_running, lsf_scheduler
+from tests.waiting import until
 
 Poll = Callable[..., Status]
 
@@ -49,10 +50,7 @@ def test_a_pending_job_has_lsfs_reason(lsf: FakeLsf) -> None:
 def test_what_the_job_prints_is_there_while_it_runs(lsf: FakeLsf, polled: Poll) -> None:
     run = lsf.submitted("echo one; sleep 60")
     polled(run, is_running)
-    deadline = time.monotonic() + 10
-    while run.stdout.read_text() != "one\n":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: run.stdout.read_text() == "one\n", within=10)
 
 
 def test_lsfs_report_is_kept_apart_from_what_the_job_prints(lsf: FakeLsf, polled: Poll) -> None:

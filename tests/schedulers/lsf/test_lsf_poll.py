@@ -16,6 +16,7 @@ from hidl_cli.schedulers import poller, ticket
 from hidl_cli.schedulers.lsf import Lsf
 from tests.conftest import REPOSITORY
 from tests.schedulers.lsf.conftest import FakeLsf, is_running, lsf_scheduler
+from tests.waiting import until
 
 Poll = Callable[..., Status]
 
@@ -78,10 +79,7 @@ def test_a_job_that_lsf_has_cleaned_away_is_looked_up_in_its_history(
     monkeypatch.setattr(Lsf, "grace_seconds", 0.3)
     lsf.set(minute=0.3, interval=0.0)
     run = lsf.submitted("trap '' USR2 INT TERM; kill -KILL $PPID; sleep 60", time_limit=60.0)
-    deadline = time.monotonic() + 20
-    while lsf.job("101").ended is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: lsf.job("101").ended is not None, within=20)
     lsf.set(clean_period=0.0)
     assert (polled(run).state, len(lsf.calls("bhist"))) == (State.FAILED, 1)
 
@@ -169,9 +167,6 @@ def test_an_old_answer_does_not_hide_that_a_job_has_begun(lsf: FakeLsf, monkeypa
     run = lsf.submitted("sleep 60")
     lsf_scheduler().poll([run])
     lsf.set(pending="")
-    deadline = time.monotonic() + 10
-    while run.status().state is State.PENDING:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: run.status().state is not State.PENDING, within=10)
     monkeypatch.setattr(poller.Poller, "_max_age", lambda *_: 60.0)
     assert lsf_scheduler().poll([run])[0].state is State.RUNNING

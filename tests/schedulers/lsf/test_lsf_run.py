@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,8 +13,7 @@ import yaml
 
 from tests.conftest import Hidl
 from tests.schedulers.lsf.conftest import FakeLsf
-
-pytestmark = pytest.mark.slow
+from tests.waiting import until
 
 SITE = {
     "name": "pretend",
@@ -88,10 +86,8 @@ def test_an_lsf_that_is_down_ends_hidl_with_7(hidl: Hidl, lsf: FakeLsf) -> None:
 
 def test_a_run_that_nobody_waits_for_is_seen_and_cancelled_later(hidl: Hidl) -> None:
     run(hidl, "--set", "sleep=60", "--no-wait")
-    deadline = time.monotonic() + 30
-    while "rank" not in (log.read_text() if (log := only_run(hidl) / "stdout.log").is_file() else ""):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    log = only_run(hidl) / "stdout.log"
+    until(lambda: log.is_file() and "rank" in log.read_text(), within=30)
     assert (hidl("cancel").returncode, state(hidl)) == (0, "CANCELLED")
 
 
@@ -102,7 +98,5 @@ def test_a_run_can_be_submitted_by_hand(hidl: Hidl) -> None:
     (directory / "status.json").unlink()
     with (directory / "job.sh").open() as script:
         subprocess.run(["bsub"], stdin=script, cwd=directory, env=hidl.environment, check=True)
-    deadline = time.monotonic() + 30
-    while not (directory / "status.json").is_file() or "COMPLETED" not in (directory / "status.json").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    file = directory / "status.json"
+    until(lambda: file.is_file() and "COMPLETED" in file.read_text(), within=30)

@@ -12,6 +12,7 @@ import pytest
 from hidl_cli.errors import SchedulerUnreachable
 from hidl_cli.schedulers.pbs import Pbs
 from tests.schedulers.bench import BatchSystemTests, Bench
+from tests.waiting import patience
 
 _DIRECTORY = "HIDL_TEST_PBS"
 
@@ -22,7 +23,7 @@ def _obstacle() -> str | None:
         return f"{_DIRECTORY} is not set"
     if shutil.which("qstat") is None:
         return "no qstat on PATH"
-    answer = subprocess.run(["qstat", "-B"], capture_output=True, text=True, timeout=60, check=False)
+    answer = subprocess.run(["qstat", "-B"], capture_output=True, text=True, timeout=patience(60), check=False)
     return answer.stderr.strip() or None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import pytest
 
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl, _environment
+from tests.waiting import until
 
 PARAMETERS = {
     "sleep": {"type": "float", "default": 0},
+    "go": {"type": "str", "default": ""},  # the program waits for this file: ``Bench.go``
     **{name: {"type": "bool", "default": False} for name in ("fail", "silent")},
 }
 METRICS = {"rate": {"unit": "items/s", "better": "higher"}}
@@ -27,6 +29,7 @@ class Bench:
 
     hidl: Hidl
     cluster: LivingCluster
+    go: Path  # what a run that was started with ``--set go=<this>`` waits for
 
     def run(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """``hidl run toy`` on the cluster, to its end."""
@@ -41,7 +44,7 @@ class Bench:
     def running(self, run: Path) -> Path:
         """Wait until the program of the run has begun."""
         try:
-            self.until(lambda: "here" in read(run / "stdout.log"))
+            until(lambda: "here" in read(run / "stdout.log"))
         except AssertionError:
             told = self.cluster("scontrol", "show", "job", self.job(run)).stdout
             pytest.fail(f"the program did not begin\n{told}\n{read(run / 'stderr.log')}")
@@ -53,7 +56,7 @@ class Bench:
 
     def until_state(self, run: Path, state: str) -> Any:
         """Wait until ``hidl status`` says so."""
-        self.until(lambda: self.status(run)["state"] == state)
+        until(lambda: self.status(run)["state"] == state)
         return self.status(run)
 
     def job(self, run: Path) -> str:
@@ -72,11 +75,6 @@ class Bench:
         file.parent.mkdir(parents=True, exist_ok=True)
         document = {"name": "test-cluster", "extends": "test-cluster", "policies": {"directives": list(directives)}}
         file.write_text(json.dumps(document))
-
-    @staticmethod
-    def until(condition: Callable[[], object]) -> None:
-        """Wait for it, 3 minutes at most."""
-        LivingCluster.wait_until(condition)
 
 
 def first_on_path(tmp_path: Path, program: str, script: str) -> str:
@@ -110,4 +108,4 @@ def bench(cluster: LivingCluster, data: Path, tmp_path: Path) -> Iterator[Bench]
     hidl = Hidl(_environment(tmp_path, data) | cluster.environment)
     hidl.add_workload("toy", "toy.py", parameters=PARAMETERS, metrics=METRICS)
     with cluster.restored():
-        yield Bench(hidl, cluster)
+        yield Bench(hidl, cluster, tmp_path / "go")

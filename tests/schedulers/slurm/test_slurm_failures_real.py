@@ -12,19 +12,15 @@ import pytest
 from tests.cluster.cluster import living
 from tests.conftest import Hidl, _environment
 from tests.schedulers.slurm.conftest import METRICS, PARAMETERS, Bench, first_on_path, read
+from tests.waiting import patience, until
 
-pytestmark = pytest.mark.slow
-
-
-def wait_until_slurm_has_noted(bench: Bench, run: Path) -> None:
-    """Slurm writes its jobs down every few seconds; one that it did not write down is lost when it is killed."""
-    submitted = (run / "job.json").stat().st_mtime
-    noted = bench.cluster.directory / "state" / "job_state"
-    bench.until(lambda: noted.is_file() and noted.stat().st_mtime > submitted + 1)
+pytestmark = pytest.mark.real
 
 
 def test_the_time_limit_is_reached(bench: Bench) -> None:
-    completed = bench.run("--time", "1:00", "--set", "sleep=300")
+    run = bench.running(bench.start("--time", "1:00", "--set", "sleep=300"))
+    bench.cluster.use_up_the_time(bench.job(run))
+    completed = bench.hidl("resume", run.name)
     assert completed.returncode == 8
     assert "reached its time limit" in completed.stderr
     assert "time limit 1:00" in completed.stderr
@@ -49,38 +45,42 @@ def test_a_lost_node_fails_the_run(bench: Bench) -> None:
     assert "NODE_FAIL" in completed.stderr
 
 
+@pytest.mark.deep
 def test_a_run_whose_node_is_lost_waits_and_starts_again(bench: Bench) -> None:
     bench.change_site("--requeue")
-    run = bench.running(bench.start("--set", "sleep=15"))
+    run = bench.running(bench.start("--set", f"go={bench.go}"))
     follower = bench.hidl.start("resume", run.name, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
     bench.cluster.kill_node(read(run / "hosts").strip())
     bench.until_state(run, "PENDING")
+    bench.go.touch()
     bench.cluster("scontrol", "update", f"JobId={bench.job(run)}", "StartTime=now")  # or it would wait two minutes
-    _, told = follower.communicate(timeout=300)
+    _, told = follower.communicate(timeout=patience(300))
     assert follower.returncode == 0, told
     assert read(run / "stdout.log").count("here") == 2
 
 
 def test_the_controller_is_killed_and_comes_back_while_a_run_is_followed(bench: Bench) -> None:
-    run = bench.running(bench.start("--set", "sleep=60"))
+    run = bench.running(bench.start("--set", f"go={bench.go}"))
     follower = bench.hidl.start("resume", run.name, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    wait_until_slurm_has_noted(bench, run)
+    bench.cluster.wait_until_saved()
     bench.cluster.kill("slurmctld")
     refused = bench.run()
     cancelled = bench.hidl("cancel", run.name)
-    bench.until(lambda: "does not answer" in (bench.status(run)["reason"] or ""))
+    until(lambda: "does not answer" in (bench.status(run)["reason"] or ""))
     told = bench.status(run)
     bench.cluster.start("slurmctld")
+    bench.go.touch()
     assert (refused.returncode, cancelled.returncode) == (7, 7)
     assert "does not answer" in refused.stderr
     assert told["state"] == "RUNNING"
-    assert follower.wait(180) == 0
+    assert follower.wait(patience(180)) == 0
 
 
 def test_a_run_that_ends_while_the_controller_is_away_is_judged(bench: Bench) -> None:
-    run = bench.running(bench.start("--set", "sleep=9"))
-    wait_until_slurm_has_noted(bench, run)
+    run = bench.running(bench.start("--set", f"go={bench.go}"))
+    bench.cluster.wait_until_saved()
     bench.cluster.kill("slurmctld")
+    bench.go.touch()
     assert bench.hidl("resume", run.name).returncode == 0
 
 
@@ -117,7 +117,7 @@ def test_hidl_is_killed_before_it_notes_the_job_and_the_run_is_found(bench: Benc
     path = first_on_path(tmp_path, "sbatch", f'"$real" "$@" && touch {tmp_path}/submitted && sleep 60')
     hidl = Hidl(bench.hidl.environment | {"PATH": path})
     command = hidl.start("run", "toy", "--site", "test-cluster", "--set", "sleep=4", stderr=subprocess.DEVNULL)
-    bench.until((tmp_path / "submitted").exists)
+    until((tmp_path / "submitted").exists)
     command.kill()
     command.wait()
     (run,) = bench.hidl.runs.iterdir()
@@ -136,7 +136,7 @@ def own(tmp_path: Path, place: Path, data: Path, tmp_path_factory: pytest.TempPa
             variables = cluster.environment | {"XDG_STATE_HOME": str(state)}
             hidl = Hidl(_environment(tmp_path, data) | variables)
             hidl.add_workload("toy", "toy.py", parameters=PARAMETERS, metrics=METRICS)
-            yield Bench(hidl, cluster)
+            yield Bench(hidl, cluster, tmp_path / "go")
     finally:
         subprocess.run(["umount", "-l", state], check=True)
 
@@ -153,11 +153,12 @@ def test_a_job_that_the_controller_forgot_is_lost(own: Bench) -> None:
 
 
 def test_a_full_disk_in_the_run_directory_is_reported_and_the_end_is_not_lost(own: Bench) -> None:
-    run = own.running(own.start("--set", "sleep=4", "--no-check"))  # so small a disk is found before
+    run = own.running(own.start("--set", f"go={own.go}", "--no-check"))  # so small a disk is found before
     filler = run.parent / "filler"
     with filler.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
+    own.go.touch()
     completed = own.hidl("resume", run.name)
     assert completed.returncode == 8
     assert "No space left on device" in completed.stderr

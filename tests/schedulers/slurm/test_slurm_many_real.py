@@ -15,8 +15,7 @@ from hidl_cli.schedulers import scheduler
 from hidl_cli.schedulers.slurm import Slurm
 from tests.conftest import Hidl
 from tests.schedulers.slurm.conftest import Bench, first_on_path
-
-pytestmark = pytest.mark.slow
+from tests.waiting import patience, until
 
 RUNS = 200
 FOLLOWERS = 6
@@ -50,6 +49,7 @@ def submitted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.mark.deep
 def test_two_hundred_runs_cost_one_question_per_interval_whichever_process_follows_them(
     bench: Bench, submitted: list[str], tmp_path: Path
 ) -> None:
@@ -67,10 +67,10 @@ def test_two_hundred_runs_cost_one_question_per_interval_whichever_process_follo
         for name in submitted[-FOLLOWERS:]
     ]
     follower_of_all = hidl.start("resume", *submitted, "--json", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    bench.until(lambda: len(calls.read_text().splitlines()) >= 6)  # they follow
+    until(lambda: len(calls.read_text().splitlines()) >= 6)  # they follow
     bench.cluster("scontrol", "release", ",".join(bench.job(bench.hidl.runs / name) for name in submitted))
-    document, _ = follower_of_all.communicate(timeout=300)
-    assert [follower.wait(60) for follower in followers] == [0] * FOLLOWERS
+    document, _ = follower_of_all.communicate(timeout=patience(300))
+    assert [follower.wait(patience(60)) for follower in followers] == [0] * FOLLOWERS
     ended = {run["run"] for run in json.loads(document)["runs"] if run["state"] == "COMPLETED" and run["steps"]}
     assert ended == set(submitted)
     times = [float(line.split()[0]) for line in calls.read_text().splitlines() if line.endswith("squeue")]

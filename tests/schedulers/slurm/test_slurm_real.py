@@ -6,12 +6,21 @@ import json
 import signal
 import subprocess
 import time
+from typing import IO
 
 import pytest
 
 from tests.schedulers.slurm.conftest import Bench, read
+from tests.waiting import patience, until
 
-pytestmark = pytest.mark.slow
+
+def until_told(stream: IO[str], texts: set[str]) -> None:
+    """Read lines until each of these texts was in one."""
+    left = set(texts)
+    while left:
+        line = stream.readline()
+        assert line, f"ended before it told of {left}"
+        left = {text for text in left if text not in line}
 
 
 def test_a_run_on_two_nodes_ends_well(bench: Bench) -> None:
@@ -44,7 +53,7 @@ def test_a_cancelled_run_leaves_no_process_on_any_node(bench: Bench) -> None:
 def test_a_run_that_waits_is_reported_with_its_reason_and_cancelled(bench: Bench) -> None:
     bench.change_site("--begin=now+1hour")
     run = bench.start()
-    bench.until(lambda: "BeginTime" in (bench.status(run)["reason"] or ""))
+    until(lambda: "BeginTime" in (bench.status(run)["reason"] or ""))
     assert bench.status(run)["state"] == "PENDING"
     assert bench.hidl("cancel", run.name).returncode == 0
     assert (bench.status(run)["state"], bench.state_in_slurm(run)) == ("CANCELLED", "CANCELLED")
@@ -57,44 +66,48 @@ def test_a_follower_sees_why_a_run_waits(bench: Bench) -> None:
     assert follower.stderr is not None
     assert "JobHeldUser" in follower.stderr.readline()
     bench.cluster("scontrol", "release", bench.job(run))
-    assert follower.wait(60) == 0
+    assert follower.wait(patience(60)) == 0
 
 
 def test_ctrl_c_ends_the_run_that_the_command_started(bench: Bench) -> None:
     command = bench.hidl.start("run", "toy", "--site", "test-cluster", "--set", "sleep=300", stderr=subprocess.PIPE)
-    bench.until(lambda: bench.hidl.runs.is_dir() and list(bench.hidl.runs.iterdir()))
+    until(lambda: bench.hidl.runs.is_dir() and list(bench.hidl.runs.iterdir()))
     (run,) = bench.hidl.runs.iterdir()
     bench.running(run)
     command.send_signal(signal.SIGINT)
-    _, told = command.communicate(timeout=300)
+    _, told = command.communicate(timeout=patience(300))
     assert command.returncode == 130
     assert "hidl resume" in told
     assert (bench.status(run)["state"], bench.state_in_slurm(run)) == ("INTERRUPTED", "CANCELLED")
 
 
 def test_a_run_outlives_the_terminal_and_a_follower_that_is_interrupted(bench: Bench) -> None:
-    command = bench.hidl.start("run", "toy", "--site", "test-cluster", "--set", "sleep=8", stderr=subprocess.DEVNULL)
-    bench.until(lambda: bench.hidl.runs.is_dir() and list(bench.hidl.runs.iterdir()))
+    words = ("run", "toy", "--site", "test-cluster", "--set", f"go={bench.go}")
+    command = bench.hidl.start(*words, stderr=subprocess.DEVNULL)
+    until(lambda: bench.hidl.runs.is_dir() and list(bench.hidl.runs.iterdir()))
     (run,) = bench.hidl.runs.iterdir()
     bench.running(run)
     command.send_signal(signal.SIGHUP)
-    assert command.wait(30) == 130
+    assert command.wait(patience(30)) == 130
     follower = bench.hidl.start("resume", run.name, stderr=subprocess.PIPE)
     assert follower.stderr is not None
     follower.stderr.readline()  # it follows
     follower.send_signal(signal.SIGINT)
-    assert "hidl resume" in follower.communicate(timeout=300)[1]
+    assert "hidl resume" in follower.communicate(timeout=patience(300))[1]
     assert bench.status(run)["state"] == "RUNNING"
+    bench.go.touch()
     assert bench.hidl("resume", run.name).returncode == 0
 
 
 def test_hidl_is_killed_and_the_run_is_resumed(bench: Bench) -> None:
-    command = bench.hidl.start("run", "toy", "--site", "test-cluster", "--set", "sleep=4", stderr=subprocess.DEVNULL)
-    bench.until(lambda: bench.hidl.runs.is_dir() and list(bench.hidl.runs.iterdir()))
+    words = ("run", "toy", "--site", "test-cluster", "--set", f"go={bench.go}")
+    command = bench.hidl.start(*words, stderr=subprocess.DEVNULL)
+    until(lambda: bench.hidl.runs.is_dir() and list(bench.hidl.runs.iterdir()))
     (run,) = bench.hidl.runs.iterdir()
     bench.running(run)
     command.kill()
     command.wait()
+    bench.go.touch()
     assert bench.hidl.json("resume", run.name)["steps"][0]["metrics"]["rate"]["value"] == pytest.approx(100, rel=2e-3)
 
 
@@ -106,16 +119,24 @@ def test_several_runs_are_resumed_at_once_and_the_gravest_end_counts(bench: Benc
 
 def test_all_unfinished_runs_are_resumed(bench: Bench) -> None:
     assert bench.run().returncode == 0
-    runs = {bench.start("--set", "sleep=3").name, bench.start("--set", "sleep=3").name}
-    assert {run["run"] for run in bench.hidl.json("resume", "--all")["runs"]} == runs
+    runs = {bench.start("--set", f"go={bench.go}").name for _ in range(2)}
+    follower = bench.hidl.start("resume", "--all", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert follower.stderr is not None
+    until_told(follower.stderr, runs)
+    bench.go.touch()
+    document, _ = follower.communicate(timeout=patience(300))
+    assert {run["run"] for run in json.loads(document)["runs"]} == runs
 
 
 def test_a_table_is_watched_until_all_have_ended(bench: Bench) -> None:
-    run = bench.start("--set", "sleep=3")
-    completed = bench.hidl("status", "--watch")
-    assert completed.returncode == 0, completed.stderr
-    assert f"{run.name}: running" in completed.stderr
-    assert "COMPLETED" in completed.stdout
+    run = bench.running(bench.start("--set", f"go={bench.go}"))
+    watcher = bench.hidl.start("status", "--watch", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert watcher.stderr is not None
+    until_told(watcher.stderr, {f"{run.name}: running"})
+    bench.go.touch()
+    table, _ = watcher.communicate(timeout=patience(300))
+    assert watcher.returncode == 0
+    assert "COMPLETED" in table
 
 
 def test_what_the_users_environment_asks_for_does_not_win_over_the_script(bench: Bench) -> None:
@@ -143,6 +164,6 @@ def test_the_end_is_reported_in_seconds(bench: Bench) -> None:
     follower = bench.hidl.start("resume", run.name, stderr=subprocess.DEVNULL)
     time.sleep(2)
     bench.cluster("scancel", bench.job(run))
-    bench.until(lambda: bench.state_in_slurm(run) == "CANCELLED")
-    assert follower.wait(5) == 8
+    until(lambda: bench.state_in_slurm(run) == "CANCELLED")
+    assert follower.wait(patience(30)) == 8
     assert "CANCELLED" in read(run / "status.json")

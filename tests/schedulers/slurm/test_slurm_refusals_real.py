@@ -10,8 +10,6 @@ import pytest
 from tests.cluster.cluster import LivingCluster
 from tests.schedulers.slurm.conftest import Bench
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def bench(bench: Bench) -> Bench:

@@ -13,9 +13,10 @@ import pytest
 
 from tests.conftest import Hidl
 from tests.stack.builds.conftest import CODE, PATCH, Tiny
-from tests.stack.test_interrupted import gone, wait_for_step
+from tests.stack.test_interrupted import until_gone, wait_for_step
+from tests.waiting import patience
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 def versions(installed: subprocess.CompletedProcess[str]) -> str:
@@ -141,8 +142,8 @@ subprocess.run(["sh", "-c", "while [ -e {hold} ]; do sleep 0.05; done"])  # as m
     child = tiny.hidl.start("install", "tiny", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     wait_for_step(tmp_path, reached.name)
     child.send_signal(ending)
-    child.wait(30)
-    assert gone(tmp_path)
+    child.wait(patience(30))
+    until_gone(tmp_path)
     assert not list(root.glob("local/tiny/*/manifest.json"))
     hold.unlink()
     assert versions(tiny.hidl("install", "tiny", "--json")) == "as it was"

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Hidl
-from tests.stack.conftest import gone
+from tests.stack.conftest import until_gone
+from tests.waiting import until
 
 INSTALL = ("install", "mpi", "--provider", "spack")
 
@@ -99,10 +99,7 @@ def test_killed_and_run_again_it_ends_installed(hidl: Hidl, spack: Path, root: P
     child = Hidl(hidl.environment | {"STAND_IN": f"hang:{verb}"}).start(
         *INSTALL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 120
-    while not (spack / "hangs").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until((spack / "hangs").exists, within=120)
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert published(root) == []
@@ -156,7 +153,9 @@ def test_a_real_spack_that_is_killed_goes_on_where_it_was(real: Hidl, root: Path
                 os.killpg(child.pid, number)
                 break
         said += child.stderr.readlines()
-        assert (child.wait() != 0, gone(root), published(root)) == (True, True, []), said
+        assert child.wait() != 0, said
+        until_gone(root)
+        assert published(root) == [], said
         return said
 
     ended_at("concretize stack mpi", signal.SIGKILL)

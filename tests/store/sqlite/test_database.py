@@ -21,6 +21,7 @@ from hidl_cli.store.indexing import reindex
 from hidl_cli.store.sqlite.database import VERSION, Outdated, Unusable
 from hidl_cli.store.store import Store
 from tests.store.records import record
+from tests.waiting import patience
 
 REPOSITORY = Path(__file__).parents[3]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -77,7 +78,7 @@ def test_eight_writers_of_which_one_is_killed_lose_no_committed_run(
     assert victim.stdout is not None
     told = [line.strip() for line in iter(victim.stdout.readline, "within\n")]
     victim.kill()
-    written = told + [name for writer in writers for name in writer.communicate(timeout=300)[0].split()]
+    written = told + [name for writer in writers for name in writer.communicate(timeout=patience(300))[0].split()]
     assert len(written) == 7 * 25 + 5
     assert {run.run for run in store.runs()} == set(written)
     assert store.count() == (180, 180 * 20)

@@ -14,7 +14,7 @@ import pytest
 from hidl_cli.store.sqlite import write_lock as writers
 from hidl_cli.store.sqlite.write_lock import Busy, hold_lock, sweep
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 REPOSITORY = Path(__file__).parents[3]
 HOLD = """

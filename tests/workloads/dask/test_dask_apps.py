@@ -12,8 +12,6 @@ import pytest
 from hidl_cli.process import Completed
 from tests.workloads import gpu_tools, ranks
 
-pytestmark = pytest.mark.slow
-
 SMALL = {
     "transpose": ("--size=1100", "--chunk_size=300"),
     "merge": ("--chunk_size=50000", "--partitions=2"),

@@ -12,6 +12,7 @@ from hidl_cli import process
 from hidl_cli.process import Completed
 from hidl_workloads.doctor import record
 from hidl_workloads.doctor.finding import Finding
+from tests.waiting import patience
 from tests.workloads import ranks
 
 WORLD = ("-m", "hidl_workloads.world")
@@ -35,7 +36,7 @@ def wrapped(around: list[str], mpi: Path, count: int, **variables: str) -> Compl
     """Ranks, each or all started by another command before Python."""
     environment = ranks.python_environment() | {"HIDL_WORLD_SIZE": str(count)} | variables
     command = [mpi / "bin" / "mpiexec", "-n", str(count), *around, mpi / "bin" / "python", *WORLD]
-    return process.run(command, env=environment, timeout=120, check=False)
+    return process.run(command, env=environment, timeout=patience(120), check=False)
 
 
 def test_a_healthy_world_writes_no_file(mpi: Path, findings: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_full_dev_shm_is_reported_before_mpi_dies_of_it(mpi: Path, findings: P
     environment = ranks.python_environment() | {"HIDL_WORLD_SIZE": "2", "HIDL_FINDINGS": str(findings)}
     launch = [str(mpi / "bin" / "mpiexec"), "-n", "2", str(mpi / "bin" / "python"), *WORLD]
     command = ["unshare", "-m", "sh", "-c", f'{stage}; exec "$@"', "sh", *launch]
-    completed = process.run(command, env=environment, timeout=120, check=False)
+    completed = process.run(command, env=environment, timeout=patience(120), check=False)
     assert completed.status != 0
     assert "hidl: error HD041" in completed.stderr
     assert ("HD041", "error") in rules(findings)

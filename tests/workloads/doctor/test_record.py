@@ -9,6 +9,7 @@ from pathlib import Path
 from hidl_workloads.doctor import record
 from hidl_workloads.doctor.finding import Finding
 from tests.conftest import REPOSITORY
+from tests.waiting import patience
 
 ERROR = Finding("HD041", "error", "full", "seen", "why", "mend", "n1")
 INFO = Finding("HD001", "info", "alone", "seen", "why", "mend")
@@ -39,5 +40,5 @@ def test_of_many_writers_at_once_none_is_lost(tmp_path: Path) -> None:
     file = tmp_path / "findings.json"
     command = [sys.executable, "-c", WRITER, str(file)]
     writers = [subprocess.Popen([*command, name], cwd=REPOSITORY) for name in "abc"]
-    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(patience(60)) for writer in writers] == [0, 0, 0]
     assert len(record.read(file)) == 60

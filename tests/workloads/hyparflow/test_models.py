@@ -11,9 +11,8 @@ import pytest
 
 from hidl_cli import process
 from hidl_cli.runs.forecast import Forecast, read_forecast
+from tests.waiting import patience
 from tests.workloads import ranks
-
-pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).parent / "programs" / "builds_models.py"
 
@@ -22,7 +21,7 @@ PROGRAM = Path(__file__).parent / "programs" / "builds_models.py"
 def found(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
     file = tmp_path_factory.mktemp("models") / "models.json"
     python = stack_prefix("hyparflow") / "bin" / "python"
-    process.run([python, PROGRAM, file], env=ranks.python_environment(), timeout=300)
+    process.run([python, PROGRAM, file], env=ranks.python_environment(), timeout=patience(300))
     return json.loads(file.read_text())
 
 

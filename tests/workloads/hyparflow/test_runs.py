@@ -12,8 +12,6 @@ import pytest
 
 from tests.conftest import Hidl, _environment
 
-pytestmark = pytest.mark.slow
-
 #: A ResNet of 8 layers, and a batch in two micro-batches.
 LITTLE = ("depth=8", "batch=8", "micro_batches=2", "steps=2", "warmup=1", "costs=estimated", "timeline=true")
 MODES = ("data", "model")

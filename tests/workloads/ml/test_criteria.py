@@ -8,7 +8,7 @@ from sklearn.cluster import KMeans
 
 from hidl_workloads.ml.criteria import bic, sample_rows
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 
 def blobs(centers: int) -> np.ndarray:

@@ -13,7 +13,7 @@ from sklearn.cluster import KMeans
 from hidl_workloads.ml.streams import Stream, blobs
 from tests.workloads.ml.conftest import Ended, Start
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exact
 
 CLUSTERS, SIZES = 12, (1, 2, 4)
 

@@ -11,7 +11,7 @@ from sklearn.metrics import silhouette_score
 from hidl_workloads.ml.streams import Stream, blobs
 from tests.workloads.ml.conftest import Ended, Start
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exact
 
 POINTS = ("--points=900", "--columns=4", "--centers=5", "--spread=0.5", "--block=64")
 SWEEP = ("--least_clusters=2", "--most_clusters=8", "--starts=2", "--sample=900")

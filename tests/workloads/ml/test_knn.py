@@ -11,6 +11,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from hidl_workloads.ml.streams import Stream, blobs
 from tests.workloads.ml.conftest import Ended, Start
 
+pytestmark = pytest.mark.exact
+
 SIZES = (1, 2, 3, 4)
 SHAPE = {"columns": 3, "centers": 4, "spread": 6.0}
 WORDS = ("--columns=3", "--classes=4", "--spread=6", "--queries=300", "--references=1000", "--block=32")

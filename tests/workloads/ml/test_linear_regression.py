@@ -11,6 +11,8 @@ from sklearn.linear_model import LinearRegression
 from hidl_workloads.ml.streams import Stream, normal
 from tests.workloads.ml.conftest import Start
 
+pytestmark = pytest.mark.exact
+
 WORDS = ("--per_rank=false", "--points=500", "--columns=6", "--noise=2", "--block=16")
 
 

@@ -8,6 +8,8 @@ import pytest
 from hidl_workloads.ml.streams import Stream, normal
 from tests.workloads.ml.conftest import Start
 
+pytestmark = pytest.mark.exact
+
 SHAPES = {"square": (64, 64, 64), "odd": (37, 53, 29), "flat": (2, 300, 3), "tall": (200, 1, 1), "tiny": (1, 1, 1)}
 
 

@@ -10,8 +10,6 @@ import pytest
 
 from tests.conftest import Hidl
 
-pytestmark = pytest.mark.slow
-
 SMALL = {
     "kmeans": ["points=400", "clusters=4", "block=32"],
     "kmeans-weak": ["points=400", "clusters=4", "block=32"],

@@ -11,6 +11,8 @@ from sklearn.decomposition import TruncatedSVD
 from hidl_workloads.ml.streams import Stream, normal
 from tests.workloads.ml.conftest import Start
 
+pytestmark = pytest.mark.exact
+
 WORDS = ("--per_rank=false", "--points=400", "--columns=20", "--components=4", "--decay=0.7", "--block=32")
 
 

@@ -18,6 +18,7 @@ import pytest
 from hidl_cli import process
 from hidl_cli.process import Completed
 from hidl_cli.stack.verify import OPEN_MPI_AS_ROOT
+from tests.waiting import patience
 from tests.workloads import ranks
 
 SOURCES = Path(__file__).parent / "counting"
@@ -66,7 +67,7 @@ def count(counter: Path, prefix: Path, number: int, *words: str | Path, director
     preload = ["/usr/bin/env", f"LD_PRELOAD={counter}", f"CALL_COUNTS={directory}"]
     command = [prefix / "bin" / "mpiexec", "-n", str(number), *preload, prefix / "bin" / "python", *words]
     environment = ranks.python_environment() | OPEN_MPI_AS_ROOT | {"HIDL_WORLD_SIZE": str(number)}
-    completed = process.run(command, env=environment, timeout=240, check=False)
+    completed = process.run(command, env=environment, timeout=patience(240), check=False)
     assert completed.status == 0, completed.stdout + completed.stderr
     return Counted(completed, tuple(_read(directory / f"{rank}.json") for rank in range(number)))
 

@@ -9,8 +9,6 @@ import pytest
 from tests.workloads import ranks
 from tests.workloads.omb.calls import Call, Counted, Section, count
 
-pytestmark = pytest.mark.slow
-
 RANKS = 4
 
 

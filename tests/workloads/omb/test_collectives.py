@@ -16,7 +16,7 @@ from hidl_workloads.omb.collectives import BENCHMARKS
 from tests.workloads import ranks
 from tests.workloads.omb.calls import Call, Section, count
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 NAMES = [benchmark.name for benchmark in BENCHMARKS]
 WITH_DATA = [name for name in NAMES if "barrier" not in name]

@@ -11,8 +11,6 @@ import pytest
 from tests.workloads import ranks
 from tests.workloads.omb.calls import Call, Section, count
 
-pytestmark = pytest.mark.slow
-
 TIMED, WARMUP, WINDOW, SIZE = 5, 2, 3, 64
 TIMES = TIMED + WARMUP
 WINDOWED = {"bw", "bibw", "mbw_mr", "bw_persistent", "bibw_persistent", "put_bw", "get_bw", "put_bibw"}

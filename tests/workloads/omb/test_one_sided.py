@@ -10,8 +10,6 @@ import pytest
 from hidl_workloads.omb.options import SYNCHRONIZATIONS, WINDOWS
 from tests.workloads.omb import benchmarks
 
-pytestmark = pytest.mark.slow
-
 TRANSFERS = ("put_latency", "get_latency", "put_bw", "get_bw")
 ATOMICS = ("acc_latency", "get_acc_latency", "fop_latency", "cas_latency")
 FEW = "-m 64:64 -i 2 -x 1 -u 2 -c"

@@ -11,7 +11,7 @@ from hidl_workloads.omb.fan import fan_of
 from hidl_workloads.omb.options import UsageError
 from tests.workloads.omb import benchmarks
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.real
 
 PAIR = ("latency", "bw", "bibw", "latency_persistent", "bw_persistent", "bibw_persistent", "latency_mt")
 PAIRS = ("multi_lat", "mbw_mr")

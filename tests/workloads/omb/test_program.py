@@ -13,8 +13,6 @@ from hidl_cli.stack.verify import OPEN_MPI_AS_ROOT
 from tests.conftest import Hidl
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.slow
-
 OMB = ("-m", "hidl_workloads.omb")
 
 

@@ -1,4 +1,4 @@
-"""Trainings and evaluations beside plain Keras on the same batches: found.json, from rank 0.
+"""Trainings and evaluations beside plain Keras on the same batches: ``as_keras.py DIRECTORY CASE...``, found.json.
 
 Each case has differences from Keras (histories, weights, evaluations), for 2 partitions and for 2 replicas.
 """
@@ -107,53 +107,61 @@ def crossentropies() -> dict[str, Any]:
     return {"metrics": [kind() for kind in kinds]}
 
 
-def masks() -> dict[str, Any]:
+def masks() -> dict[str, Callable[[], Any]]:
     """Masks in losses and metrics."""
     sparse, sums = "sparse_categorical_crossentropy", lambda: losses.SparseCategoricalCrossentropy(reduction="sum")
     of_words = DRAW.uniform(0.1, 3.0, size=(COUNT, 6))
     images = DRAW.normal(size=(COUNT, 6, 2)), DRAW.normal(size=(COUNT, 6, 1))
     return {
-        "masks": beside(tagger, (WORDS, TAGS), loss=sparse, metrics=accuracies),
-        "masks, weights of samples": beside(tagger, (WORDS, TAGS), WEIGHTS[:, None], loss=sparse, metrics=accuracies),
-        "masks, weights of words": beside(tagger, (WORDS, TAGS), of_words, loss=sparse, metrics=accuracies),
-        "masks, a sum": beside(tagger, (WORDS, TAGS), of_words, loss=sums, metrics=accuracies),
-        "masks, one micro-batch": beside(masked_by_values, images, WEIGHTS[:, None], loss="mse", layouts=("whole",)),
-        "an ignored class": beside(
-            dense("softmax"), (X, CLASSES), loss=lambda: losses.SparseCategoricalCrossentropy(ignore_class=1)
+        "masks": partial(beside, tagger, (WORDS, TAGS), loss=sparse, metrics=accuracies),
+        "masks, weights of samples": partial(
+            beside, tagger, (WORDS, TAGS), WEIGHTS[:, None], loss=sparse, metrics=accuracies
+        ),
+        "masks, weights of words": partial(beside, tagger, (WORDS, TAGS), of_words, loss=sparse, metrics=accuracies),
+        "masks, a sum": partial(beside, tagger, (WORDS, TAGS), of_words, loss=sums, metrics=accuracies),
+        "masks, one micro-batch": partial(
+            beside, masked_by_values, images, WEIGHTS[:, None], loss="mse", layouts=("whole",)
+        ),
+        "an ignored class": partial(
+            beside, dense("softmax"), (X, CLASSES), loss=lambda: losses.SparseCategoricalCrossentropy(ignore_class=1)
         ),
     }
 
 
-def reductions() -> dict[str, Any]:
+def reductions() -> dict[str, Callable[[], Any]]:
     """Weights, sums, means over weights, activity regularizers; metrics of outputs with logits."""
     sparse, squares = "sparse_categorical_crossentropy", losses.MeanSquaredError
     by_weights, values = "mean_with_sample_weight", (X, VALUES)
     return {
-        "weights": beside(dense("softmax"), (X, CLASSES), WEIGHTS, loss=sparse, metrics=accuracies),
-        "activity": beside(dense(activity=keras.regularizers.L2(0.1)), (X, ONE_HOT), WEIGHTS, loss="mse"),
-        "sum": beside(dense(units=2), values, WEIGHTS, loss=lambda: squares(reduction="sum")),
-        "mean over weights": beside(dense(units=2), values, WEIGHTS, loss=lambda: squares(reduction=by_weights)),
-        "softmax": beside(dense("softmax"), (X, ONE_HOT), loss="categorical_crossentropy", metrics=crossentropies),
-        "sigmoid": beside(dense("sigmoid"), (X, ONE_HOT), loss="binary_crossentropy", metrics=crossentropies),
+        "weights": partial(beside, dense("softmax"), (X, CLASSES), WEIGHTS, loss=sparse, metrics=accuracies),
+        "activity": partial(beside, dense(activity=keras.regularizers.L2(0.1)), (X, ONE_HOT), WEIGHTS, loss="mse"),
+        "sum": partial(beside, dense(units=2), values, WEIGHTS, loss=lambda: squares(reduction="sum")),
+        "mean over weights": partial(
+            beside, dense(units=2), values, WEIGHTS, loss=lambda: squares(reduction=by_weights)
+        ),
+        "softmax": partial(
+            beside, dense("softmax"), (X, ONE_HOT), loss="categorical_crossentropy", metrics=crossentropies
+        ),
+        "sigmoid": partial(beside, dense("sigmoid"), (X, ONE_HOT), loss="binary_crossentropy", metrics=crossentropies),
     }
 
 
-def wholes() -> dict[str, Any]:
+def wholes() -> dict[str, Callable[[], Any]]:
     """Losses of the batch as a whole."""
-    found: dict[str, Any] = {}
+    found: dict[str, Callable[[], Any]] = {}
     for kind, targets in ((losses.Circle, CLASSES), (losses.Dice, ONE_HOT), (losses.Tversky, ONE_HOT)):
         name, data = kind.__name__, (X, targets)
-        found[name] = beside(dense("softmax"), data, loss=kind, layouts=("whole",))
+        found[name] = partial(beside, dense("softmax"), data, loss=kind, layouts=("whole",))
         for layout in ("partitions", "replicas"):
-            found[f"{name}, refused, {layout}"] = raised(
-                partial(beside, dense("softmax"), data, loss=kind, layouts=(layout,))
-            )
-    found["Dice of samples"] = beside(dense("softmax"), (X, ONE_HOT), loss=lambda: losses.Dice(axis=1))
+            refused = partial(beside, dense("softmax"), data, loss=kind, layouts=(layout,))
+            found[f"{name}, refused, {layout}"] = partial(raised, refused)
+    found["Dice of samples"] = partial(beside, dense("softmax"), (X, ONE_HOT), loss=lambda: losses.Dice(axis=1))
     return found
 
 
 def main() -> None:
-    found = masks() | reductions() | wholes()
+    cases = masks() | reductions() | wholes()
+    found = {name: cases[name]() for name in sorted(sys.argv[2:])}
     if COMM.rank == 0:
         (Path(sys.argv[1]) / "found.json").write_text(json.dumps(found))
 
