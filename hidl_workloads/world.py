@@ -20,7 +20,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 
-from hidl_workloads import launched
+from hidl_workloads import launched, streams
 
 TYPE_CHECKING = False  # the typing module is not imported at run time: start-up time counts
 if TYPE_CHECKING:
@@ -201,27 +201,12 @@ def _abort(status: int) -> NoReturn:
     sys.stderr.flush()
     for descriptor in (1, 2):
         with suppress(OSError):  # it is closed
-            _wait_until_read(descriptor)
+            streams.wait_until_read(descriptor)
     from mpi4py import MPI
 
     # A status such as 256 would reach the launcher as 0.
     MPI.COMM_WORLD.Abort(status & 0xFF or 1)
     os._exit(status & 0xFF or 1)  # under srun, MPI_Abort can return: the launcher then ends the others
-
-
-def _wait_until_read(descriptor: int) -> None:
-    """Let the launcher read what is in this pipe, for a second at most: on an abort MPICH's drops what is unread."""
-    import fcntl
-    import stat
-    import struct
-    import termios
-
-    until = time.monotonic() + 1
-    while stat.S_ISFIFO(os.fstat(descriptor).st_mode) and time.monotonic() < until:
-        (unread,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
-        if not unread:
-            return
-        time.sleep(0.001)
 
 
 def _prints_the_message(rank: int, environment: Mapping[str, str]) -> bool:

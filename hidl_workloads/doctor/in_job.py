@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hidl_workloads import launched, mpi_library
+from hidl_workloads import launched, mpi_library, streams
 from hidl_workloads.doctor import node, nodes, ranks, record
 from hidl_workloads.doctor.finding import Finding, worst_first
 from hidl_workloads.doctor.ranks import World
@@ -30,22 +31,36 @@ CORES_PER_RANK = "HIDL_CORES_PER_RANK"
 NODE_MEMORY = "HIDL_NODE_MEMORY"
 """The bytes of memory of each node that the placement counts on."""
 
+_PRECEDENCE_SECONDS = 0.2
+
 
 def before_mpi() -> node.Node | None:
-    """Tell what may end this process in ``MPI_Init``, which leaves no word; the first rank of each node does.
+    """Tell what may end this process in ``MPI_Init``, which leaves no word.
 
-    Returns what that rank learnt of its node; None on others, and where it cannot be learnt.
+    The first rank of each node does; so does any other that gets as far as ``MPI_Init`` before it, for a rank that dies
+    there takes the first one along. Returns what the first rank learnt of its node; None on others, and where it cannot
+    be learnt.
     """
     with suppress(Exception):
-        if not is_first_of_its_node(os.environ):
-            return None
+        first = is_first_of_its_node(os.environ)
         wanted = os.environ.get(NODE_MEMORY, "")
         here = node.probe(wanted_memory=int(wanted) if wanted.isdecimal() else None)
         # A library that is here before MPI is imported was preloaded.
         preloaded = ranks.RULES.findings(World((ranks.this_rank(0, 1),)))
-        tell(finding for finding in [*node.RULES.findings(here), *preloaded] if finding.severity == "error")
-        return here
+        errors = [each for each in (*node.RULES.findings(here), *preloaded) if each.severity == "error"]
+        if errors and not first:
+            errors = _left_to_others(errors)
+        tell(errors)
+        return here if first else None
     return None
+
+
+def _left_to_others(errors: list[Finding]) -> list[Finding]:
+    """Those that the first rank of the node has not told a little later; none where there is no file to see it in."""
+    time.sleep(_PRECEDENCE_SECONDS)
+    file = os.environ.get(FINDINGS)
+    told = {(each.rule, each.where) for each in record.read(Path(file))} if file else set()
+    return [each for each in errors if file and (each.rule, each.where) not in told]
 
 
 def with_mpi(world: MPI.Comm, here: node.Node | None) -> None:
@@ -75,10 +90,13 @@ def _read(text: str) -> Iterator[tuple[ranks.Rank, node.Node | None]]:
 
 
 def tell(findings: Iterable[Finding]) -> None:
-    """Keep them, and print those that are new and matter, one line each."""
-    matter = (finding for finding in keep(findings) if finding.severity != "info")
-    sys.stderr.write("".join(f"hidl: {line(finding)}\n" for finding in matter))
-    sys.stderr.flush()
+    """Keep them, and print those that are new and matter, one line each; they have left this process then."""
+    matter = [finding for finding in keep(findings) if finding.severity != "info"]
+    if matter:
+        sys.stderr.write("".join(f"hidl: {line(finding)}\n" for finding in matter))
+        sys.stderr.flush()
+        with suppress(OSError):  # it is closed
+            streams.wait_until_read(2)
 
 
 def keep(findings: Iterable[Finding]) -> list[Finding]:

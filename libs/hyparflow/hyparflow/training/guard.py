@@ -56,6 +56,7 @@ class Guard:
         self._idle = threading.Event()
         self._idle.set()
         self._depth = 0
+        self._last_word = threading.Lock()
         self._peers: dict[socket.socket, int] = {}
         self._names = comm.allgather(f"process {os.getpid()} on {socket.gethostname()}")
         if self.size > 1:
@@ -156,8 +157,17 @@ class Guard:
         if self.rank > 1:  # rank 0 is gone: rank 1 says it, if it can
             threading.Event().wait(_SECOND_VOICE_SECONDS)
         if self.rank <= 1:
+            self._take_the_last_word()
             _say(f"hyparflow: rank {rank} of {self.size} ({self._names[rank]}) {how}; all ranks are ended.")
         self._end_all()
+
+    def _take_the_last_word(self) -> None:
+        """Of both threads of this rank one says why all end, and ends them; for the other this does not return.
+
+        When ranks are told to end, they do so at once; the thread that watches must not take that for a death.
+        """
+        if not self._last_word.acquire(blocking=False):
+            threading.Event().wait()
 
     def _end_all(self) -> NoReturn:
         sys.stdout.flush()
@@ -168,6 +178,7 @@ class Guard:
 
     def _fail(self, error: BaseException) -> NoReturn:
         """Say what this rank failed with, and end all ranks."""
+        self._take_the_last_word()
         where = f"rank {self.rank} of {self.size} ({self._names[self.rank]})"
         if isinstance(error, KeyboardInterrupt):
             _say(f"hyparflow: {where} was interrupted; all ranks are ended.")
@@ -181,6 +192,8 @@ class Guard:
             for connection in self._peers:  # rank 0 ends the others, and says nothing more
                 with contextlib.suppress(OSError):
                     connection.sendall(_END)
+            if self._peers:  # a rank that an abort ends before it has heard this would be reported as dead
+                threading.Event().wait(_SECOND_VOICE_SECONDS)
         else:
             self._end_all()
         MPI.COMM_WORLD.Abort(FAILED)
@@ -203,9 +216,11 @@ class Guard:
             self._hook(kind, error, trace)
 
     def _interrupted(self) -> NoReturn:
-        """End this rank as the others do; rank 0 says it. Python itself would end it by the signal."""
+        """End this rank as the others do; rank 0 says it, and ends first. Python itself would end it by the signal."""
         if self.rank == 0:
             _say("hyparflow: interrupted; all ranks are ended.")
+        else:  # a launcher ends all ranks when the first has ended
+            threading.Event().wait(_SECOND_VOICE_SECONDS)
         sys.stdout.flush()
         self._farewell()
         os._exit(INTERRUPTED)
