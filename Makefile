@@ -16,7 +16,7 @@ help:  ## list the targets
 demo: $(READY)  ## set up, install a stack, run ResNet-50 on 1 and 2 ranks, print how it scales: 8 minutes at most
 	DEMO_BEGAN=$(BEGAN) PATH="$(CURDIR)/$(BIN):$$PATH" tools/demo
 
-test: lint  ## set up, then linters and all tests but the deep ones: 15 minutes on 2 cores
+test: lint  ## set up, then linters and all tests but the deep ones: 35 minutes on 2 cores
 	$(BIN)/python -m tools.run_tests
 
 quick: lint  ## linters and the pure tests: 4 minutes on 2 cores
@@ -26,7 +26,7 @@ test-all: lint  ## the same as test, with sweeps and long waits: for the night
 	$(BIN)/python -m tools.run_tests --deep
 
 torture: $(READY)  ## T=tests/x.py::test_y 100 times, then 100 times beside four busy loops (N: how often)
-	tools/torture $(BIN)/pytest "$(T)" "$(or $(N),100)"
+	tools/torture $(BIN)/pytest "$(or $(T),$(error T=tests/x.py::test_y is missing))" "$(or $(N),100)"
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ def _provide_torchvision() -> None:
     from hidl_workloads.resnet50 import torch_network
 
     models = ModuleType("torchvision.models")
-    models.resnet50 = torch_network  # type: ignore[attr-defined]
+    models.resnet50 = torch_network  # type: ignore[attr-defined]  # a module that is made here
     torchvision = ModuleType("torchvision")
     torchvision.models = models  # type: ignore[attr-defined]
     sys.modules.update({"torchvision": torchvision, "torchvision.models": models})

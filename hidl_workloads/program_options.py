@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
     """Run the program; ends the process where it reads its options."""
     program = arguments[0]
     resource.setrlimit(resource.RLIMIT_FSIZE, (_LARGEST_FILE, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    argparse.ArgumentParser.parse_known_args = _tell_argparse  # type: ignore[method-assign, assignment]
+    argparse.ArgumentParser.parse_known_args = _tell_argparse  # type: ignore[method-assign, assignment]  # never returns
     for module, name in _COMMANDS:
         with suppress(ImportError, AttributeError):
             getattr(import_module(module), name).main = _tell_click

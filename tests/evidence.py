@@ -15,12 +15,11 @@ import pytest
 
 from tests.tiers import limit, tier
 from tools import slowness
+from tools.run_tests import NEVER_EXCUSED
 
 if TYPE_CHECKING:
     from tests.cluster.cluster import LivingCluster
 
-#: A property of a report: why this failure is never excused by a test that passes later.
-NEVER_EXCUSED = "never excused"
 #: The share of its time limit after which the stacks of what a test has started are written down.
 LATE = 0.8
 _MOST_STACKS, _LOG_LINES, _LINES = 20, 30, 150
@@ -73,7 +72,8 @@ def _machine() -> str:
 
 
 def _slurm(cluster: LivingCluster) -> str:
-    told = [cluster(*words).stdout for words in (("squeue", "--all", "--long"), ("sinfo", "-N", "--long"))]
+    asked = ("env", f"SLURM_CONF={cluster.conf}")
+    told = [_output(*asked, *words) for words in (("squeue", "--all", "--long"), ("sinfo", "-N", "--long"))]
     for log in sorted((cluster.directory / "log").glob("*.log")):
         told.append(f"{log.name}:\n" + "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:]))
     return "\n".join(told)

@@ -23,8 +23,10 @@ else:
 
 #: Each goes before those left of it: a module is ``real``, one of its tests ``deep``.
 TIERS = ("pure", "real", "alone", "deep")
-#: Fixtures that bring up a scheduler, install a stack or start ranks.
-REAL_FIXTURES = frozenset({"cluster", "second_cluster", "spack", "stack_prefix", "summit", "twin"})
+#: Fixtures that bring up a scheduler or a stand-in of one, install a stack or start ranks.
+REAL_FIXTURES = frozenset(
+    {"cache", "cluster", "flux", "lsf", "pbs", "second_cluster", "spack", "stack_prefix", "summit", "twin"}
+)
 #: Tests known to be flaky, each with its cause and the day until which it may stay here.
 QUARANTINE = Path(__file__).parent / "flaky.toml"
 #: Quarantine is short, and small.

@@ -28,6 +28,8 @@ from typing import Any
 
 from tools import slowness
 
+#: A property of a report: why this failure is never excused by the test that passes later (tests/evidence.py).
+NEVER_EXCUSED = "never excused"
 #: More causes of failure than these are no accident.
 MOST = 15
 TRIES = 2
@@ -129,7 +131,7 @@ def _failure(report: dict[str, Any]) -> Failure:
     if report["$report_type"] == "CollectReport":
         return Failure(lines[-1][:300], report["nodeid"], "cannot be imported")
     cause = f"{crash['path']}:{crash['lineno']}" if crash and report["when"] == "setup" else report["nodeid"]
-    never = dict(report["user_properties"]).get("never excused")
+    never = dict(report["user_properties"]).get(NEVER_EXCUSED)
     if report["when"] == "???":  # xdist's word for a test whose process is gone
         never = "a crash"
     return Failure(lines[0][:300], cause, never)
@@ -199,7 +201,7 @@ def _close(total: Ends, flaky: dict[str, Failure], factor: float, seconds: float
     for name, failure in flaky.items():
         print(f"FLAKY (passed alone; find out why): {name} - {failure.reason}")
     for name, failure in total.failed.items():
-        never = f"never excused, {failure.never_excused}: " if failure.never_excused else ""
+        never = f"{NEVER_EXCUSED}, {failure.never_excused}: " if failure.never_excused else ""
         print(f"FAILED {name} - {never}{failure.reason}")
     counts = {"failed": len(total.failed), "passed": len(total.passed), "skipped": len(total.skipped)}
     told = [f"slowness {factor:.1f}", *(f"{count:,} {name}" for name, count in counts.items()), f"{len(flaky)} FLAKY"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 #: The factor is never smaller or larger than these.
 LEAST, MOST = 1.0, 6.0
-#: Seconds that the loop and the starts of processes take on a quiet machine with 2 cores, of 2024.
+#: Seconds that the loop and the starts of processes take on a quiet machine with 2 cores.
 LOOP_S, STARTS_S = 0.45, 0.35
 _STEPS, _STARTS = 14_000_000, 450
 

@@ -120,4 +120,4 @@ class Node:
 
 
 def _is_ready(init: int) -> bool:
-    return Path(f"/proc/{init}/root/run/node-is-ready").exists()
+    return Path("/proc", str(init), "root", "run", "node-is-ready").exists()

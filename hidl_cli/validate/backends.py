@@ -70,7 +70,7 @@ def _register_scheduler(name: str, backend: Backend) -> None:
     from reframe.core.exceptions import ConfigError, JobError, JobSchedulerError
     from reframe.core.schedulers import Job, JobScheduler
 
-    class Ours(JobScheduler):  # type: ignore[misc]
+    class Ours(JobScheduler):  # type: ignore[misc]  # ReFrame is not typed
         """Jobs of one batch system, through hidl's backend."""
 
         def make_job(self, *arguments: Any, **options: Any) -> Any:

@@ -156,7 +156,7 @@ class Supervisor:
 
     def _write(self, *, shown: bool = False, **changes: object) -> None:
         """Record changes; ``shown``: at the terminal, too."""
-        new = replace(self.record, **changes)  # type: ignore[arg-type]
+        new = replace(self.record, **changes)  # type: ignore[arg-type]  # fields of several types
         if new != self.record:
             self.record = new
             new.write()

@@ -50,7 +50,7 @@ MPICH = {"family": "mpich", "version": "4.2.0", "prefix": "/opt/mpich"}
 def where(tmp_path: Path) -> Places:
     """Places that are named, and not there."""
     return Places(
-        root=Path("/root"), builtin=Path("/builtin"), own=Path("/own"), stage=Path("/stage"), misc=Path("/misc")
+        root=Path("/shared"), builtin=Path("/builtin"), own=Path("/own"), stage=Path("/stage"), misc=Path("/misc")
     )
 
 

@@ -228,7 +228,7 @@ def test_mirrors_and_build_caches_are_distinguished(where: Places) -> None:
 @pytest.mark.parametrize("kind", ["lmod", "tcl"])
 def test_modulefiles_of_spack_are_made_where_the_site_wants_them(where: Places, kind: str) -> None:
     modules = spack(made(where, site(spack={"modules": kind}), stack()))["modules"]["default"]
-    assert modules == {"enable": [kind], "roots": {kind: "/root/spack/modules"}, kind: {"hide_implicits": True}}
+    assert modules == {"enable": [kind], "roots": {kind: "/shared/spack/modules"}, kind: {"hide_implicits": True}}
 
 
 def test_without_a_local_clone_spack_clones_a_release_of_its_packages(where: Places) -> None:
