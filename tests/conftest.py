@@ -144,17 +144,18 @@ def stack_prefix(common_directory: Path) -> Callable[[str], Path]:
 @pytest.fixture
 def hidl_with(tmp_path: Path, stack_prefix: Callable[[str], Path]) -> Callable[..., Hidl]:
     """``hidl_with("mpi")``: hidl with no configuration and no runs, and these stacks installed, and no others."""
+    return lambda *stacks: hidl_in(tmp_path, *map(stack_prefix, stacks))
 
-    def with_stacks(*stacks: str) -> Hidl:
-        data = tmp_path / "data"
-        for stack in stacks:
-            installed = stack_prefix(stack).parent
-            link = data / installed.relative_to(installed.parents[3])
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(installed)
-        return Hidl(_environment(tmp_path, data))
 
-    return with_stacks
+def hidl_in(root: Path, *prefixes: Path) -> Hidl:
+    """hidl with no configuration and no runs, whose directories lie in ``root``; with the stacks of these prefixes."""
+    data = root / "data"
+    for prefix in prefixes:
+        installed = prefix.parent
+        link = data / installed.relative_to(installed.parents[3])
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(installed)
+    return Hidl(_environment(root, data))
 
 
 @pytest.fixture

@@ -33,6 +33,11 @@ QUARANTINE = Path(__file__).parent / "flaky.toml"
 MOST_DAYS, MOST_ENTRIES = 21, 10
 
 
+def deep(*values: object, id: str | None = None) -> Any:
+    """One set of values of ``pytest.mark.parametrize`` that is for the night."""
+    return pytest.param(*values, id=id, marks=pytest.mark.deep)
+
+
 def tier(item: pytest.Item) -> str:
     """The tier of this test: the last of those that it is marked with."""
     return max((name for name in TIERS if item.get_closest_marker(name)), key=TIERS.index)

@@ -67,6 +67,7 @@ def test_the_same_machine_gives_the_same(hidl: Hidl, capsule: Path) -> None:
     assert kept["answer"] == "same within noise"
 
 
+@pytest.mark.deep
 def test_a_slower_machine_is_named_with_how_much(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
     (tmp_path / "speed").write_text("80")
     completed = hidl("replay", str(capsule), "--yes")
@@ -98,6 +99,7 @@ def test_nothing_runs_unasked(hidl: Hidl, capsule: Path) -> None:
     assert sorted(hidl.runs.iterdir()) == before
 
 
+@pytest.mark.deep
 def test_changed_and_missing_inputs_are_named(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(f"{PROGRAM}\n# later\n")
     completed = hidl("replay", str(capsule), "--yes")
@@ -129,6 +131,7 @@ def test_a_lock_for_another_machine_is_refused(hidl: Hidl, capsule: Path, tmp_pa
     assert (completed.returncode, "is not the one that the run's plan names" in completed.stderr) == (3, True)
 
 
+@pytest.mark.deep
 def test_what_a_study_was_is_asked_for_again(hidl: Hidl, tmp_path: Path) -> None:
     scaling = {"metric": "rate", "kind": "weak", "target": 0.4}
     program = {**WORKLOAD["program"], "command": ["python", str(tmp_path / "program.py"), "1"]}
@@ -144,6 +147,7 @@ def test_what_a_study_was_is_asked_for_again(hidl: Hidl, tmp_path: Path) -> None
     assert [step["launch"] for step in again["steps"]] == [step["launch"] for step in first["steps"]]
 
 
+@pytest.mark.deep
 def test_python_does_what_the_command_line_does(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
     program = tmp_path / "replays.py"
     program.write_text(

@@ -20,6 +20,7 @@ from hidl_cli.errors import MissingPrecondition, UsageError
 from hidl_cli.site.machine import machine
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
+from tests.tiers import deep
 from tests.waiting import patience, until
 
 # --- what one has -----------------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ def ends_well(cluster: LivingCluster, job: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("daemon", ["munged", "mariadbd", "slurmdbd", "slurmctld"])
+@pytest.mark.parametrize("daemon", [deep("munged"), deep("mariadbd"), deep("slurmdbd"), "slurmctld"])
 def test_up_starts_a_killed_daemon_and_the_jobs_live_on(cluster: LivingCluster, running: Path, daemon: str) -> None:
     with cluster.restored():
         cluster.wait_until_saved()
@@ -125,7 +126,7 @@ def test_up_starts_a_killed_daemon_and_the_jobs_live_on(cluster: LivingCluster, 
         assert ends_well(cluster, running)
 
 
-@pytest.mark.parametrize("daemon", ["sshd", "slurmd"])
+@pytest.mark.parametrize("daemon", [deep("sshd"), "slurmd"])
 def test_up_starts_a_nodes_killed_daemon_and_the_jobs_live_on(
     cluster: LivingCluster, running: Path, daemon: str
 ) -> None:
@@ -143,6 +144,7 @@ def test_up_makes_a_killed_node_again(cluster: LivingCluster) -> None:
         assert cluster("srun", "-w", "node3", "hostname").stdout == "node3\n"
 
 
+@pytest.mark.deep
 def test_slurm_notices_that_a_node_is_lost_and_that_it_is_back(cluster: LivingCluster) -> None:
     with cluster.restored():
         cluster.kill_node("node4")
@@ -159,6 +161,7 @@ def test_up_makes_a_lost_network_again_and_the_jobs_live_on(cluster: LivingClust
         assert ends_well(cluster, running)
 
 
+@pytest.mark.deep
 def test_up_replaces_a_cable_that_does_not_end_at_the_switch(cluster: LivingCluster) -> None:
     """As one of a switch that was killed just now: its other end is at the node until the kernel takes it away."""
     with cluster.restored():
@@ -188,6 +191,7 @@ def test_a_job_that_is_cancelled_leaves_no_process_on_its_nodes(cluster: LivingC
 # --- what can be switched ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_without_enforced_limits_a_job_over_them_waits_for_ever(cluster: LivingCluster) -> None:
     with cluster.restored():
         cluster.switch(enforce_limits=False)
@@ -195,6 +199,7 @@ def test_without_enforced_limits_a_job_over_them_waits_for_ever(cluster: LivingC
         until(lambda: cluster("squeue", "-h", "-o", "%T %r").stdout == "PENDING PartitionTimeLimit\n")
 
 
+@pytest.mark.deep
 def test_the_accounting_can_be_taken_away_and_brought_back_while_a_job_runs(
     cluster: LivingCluster, running: Path
 ) -> None:
@@ -219,6 +224,7 @@ def test_ranks_are_bound_to_cores_that_this_machine_has_not(second_cluster: Livi
         assert second_cluster("srun", f"-c{cpus}", "nproc").stdout == f"{cpus}\n"
 
 
+@pytest.mark.deep
 def test_a_directory_of_any_name_can_be_shared_later(second_cluster: LivingCluster) -> None:
     with tempfile.TemporaryDirectory(prefix='it\'s "$HOME"; ', dir="/dev/shm") as share:
         Path(share, "file").write_text("from here\n")
@@ -293,7 +299,7 @@ def test_purge_leaves_what_the_cluster_did_not_write(second_cluster: LivingClust
     assert [path.name for path in second_cluster.directory.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize("step", ["network", "munged", "slurmctld", "node1 at"])
+@pytest.mark.parametrize("step", [deep("network"), deep("munged"), "slurmctld", deep("node1 at")])
 def test_an_up_that_was_killed_can_be_repeated(second_cluster: LivingCluster, step: str) -> None:
     assert down(second_cluster.directory, "--purge") == 0
     command = [sys.executable, "-m", "hidl_cli", "cluster", "up", "--no-accounting", "--nodes", "1"]
@@ -320,6 +326,7 @@ def test_down_ends_what_an_up_that_was_killed_has_made(second_cluster: LivingClu
     assert left_of(second_cluster.directory) == []
 
 
+@pytest.mark.deep
 def test_of_two_ups_at_once_the_second_finds_all_done(second_cluster: LivingCluster) -> None:
     assert down(second_cluster.directory, "--purge") == 0
     command = [sys.executable, "-m", "hidl_cli", "cluster", "up", "--no-accounting", "--nodes", "1"]
@@ -336,6 +343,7 @@ def test_of_two_ups_at_once_the_second_finds_all_done(second_cluster: LivingClus
     assert sum("slurmctld started" in text for text in told) == 1
 
 
+@pytest.mark.deep
 def test_two_clusters_that_come_up_at_once_do_not_take_each_others_network(
     second_cluster: LivingCluster, place: Path
 ) -> None:
@@ -394,6 +402,7 @@ def test_a_share_that_is_not_there_is_refused(hidl: Hidl, place: Path) -> None:
 # --- the fixture itself -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_cluster_of_tests_ends_with_the_tests_however_they_end(
     second_cluster: LivingCluster, place: Path, number: signal.Signals

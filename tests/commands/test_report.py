@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import ExitCode
-from tests.conftest import Hidl
+from tests.conftest import Hidl, hidl_in
 
 pytestmark = pytest.mark.real
 
@@ -18,10 +18,10 @@ PARAMETERS = {"efficiency": {"type": "float", "default": 1.0}}
 SCALING = {"metric": "rate", "kind": "weak", "target": 0.8}
 
 
-@pytest.fixture
-def toy(hidl_with: Callable[..., Hidl]) -> Hidl:
+@pytest.fixture(scope="module")
+def toy(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Hidl:
     """hidl with a workload that scales, after a study that passed."""
-    hidl = hidl_with("mpi")
+    hidl = hidl_in(tmp_path_factory.mktemp("toy"), stack_prefix("mpi"))
     hidl.add_workload("toy", "toy.py", metrics=METRICS, parameters=PARAMETERS, scaling=SCALING)
     assert hidl("run", "toy", "--scale", "1,2", "--repeat", "3").returncode == 0
     return hidl

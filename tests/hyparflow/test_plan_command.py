@@ -19,6 +19,7 @@ def saved(ask: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> 
     return path
 
 
+@pytest.mark.deep
 def test_it_prints_tables_and_the_timeline_of_every_partition(ask: Callable[..., Any], saved: str) -> None:
     said = ask("command", words=["plan", saved, "--partitions", "4", "--batch-size", "32"])
 

@@ -17,16 +17,17 @@ from hidl_cli.mpi import Family, Library
 from tests.cluster.cluster import LivingCluster
 from tests.launch import steps
 from tests.launch.steps import PROGRAMS, Ended
+from tests.tiers import deep
 from tests.waiting import until
 
 STACKS = {"mpich": "mpi", "openmpi": "openmpi"}
 NASTY = "a b;x;$HOME `id` '\"\\ *\n\u00e9\u4e2d\n"
 FOUR = Placement(4, 2, 8, 1, bind=True)
-KINDS: list[tuple[str, Family, tuple[str, ...]]] = [
+KINDS: list[Any] = [
     ("srun", "mpich", ()),
-    ("srun", "openmpi", ()),
+    deep("srun", "openmpi", ()),
     ("mpiexec", "mpich", ()),
-    ("mpiexec", "mpich", ("-launcher", "ssh")),
+    deep("mpiexec", "mpich", ("-launcher", "ssh")),
     ("mpirun", "openmpi", ()),
 ]
 
@@ -127,7 +128,7 @@ def test_all_ranks_form_one_world_with_exact_values(
     assert [rank["host"] for rank in told] == [f"node{number}" for number in (1, 1, 2, 2, 3, 3, 4, 4)]
 
 
-@pytest.mark.parametrize(("name", "family"), [("srun", "mpich"), ("mpiexec", "mpich"), ("mpirun", "openmpi")])
+@pytest.mark.parametrize(("name", "family"), [deep("srun", "mpich"), ("mpiexec", "mpich"), deep("mpirun", "openmpi")])
 def test_a_step_takes_the_first_nodes_of_a_larger_job(jobs: Jobs, name: str, family: Family) -> None:
     ended = jobs.run(name, family, where=Placement(2, 2, 4, 1, bind=True))
     assert ended.state == "COMPLETED", ended.stderr
@@ -139,7 +140,7 @@ def test_a_step_takes_the_first_nodes_of_a_larger_job(jobs: Jobs, name: str, fam
     ]
 
 
-@pytest.mark.parametrize(("name", "family"), [("srun", "mpich"), ("mpiexec", "mpich"), ("mpirun", "openmpi")])
+@pytest.mark.parametrize(("name", "family"), [deep("srun", "mpich"), deep("mpiexec", "mpich"), ("mpirun", "openmpi")])
 def test_ranks_that_share_cores_start(jobs: Jobs, name: str, family: Family) -> None:
     ended = jobs.run(name, family, where=Placement(4, 3, 12, 4, bind=False))
     assert ended.state == "COMPLETED", ended.stderr
@@ -152,6 +153,7 @@ def test_several_threads_have_several_cores(jobs: Jobs) -> None:
     assert [rank["environment"]["SLURM_CPUS_PER_TASK"] for rank in jobs.told()] == ["2"] * 8
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("name", "family", "arguments"), KINDS)
 def test_ranks_get_the_environment_even_if_the_job_exports_none(
     jobs: Jobs, name: str, family: Family, arguments: tuple[str, ...]
@@ -161,7 +163,7 @@ def test_ranks_get_the_environment_even_if_the_job_exports_none(
     assert jobs.told()[7]["environment"]["FIXED"] == NASTY
 
 
-@pytest.mark.parametrize(("family", "wrong"), [("mpich", "none"), ("openmpi", "pmi2"), ("openmpi", "none")])
+@pytest.mark.parametrize(("family", "wrong"), [("mpich", "none"), ("openmpi", "pmi2"), deep("openmpi", "none")])
 def test_a_type_of_mpi_that_the_library_does_not_know_ends_with_86(jobs: Jobs, family: Family, wrong: str) -> None:
     ended = jobs.run("srun", family, srun_mpi=wrong)
     assert (ended.state, ended.status) == ("FAILED", 86)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.process import Completed
+from tests.tiers import deep
 from tests.workloads import ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "cluster.py"
@@ -37,7 +38,7 @@ def seen(completed: Completed) -> dict[str, Any]:
     return dict(json.loads(line))
 
 
-@pytest.mark.parametrize("stack", ["mpi4dask", "mpi4dask-openmpi"])
+@pytest.mark.parametrize("stack", ["mpi4dask", deep("mpi4dask-openmpi")])
 def test_ranks_make_a_cluster_whose_data_go_by_mpi_and_whose_counters_are_shown(start: Start, stack: str) -> None:
     completed = start("well", stack=stack)
     assert completed.status == 0, completed.stderr
@@ -48,7 +49,7 @@ def test_ranks_make_a_cluster_whose_data_go_by_mpi_and_whose_counters_are_shown(
     assert float(found["prometheus"][0].split()[-1]) > 0
 
 
-@pytest.mark.parametrize(("how", "status"), [("raises", 1), ("exits", 3)])
+@pytest.mark.parametrize(("how", "status"), [("raises", 1), deep("exits", 3)])
 def test_when_the_client_fails_all_ranks_end_and_the_status_is_its(start: Start, how: str, status: int) -> None:
     completed = start(how)
     assert completed.status == status

@@ -13,6 +13,7 @@ import pytest
 
 from hidl_cli import process
 from hidl_cli.process import Completed
+from tests.tiers import deep
 from tests.waiting import patience
 from tests.workloads import ranks
 
@@ -50,7 +51,7 @@ def gone(pids: list[int]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("stack", ["mpi4dask", "mpi4dask-openmpi"])
+@pytest.mark.parametrize("stack", ["mpi4dask", deep("mpi4dask-openmpi")])
 def test_workers_exchange_by_mpi_and_the_notebook_stays_outside(notebook: Notebook, stack: str) -> None:
     completed = notebook("well", stack=stack)
     assert completed.status == 0, completed.stderr

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.mpi4dask.conftest import PROGRAMS, WAYS
+from tests.tiers import deep
 
 
 def scenarios() -> list[str]:
@@ -25,8 +26,6 @@ def scenarios() -> list[str]:
 
 
 @pytest.mark.parametrize("scenario", scenarios())
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=[pytest.mark.deep] if way == "mpich, never polling" else []) for way in WAYS]
-)
+@pytest.mark.parametrize("way", [way if way == "mpich" else deep(way) for way in WAYS])
 def test_scenario(way: str, scenario: str, outcomes: Callable[[str], Any]) -> None:
     assert outcomes(way)[scenario] == ["ok", "ok"]

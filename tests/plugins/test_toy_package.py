@@ -89,6 +89,7 @@ def test_its_scheduler_ends_jobs(queued: Hidl, tmp_path: Path) -> None:
     assert queued.json("status", run)["state"] == "CANCELLED"
 
 
+@pytest.mark.deep
 def test_validation_goes_through_its_scheduler(queued: Hidl) -> None:
     found = queued.json("validate", "--site", "mine", "--check", "mpi_sanity%scale=1-node")
     (case,) = found["cases"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PROGRAMS, Hidl
+from tests.tiers import deep
 
 SITE = ("--site", "test-cluster")
 PROGRAM = ("python", str(PROGRAMS / "prints_rates.py"))
@@ -20,7 +21,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("launcher", "stack"), [("srun", "mpi"), ("mpiexec", "mpi"), ("mpirun", "openmpi")])
+@pytest.mark.parametrize(("launcher", "stack"), [("srun", "mpi"), deep("mpiexec", "mpi"), deep("mpirun", "openmpi")])
 def test_the_output_of_each_rank_is_kept(on_cluster: Callable[..., Hidl], launcher: str, stack: str) -> None:
     hidl = on_cluster(stack)
     options = ("--stack", stack, "--launcher", launcher, "--nodes", "2", "--ranks-per-node", "2")

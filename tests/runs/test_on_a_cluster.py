@@ -36,10 +36,11 @@ def test_resnet50_on_four_nodes_ends_with_a_verdict(on_cluster: Callable[..., Hi
 
 
 def test_a_study_takes_place_in_one_job(on_cluster: Callable[..., Hidl], cluster: LivingCluster) -> None:
-    hidl = on_cluster("pytorch")
+    hidl = on_cluster("mpi")
+    add_toy(hidl)
 
     study = ("--scale", "1,2,4", "--repeat", "1", "--baseline", "single", "--launcher", "mpiexec")
-    completed = hidl("run", "resnet50", *SITE, *study, *TINY)
+    completed = hidl("run", "toy", *SITE, *study)
 
     assert completed.returncode == 11, completed.stderr  # one repetition gives no interval
     run = only_run(hidl)
@@ -86,6 +87,7 @@ def test_pairs_show_the_node_whose_cable_is_slow(on_cluster: Callable[..., Hidl]
     assert "--exclude=node3" in document["verdict"]["hint"]
 
 
+@pytest.mark.deep
 def test_a_study_ends_with_the_repetition_that_settles_it(on_cluster: Callable[..., Hidl]) -> None:
     hidl = on_cluster("mpi")
     add_toy(hidl)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import PROGRAMS, Hidl
 from tests.runs.test_own_program import SHOW
+from tests.tiers import deep
 
 SITE = ("--site", "test-cluster")
 
@@ -24,7 +25,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "stack"), [("srun", "mpi"), ("mpiexec", "mpi"), ("srun", "openmpi"), ("mpirun", "openmpi")]
+    ("launcher", "stack"),
+    [("srun", "mpi"), deep("mpiexec", "mpi"), deep("srun", "openmpi"), deep("mpirun", "openmpi")],
 )
 def test_each_launcher_passes_words_on_as_typed(
     on_cluster: Callable[..., Hidl], here: Path, launcher: str, stack: str
@@ -57,7 +59,7 @@ def test_a_c_program_gets_a_scaling_verdict(on_cluster: Callable[..., Hidl], her
     assert json.loads(study.stdout)["verdict"]["study"]["metric"] == "wall_time"
 
 
-@pytest.mark.parametrize(("backend", "options"), [("gloo", ("--no-mpi",)), ("mpi4py", ())])
+@pytest.mark.parametrize(("backend", "options"), [deep("gloo", ("--no-mpi",)), ("mpi4py", ())])
 def test_ranks_of_a_pytorch_program_meet_between_nodes(
     on_cluster: Callable[..., Hidl], here: Path, backend: str, options: tuple[str, ...]
 ) -> None:

@@ -242,6 +242,7 @@ def test_a_study_without_repetitions_is_inconclusive(hidl: Hidl) -> None:
     assert document["verdict"]["verdict"] == "inconclusive"
 
 
+@pytest.mark.deep
 def test_a_study_that_spends_its_time_is_judged_by_the_repetitions_that_it_completed(hidl: Hidl) -> None:
     hidl.add_workload("hangs", "hangs_late.py", parameters=PARAMETERS, metrics=METRICS, scaling=SCALING)
     limit = f"{patience(12):.0f}"  # seconds: enough for a repetition that does not hang

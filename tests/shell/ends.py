@@ -9,8 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Hidl
 from tests.shell.terminal import Terminal, processes_with
+from tests.tiers import deep
 from tests.waiting import until
 
 
@@ -93,6 +96,11 @@ ENDS: Mapping[str, Callable[[Open], int]] = {
     "kill -9 of hidl": _kill(signal.SIGKILL),
     "hidl cancel": _cancel,
 }
+
+#: The ways that differ most: the others end a shell through the same code as on this machine, where all are tried.
+each_end = pytest.mark.parametrize(
+    "way", [way if way in ("exit", "the window is closed", "kill -9 of hidl") else deep(way) for way in ENDS]
+)
 
 #: After these, `hidl status` still lists the shell.
 KEPT = ("kill -9 of hidl", "hidl cancel")

@@ -11,7 +11,7 @@ from hidl_cli.cluster.batch.store import FINAL
 from hidl_cli.cluster.lsf.system import Lsf
 from tests.cluster.standin import StandIn
 from tests.conftest import Hidl
-from tests.shell.ends import ENDS, KEPT, open_shell
+from tests.shell.ends import ENDS, KEPT, each_end, open_shell
 from tests.waiting import until
 
 SITE = """\
@@ -47,7 +47,7 @@ def on_lsf(lsf: StandIn, hidl_with: Callable[..., Hidl], tmp_path: Path) -> Hidl
     return hidl
 
 
-@pytest.mark.parametrize("way", ENDS)
+@each_end
 def test_nothing_is_left(way: str, on_lsf: Hidl, lsf: StandIn, tmp_path: Path) -> None:
     shell = open_shell(on_lsf, tmp_path, "--site", "mine", "--prefix", str(tmp_path / "prefix"), launched=0)
     status = ENDS[way](shell)

@@ -13,8 +13,9 @@ import pytest
 
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
-from tests.shell.ends import ENDS, KEPT, Open, children, open_shell
+from tests.shell.ends import ENDS, KEPT, Open, children, each_end, open_shell
 from tests.shell.terminal import Terminal, processes_with
+from tests.tiers import deep
 from tests.waiting import until
 
 SITE = ("--site", "test-cluster")
@@ -37,7 +38,7 @@ def salloc_of(terminal: Terminal) -> int:
     return found
 
 
-@pytest.mark.parametrize("way", ENDS)
+@each_end
 def test_nothing_is_left(way: str, on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path) -> None:
     hidl = on_cluster("mpi")
     shell = open_shell(hidl, tmp_path, *TWO_NODES, launched=4)
@@ -92,7 +93,7 @@ def full(cluster: LivingCluster) -> Iterator[None]:
     cluster("scancel", job)
 
 
-@pytest.mark.parametrize("way", ["sighup", "sigterm", "kill -9 of hidl", "the window is closed"])
+@pytest.mark.parametrize("way", [deep("sighup"), deep("sigterm"), "kill -9 of hidl", "the window is closed"])
 def test_a_shell_that_waits_is_taken_back(
     way: str, full: None, on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_shell_that_waits_is_taken_back(
     nothing_is_left(shell, cluster)
 
 
+@pytest.mark.deep
 def test_a_waiting_shell_whose_salloc_hangs_is_taken_back(
     full: None, on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
 ) -> None:

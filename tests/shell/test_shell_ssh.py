@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.cluster import LivingCluster
 from tests.cluster.own_ssh import with_own_ssh
 from tests.conftest import Hidl
-from tests.shell.ends import ENDS, KEPT, open_shell
+from tests.shell.ends import ENDS, KEPT, each_end, open_shell
 from tests.shell.terminal import Terminal, processes_with
 from tests.waiting import until
 
@@ -23,7 +23,7 @@ def here(cluster: LivingCluster, on_cluster: Callable[..., Hidl], tmp_path: Path
     return with_own_ssh(on_cluster("mpi"), cluster, tmp_path)
 
 
-@pytest.mark.parametrize("way", ENDS)
+@each_end
 def test_nothing_is_left(way: str, here: Hidl, tmp_path: Path) -> None:
     shell = open_shell(here, tmp_path, *HOSTS, launched=4)
     status = ENDS[way](shell)
@@ -33,6 +33,7 @@ def test_nothing_is_left(way: str, here: Hidl, tmp_path: Path) -> None:
         assert list(here.runs.iterdir()) == []
 
 
+@pytest.mark.deep
 def test_at_the_time_limit_nothing_is_left(here: Hidl, tmp_path: Path) -> None:
     shell = open_shell(here, tmp_path, *HOSTS, "--time", "10", launched=4)
     assert shell.terminal.wait() == 8

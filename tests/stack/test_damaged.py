@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Hidl
+from tests.tiers import deep
 
 pytestmark = pytest.mark.real
 
@@ -41,7 +42,7 @@ def replace(file: Path) -> None:
     other.replace(file)
 
 
-@pytest.mark.parametrize("damage", [truncate, flip, Path.unlink, replace])
+@pytest.mark.parametrize("damage", [deep(truncate), flip, deep(Path.unlink), deep(replace)])
 def test_it_is_named_and_repaired_and_no_other_stack_is_touched(
     damage: Callable[[Path], None], root: tuple[Hidl, Path], stack_prefix: Callable[[str], Path]
 ) -> None:

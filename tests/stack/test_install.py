@@ -180,6 +180,7 @@ def test_a_verification_that_fails_publishes_nothing(hidl: Hidl, root: Path) -> 
     assert not (root / "modulefiles").exists()
 
 
+@pytest.mark.deep
 def test_another_hidl_gets_another_installation(hidl: Hidl, tmp_path: Path, root: Path) -> None:
     first = hidl.json("install", "mpi")["installations"][0]["prefix"]
     other = tmp_path / "other hidl"
@@ -209,6 +210,7 @@ def test_what_has_no_valid_manifest_is_not_an_installation(tmp_path: Path, text:
     assert at(tmp_path) is None
 
 
+@pytest.mark.deep
 def test_a_damaged_manifest_is_installed_over(hidl: Hidl) -> None:
     prefix = Path(hidl.json("install", "mpi")["installations"][0]["prefix"])
     manifest = prefix / "manifest.json"
@@ -218,6 +220,7 @@ def test_a_damaged_manifest_is_installed_over(hidl: Hidl) -> None:
     assert hidl.json("install", "mpi")["installations"][0]["action"] == "installed"
 
 
+@pytest.mark.deep
 def test_an_interpreter_that_is_gone_is_noticed(hidl: Hidl) -> None:
     prefix = Path(hidl.json("install", "mpi")["installations"][0]["prefix"])
     (prefix / "bin" / "python").unlink()
@@ -225,6 +228,7 @@ def test_an_interpreter_that_is_gone_is_noticed(hidl: Hidl) -> None:
     assert hidl.json("install", "mpi")["installations"][0]["action"] == "installed"
 
 
+@pytest.mark.deep
 def test_a_publication_that_was_cut_short_is_completed(hidl: Hidl) -> None:
     installed = hidl.json("install", "mpi")["installations"][0]
     Path(installed["prefix"]).with_name("current").unlink()

@@ -79,6 +79,7 @@ def test_what_goes_goes_with_its_modulefile_and_the_others_work(hidl: Hidl, four
     assert removed(hidl.json("prune")) == set()
 
 
+@pytest.mark.deep
 def test_what_was_used_lately_stays(hidl: Hidl, four: list[Path]) -> None:
     make_old(four[0], days=7)
     assert of_kind(hidl.json("prune", "--dry-run"), "installation")[four[0].name] == "used 7 day(s) ago"
@@ -113,12 +114,14 @@ def test_what_a_run_under_way_a_process_or_a_file_names_stays(hidl: Hidl, four: 
     assert (kept[four[0].name], kept[four[1].name]) == (None, f"named in {note}")
 
 
+@pytest.mark.deep
 def test_what_hidl_install_gives_stays(hidl: Hidl, four: list[Path]) -> None:
     recipe(hidl, "mine", packages=dict.fromkeys(["mpich", "mpi4py"], ""))
     assert hidl("stack", "lock", "mine").returncode == 0
     assert of_kind(hidl.json("prune", "--dry-run"), "installation")[four[0].name] == "what hidl install gives now"
 
 
+@pytest.mark.deep
 def test_what_killed_work_has_left_goes_after_a_day(hidl: Hidl, four: list[Path], temporary: Path, root: Path) -> None:
     begun = four[0].with_name("0123456789ab")
     left = [temporary / f"hidl-{name}" for name in ("spack-abcdefgh", "lock-12345678", "twin-abcdefgh", "notes")]
@@ -151,6 +154,7 @@ def test_what_was_built_goes_with_time(hidl: Hidl, tmp_path: Path) -> None:
     assert (old.exists(), new.exists()) == (False, True)
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(not can_pin(), reason="NEEDS chattr: no file can be made immutable here")
 def test_what_cannot_be_removed_is_named_and_the_rest_goes(hidl: Hidl, four: list[Path]) -> None:
     subprocess.run(["chattr", "+i", four[0] / "manifest.json"], check=True)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Hidl
 from tests.stack.conftest import can_pin, recipe
+from tests.tiers import deep
 from tests.waiting import patience
 
 pytestmark = pytest.mark.real
@@ -75,6 +76,7 @@ def test_after_hidl_install_has_switched_a_rollback_leads_back(hidl: Hidl, made:
     assert hidl.json("stack", "rollback", "mine")["prefix"] == str(new)
 
 
+@pytest.mark.deep
 def test_a_run_under_way_keeps_the_one_that_it_started_with(
     hidl: Hidl, old_and_new: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_what_is_not_there_is_named_with_what_is(
     assert (f"{prefix.name} (in use)" in refused.stderr) == (words[1] == "mine")
 
 
+@pytest.mark.deep
 def test_one_that_is_gone_is_no_rollback(hidl: Hidl, old_and_new: tuple[Path, Path]) -> None:
     (old_and_new[0] / "manifest.json").unlink()
     refused = hidl("stack", "rollback", "mine")
@@ -116,6 +119,7 @@ def test_one_that_is_gone_is_no_rollback(hidl: Hidl, old_and_new: tuple[Path, Pa
     assert has_attrs(hidl)
 
 
+@pytest.mark.deep
 def test_one_of_another_hidl_is_not_used(hidl: Hidl, old_and_new: tuple[Path, Path]) -> None:
     manifest = old_and_new[0] / "manifest.json"
     document: dict[str, Any] = json.loads(manifest.read_text())
@@ -127,7 +131,7 @@ def test_one_of_another_hidl_is_not_used(hidl: Hidl, old_and_new: tuple[Path, Pa
     assert has_attrs(hidl)
 
 
-@pytest.mark.parametrize("words", [("stack", "rollback", "mine"), ("uninstall", "mine")])
+@pytest.mark.parametrize("words", [deep(("stack", "rollback", "mine")), ("uninstall", "mine")])
 @pytest.mark.skipif(not can_pin(), reason="NEEDS chattr: no file can be made immutable here")
 def test_who_may_not_change_it_is_told_so(hidl: Hidl, old_and_new: tuple[Path, Path], words: tuple[str, ...]) -> None:
     lock = old_and_new[0].with_name(".lock")
@@ -140,6 +144,7 @@ def test_who_may_not_change_it_is_told_so(hidl: Hidl, old_and_new: tuple[Path, P
     assert has_attrs(hidl)
 
 
+@pytest.mark.deep
 def test_uninstalling_the_one_in_use_leaves_what_can_be_used(hidl: Hidl, old_and_new: tuple[Path, Path]) -> None:
     old, new = old_and_new
     assert hidl("uninstall", "mine").returncode == 0

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.cluster import CPUS, SHOWN, LivingCluster
 from tests.conftest import Hidl
 from tests.validate.conftest import SITE, cases
@@ -26,6 +28,7 @@ def test_the_smoke_suite_passes_on_four_nodes(ordered: Callable[..., Hidl]) -> N
     assert {each["run"] for each in hidl.json("results", "list")["results"]} == {case["run"] for case in found.values()}
 
 
+@pytest.mark.deep
 def test_a_study_over_four_nodes_takes_place_in_one_job_and_one_slowed_rank_fails_it(
     ordered: Callable[..., Hidl],
 ) -> None:
@@ -57,6 +60,7 @@ def test_a_launcher_that_binds_no_ranks_is_found(ordered: Callable[..., Hidl], t
     assert "likely cause: A rank was killed" not in reason  # by srun, after the first had ended all
 
 
+@pytest.mark.deep
 def test_without_accounting_a_job_that_was_cancelled_has_failed_though_reframe_calls_it_completed(
     ordered: Callable[..., Hidl], cluster: LivingCluster
 ) -> None:

@@ -41,6 +41,7 @@ def left(here: Hidl) -> list[str]:
     return [*processes_with(here.environment["XDG_DATA_HOME"]), *processes_with(here.environment["XDG_STATE_HOME"])]
 
 
+@pytest.mark.deep
 def test_the_scales_are_those_that_the_hosts_allow(here: Hidl) -> None:
     document = here.json("validate", *HOSTS, "--check", "mpi_sanity")
     found = cases(document)
@@ -71,6 +72,7 @@ def test_ctrl_c_leaves_nothing_on_any_host(here: Hidl) -> None:
     until(lambda: not left(here), otherwise=lambda: "\n".join(left(here)))
 
 
+@pytest.mark.deep
 def test_what_a_check_has_left_on_a_host_is_ended(here: Hidl) -> None:
     quiet = "stdin=-3, stdout=-3, stderr=-3"
     daemon = f"import subprocess; subprocess.Popen(['sleep', '97771'], start_new_session=True, {quiet})"

@@ -77,6 +77,7 @@ def neighbours() -> Iterator[None]:
             hog.communicate()
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("neighbours")
 def test_a_noisy_machine_is_inconclusive_and_no_pass(hidl: Hidl) -> None:
     (case,) = cases(hidl.json("validate", "--check", "disturbed", status=11)).values()
@@ -100,6 +101,7 @@ def test_a_job_that_fails_is_reported_with_its_likely_cause_and_the_cure(hidl: H
     assert "add no_such_module to a stack" in case["hint"]
 
 
+@pytest.mark.deep
 def test_a_job_that_reaches_its_time_limit_has_failed(hidl: Hidl) -> None:
     (case,) = cases(hidl.json("validate", "--check", "hanging", "--time", "00:00:03", status=8)).values()
 
@@ -107,11 +109,13 @@ def test_a_job_that_reaches_its_time_limit_has_failed(hidl: Hidl) -> None:
     assert hidl.json("status", case["run"])["state"] == "TIMEOUT"
 
 
+@pytest.mark.deep
 def test_the_gravest_of_several_cases_is_the_exit_code(hidl: Hidl) -> None:
     document = hidl.json("validate", "--check", "silent", "--check", "once", status=9)
     assert document["counts"] == {"pass": 0, "fail": 1, "inconclusive": 1, "skipped": 0}
 
 
+@pytest.mark.deep
 def test_a_selection_that_matches_nothing_is_an_error(hidl: Hidl) -> None:
     no_scale = hidl("validate", "--tag", "scale")
     no_check = hidl("validate", "--check", "paced", "--check", "no_such")
@@ -162,6 +166,7 @@ def _first_run(hidl: Hidl) -> str:
     return begun[0].parent.name
 
 
+@pytest.mark.deep
 def test_plain_reframe_lists_the_checks_with_and_without_our_settings(hidl: Hidl, tmp_path: Path) -> None:
     checks = REPOSITORY / "reframe_checks"
     words = [str(Path(sys.executable).with_name("reframe")), "-c", str(checks), "--list"]
@@ -206,6 +211,7 @@ def test_variables_of_reframe_in_the_environment_have_no_say(monkeypatch: pytest
     assert os.environ["PATH"] == reframe.environment()["PATH"]
 
 
+@pytest.mark.deep
 def test_dask_is_checked_over_both_protocols_with_scheduler_and_client_on_top(hidl_with: Callable[..., Hidl]) -> None:
     found = cases(hidl_with("mpi4dask").json("validate", "--check", "dask_smoke"))
     runs = {name: case for name, case in found.items() if "application=dask-transpose" in name}

@@ -12,6 +12,7 @@ import pytest
 
 from hidl_workloads.training.data_parallel.buckets import Bucket, Gradient, plan
 from hidl_workloads.training.data_parallel.weights import checksum
+from tests.tiers import deep
 from tests.workloads import ranks
 
 pytestmark = [pytest.mark.real, pytest.mark.exact]
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.real, pytest.mark.exact]
 Results = dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids=["2 ranks", "3 ranks"])
+@pytest.fixture(scope="module", params=[2, deep(3)], ids=["2 ranks", "3 ranks"])
 def torch_results(
     request: pytest.FixtureRequest,
     stack_prefix: Callable[[str], Path],

@@ -15,6 +15,7 @@ from hidl_workloads.gpt import GPT
 from hidl_workloads.parameters import Gpt
 from hidl_workloads.training.model import rank_batch
 from tests.conftest import Hidl
+from tests.tiers import deep
 from tests.workloads import ranks
 
 BATCH, CONTEXT, VOCABULARY = 2, 16, 100
@@ -31,7 +32,7 @@ SMALL = (
 
 
 @pytest.mark.parametrize("number", [1, 2])
-@pytest.mark.parametrize("options", [(), ("--backend=gloo", "--precision=bfloat16", "--optimizer=sgd")])
+@pytest.mark.parametrize("options", [(), deep(("--backend=gloo", "--precision=bfloat16", "--optimizer=sgd"))])
 def test_a_training_reports_tokens_and_equal_weights(
     stack_prefix: Callable[[str], Path], tmp_path: Path, number: int, options: tuple[str, ...]
 ) -> None:

@@ -17,6 +17,7 @@ from hidl_workloads.parameters import Resnet50
 from hidl_workloads.resnet50 import ResNet50
 from hidl_workloads.training import strategy
 from hidl_workloads.training.model import rank_batch, rank_seed
+from tests.tiers import deep
 from tests.workloads import ranks
 
 pytestmark = [pytest.mark.real, pytest.mark.exact]
@@ -51,7 +52,7 @@ def train(stack_prefix: Callable[[str], Path]) -> Train:
     return run
 
 
-@pytest.fixture(scope="module", params=["torch", "torch bfloat16 adam", "tensorflow bfloat16 adam"])
+@pytest.fixture(scope="module", params=["torch", deep("torch bfloat16 adam"), deep("tensorflow bfloat16 adam")])
 def training(request: pytest.FixtureRequest, train: Train, tmp_path_factory: pytest.TempPathFactory) -> Training:
     framework, precision, optimizer = [*request.param.split(), "float32", "sgd"][:3]
     metrics = tmp_path_factory.mktemp("run") / "metrics.json"

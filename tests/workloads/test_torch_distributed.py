@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import deep
 from tests.workloads import ranks
 
 pytestmark = pytest.mark.exact
@@ -24,7 +25,9 @@ def _results(prefix: Path, number: int, directory: Path, *words: str) -> Results
     return results
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3], ids=["1 rank", "2 ranks", "3 ranks"])
+@pytest.fixture(
+    scope="module", params=[deep(1, id="1 rank"), 2, deep(3, id="3 ranks")], ids=["1 rank", "2 ranks", "3 ranks"]
+)
 def results(
     request: pytest.FixtureRequest,
     stack_prefix: Callable[[str], Path],
@@ -103,6 +106,7 @@ def test_sums_keep_their_error_bound_and_are_equal_on_all_ranks(results: Results
     assert equal
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", [*KINDS, "two nodes", "two nodes, bfloat16"])
 def test_sums_between_nodes_keep_it_too(sums_of_four: Results, kind: str) -> None:
     error_over_bound, equal = sums_of_four[kind]

@@ -114,6 +114,7 @@ def test_the_traceback_of_the_failed_rank_is_shown(mpi: Path) -> None:
     assert "rank 1 of 2 failed" in completed.stderr
 
 
+@pytest.mark.deep
 def test_what_a_failed_rank_says_is_not_lost_though_its_launcher_reads_late(mpi: Path) -> None:
     """Without the wait for it, one message in three is lost: Hydra drops what it has not read when a rank aborts."""
     for _ in range(8):

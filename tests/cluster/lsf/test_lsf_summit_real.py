@@ -12,6 +12,7 @@ import yaml
 
 from tests.cluster.lsf.conftest import Twin
 from tests.conftest import Hidl
+from tests.tiers import deep
 from tests.waiting import until
 
 NODES = ("ac922-001", "ac922-002")
@@ -91,6 +92,7 @@ def test_the_clusters_status_reports_what_lsf_says_of_its_hosts(summit: Twin) ->
 # --- jsrun ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_jsrun_ends_with_the_status_of_the_rank_that_failed(summit: Twin) -> None:
     ends = '[ "$JSM_NAMESPACE_RANK" = 0 ] || eval "$0"; sleep 1'
     each = f"jsrun -n2 -r1 sh -c '{ends}' \"$script\" 2> /dev/null; echo $?"
@@ -141,6 +143,7 @@ def test_ranks_see_the_gpus_of_their_resource_set(summit: Twin) -> None:
     assert lines(printed) == ["0 0,1,2", "1 3,4,5", "2 0,1,2", "3 3,4,5"]
 
 
+@pytest.mark.deep
 def test_steps_at_the_same_time_do_not_share_cores(summit: Twin) -> None:
     _, printed = summit.job(
         "for step in 1 2; do jsrun -n1 -c42 -r1 sh -c 'date +%s.%N; sleep 1; date +%s.%N' & done; wait", "-nnodes", "1"
@@ -157,7 +160,7 @@ def test_output_can_go_to_a_file_for_each_rank(summit: Twin, tmp_path: Path) -> 
 # --- hidl -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mpi", ["spectrum-mpi", "mvapich2-gdr"])
+@pytest.mark.parametrize("mpi", ["spectrum-mpi", deep("mvapich2-gdr")])
 def test_a_run_passes_over_two_hosts(summit: Twin, on_summit: Hidl, mpi: str) -> None:
     status, said, directory = run(summit, on_summit, "mpi-sanity", "--site", "mine", "--mpi", mpi)
     assert status == 0, said
@@ -175,6 +178,7 @@ def test_a_run_that_reaches_its_limit_has_timed_out(fast: Twin, on_summit: Hidl)
     assert left_over(fast, "toy.py") == []
 
 
+@pytest.mark.deep
 def test_a_cancelled_run_leaves_nothing(summit: Twin, on_summit: Hidl) -> None:
     add_toy(on_summit)
     _, said, directory = run(summit, on_summit, "toy", "--site", "mine", "--set", "sleep=60", "--no-wait")
@@ -185,6 +189,7 @@ def test_a_cancelled_run_leaves_nothing(summit: Twin, on_summit: Hidl) -> None:
     assert (done.returncode, state, left_over(summit, "toy.py")) == (0, "CANCELLED", []), said
 
 
+@pytest.mark.deep
 def test_a_rank_that_fails_fails_the_run(summit: Twin, on_summit: Hidl) -> None:
     add_toy(on_summit)
     status, said, directory = run(summit, on_summit, "toy", "--site", "mine", "--set", "fail=true")
@@ -214,6 +219,7 @@ def test_what_the_file_does_not_know_lsf_refuses(summit: Twin, on_summit: Hidl) 
     ] == [(6, True)] * 3
 
 
+@pytest.mark.deep
 def test_a_run_whose_launch_host_dies_lost_a_node(summit: Twin, on_summit: Hidl) -> None:
     add_toy(on_summit)
     _, _, directory = run(summit, on_summit, "toy", "--site", "mine", "--set", "sleep=600", "--no-wait")

@@ -13,6 +13,7 @@ import pytest
 import hidl_cli.cluster
 from hidl_cli.errors import ProcessFailed
 from tests.cluster.cluster import SHOWN, LivingCluster
+from tests.tiers import deep
 
 pytestmark = pytest.mark.real
 
@@ -53,7 +54,7 @@ def ranks(lines: list[str]) -> list[str]:
     return [line for line in lines if not line.startswith("TACC: ")]
 
 
-@pytest.mark.parametrize(("stack", "family"), [("mpi", "mvapich2"), ("mpi", "impi"), ("openmpi", "openmpi")])
+@pytest.mark.parametrize(("stack", "family"), [("mpi", "mvapich2"), deep("mpi", "impi"), deep("openmpi", "openmpi")])
 def test_ranks_fill_the_slots_of_the_job_and_get_its_environment(ibrun: Ibrun, stack: str, family: str) -> None:
     lines = ibrun("python", "-c", WORLD, stack=stack, family=family, N="a b", MV2_ENABLE_AFFINITY="0")
     size, *told = ranks(lines)

@@ -88,6 +88,7 @@ def test_slurm_refuses_it_too(twin: Twin, asked: tuple[str, ...], words: str) ->
     assert (done.returncode, words in done.stderr) == (1, True), done.stderr
 
 
+@pytest.mark.deep
 def test_without_enforced_limits_a_job_beyond_them_waits_and_hidl_says_why(twin: Twin) -> None:
     """The file that users have knows no limits, so that hidl asks Slurm; Slurm takes the job, and never starts it."""
     own = f"name: {SITE}\nextends: {SITE}\npartitions:\n  rtx-dev: {{node_type: rtx, max_nodes: 90, max_wall: null}}\n"

@@ -75,6 +75,7 @@ def test_a_healthy_cluster_has_no_finding_above_info(with_mpi: Hidl) -> None:
     assert document["unknown"] == []
 
 
+@pytest.mark.deep
 def test_srun_with_a_type_that_the_library_does_not_speak_makes_singletons(with_mpi: Hidl) -> None:
     mpi = {"mine": {"family": "mpich", "prefix": prefix_of(with_mpi), "srun_mpi": "none"}}
     site(with_mpi, mpi=mpi, default_mpi="mine")
@@ -103,6 +104,7 @@ def test_in_an_allocation_no_other_job_is_submitted(cluster: LivingCluster, with
     assert jobs.count("hidl-doctor") == before.count("hidl-doctor")
 
 
+@pytest.mark.deep
 def test_limits_of_the_shell_reach_the_ranks_of_a_job_and_are_found_there(
     cluster: LivingCluster, with_mpi: Hidl
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hidl_cli.process import Completed
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.exact
+pytestmark = [pytest.mark.deep, pytest.mark.exact]
 
 PROGRAMS = Path(__file__).parent / "programs"
 SMALL = Path(__file__).parents[1] / "training" / "programs"

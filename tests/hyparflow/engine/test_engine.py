@@ -13,7 +13,7 @@ import pytest
 from tests.tiers import chosen
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.exact
+pytestmark = [pytest.mark.deep, pytest.mark.exact]
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"

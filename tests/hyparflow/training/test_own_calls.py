@@ -41,6 +41,7 @@ def found(run: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> 
     return json.loads((root / "found.json").read_text())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "case",
     [
@@ -52,6 +53,7 @@ def test_fit_is_keras_own(found: Any, case: str) -> None:
     assert found["fit"][case] <= 1e-10
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "case",
     [
@@ -63,25 +65,30 @@ def test_calls_with_one_batch_and_without_training_are_keras_own(found: Any, cas
     assert found["batches"][case] <= 1e-10
 
 
+@pytest.mark.deep
 def test_freezing_and_compiling_again_and_another_strategy_are_as_in_keras(found: Any) -> None:
     assert found["recompiled"] <= 1e-10
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("where", ["in", "after"])
 def test_a_loaded_model_goes_on_with_its_optimizer(found: Any, where: str) -> None:
     assert found["loaded"][f"load_model {where} the scope"] <= 1e-10
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("who", ["all", "one"])
 def test_a_saved_model_has_all_of_its_optimizer(found: Any, who: str) -> None:
     assert found["loaded"][f"saved by {who}"] <= 1e-10
 
 
+@pytest.mark.deep
 def test_a_rank_holds_its_part_of_a_loaded_model_at_the_end(found: Any) -> None:
     assert sum(found["loaded"]["held"]) == pytest.approx(1.0)
     assert max(found["loaded"]["held"]) < 0.6
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("model", "step"), [("Steps", "train_step"), ("Tests", "test_step")])
 def test_a_step_of_ones_own_is_refused_by_name(found: Any, model: str, step: str) -> None:
     (refused,) = set(found["refused"][model])
@@ -89,6 +96,7 @@ def test_a_step_of_ones_own_is_refused_by_name(found: Any, model: str, step: str
     assert refused.startswith(f"UnsupportedModel: model 'own' ({model}) overrides {step}()")
 
 
+@pytest.mark.deep
 def test_a_typo_in_an_argument_is_a_type_error(found: Any) -> None:
     assert set(found["refused"]["typo"]) == {"TypeError: Model.fit() got an unexpected keyword argument 'epoch'"}
 

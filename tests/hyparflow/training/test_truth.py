@@ -101,6 +101,7 @@ def test_another_strategy_goes_on_with_a_trained_model(found: Any) -> None:
 
 
 @pytest.mark.deep
+@pytest.mark.deep
 def test_the_how_tos_recipe_fine_tunes_mobilenet_as_in_one_process(
     directory: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_the_how_tos_recipe_fine_tunes_mobilenet_as_in_one_process(
     assert max(far.values()) <= 1e-10
 
 
+@pytest.mark.deep
 def test_a_rank_holds_its_part_of_a_loaded_model_and_optimizer_at_the_end(directory: Callable[..., Path]) -> None:
     every = json.loads((directory("holding.py") / "holding.json").read_text())
 

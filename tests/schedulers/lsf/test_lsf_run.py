@@ -13,6 +13,7 @@ import yaml
 
 from tests.conftest import Hidl
 from tests.schedulers.lsf.conftest import FakeLsf
+from tests.tiers import deep
 from tests.waiting import until
 
 SITE = {
@@ -68,7 +69,7 @@ def test_a_run_that_fails_ends_so(hidl: Hidl) -> None:
     assert (run(hidl, "--set", "fail=true"), state(hidl)) == (8, "FAILED")
 
 
-@pytest.mark.parametrize("parse_script", [False, True])
+@pytest.mark.parametrize("parse_script", [False, deep(True)])
 def test_a_run_that_reaches_its_run_limit_has_timed_out(hidl: Hidl, lsf: FakeLsf, parse_script: bool) -> None:
     lsf.set(minute=2.0, interval=2.0, parse_script=parse_script)
     assert (run(hidl, "--set", "sleep=60", "--time", "60"), state(hidl)) == (8, "TIMEOUT")

@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.cluster import living
 from tests.conftest import Hidl, _environment
 from tests.schedulers.slurm.conftest import METRICS, PARAMETERS, Bench, first_on_path, read
+from tests.tiers import deep
 from tests.waiting import patience, until
 
 pytestmark = pytest.mark.real
@@ -76,6 +77,7 @@ def test_the_controller_is_killed_and_comes_back_while_a_run_is_followed(bench: 
     assert follower.wait(patience(180)) == 0
 
 
+@pytest.mark.deep
 def test_a_run_that_ends_while_the_controller_is_away_is_judged(bench: Bench) -> None:
     run = bench.running(bench.start("--set", f"go={bench.go}"))
     bench.cluster.wait_until_saved()
@@ -84,7 +86,7 @@ def test_a_run_that_ends_while_the_controller_is_away_is_judged(bench: Bench) ->
     assert bench.hidl("resume", run.name).returncode == 0
 
 
-@pytest.mark.parametrize("how", ["down", "absent"])
+@pytest.mark.parametrize("how", ["down", deep("absent")])
 def test_no_accounting_is_needed(bench: Bench, how: str) -> None:
     if how == "down":
         bench.cluster.kill("slurmdbd")
@@ -141,6 +143,7 @@ def own(tmp_path: Path, place: Path, data: Path, tmp_path_factory: pytest.TempPa
         subprocess.run(["umount", "-l", state], check=True)
 
 
+@pytest.mark.deep
 def test_a_job_that_the_controller_forgot_is_lost(own: Bench) -> None:
     run = own.running(own.start("--set", "sleep=300", "--no-check"))
     own.cluster.kill("slurmctld")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cluster.cluster import LivingCluster
 from tests.schedulers.slurm.conftest import Bench
+from tests.tiers import deep
 
 
 @pytest.fixture
@@ -26,12 +27,12 @@ def bench(bench: Bench) -> Bench:
 
 REFUSED = [
     (["--partition", "gone"], "Invalid partition name specified", "the partitions here: debug, small"),
-    (["--nodes", "9"], "More processors requested than permitted", "TotalNodes=4"),
-    (["--nodes", "3", "--partition", "small"], "More processors requested than permitted", "MaxNodes=2"),
-    (["--time", "10:00", "--partition", "small"], "Requested time limit is invalid", "MaxTime=00:05:00"),
-    (["--constraint", "fast"], "Invalid feature specification", "--constraint"),
-    (["--reservation", "mine"], "Requested reservation is invalid", "the reservations here: none"),
-    (["--ranks-per-node", "64"], "More processors requested than permitted", "--ranks-per-node"),
+    deep(["--nodes", "9"], "More processors requested than permitted", "TotalNodes=4"),
+    deep(["--nodes", "3", "--partition", "small"], "More processors requested than permitted", "MaxNodes=2"),
+    deep(["--time", "10:00", "--partition", "small"], "Requested time limit is invalid", "MaxTime=00:05:00"),
+    deep(["--constraint", "fast"], "Invalid feature specification", "--constraint"),
+    deep(["--reservation", "mine"], "Requested reservation is invalid", "the reservations here: none"),
+    deep(["--ranks-per-node", "64"], "More processors requested than permitted", "--ranks-per-node"),
 ]
 
 
@@ -50,9 +51,9 @@ def test_what_sbatch_refuses_is_reported_in_its_words_with_the_sites_value(
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--nodes", "9"], "9 nodes asked for, and partition debug has TotalNodes=4"),
+        deep(["--nodes", "9"], "9 nodes asked for, and partition debug has TotalNodes=4"),
         (["--nodes", "3", "--partition", "small"], "3 nodes asked for, and partition small has MaxNodes=2"),
-        (["--time", "10:00", "--partition", "small"], "10:00 asked for, and partition small has MaxTime=00:05:00"),
+        deep(["--time", "10:00", "--partition", "small"], "10:00 asked for, and partition small has MaxTime=00:05:00"),
     ],
 )
 def test_what_would_wait_for_ever_is_refused_and_cancelled(

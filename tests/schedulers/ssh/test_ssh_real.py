@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.cluster import LivingCluster
 from tests.cluster.own_ssh import with_own_ssh
 from tests.conftest import Hidl
+from tests.tiers import deep
 from tests.waiting import patience, until
 
 #: Rank 0 says that it has started; each rank leaves a daemon behind, as programs do.
@@ -31,9 +32,7 @@ time.sleep(float(sys.argv[1]))
 
 #: Their ranks are started by Hydra and by Open MPI's mpirun.
 STACKS = ("mpi", "openmpi")
-each_stack = pytest.mark.parametrize("stack", STACKS)
-#: How a run ends is deep with the second MPI library.
-each_end = pytest.mark.parametrize("stack", [STACKS[0], *(pytest.param(s, marks=pytest.mark.deep) for s in STACKS[1:])])
+each_stack = pytest.mark.parametrize("stack", [STACKS[0], deep(STACKS[1])])
 
 
 @pytest.fixture
@@ -114,6 +113,7 @@ def test_the_line_of_the_documentation_passes(here: Hidl, stack: str) -> None:
     until_nothing_is_left(here)
 
 
+@pytest.mark.deep
 def test_hosts_of_a_host_file_with_their_slots(here: Hidl, tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("# two of four\nnode2:2\nnode4:2\n")
@@ -153,6 +153,7 @@ def here_address(here: Hidl, node: str) -> str:
     return next(line.split()[1] for line in shown.stdout.splitlines() if line.startswith("hostname "))
 
 
+@pytest.mark.deep
 def test_a_directory_that_hosts_do_not_see_is_named(here: Hidl, cluster: LivingCluster) -> None:
     elsewhere = Path("/dev/shm") / f"hidl-test-{os.getpid()}"
     try:
@@ -164,7 +165,7 @@ def test_a_directory_that_hosts_do_not_see_is_named(here: Hidl, cluster: LivingC
         subprocess.run(["rm", "-r", str(elsewhere)], check=False)
 
 
-@each_end
+@each_stack
 def test_ctrl_c_leaves_nothing_on_any_host(here: Hidl, start: Callable[..., subprocess.Popen[str]], stack: str) -> None:
     child = start("300", "--hosts", "node1,node2", stack=stack)
     until_started(child)
@@ -176,7 +177,7 @@ def test_ctrl_c_leaves_nothing_on_any_host(here: Hidl, start: Callable[..., subp
     assert last(here)["state"] == "INTERRUPTED"
 
 
-@each_end
+@each_stack
 def test_after_kill_9_of_hidl_the_run_goes_on_and_can_be_cancelled(
     here: Hidl, start: Callable[..., subprocess.Popen[str]], stack: str
 ) -> None:
@@ -190,7 +191,7 @@ def test_after_kill_9_of_hidl_the_run_goes_on_and_can_be_cancelled(
     assert last(here)["state"] == "CANCELLED"
 
 
-@each_end
+@each_stack
 def test_after_kill_9_of_the_supervisor_nothing_is_left_and_the_hosts_are_free(
     here: Hidl, start: Callable[..., subprocess.Popen[str]], stack: str
 ) -> None:
@@ -204,7 +205,7 @@ def test_after_kill_9_of_the_supervisor_nothing_is_left_and_the_hosts_are_free(
     assert here("run", "mpi-sanity", "--hosts", "node1,node2").returncode == 0
 
 
-@each_end
+@each_stack
 def test_a_lost_host_ends_the_run(here: Hidl, start: Callable[..., subprocess.Popen[str]], stack: str) -> None:
     child = start("300", "--hosts", "node1,node2", stack=stack)
     until_started(child)

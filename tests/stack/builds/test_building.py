@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import Hidl
 from tests.stack.builds.conftest import CODE, PATCH, Tiny
 from tests.stack.test_interrupted import until_gone, wait_for_step
+from tests.tiers import deep
 from tests.waiting import patience
 
 pytestmark = pytest.mark.real
@@ -126,7 +127,7 @@ def test_what_a_stack_builds_and_warns_of_is_shown(tiny: Tiny) -> None:
     assert "CVE-0000-1 it is tiny https://example.org/1" in shown
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("ending", [signal.SIGKILL, deep(signal.SIGINT)])
 def test_broken_off_in_the_middle_it_leaves_nothing_and_goes_on(
     tiny: Tiny, root: Path, tmp_path: Path, ending: signal.Signals
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.process import Completed
+from tests.tiers import deep
 from tests.workloads import gpu_tools, ranks
 
 SMALL = {
@@ -39,7 +40,13 @@ def metrics(tmp_path: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("name", "protocol"),
-    [("transpose", "mpi"), ("transpose", "tcp"), ("merge", "mpi"), ("svd", "mpi"), ("dataframe_sum", "mpi")],
+    [
+        ("transpose", "mpi"),
+        deep("transpose", "tcp"),
+        ("merge", "mpi"),
+        deep("svd", "mpi"),
+        deep("dataframe_sum", "mpi"),
+    ],
 )
 def test_an_application_measures_each_run_and_checks_what_it_computed(
     app: App, name: str, protocol: str, tmp_path: Path
@@ -60,6 +67,7 @@ def test_mpi_carries_at_least_what_the_workers_exchange(app: App, tmp_path: Path
     assert found["sent_by_mpi"]["value"] >= found["transferred"]["value"] > 1_000_000
 
 
+@pytest.mark.deep
 def test_a_merge_can_be_shuffled_peer_to_peer(app: App) -> None:
     assert app("merge", *SMALL["merge"], "--shuffle=p2p", "--protocol=mpi", "--runs=1", "--warmup=0").status == 0
 

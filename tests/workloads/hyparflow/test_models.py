@@ -14,6 +14,8 @@ from hidl_cli.runs.forecast import Forecast, read_forecast
 from tests.waiting import patience
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.deep
+
 PROGRAM = Path(__file__).parent / "programs" / "builds_models.py"
 
 
