@@ -48,8 +48,9 @@ class Circumstance:
 class Change:
     """A change of level: ``run`` is the first one of the new level, planned at ``created``.
 
-    ``change`` is a fraction of the old level (if that is 0, of the new one): -0.05 is 5 % less; ``interval``: its 95 % confidence interval, given the
-    position. ``worse`` is None if the metric has no direction. ``index`` counts runs from 0.
+    ``change`` is a fraction of the old level (if that is 0, of the new one): -0.05 is 5 % less; ``interval``: its 95 %
+    confidence interval, given the position. ``worse`` is None if the metric has no direction. ``index`` counts runs
+    from 0.
     """
 
     index: int
@@ -92,8 +93,8 @@ def find_changes(values: Sequence[float], days: Sequence[float] | None = None) -
     """Return the indices at which a new level begins in ``values``; ``days`` are their times (None: daily).
 
     Their places (logarithms; where a value is not positive, the values themselves) are clipped at 2.5 deviations from
-    the median of seven neighbours, to limit the weight of outliers. The deviation is at least the error of rounding. PELT
-    (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ruptures' ``KernelCPD`` with a linear
+    the median of seven neighbours, to limit the weight of outliers. The deviation is at least the error of rounding.
+    PELT (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ruptures' ``KernelCPD`` with a linear
     kernel) divides them into levels. Each boundary must then explain more than a straight line through both its levels;
     of those that do not, the weakest is dropped until all do, so a slow drift is not a change. Returns nothing for
     fewer than 20 values, or if one is not finite.
