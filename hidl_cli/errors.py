@@ -43,8 +43,8 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
-class HungUp(KeyboardInterrupt):
-    """The user's terminal is gone (SIGHUP): an interrupt that nobody asked for."""
+class ToldToEnd(KeyboardInterrupt):
+    """The terminal is gone (SIGHUP), or the host shuts down (SIGTERM): an interrupt that the user may not want."""
 
 
 class HidlError(Exception):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -38,8 +37,7 @@ class RunValues:
 def by_measure(samples: Iterable[Sample], *, across_series: bool = False) -> dict[Measure, list[RunValues]]:
     """Return the runs of each measure, the oldest first.
 
-    If a metric has only samples of single ranks, the value of a repetition is their median. Measures with a value that
-    is not positive and finite are excluded, because changes are compared as percentages.
+    If a metric has only samples of single ranks, the value of a repetition is their median.
     """
     found: dict[Measure, dict[tuple[str, str], dict[int, list[Sample]]]] = {}
     for sample in samples:
@@ -47,8 +45,7 @@ def by_measure(samples: Iterable[Sample], *, across_series: bool = False) -> dic
         measure = Measure(sample.workload, sample.nodes, sample.ranks, sample.metric, series)
         runs = found.setdefault(measure, {})
         runs.setdefault((sample.created, sample.run), {}).setdefault(sample.repetition, []).append(sample)
-    ordered = {measure: [_run_values(runs[key]) for key in sorted(runs)] for measure, runs in sorted(found.items())}
-    return {measure: runs for measure, runs in ordered.items() if all(map(_relative, runs))}
+    return {measure: [_run_values(runs[key]) for key in sorted(runs)] for measure, runs in sorted(found.items())}
 
 
 def instant(created: str) -> datetime:
@@ -65,7 +62,3 @@ def _run_values(repetitions: dict[int, list[Sample]]) -> RunValues:
 def _of_step(samples: Sequence[Sample]) -> float:
     whole = [sample.value for sample in samples if sample.rank is None]
     return median(whole or [sample.value for sample in samples])
-
-
-def _relative(run: RunValues) -> bool:
-    return all(math.isfinite(value) and value > 0 for value in run.values)

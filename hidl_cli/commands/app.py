@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from hidl_cli import __version__
 from hidl_cli.commands.own_program import WithOwnProgram
 from hidl_cli.commands.render import show_error, show_interrupt
-from hidl_cli.errors import ExitCode, HidlError, HungUp
+from hidl_cli.errors import ExitCode, HidlError, ToldToEnd
 
 #: Each command (a function, or a typer app with commands of its own) and its place: ``module:attribute``.
 COMMANDS = {
@@ -70,8 +70,9 @@ class _Hidl(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         # Being told to end is an interrupt too: children are ended, and what was begun is marked.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        signal.signal(signal.SIGHUP, _hang_up)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, _told_to_end)
         try:
             return super().invoke(ctx)
         except HidlError as error:
@@ -82,8 +83,8 @@ class _Hidl(TyperGroup):
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
-def _hang_up(*_: object) -> None:
-    raise HungUp
+def _told_to_end(*_: object) -> None:
+    raise ToldToEnd
 
 
 def _version(wanted: bool) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from hidl_cli.commands.render import emit_json, say, show_error, stderr, stdout
 from hidl_cli.commands.tables import runs_table, show_runs
-from hidl_cli.errors import ExitCode, HidlError, HungUp, JobFailed, MetricMissing
+from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, ToldToEnd
 from hidl_cli.plan.launch_plan import plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
@@ -71,8 +71,12 @@ def follow_all(runs: Sequence[Run], *, json: bool) -> None:
 
 
 def end_own(run: Run, interrupt: KeyboardInterrupt) -> None:
-    """The user interrupts the command that started the run: it is to end too, but for a terminal that went away."""
-    if isinstance(interrupt, HungUp) and not ends_with_the_terminal(run):
+    """The user interrupts the command that started the run: it is to end too.
+
+    A job goes on where this process is told to end by its terminal or its host.
+    """
+    if isinstance(interrupt, ToldToEnd) and not ends_with_the_terminal(run):
+        leave(run, interrupt)
         return
     say(f"ending run {run.id} (another time, --no-wait and hidl resume let it go on without you)")
     end(run, State.INTERRUPTED)

@@ -129,7 +129,7 @@ def _status(title: str, seconds: float, log: Path | None) -> Text:
 
 def _last_line(log: Path | None) -> str:
     """What the step's program said last: uv names each download, make how far it is (warnings between do not count)."""
-    from hidl_cli.stack.pip_settings import redact
+    from hidl_cli.redaction import redact
 
     if log is None:
         return ""

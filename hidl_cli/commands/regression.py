@@ -205,9 +205,11 @@ def _show_histories(histories: list[History]) -> None:
 
 
 def _change(history: History, step: Change) -> dict[str, Any]:
+    from hidl_cli.analysis.measures import instant
+
     what = {None: "different", True: "worse", False: "better"}
     return {
-        "since": step.created[:10],
+        "since": f"{instant(step.created).astimezone():%Y-%m-%d}",
         "run": step.run,
         "series": history.measure.series[:8],
         "metric": history.measure.metric,

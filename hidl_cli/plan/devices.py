@@ -122,11 +122,6 @@ def has_gpus(node: NodeType) -> bool:
     return bool(node.gpus)
 
 
-def gpus_per_rank(gpus: int | None, ranks_per_node: int) -> int | None:
-    """Return how many of a node's GPUs each of its ranks has; more ranks than GPUs share them. None without GPUs."""
-    return max(1, gpus // ranks_per_node) if gpus else None
-
-
 def _possible(workload: Workload, points: Sequence[Mapping[str, Value]]) -> dict[Device, tuple[str, ...]]:
     """Return the devices that serve all points, with the packages that each requires; ``UsageError`` if none does."""
     of_points = [_holding(workload.devices or _ANY, point) for point in points]

@@ -10,11 +10,11 @@ from datetime import datetime, timezone
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
 from hidl_cli.launch.allocation import Asked, allocate, missing, requested_gpus
-from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
 from hidl_cli.plan.arguments import SIZES, arguments, command
-from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gpus_per_rank
+from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
 from hidl_cli.plan.patterns import ranks_kept
 from hidl_cli.plan.workload import Program, Value, Workload
@@ -96,9 +96,9 @@ def make_plan(
     partition = site.partition(asked.partition)
     environment = shared_environment(site, library, choices.installation, placements[0], choices.tuning)
     # As with threads, ranks of all steps get the same number of GPUs.
-    each = gpus_per_rank(requested_gpus(site, asked), max(placement.ranks_per_node for placement in placements))
-    environment |= {DEVICE: choices.use.device, **({GPUS_PER_RANK: str(each)} if each else {})}
-    steps = _steps(choices, [*_sized(unit, placements)], repetitions, environment, each)
+    gpus = Gpus.of(requested_gpus(site, asked), max(placement.ranks_per_node for placement in placements))
+    environment |= {DEVICE: choices.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
+    steps = _steps(choices, [*_sized(unit, placements)], repetitions, environment, gpus)
     if baseline is None:
         large = can_be_copied(unit, placements) and allocation.nodes >= _MANY_NODES
         baseline = "copies" if large and steps[0].launch.host_option is not None else "single"
@@ -191,7 +191,7 @@ def _steps(
     sizes: Sequence[tuple[int, Placement]],
     repetitions: int,
     environment: Mapping[str, str],
-    gpus_each: int | None,
+    gpus: Gpus | None,
 ) -> tuple[Step, ...]:
     """Return the steps in the order in which they run."""
     check = choices.installation.run_module("hidl_workloads.world")
@@ -211,7 +211,7 @@ def _steps(
             hostfile=f"steps/{number}/hosts",
             on_one_host=choices.site.scheduler == "local",
             through_ssh=choices.site.scheduler == SSH,
-            gpus_per_rank=gpus_each,
+            gpus=gpus,
         )
         return choices.launcher.launch(request)
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli import __version__, documents
 from hidl_cli.errors import BuildFailed, MissingPrecondition
+from hidl_cli.redaction import redact_variable
 from hidl_cli.stack import installation, own_wheel, verify
 from hidl_cli.stack.exclusive import held
 from hidl_cli.stack.installation import MANIFEST, Installation
 from hidl_cli.stack.lock import Choice, Locked
 from hidl_cli.stack.order import Order, Progress
-from hidl_cli.stack.pip_settings import redact
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import provider_for
 from hidl_cli.stack.providers.contract import Preview, Provider
@@ -99,7 +99,7 @@ def preview(order: Order, progress: Progress, verified: str = "here") -> dict[st
                 "title": step.title,
                 "argv": list(step.argv),
                 "without_network": list(step.without_network) if step.without_network else None,
-                "variables": {name: redact(value) for name, value in step.variables.items()},
+                "variables": {name: redact_variable(name, value) for name, value in step.variables.items()},
             }
             for step in (*shown.steps, *([verify.step(plan)] if plan and shown.steps and verified == "here" else ()))
         ],

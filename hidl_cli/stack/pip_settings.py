@@ -6,7 +6,6 @@ What the user has set for uv itself (``UV_*``) always stays as it is.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 _KEYS = ("index-url", "extra-index-url", "find-links", "cert", "no-index")
 _SECTIONS = ("global", "install")
 _TRUE = ("1", "true", "yes", "on")
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 # Of these a private environment must know nothing: they would point uv or Python at another one.
 _FOREIGN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "UV_SYSTEM_PYTHON", "UV_REQUIRE_HASHES")
@@ -102,11 +100,6 @@ def environment(variables: Mapping[str, str], environ: Mapping[str, str]) -> dic
     if own.get("UV_CACHE_DIR"):  # may be relative, and uv is not started in the directory that hidl is
         own["UV_CACHE_DIR"] = str(Path(own["UV_CACHE_DIR"]).absolute())
     return {"UV_PYTHON_DOWNLOADS": "never", **own, **variables, "NO_COLOR": "1"}
-
-
-def redact(text: str) -> str:
-    """``text`` without the user names and passwords of URLs."""
-    return _CREDENTIALS.sub("***", text)
 
 
 def _pip(environ: Mapping[str, str]) -> dict[str, str]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidl_cli.errors import InvalidInput, Mark, Problem
+from hidl_cli.redaction import redact
 from hidl_cli.stack import requirement
-from hidl_cli.stack.pip_settings import redact
 from hidl_cli.stack.requirement import OF_A_WHEEL, Unusable
 
 _BYTES = 4 * 2**20  # a file that is larger is no list of requirements

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.launchers.contract import Request
+from hidl_cli.launch.launchers.contract import Gpus, Request
 from hidl_cli.launch.library import library_for
 from hidl_cli.launch.placement import Placement
 from hidl_cli.launchers import LAUNCHERS, starts
@@ -70,14 +70,13 @@ def command(site: Site, name: str, ranks: int | None, ranks_per_node: int | None
     ranks = ranks or 1
     per_node = min(ranks, ranks_per_node or 1)
     placement = Placement(-(-ranks // per_node), per_node, ranks, threads or 1, bind=True)
-    gpus = site.node_type().gpus
     request = Request(
         placement,
         program=(_PROGRAM,),
         mpi=_library(site, name),
         forward=_FORWARDED,
         hostfile=_HOSTS,
-        gpus_per_rank=max(1, gpus // per_node) if gpus else None,
+        gpus=Gpus.of(site.node_type().gpus, per_node),
     )
     launch = launcher(name).launch(request)
     variables = [f"{key}={value}" for key, value in launch.environment.items()]

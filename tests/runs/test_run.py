@@ -18,7 +18,7 @@ from tests.conftest import Hidl
 from tests.waiting import patience, until
 
 PARAMETERS = {
-    "note": {"type": "str", "default": ""},
+    **{name: {"type": "str", "default": ""} for name in ("note", "go")},
     "sleep": {"type": "float", "default": 0},
     "efficiency": {"type": "float", "default": 1},
     **{name: {"type": "bool", "default": False} for name in ("fail", "differ", "silent")},
@@ -188,12 +188,28 @@ def test_ranks_that_ignore_the_signal_are_ended_too(hidl: Hidl) -> None:
     assert processes_of(run) == []
 
 
-def test_a_run_goes_on_without_hidl_and_is_resumed(hidl: Hidl) -> None:
-    command = hidl.start("run", "toy", "--set", "sleep=3", stderr=subprocess.DEVNULL)
+def test_under_nohup_a_run_outlives_the_terminal(hidl: Hidl, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    command = subprocess.Popen(
+        ["nohup", *hidl.command("run", "toy", "--set", f"go={go}")],
+        env=hidl.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for_ranks(hidl)
+    command.send_signal(signal.SIGHUP)
+    go.touch()
+    assert command.wait(patience(60)) == 0
+
+
+def test_a_run_goes_on_without_hidl_and_is_resumed(hidl: Hidl, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    command = hidl.start("run", "toy", "--set", f"go={go}", stderr=subprocess.DEVNULL)
     run = wait_for_ranks(hidl)
     command.kill()
     command.wait()
     assert hidl.json("status", run.name)["state"] == "RUNNING"
+    go.touch()
     assert hidl.json("resume", run.name)["steps"][0]["metrics"]["rate"]["value"] == pytest.approx(100, rel=2e-3)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.site.schema import Wheels
-from hidl_cli.stack.pip_settings import Sources, environment, pip_variables, read, redact, uv_flags, uv_variables
+from hidl_cli.stack.pip_settings import Sources, environment, pip_variables, read, uv_flags, uv_variables
 
 INDEX = "https://user:secret@pip.example/simple"
 
@@ -119,19 +119,6 @@ def test_another_environment_does_not_leak_into_uv(home: Path) -> None:
         "UV_PYTHON_DOWNLOADS": "never",
         "NO_COLOR": "1",
     }
-
-
-@pytest.mark.parametrize(
-    ("text", "clean"),
-    [
-        (INDEX, "https://***@pip.example/simple"),
-        ("https://token@host/a http://u:p@h/b", "https://***@host/a http://***@h/b"),
-        ("https://host/a@b", "https://host/a@b"),
-        ("mail@host", "mail@host"),
-    ],
-)
-def test_credentials_are_taken_out(text: str, clean: str) -> None:
-    assert redact(text) == clean
 
 
 def test_pip_is_reported_what_uv_is_reported() -> None:

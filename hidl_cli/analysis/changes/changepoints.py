@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any
 
+from hidl_cli.analysis.changes.scale import Scale
 from hidl_cli.analysis.measures import Measure, RunValues, by_measure, instant
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.analysis.statistics import Interval
@@ -47,8 +48,9 @@ class Circumstance:
 class Change:
     """A change of level: ``run`` is the first one of the new level, planned at ``created``.
 
-    ``change`` is a fraction of the old level: -0.05 is 5 % less; ``interval``: its 95 % confidence interval, given the
-    position. ``worse`` is None if the metric has no direction. ``index`` counts runs from 0.
+    ``change`` is a fraction of the old level (if that is 0, of the new one): -0.05 is 5 % less; ``interval``: its 95 %
+    confidence interval, given the position. ``worse`` is None if the metric has no direction. ``index`` counts runs
+    from 0.
     """
 
     index: int
@@ -90,24 +92,24 @@ def histories(samples: Iterable[Sample], *, metric: str | None = None) -> list[H
 def find_changes(values: Sequence[float], days: Sequence[float] | None = None) -> list[int]:
     """Return the indices at which a new level begins in ``values``; ``days`` are their times (None: daily).
 
-    Logarithms are clipped at 2.5 deviations from the median of seven neighbours, to limit the weight of outliers. PELT
-    (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ruptures' ``KernelCPD`` with a linear
+    Their places (logarithms; where a value is not positive, the values themselves) are clipped at 2.5 deviations from
+    the median of seven neighbours, to limit the weight of outliers. The deviation is at least the error of rounding.
+    PELT (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ruptures' ``KernelCPD`` with a linear
     kernel) divides them into levels. Each boundary must then explain more than a straight line through both its levels;
     of those that do not, the weakest is dropped until all do, so a slow drift is not a change. Returns nothing for
-    fewer than 20 values, or if one is not positive and finite.
+    fewer than 20 values, or if one is not finite.
     """
     import numpy as np
 
     n = len(values)
-    if n < LEAST_RUNS or not all(math.isfinite(value) and value > 0 for value in values):
-        return []
-    logs = np.log(np.asarray(values, dtype=float))
-    deviation = _deviation(logs)
-    if deviation == 0:
+    if n < LEAST_RUNS or not all(map(math.isfinite, values)):
         return []
     from ruptures import KernelCPD
 
-    clipped = _clipped(logs, deviation) / deviation
+    scale = Scale.of(values)
+    places = np.asarray(scale.places(values))
+    deviation = _noise(scale, values)
+    clipped = _clipped(places, deviation) / deviation
     times = np.arange(n, dtype=float) if days is None else np.asarray(days, dtype=float)
     few = 1 + FEW / n
     detector = KernelCPD(kernel="linear", min_size=SHORTEST).fit(clipped[:, None])
@@ -122,7 +124,14 @@ def find_changes(values: Sequence[float], days: Sequence[float] | None = None) -
     return found
 
 
-def _deviation(logs: NDArray[Any]) -> float:
+def _noise(scale: Scale, values: Sequence[float]) -> float:
+    """Return the deviation of one run's place from its level: what is seen, and no less than the error of rounding."""
+    import numpy as np
+
+    return max(_deviation(np.asarray(scale.places(values))), scale.rounding(values))
+
+
+def _deviation(places: NDArray[Any]) -> float:
     """Return the noise of one run from the differences of neighbours, which changes and drifts hardly affect.
 
     The deviation of the differences, clipped at 2.5 times their median absolute deviation: nearly as efficient as the
@@ -130,7 +139,7 @@ def _deviation(logs: NDArray[Any]) -> float:
     """
     import numpy as np
 
-    differences = np.diff(logs)
+    differences = np.diff(places)
     limit = CLIPPED * 1.4826 * np.median(np.abs(differences))
     return float(np.sqrt(np.mean(np.clip(differences, -limit, limit) ** 2) / _variance_left(CLIPPED) / 2))
 
@@ -143,13 +152,13 @@ def _variance_left(limit: float) -> float:
     return inside - 2 * limit * normal.pdf(limit) + limit**2 * (1 - inside)
 
 
-def _clipped(logs: NDArray[Any], deviation: float) -> NDArray[Any]:
+def _clipped(places: NDArray[Any], deviation: float) -> NDArray[Any]:
     import numpy as np
 
     half = NEIGHBOURS // 2
-    padded = np.pad(logs, half, constant_values=np.nan)
+    padded = np.pad(places, half, constant_values=np.nan)
     medians = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS), axis=1)
-    clipped: NDArray[Any] = medians + np.clip(logs - medians, -CLIPPED * deviation, CLIPPED * deviation)
+    clipped: NDArray[Any] = medians + np.clip(places - medians, -CLIPPED * deviation, CLIPPED * deviation)
     return clipped
 
 
@@ -174,15 +183,16 @@ def _history(measure: Measure, runs: Sequence[RunValues]) -> History:
 
     sample = runs[-1].sample
     values = [run.value for run in runs]
-    logs = np.log(np.asarray(values))
-    noise = _deviation(logs) if len(runs) > 2 else None
+    scale = Scale.of(values)
+    places = np.asarray(scale.places(values))
+    noise = _noise(scale, values) if len(runs) > 2 else None
     begin = instant(runs[0].sample.created)
     days = [(instant(run.sample.created) - begin).total_seconds() / 86400 for run in runs]
     indices = find_changes(values, days)
     edges = [0, *indices, len(values)]
-    levels = _clipped(logs, noise) if noise else logs
+    levels = _clipped(places, noise) if noise else places
     steps = tuple(
-        _step(runs, levels, noise or 0.0, edges[i : i + 3], better=sample.better) for i in range(len(indices))
+        _step(runs, scale, levels, noise or 0.0, edges[i : i + 3], better=sample.better) for i in range(len(indices))
     )
     reason = f"{len(runs)} run(s): detecting changes requires {LEAST_RUNS}" if len(runs) < LEAST_RUNS else None
     return History(
@@ -193,28 +203,35 @@ def _history(measure: Measure, runs: Sequence[RunValues]) -> History:
         runs=tuple(run.sample.run for run in runs),
         created=tuple(run.sample.created for run in runs),
         values=tuple(values),
-        noise=noise,
+        noise=None if noise is None else scale.change(noise, median(values), max(map(abs, values))),
         steps=steps,
         reason=reason,
     )
 
 
 def _step(
-    runs: Sequence[RunValues], logs: NDArray[Any], noise: float, edges: Sequence[int], *, better: str | None
+    runs: Sequence[RunValues],
+    scale: Scale,
+    places: NDArray[Any],
+    noise: float,
+    edges: Sequence[int],
+    *,
+    better: str | None,
 ) -> Change:
     begin, index, end = edges
-    before, after = float(logs[begin:index].mean()), float(logs[index:end].mean())
+    old, new = float(places[begin:index].mean()), float(places[index:end].mean())
     half = NormalDist().inv_cdf(0.975) * noise * math.sqrt(1 / (index - begin) + 1 / (end - index))
-    change = after - before
+    before, after = scale.value(old), scale.value(new)
+    low, change, high = (scale.change(new - old + part, before, after) for part in (-half, 0, half))
     first = runs[index].sample
     return Change(
         index=index,
         run=first.run,
         created=first.created,
-        before=math.exp(before),
-        after=math.exp(after),
-        change=math.expm1(change),
-        interval=Interval(math.expm1(change - half), math.expm1(change + half)),
+        before=before,
+        after=after,
+        change=change,
+        interval=Interval(low, high),
         worse=None if better is None else (change < 0) == (better == "higher"),
         circumstances=_circumstances(
             [run.sample for run in runs[max(begin, index - AROUND) : index]],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Literal
 
 from hidl_cli.analysis.changes.rank_test import Shift, compare_ranks, describe_effect, holm, least_p
+from hidl_cli.analysis.changes.scale import Scale
 from hidl_cli.analysis.measures import Measure, RunValues, by_measure
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.analysis.statistics import Interval
@@ -25,6 +25,7 @@ Independent = Literal["runs", "repetitions"]
 class Difference:
     """How a metric differs, in fractions: -0.05 is 5 % less in B; ``interval`` has 95 % confidence for this metric.
 
+    Fractions are of A's median; if that is 0, of B's.
     ``effect`` is Cliff's delta; ``p`` is Mann-Whitney's, ``p_holm`` is corrected for all compared metrics.
     ``independent``: what counts as one observation.
     """
@@ -87,13 +88,24 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     if not measures:
         raise ValueError("they have no metric of one workload and size in common")
     sides = [_sides(runs_a[measure], runs_b[measure]) for measure in measures]
-    shifts = [compare_ranks([math.log(v) for v in left], [math.log(v) for v in right]) for _, left, right in sides]
+    scales = [Scale.of([*left, *right]) for _, left, right in sides]
+    shifts = [
+        compare_ranks(scale.places(left), scale.places(right))
+        for scale, (_, left, right) in zip(scales, sides, strict=True)
+    ]
     corrected = holm([shift.p for shift in shifts])
     differences = tuple(
         _difference(
-            measure, runs_b[measure][-1].sample, side, shift, p_holm=p_holm, metrics=len(measures), tolerance=tolerance
+            measure,
+            runs_b[measure][-1].sample,
+            side,
+            scale,
+            shift,
+            p_holm=p_holm,
+            metrics=len(measures),
+            tolerance=tolerance,
         )
-        for measure, side, shift, p_holm in zip(measures, sides, shifts, corrected, strict=True)
+        for measure, side, scale, shift, p_holm in zip(measures, sides, scales, shifts, corrected, strict=True)
     )
     found = {difference.outcome for difference in differences if difference.better}
     return Comparison(
@@ -115,12 +127,21 @@ def _sides(a: Sequence[RunValues], b: Sequence[RunValues]) -> _Side:
 
 
 def _difference(
-    measure: Measure, sample: Sample, side: _Side, ranks: Shift, *, p_holm: float, metrics: int, tolerance: float
+    measure: Measure,
+    sample: Sample,
+    side: _Side,
+    scale: Scale,
+    ranks: Shift,
+    *,
+    p_holm: float,
+    metrics: int,
+    tolerance: float,
 ) -> Difference:
     independent, a, b = side
+    levels = median(a), median(b)
     interval = ranks.interval
-    relative = Interval(math.expm1(interval.low), math.expm1(interval.high)) if interval else None
-    shift = math.expm1(ranks.shift)
+    relative = Interval(scale.change(interval.low, *levels), scale.change(interval.high, *levels)) if interval else None
+    shift = scale.change(ranks.shift, *levels)
     outcome, reason = _outcome(sample.better, shift, relative, p_holm, tolerance)
     if outcome == "inconclusive" and metrics * least_p(len(a), len(b)) > ALPHA:
         reason = _too_few(len(a), len(b), independent, metrics)
@@ -131,8 +152,8 @@ def _difference(
         independent=independent,
         count_a=len(a),
         count_b=len(b),
-        median_a=median(a),
-        median_b=median(b),
+        median_a=levels[0],
+        median_b=levels[1],
         shift=shift,
         interval=relative,
         effect=ranks.delta,

@@ -125,12 +125,16 @@ def earlier(samples: Iterable[Sample], metric: str, *, step: int, before: str | 
     """Return the results of earlier runs: the geometric mean of each run's repetitions, in the order of time.
 
     ``samples`` are those of the baseline's series; ``before`` excludes the run of that name. ``ValueError`` if fewer
-    than five runs have the metric, or for more than one series.
+    than five runs have the metric, for more than one series, or if a value is zero or less.
     """
     runs = by_measure(sample for sample in samples if sample.metric == metric and sample.run != before)
     if len(runs) > 1:
         raise ValueError(f"{metric} was measured in {len(runs)} series; a baseline must be one series")
-    values = tuple(geometric_mean(run.values) for found in runs.values() for run in found)
+    found = [run for series in runs.values() for run in series]
+    for run in found:
+        if min(run.values) <= 0:
+            raise ValueError(f"{metric} was {min(run.values):g} in run {run.sample.run}; a baseline must be positive")
+    values = tuple(geometric_mean(run.values) for run in found)
     if len(values) < LEAST_EARLIER:
         raise ValueError(f"{len(values)} earlier run(s) have {metric}; a baseline requires {LEAST_EARLIER}")
     return Earlier(step, values)

@@ -40,7 +40,11 @@ def run(store: Store, arguments: Sequence[str]) -> None:
     own = dict(one.partition("=")[::2] for one in given.setopt)
     step_directory = store.job_directory(job.id) / f"step-{os.getpid()}"
     step_directory.mkdir(exist_ok=True)
-    tasks = _place(hosts[:used], total, (each_task, given.gpus or 0), own)
+    if given.exclusive:
+        each_task, shared = max(1, slots // per_node), gpus
+    else:
+        shared = per_node * (given.gpus or 0)
+    tasks = _place(hosts[:used], total, (each_task, given.gpus or 0), shared, own)
     launcher = ranks.find(
         "mpiexec", "hydra_pmi_proxy", first=store.settings.mpi, path=os.environ.get("PATH", os.defpath)
     )
@@ -89,10 +93,10 @@ def _required(constraints: Sequence[str], hosts: Sequence[str]) -> list[str]:
     return found
 
 
-def _place(hosts: Sequence[str], total: int, each: tuple[int, int], own: Mapping[str, str]) -> list[Task]:
+def _place(hosts: Sequence[str], total: int, each: tuple[int, int], shared: int, own: Mapping[str, str]) -> list[Task]:
     """Blocks of ranks on the hosts, as even as can be; bound by -o cpu-affinity and gpu-affinity.
 
-    ``each``: cores and GPUs of a rank.
+    ``each``: cores and GPUs of a rank; ``shared``: GPUs of a host that ranks see which have none of their own.
     """
     cores, gpus = each
     affinity = own.get("cpu-affinity", "on")
@@ -109,7 +113,7 @@ def _place(hosts: Sequence[str], total: int, each: tuple[int, int], own: Mapping
             else:
                 bound = tuple(range(size * cores))
             apart = own.get("gpu-affinity") == "per-task"
-            first, last = (local * gpus, (local + 1) * gpus) if apart else (0, size * gpus)
+            first, last = (local * gpus, (local + 1) * gpus) if apart else (0, shared)
             variables = {
                 "FLUX_TASK_RANK": str(rank),
                 "FLUX_TASK_LOCAL_ID": str(local),

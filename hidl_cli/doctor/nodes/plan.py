@@ -11,7 +11,7 @@ from hidl_cli import paths
 from hidl_cli.batch_systems import SSH
 from hidl_cli.launch.allocation import Asked, allocate, missing
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.launchers.contract import Launch, Request
+from hidl_cli.launch.launchers.contract import Gpus, Launch, Request
 from hidl_cli.launch.launchers.srun import mpi_type
 from hidl_cli.launch.library import library_for, site_tuning
 from hidl_cli.launch.placement import Placement, bind_to_cores
@@ -214,7 +214,7 @@ def _steps(usual: Request, gpus: int, attempts: tuple[Attempt, ...]) -> Iterator
             placement=placement,
             mpi=usual.mpi if attempt.usual else replace(usual.mpi, srun_mpi=attempt.mpi_type),
             hostfile=f"steps/{number}/hosts",
-            gpus_per_rank=max(1, gpus // placement.ranks_per_node) if gpus else None,
+            gpus=Gpus.of(gpus, placement.ranks_per_node),
         )
         yield Step(placement.ranks, 1, placement, _plain(launcher(attempt.launcher).launch(request)), None)
 

@@ -12,6 +12,19 @@ from hidl_cli.mpi import Library
 
 
 @dataclass(frozen=True)
+class Gpus:
+    """How many GPUs each node has, and each rank: ``per_rank`` is 1 where more ranks than GPUs share them."""
+
+    per_node: int
+    per_rank: int
+
+    @classmethod
+    def of(cls, per_node: int | None, ranks_per_node: int) -> Gpus | None:
+        """Divide a node's GPUs among its ranks; None if it has none, or an unknown number."""
+        return cls(per_node, max(1, per_node // ranks_per_node)) if per_node else None
+
+
+@dataclass(frozen=True)
 class Request:
     """Start ``program`` on every rank of ``placement``.
 
@@ -20,7 +33,7 @@ class Request:
     set. ``hostfile``: the file, relative to the run's directory, that lists the hosts of this step, one per line as
     ``Launch.host_line`` says. ``on_one_host``: the allocation is this machine, without a scheduler; ``through_ssh``:
     hosts without a scheduler.
-    ``gpus_per_rank``: None if the nodes have no GPUs.
+    ``gpus``: None if the nodes have none, or none is requested.
     """
 
     placement: Placement
@@ -31,7 +44,17 @@ class Request:
     hostfile: str = "hosts"
     on_one_host: bool = False
     through_ssh: bool = False
-    gpus_per_rank: int | None = None
+    gpus: Gpus | None = None
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Are there fewer GPUs than ranks on a full node?"""
+        return self.gpus is not None and self.placement.ranks_per_node * self.gpus.per_rank > self.gpus.per_node
+
+    @property
+    def fills_nodes(self) -> bool:
+        """Have all nodes the same number of ranks?"""
+        return self.placement.ranks == self.placement.nodes * self.placement.ranks_per_node
 
     def arguments_for(self, launcher: str) -> tuple[str, ...]:
         """Return further arguments that the site gives ``launcher`` for this library."""

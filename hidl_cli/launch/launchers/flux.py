@@ -40,16 +40,19 @@ class Flux(Launcher):
 
 
 def _resources(request: Request) -> list[str]:
-    """Cores and GPUs for each rank; where a node has too few cores, whole nodes, whose cores the ranks share."""
-    placement, gpus = request.placement, request.gpus_per_rank
+    """Cores and GPUs for each rank; where a node has too few, whole nodes, whose cores or GPUs the ranks share."""
+    placement, gpus = request.placement, request.gpus
     nodes = ["-N", str(placement.nodes)]
-    if placement.bind:
-        each = ["-n", str(placement.ranks), "-c", str(placement.threads_per_rank), *(["-g", str(gpus)] if gpus else [])]
-        return [*nodes, *each, "-o", "cpu-affinity=per-task", *(["-o", "gpu-affinity=per-task"] if gpus else [])]
-    if placement.ranks != placement.nodes * placement.ranks_per_node:
+    if placement.bind and not request.shares_gpus:
+        argv = [*nodes, "-n", str(placement.ranks), "-c", str(placement.threads_per_rank)]
+        argv += ["-g", str(gpus.per_rank)] if gpus else []
+        return [*argv, "-o", "cpu-affinity=per-task", *(["-o", "gpu-affinity=per-task"] if gpus else [])]
+    if not request.fills_nodes:
+        what = "GPUs" if placement.bind else "cores"
         raise InvalidInput(
-            f"flux run cannot share cores among {placement.ranks} ranks on {placement.nodes} nodes: "
+            f"flux run cannot share {what} among {placement.ranks} ranks on {placement.nodes} nodes: "
             f"not the same number on each",
-            hint="ask for a multiple of the nodes, or for at most as many ranks times threads (--threads) as cores",
+            hint=f"a multiple of the nodes, or fewer ranks per node (or --threads), so that each has {what} of its own",
         )
-    return [*nodes, "--exclusive", f"--tasks-per-node={placement.ranks_per_node}", "-o", "cpu-affinity=off"]
+    affinity = "per-task" if placement.bind else "off"
+    return [*nodes, "--exclusive", f"--tasks-per-node={placement.ranks_per_node}", "-o", f"cpu-affinity={affinity}"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.launchers import affinity
-from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
 
 _PRELOAD = "OMPI_LD_PRELOAD_PREPEND"
@@ -25,12 +25,17 @@ class Jsrun(Launcher):
         A set cannot be filled in part, so where the last host is not full, each rank has one with GPUs too.
         """
         require_fit(self, request.mpi)
-        placement = request.placement
-        full = placement.ranks == placement.nodes * placement.ranks_per_node
-        together = placement.ranks_per_node if request.gpus_per_rank and full else 1
+        placement, gpus = request.placement, request.gpus or Gpus(0, 0)
+        if request.shares_gpus and not request.fills_nodes:
+            raise InvalidInput(
+                f"jsrun cannot share {gpus.per_node} GPUs of a node among {placement.ranks} ranks on "
+                f"{placement.nodes} nodes: not the same number on each",
+                hint="a multiple of the nodes, or at most as many ranks per node as it has GPUs",
+            )
+        together = placement.ranks_per_node if gpus.per_node and request.fills_nodes else 1
         argv = [self.name, "-n", str(placement.ranks // together), "-r", str(placement.ranks_per_node // together)]
         argv += ["-a", str(together), "-c", str(together * placement.threads_per_rank)]
-        argv += ["-g", str(together * (request.gpus_per_rank or 0)), "-d", "packed"]
+        argv += ["-g", str(min(together * gpus.per_rank, gpus.per_node)), "-d", "packed"]
         argv += ["-b", f"packed:{placement.threads_per_rank}" if placement.bind else "none"]
         return Launch(
             (*argv, *request.arguments_for(self.name), *request.program),

@@ -40,7 +40,7 @@ class Srun(Launcher):
             argv += [f"--cpus-per-task={placement.threads_per_rank}", "--cpu-bind=cores"]
         else:
             argv += ["--overcommit", "--cpu-bind=none"]
-        if request.gpus_per_rank:
+        if request.gpus:
             argv.append("--gpu-bind=none")
         mpi = mpi_type(request.mpi)
         argv += [f"--mpi={mpi}"] if mpi else []

@@ -16,6 +16,7 @@ from uv import find_uv_bin
 from hidl_cli import documents, process
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import WHEELS
+from hidl_cli.redaction import redact
 from hidl_cli.stack import pip_settings
 from hidl_cli.stack.architectures import find_unserved
 from hidl_cli.stack.lock import Lock, Package, requirements
@@ -382,7 +383,7 @@ def _explained(failure: ProcessFailed, what: str) -> HidlError:
 def _scrub(log: Path) -> None:
     """Take credentials out of the log: uv hides passwords by itself, user names and tokens it may not."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    clean = pip_settings.redact(text)
+    clean = redact(text)
     if clean != text:
         documents.write_text(log, clean, mode=0o600)
 
@@ -390,4 +391,4 @@ def _scrub(log: Path) -> None:
 def _said(failure: ProcessFailed) -> str:
     """What uv said, without its chatter and without credentials."""
     lines = [line for line in failure.output.splitlines() if line.strip() and not _CHATTER.fullmatch(line.strip())]
-    return pip_settings.redact("\n".join(f"  {line}" for line in lines))
+    return redact("\n".join(f"  {line}" for line in lines))

@@ -43,9 +43,31 @@ class TestSteps:
     def test_are_not_looked_for_in_too_short_a_history(self) -> None:
         assert find_changes(noisy(LEAST_RUNS - 1, step=8, factor=0.5)) == []
 
-    @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
-    def test_are_not_looked_for_where_a_value_has_no_logarithm(self, value: float) -> None:
-        assert find_changes([*noisy(60, step=30, factor=0.5), value]) == []
+    @pytest.mark.parametrize("value", [0.0, -1.0])
+    def test_are_found_though_one_night_has_no_logarithm(self, value: float) -> None:
+        assert find_changes([*noisy(60, step=30, factor=0.5), value]) == [30]
+
+    def test_are_not_looked_for_where_a_value_is_no_number(self) -> None:
+        assert find_changes([*noisy(60, step=30, factor=0.5), float("nan")]) == []
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [(1.25, 2.5), (72.0, 0.0), (0.0, 5.0), (3, 6)],
+        ids=["OMB's two decimals", "to 0", "from 0", "counts"],
+    )
+    def test_between_nights_that_are_all_alike_are_found(self, before: float, after: float) -> None:
+        assert find_changes([before] * 20 + [after] * 20) == [20]
+
+    def test_of_one_digit_are_rounding(self) -> None:
+        assert find_changes([1.25] * 20 + [1.26] * 20) == []
+
+    @pytest.mark.parametrize("noise", [0, 0.1, 0.3, 0.5, 1])
+    def test_are_not_made_by_rounding(self, noise: float) -> None:
+        random = np.random.default_rng(3)
+        years = [
+            np.round(1.25 + 0.01 * random.random() + 0.01 * noise * random.standard_normal(100), 2) for _ in range(100)
+        ]
+        assert sum(bool(find_changes(year.tolist())) for year in years) <= 6
 
     def test_of_values_that_never_differ_are_none(self) -> None:
         assert find_changes([100.0] * 50) == []
@@ -129,6 +151,15 @@ class TestHistory:
     def test_counts_a_night_once_by_its_median_in_the_order_of_time(self) -> None:
         found = history(one_run([3.0, 1.0, 2.0], night=1) + one_run([9.0, 7.0, 8.0]))
         assert found.values == (8.0, 2.0)
+
+    def test_of_a_metric_that_fell_to_nothing_says_so(self) -> None:
+        found = history(nights([72.0] * 20 + [0.0] * 20))
+        (step,) = found.steps
+        assert (step.before, step.after, step.change, step.worse) == (72, 0, -1, True)
+        assert step.interval.low <= -1 <= step.interval.high
+
+    def test_of_equal_nights_has_the_noise_of_their_last_digit(self) -> None:
+        assert history(nights([1.25] * 20)).noise == pytest.approx(0.004, rel=0.01)
 
     def test_of_a_few_runs_says_why_no_steps_were_looked_for(self) -> None:
         assert history(nights([1.0, 2.0])).reason == "2 run(s): detecting changes requires 20"

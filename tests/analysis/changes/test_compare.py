@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hidl_cli.analysis.changes.compare import Comparison, compare
 from tests.analysis.sampled import nights, one_run, sample
@@ -102,9 +106,32 @@ class TestMeasures:
         with pytest.raises(ValueError, match="no metric of one workload and size in common"):
             compare(one_run(STEADY), one_run(STEADY, workload="other", series="z"))
 
-    def test_that_are_zero_or_less_have_no_percentage_and_are_left_out(self) -> None:
-        a = one_run(STEADY) + one_run([0.0, 1.0], metric="zero")
-        assert [d.measure.metric for d in compare(a, a).differences] == ["rate"]
+    @pytest.mark.parametrize(
+        ("before", "after", "shift", "outcome"),
+        [
+            (72.0, 0.0, -1.0, "worse"),
+            (0.0, 72.0, 1.0, "better"),
+            (0.0, 0.0, 0.0, "same"),
+            (-1.0, 1.0, 2.0, "better"),
+            (1.0, float("1e-300"), -1.0, "worse"),
+        ],
+    )
+    def test_that_are_zero_or_less_are_compared_by_their_differences(
+        self, before: float, after: float, shift: float, outcome: str
+    ) -> None:
+        (difference,) = compare(one_run([before] * 5), one_run([after] * 5, night=1)).differences
+        assert (difference.shift, difference.outcome) == (pytest.approx(shift), outcome)
+
+    @given(
+        a=st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=12),
+        b=st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=12),
+    )
+    def test_never_leave_a_comparison_in_silence(self, a: list[float], b: list[float]) -> None:
+        (difference,) = compare(one_run(a), one_run(b, night=1)).differences
+        assert math.isfinite(difference.shift)
+        if difference.outcome == "same":
+            assert difference.interval is not None
+            assert difference.interval.low >= -0.03
 
 
 class TestManyMetrics:

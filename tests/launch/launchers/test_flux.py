@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.errors import InvalidInput
+from hidl_cli.launch.launchers.contract import Gpus
 from hidl_cli.launch.launchers.flux import Flux
 from hidl_cli.mpi import Family
 from tests.launch.launchers.asking import PROGRAM, placement, request
@@ -18,7 +19,12 @@ def test_the_whole_command() -> None:
 def test_each_rank_gets_gpus_of_its_own() -> None:
     affinity = ("-o", "cpu-affinity=per-task", "-o", "gpu-affinity=per-task")
     words = ("-N", "2", "-n", "8", "-c", "8", "-g", "2", *affinity, "-o", "exit-on-error")
-    assert Flux().launch(request("mpich", gpus_per_rank=2)).argv == ("flux", "run", *words, *PROGRAM)
+    assert Flux().launch(request("mpich", gpus=Gpus(8, 2))).argv == ("flux", "run", *words, *PROGRAM)
+
+
+def test_ranks_that_share_gpus_get_whole_nodes_and_cores_of_their_own() -> None:
+    words = ("-N", "2", "--exclusive", "--tasks-per-node=4", "-o", "cpu-affinity=per-task", "-o", "exit-on-error")
+    assert Flux().launch(request("mpich", gpus=Gpus.of(3, 4))).argv == ("flux", "run", *words, *PROGRAM)
 
 
 def test_ranks_that_share_cores_get_whole_nodes_and_are_not_bound() -> None:

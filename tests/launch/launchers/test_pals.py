@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hidl_cli.launch.launchers.contract import Gpus
 from hidl_cli.launch.launchers.pals import Pals
 from tests.launch.launchers.asking import PROGRAM, placement, request
 
@@ -41,13 +42,13 @@ def test_ranks_that_share_cores_are_not_bound() -> None:
 
 
 def test_all_ranks_of_a_node_see_all_its_gpus() -> None:
-    with_gpus = Pals().launch(request("cray-mpich", gpus_per_rank=1)).argv
+    with_gpus = Pals().launch(request("cray-mpich", gpus=Gpus(4, 1))).argv
     assert not [word for word in with_gpus if word.startswith("--gpu-bind")]
 
 
 def test_a_site_can_bind_gpus_by_an_argument() -> None:
     mpi = {"launcher_arguments": {"pals": ("--gpu-bind", "list:0.0:0.1:1.0:1.1")}}
-    words = Pals().launch(request("mpich", mpi=mpi, gpus_per_rank=1)).argv
+    words = Pals().launch(request("mpich", mpi=mpi, gpus=Gpus(4, 1))).argv
     assert words[words.index("--gpu-bind") + 1] == "list:0.0:0.1:1.0:1.1"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.launch.launchers.contract import Gpus
 from hidl_cli.launch.launchers.srun import Srun
 from hidl_cli.mpi import Family
 from tests.launch.launchers.asking import PROGRAM, placement, request
@@ -57,7 +58,7 @@ def test_ranks_that_share_cores_are_not_bound() -> None:
 
 
 def test_all_ranks_of_a_node_see_all_its_gpus() -> None:
-    assert "--gpu-bind=none" in Srun().launch(request("mpich", gpus_per_rank=1)).argv
+    assert "--gpu-bind=none" in Srun().launch(request("mpich", gpus=Gpus(4, 1))).argv
 
 
 def test_a_step_can_be_smaller_than_the_job() -> None:

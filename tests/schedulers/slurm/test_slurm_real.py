@@ -81,13 +81,16 @@ def test_ctrl_c_ends_the_run_that_the_command_started(bench: Bench) -> None:
     assert (bench.status(run)["state"], bench.state_in_slurm(run)) == ("INTERRUPTED", "CANCELLED")
 
 
-def test_a_run_outlives_the_terminal_and_a_follower_that_is_interrupted(bench: Bench) -> None:
+@pytest.mark.parametrize("told", [pytest.param(signal.SIGHUP, marks=pytest.mark.deep), signal.SIGTERM])
+def test_a_run_outlives_the_terminal_the_host_and_a_follower_that_is_interrupted(
+    bench: Bench, told: signal.Signals
+) -> None:
     words = ("run", "toy", "--site", "test-cluster", "--set", f"go={bench.go}")
     command = bench.hidl.start(*words, stderr=subprocess.DEVNULL)
     until(lambda: bench.hidl.runs.is_dir() and list(bench.hidl.runs.iterdir()))
     (run,) = bench.hidl.runs.iterdir()
     bench.running(run)
-    command.send_signal(signal.SIGHUP)
+    command.send_signal(told)
     assert command.wait(patience(30)) == 130
     follower = bench.hidl.start("resume", run.name, stderr=subprocess.PIPE)
     assert follower.stderr is not None
