@@ -20,8 +20,6 @@ _IS_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
 _ASSIGNED = re.compile(
     rf"(?P<name>(?<![A-Za-z0-9_&?-]){_SECRET_NAME})=(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)", re.IGNORECASE
 )
-    rf"(?P<name>(?<![A-Za-z0-9_&?-]){_SECRET_NAME})=(?P<value>'[^']*'|\"[^\"]*\"|[^\s'\"]+)", re.IGNORECASE
-)
 _AUTHORIZATION = re.compile(r"(?P<name>\bAuthorization:\s*(?:Basic|Bearer|Token)\s+)[^\s'\"]+", re.IGNORECASE)
 
 
