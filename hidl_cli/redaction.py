@@ -17,9 +17,7 @@ _SECRET_NAME = (
     r"[A-Z0-9_-]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)[A-Z0-9_-]*"
 )
 _IS_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
-_ASSIGNED = re.compile(
-    rf"(?P<name>(?<![A-Za-z0-9_&?-]){_SECRET_NAME})=(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)", re.IGNORECASE
-)
+_ASSIGNED = re.compile(rf"(?P<name>(?<![A-Za-z0-9_&?-]){_SECRET_NAME})=(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)", re.IGNORECASE)
 _AUTHORIZATION = re.compile(r"(?P<name>\bAuthorization:\s*(?:Basic|Bearer|Token)\s+)[^\s'\"]+", re.IGNORECASE)
 
 

@@ -38,10 +38,10 @@ def common_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.hookimpl
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """All tests: 2 to 4 processes, by the cores of this process; where files or tests are named: this process."""
+    """All tests: 3 or 4 processes, one more than the cores, as many wait; where files or tests are named: this one."""
     if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.collectonly:
         return 0
-    return min(max(len(os.sched_getaffinity(0)), 2), 4)
+    return min(max(len(os.sched_getaffinity(0)) + 1, 3), 4)
 
 
 @pytest.hookimpl(trylast=True)
