@@ -35,8 +35,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Unbuffered, print writes a line in pieces, and those of two ranks mix.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
-# Started in the background (nohup make test &), a shell's children ignore the interrupt; the tests send it to theirs.
+# Started in the background (nohup make test &), a shell's children ignore these; the tests send them to theirs, which
+# inherit what is ignored, and not what is handled.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 pytest_plugins = ["tests.tiers", "tests.evidence", "tests.cluster.cluster", "tests.side_by_side"]
 

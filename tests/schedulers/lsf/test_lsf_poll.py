@@ -39,9 +39,9 @@ def test_runs_that_have_ended_cost_no_question(lsf: FakeLsf, polled: Poll) -> No
     assert len(lsf.calls("bjobs")) == before
 
 
-def test_while_lsf_is_down_the_status_known_last_stands(lsf: FakeLsf, polled: Poll) -> None:
+def test_while_lsf_is_down_the_status_known_last_stands(lsf: FakeLsf) -> None:
     run = lsf.submitted("sleep 60")
-    polled(run, is_running)
+    until(lambda: is_running(run.status()))  # by the job's own word
     lsf.set(down=True)
     (status,) = lsf_scheduler().poll([run])
     assert (status.state, "LSF is down" in (status.reason or "")) == (State.RUNNING, True)
@@ -57,7 +57,7 @@ def test_a_job_whose_end_lsf_missed_is_followed_to_its_end(lsf: FakeLsf, polled:
 
 def test_a_job_that_lsf_forgets_for_a_moment_is_not_lost(lsf: FakeLsf, polled: Poll) -> None:
     run = lsf.submitted("sleep 60")
-    polled(run, is_running)
+    until(lambda: is_running(run.status()))  # by the job's own word
     lsf.set(hide=True)
     forgotten = polled(run, lambda status: status.reason is not None)
     lsf.set(hide=False)

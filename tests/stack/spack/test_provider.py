@@ -55,7 +55,7 @@ def installed(hidl: Hidl) -> dict[str, Any]:
 def test_it_is_concretized_fetched_built_verified_on_two_ranks_and_published(
     hidl: Hidl, spack: Path, root: Path, installed: dict[str, Any]
 ) -> None:
-    assert calls(spack) == [deep("concretize"), deep("fetch"), "install"]
+    assert calls(spack) == ["concretize", "fetch", "install"]
     assert all(check["ok"] for check in installed["verification"]["checks"])
     assert len(published(root)) == 2
     again = hidl(*INSTALL)
@@ -95,7 +95,7 @@ def test_each_failure_is_reported_and_nothing_is_published(
     assert (failed.returncode, said in failed.stderr, published(root)) == (status, True, []), failed.stderr
 
 
-@pytest.mark.parametrize("verb", ["concretize", "fetch", "install"])
+@pytest.mark.parametrize("verb", [deep("concretize"), deep("fetch"), "install"])
 def test_killed_and_run_again_it_ends_installed(hidl: Hidl, spack: Path, root: Path, verb: str) -> None:
     child = Hidl(hidl.environment | {"STAND_IN": f"hang:{verb}"}).start(
         *INSTALL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
