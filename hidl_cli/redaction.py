@@ -10,8 +10,8 @@ HIDDEN = "***"
 # To the last @ before path, query or fragment: a password may hold one.
 _USER = re.compile(r"(?<=://)[^\s/?#]*(?=@)")
 # A password with a / in it, which nobody may write and some do: "user:" and no port number before it.
-_USER_WITH_SLASH = re.compile(r"(?<=://)[^\s/?#@:]*:(?!\d+(?:[/?#]|$))[^\s@\"'<>]*(?=@)")
-_QUERY_VALUE = re.compile(r"(?P<name>://[^\s?#\"'<>]*\?[^\s#\"'<>]*)")
+_USER_WITH_SLASH = re.compile(r"(?<=://)[^\s/?#@:]*:(?!\d+(?:[/?#]|$))[^\s\"'<>]*(?=@)")
+_WITH_QUERY = re.compile(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
 _VALUE = re.compile(r"(?<==)[^&\s]+")
 _SECRET_NAME = (
     r"[A-Z0-9_-]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)[A-Z0-9_-]*"
@@ -25,7 +25,7 @@ def redact(text: str) -> str:
     """Return ``text`` without users, passwords and query values of URLs, and values of variables with secret names."""
     text = _USER.sub(HIDDEN, text)
     text = _USER_WITH_SLASH.sub(HIDDEN, text)
-    text = _QUERY_VALUE.sub(lambda found: _without_values(found["name"]), text)
+    text = _WITH_QUERY.sub(lambda url: _without_values(url[0]), text)
     text = _AUTHORIZATION.sub(rf"\g<name>{HIDDEN}", text)
     return _ASSIGNED.sub(rf"\g<name>={HIDDEN}", text)
 

@@ -46,8 +46,10 @@ def main(arguments: list[str]) -> int:
     try:
         os.chdir(directory)
     except OSError as error:
-        print(f"hidl: {directory}: {error.strerror} on {os.uname().nodename}", file=sys.stderr)
-        print("next: start hidl in a directory that all nodes share", file=sys.stderr)
+        _tell(
+            f"hidl: {directory}: {error.strerror} on {os.uname().nodename}\n"
+            "next: start hidl in a directory that all nodes share\n"
+        )
         return NO_DIRECTORY
     os.environ.update(variables, PWD=directory)
     if os.environ.get("HIDL_DEVICE") == "gpu" and (fault := _name_gpus(int(variables.get("LOCAL_RANK", "0")))):
@@ -58,6 +60,18 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         print(f"hidl: {command[0]}: {error.strerror} in {directory} on {os.uname().nodename}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _tell(text: str) -> None:
+    """Print it at once, and wait until it is read: the launcher ends all ranks when this one has failed."""
+    from contextlib import suppress
+
+    from hidl_workloads import streams
+
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    with suppress(OSError):  # it is closed
+        streams.wait_until_read(2)
 
 
 def _name_gpus(local_rank: int) -> str | None:

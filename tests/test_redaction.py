@@ -16,6 +16,7 @@ from hidl_cli.redaction import redact, redact_variable
         ("https://token@host/a http://u:p@h/b", "https://***@host/a http://***@h/b"),
         ("https://u:p@ss@w@host/simple", "https://***@host/simple"),
         ("https://u:p/w@host/simple", "https://***@host/simple"),
+        ("https://u:p/w@x?y@host/simple", "https://***@host/simple"),
         ("https://host/a?token=x&user=y#sha256=z", "https://host/a?token=***&user=***#sha256=z"),
         ("curl -H 'Authorization: Bearer abc' https://host", "curl -H 'Authorization: Bearer ***' https://host"),
         ("env HF_TOKEN=hf_x AWS_SECRET_ACCESS_KEY='a b' python", "env HF_TOKEN=*** AWS_SECRET_ACCESS_KEY=*** python"),

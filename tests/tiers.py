@@ -33,9 +33,9 @@ QUARANTINE = Path(__file__).parent / "flaky.toml"
 MOST_DAYS, MOST_ENTRIES = 21, 10
 
 
-def deep(*values: object, id: str | None = None) -> Any:
+def deep(*values: object) -> Any:
     """One set of values of ``pytest.mark.parametrize`` that is for the night."""
-    return pytest.param(*values, id=id, marks=pytest.mark.deep)
+    return pytest.param(*values, marks=pytest.mark.deep)
 
 
 def tier(item: pytest.Item) -> str:

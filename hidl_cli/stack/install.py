@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli import __version__, documents
 from hidl_cli.errors import BuildFailed, MissingPrecondition
-from hidl_cli.redaction import redact_variable
+from hidl_cli.redaction import redact, redact_variable
 from hidl_cli.stack import installation, own_wheel, verify
 from hidl_cli.stack.exclusive import held
 from hidl_cli.stack.installation import MANIFEST, Installation
@@ -97,7 +97,7 @@ def preview(order: Order, progress: Progress, verified: str = "here") -> dict[st
         "steps": [
             {
                 "title": step.title,
-                "argv": list(step.argv),
+                "argv": [redact(word) for word in step.argv],
                 "without_network": list(step.without_network) if step.without_network else None,
                 "variables": {name: redact_variable(name, value) for name, value in step.variables.items()},
             }

@@ -25,9 +25,7 @@ def _results(prefix: Path, number: int, directory: Path, *words: str) -> Results
     return results
 
 
-@pytest.fixture(
-    scope="module", params=[deep(1, id="1 rank"), 2, deep(3, id="3 ranks")], ids=["1 rank", "2 ranks", "3 ranks"]
-)
+@pytest.fixture(scope="module", params=[deep(1), 2, deep(3)], ids=["1 rank", "2 ranks", "3 ranks"])
 def results(
     request: pytest.FixtureRequest,
     stack_prefix: Callable[[str], Path],

@@ -21,7 +21,7 @@ $ /opt/spack/bin/spack -e /env install
   >> 14    a.c:3:1: error: expected ';' before 'return'
 
 See build log for details:
-  /stage/root/spack-stage-broken-1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq/spack-build-out.txt
+  /stage/ada/spack-stage-broken-1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq/spack-build-out.txt
 
 ==> Error: Failed to install broken due to ChildError: ProcessError
 """
@@ -50,11 +50,11 @@ def test_the_compilers_first_error_is_shown_before_spacks_own() -> None:
 
 def test_the_packages_own_log_is_named() -> None:
     log = failure(FAILED.splitlines()).log
-    assert log == "/stage/root/spack-stage-broken-1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq/spack-build-out.txt"
+    assert log == "/stage/ada/spack-stage-broken-1.0-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq/spack-build-out.txt"
 
 
 def test_a_package_that_failed_before_it_ran_a_compiler_is_known_by_its_log() -> None:
-    log = "/stage/root/spack-stage-py-mpi4py-4.1.1-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq/spack-build-out.txt"
+    log = "/stage/ada/spack-stage-py-mpi4py-4.1.1-k7mk2zb3jmhkmh3f2d2hbqkaaqh2hfhq/spack-build-out.txt"
     found = failure(
         ["==> Error: NoLibrariesError: Unable to locate libraries", "See build log for details:", f"  {log}"]
     )
