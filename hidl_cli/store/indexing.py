@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hidl_cli import __version__, paths
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import SCHEMA, plan_of
 from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
+from hidl_cli.record.state import State, Status
 from hidl_cli.store.extract import Record, record_of
 from hidl_cli.store.sqlite.database import Outdated
 from hidl_cli.store.store import Store
@@ -20,14 +21,19 @@ from hidl_cli.store.store import Store
 #: Called with how many directories of how many have been read.
 Progress = Callable[[int, int], None]
 
-#: Judges runs that may have ended while nobody followed them; ``HidlError`` if a scheduler does not answer.
-Judge = Callable[[Sequence[Run]], object]
+#: Judges runs that may have ended while nobody followed them, and returns how they are; ``HidlError`` if a scheduler
+#: does not answer.
+Judge = Callable[[Sequence[Run]], Sequence[Status]]
 
 #: What plans this hidl reads: others are looked at again by another one.
 _READS = f"{SCHEMA} {__version__}"
 
 #: Seconds that a run which just ended waits for other writers.
 _AT_MOST = 10.0
+
+#: For how many seconds a run that ended without results may come back: a job that seemed lost, or was put back into the
+#: queue.
+_MAY_COME_BACK = 7 * 86400.0
 
 
 def _nobody(_: int, __: int) -> None:
@@ -79,9 +85,9 @@ def update(store: Store, root: Path | None = None, *, judge: Judge, tell: Progre
     except Outdated:
         return reindex(store, judge=judge, tell=tell)
     names = _names(place, indexed, expected=bool(known))
-    new = sorted(names - set(known))
-    _judge(place, new, indexed, judge)
-    _index(store, place, new, indexed, tell)
+    back = {name for name, seen in store.noted(str(place), "ended").items() if _is_back(place / name, seen)}
+    new = sorted(names - (set(known) - back))
+    _index(store, place, _judge(place, new, indexed, judge), indexed, tell)
     return indexed
 
 
@@ -113,9 +119,7 @@ def reindex(store: Store, roots: Sequence[Path] = (), *, judge: Judge, tell: Pro
         else:
             continue
         indexed.gone += len(gone)
-        found = sorted(names)
-        _judge(place, found, indexed, judge)
-        _index(store, place, found, indexed, tell)
+        _index(store, place, _judge(place, sorted(names), indexed, judge), indexed, tell)
     store.purge()
     return indexed
 
@@ -136,53 +140,73 @@ def _names(root: Path, indexed: Indexed, *, expected: bool) -> set[str]:
     return set()
 
 
-def _index(store: Store, root: Path, names: Sequence[str], indexed: Indexed, tell: Progress) -> None:
-    """Index these directories, and note which of them have no results."""
-    without: dict[str, list[str]] = {"foreign": [], "ended": []}
-    indexed.added += store.add(_records(root, names, without, indexed, tell))
-    for outcome, found in without.items():
-        store.note(str(root), found, outcome, _READS)
+def _index(store: Store, root: Path, found: Mapping[str, Status | None], indexed: Indexed, tell: Progress) -> None:
+    """Index these directories, and note which of them have no results; ``found``: how each is, None if not asked."""
+    without: dict[str, dict[str, str]] = {"foreign": {}, "ended": {}}
+    indexed.added += store.add(_records(root, found, without, indexed, tell))
+    for outcome, names in without.items():
+        store.note(str(root), names, outcome)
     indexed.foreign += len(without["foreign"])
 
 
 def _records(
-    root: Path, names: Sequence[str], without: dict[str, list[str]], indexed: Indexed, tell: Progress
+    root: Path,
+    found: Mapping[str, Status | None],
+    without: dict[str, dict[str, str]],
+    indexed: Indexed,
+    tell: Progress,
 ) -> Iterator[Record]:
-    for number, name in enumerate(names, start=1):
+    for number, (name, status) in enumerate(found.items(), start=1):
         run = Run(root / name)
         try:
             if run.document("verdict") is not None:
                 yield record_of(run)
             elif not (root / name / "plan.json").is_file():
                 continue
-            elif plan_of(run) and run.status().state.is_final:
-                without["ended"].append(name)
+            elif plan_of(run) and (status or run.status()).state.is_final:
+                without["ended"][name] = _status_time(run.directory)
             else:
                 indexed.unfinished += 1
         except HidlError as error:
             if isinstance(error.__cause__, OSError):  # maybe it can be read later: what is known of it stays
                 indexed.unreadable += 1
             else:
-                without["foreign"].append(name)
-        tell(number, len(names))
+                without["foreign"][name] = _READS
+        tell(number, len(found))
 
 
-def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> None:
-    """Judge this user's runs that ended unattended."""
+def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> dict[str, Status | None]:
+    """Judge this user's runs that ended unattended; return all names with how these runs are (None: not asked)."""
+    found: dict[str, Status | None] = dict.fromkeys(names)
     if root != paths.runs().resolve():
-        return
+        return found
     runs = [Run(root / name) for name in names if not (root / name / "verdict.json").exists()]
     waiting = [run for run in runs if _may_end_well(run)]
     try:
-        judge(waiting)
+        return found | {run.id: status for run, status in zip(waiting, judge(waiting), strict=True)}
     except HidlError as error:
         indexed.unjudged = error.message
+        return found | {run.id: Status(State.PENDING) for run in waiting}
 
 
 def _may_end_well(run: Run) -> bool:
-    """Has the job recorded no other end?"""
+    """Is no other end certain? What a job wrote of its end may be its first attempt's."""
     try:
-        state = run.status().state
-        return (not state.is_final or state is State.COMPLETED) and bool(plan_of(run))
+        status = run.status()
+        return (not status.is_settled or status.state is State.COMPLETED) and bool(plan_of(run))
     except HidlError:
         return False
+
+
+def _status_time(directory: Path) -> str:
+    """Return when the status was last written, in nanoseconds since the epoch; empty if it was not."""
+    try:
+        return str((directory / "status.json").stat().st_mtime_ns)
+    except OSError:
+        return ""
+
+
+def _is_back(directory: Path, seen: str) -> bool:
+    """Whether a job that had ended has written its status since."""
+    recent = seen.isdecimal() and time.time() - int(seen) / 1e9 < _MAY_COME_BACK
+    return recent and _status_time(directory) != seen

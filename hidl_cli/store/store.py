@@ -108,12 +108,14 @@ class Store:
                 kept += insert(connection, batch)
         return kept
 
-    def note(self, root: str, names: Iterable[str], outcome: str, read_as: str) -> None:
-        """Note directories without results (``outcome``: why), so they are not read again."""
-        remaining = sorted(names)
-        if remaining:
+    def note(self, root: str, names: Mapping[str, str], outcome: str) -> None:
+        """Note directories without results (``outcome``: why), so they are not read again.
+
+        ``names`` has for each what was read: another version's plan, or another status, is read again.
+        """
+        if names:
             with self.database.writing() as connection:
-                note(connection, root, remaining, outcome, read_as)
+                note(connection, root, names, outcome)
 
     def drop(self, root: str, names: Iterable[str]) -> None:
         """Delete these directories and everything kept of them."""
@@ -146,6 +148,11 @@ class Store:
         sql = "SELECT name, outcome FROM directories WHERE root = ?"
         more = " AND (outcome != 'foreign' OR read_as = ?)" if read_as else ""
         return dict(self._rows(sql + more, (root, read_as) if read_as else (root,)))
+
+    def noted(self, root: str, outcome: str) -> dict[str, str]:
+        """Return what was read of the directories that have this outcome, by name."""
+        sql = "SELECT name, read_as FROM directories WHERE root = ? AND outcome = ?"
+        return dict(self._rows(sql, (root, outcome)))
 
     def roots(self) -> list[str]:
         """Return the directories in which run directories were found, also by an earlier hidl."""

@@ -18,6 +18,7 @@ from hypothesis.strategies import floats, integers
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import create_run
 from hidl_cli.record.run import Run
+from hidl_cli.record.state import State, Status
 from hidl_cli.runs.history import refresh
 from hidl_cli.store import indexing
 from hidl_cli.store.indexing import index_run
@@ -100,6 +101,25 @@ def test_a_running_job_is_checked_until_it_ends(root: Path, store: Store) -> Non
     ended(Run(other / run.id), "FAILED")
     assert update(store, other).unfinished == 0
     assert store.known(str(other)) == {run.id: "ended"}
+
+
+def test_a_run_that_seemed_to_have_ended_and_came_back_is_among_the_results(root: Path, store: Store) -> None:
+    run = judged(root, 1)
+    verdict = run.document("verdict")
+    assert verdict is not None
+    (run.directory / "verdict.json").unlink()
+    ended(run, "LOST")
+    assert update(store).added == 0
+    ended(run, "COMPLETED")
+    run.write("verdict", verdict)
+    assert (update(store).added, update(store).added) == (1, 0)
+
+
+def test_a_job_that_waits_again_has_not_ended_by_the_word_of_its_first_attempt(root: Path, store: Store) -> None:
+    run = create_run(plan(), "", root=root)
+    ended(run, "CANCELLED")
+    waiting = partial(indexing.update, judge=lambda runs: [Status(State.PENDING) for _ in runs])
+    assert (waiting(store).unfinished, store.known(str(root))) == (1, {})
 
 
 def test_what_is_not_a_run_directory_is_passed_over(root: Path, store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hidl_cli.analysis.samples import Sample
@@ -18,9 +18,9 @@ def insert(connection: sqlite3.Connection, records: Iterable[Record]) -> int:
     return sum(_insert(connection, record) for record in records)
 
 
-def note(connection: sqlite3.Connection, root: str, names: Iterable[str], outcome: str, read_as: str) -> None:
-    """Note directories without results."""
-    for name in names:
+def note(connection: sqlite3.Connection, root: str, names: Mapping[str, str], outcome: str) -> None:
+    """Note directories without results, with what was read of each."""
+    for name, read_as in names.items():
         _note(connection, root, name, outcome, read_as)
 
 
