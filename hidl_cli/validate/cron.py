@@ -53,11 +53,14 @@ class Nightly:
         words = [sys.executable, "-m", "hidl_cli", "validate", f"--site={place.site or site}"]
         words += [f"--tag={tag}" for tag in asked.tags] + [f"--check={check}" for check in asked.checks]
         words += [f"--partition={name}" for name in asked.partitions]
-        given = ("hosts", "account", "qos", "reservation", "prefix", "device")
-        words += [f"--{name}={value}" for name in given if (value := getattr(place, name)) is not None]
+        names = ("hosts", "account", "qos", "reservation", "prefix", "device")
+        given = {name: value for name in names if (value := getattr(place, name)) is not None}
+        words += [f"--{name}={value}" for name, value in given.items()]
         words += [f"--time={int(place.time_limit)}"] if place.time_limit else []
         words += [f"--jobs={asked.jobs}"] if asked.jobs else []
-        key = "-".join((site, *asked.tags, *asked.checks))
+        options = [("partition", name) for name in asked.partitions] + list(given.items())
+        places = (re.sub(r"[^A-Za-z0-9.]+", "_", f"{name} {value}") for name, value in options)
+        key = "-".join((site, *asked.tags, *asked.checks, *places))
         variables = sorted(hidl_cluster.environment().items())
         environment = {name: value for name, value in variables if _KEPT.fullmatch(name)}
         log = paths.user_state() / "validate" / f"{key}.log"

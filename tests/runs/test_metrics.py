@@ -74,6 +74,7 @@ def test_no_file_is_a_missing_metric_unless_nothing_is_promised(tmp_path: Path) 
         ([RATE | {"unit": "images"}, CHECKSUM], 2, "has unit 'images', expected 'images/s'"),
         ([RATE | {"value": float("nan")}, CHECKSUM], 2, "not a finite number"),
         ([RATE | {"value": True}, CHECKSUM], 2, "not a finite number"),
+        ([RATE, CHECKSUM | {"samples": [float("nan")] * 2}], 2, "not a finite number"),
         ([RATE | {"samples": [1.0, float("inf")]}, CHECKSUM], 2, "not a finite number"),
         ([RATE | {"samples": 3}, CHECKSUM], 2, "`samples` must be a list"),
         ([RATE, CHECKSUM | {"samples": ["ab"]}], 2, "not one for each of 2 rank"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,3 +107,13 @@ def test_every_option_that_was_asked_for_is_kept() -> None:
         "--jobs=2",
     ):
         assert word in words
+
+
+def test_another_place_is_another_nightly_and_another_time_is_not() -> None:
+    def key(at: str = "02:00", partitions: tuple[str, ...] = (), **place: Any) -> str:
+        return Nightly.of("s", Asked(Place(site="s", **place), partitions), at).key
+
+    kinds = [key(), key(partitions=("p",)), key(account="p"), key(prefix="/apps"), key(qos="q"), key(device="cpu")]
+    assert len(set(kinds)) == len(kinds)
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", each) for each in kinds)
+    assert key(at="03:00", time_limit=90.0) == key()
