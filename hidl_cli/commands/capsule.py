@@ -174,13 +174,12 @@ def _install(order: Order) -> Installation:
 
 def _run(plan: Plan, script: str, *, json: bool) -> Run:
     """Run the plan to its end; its own verdict is shown, and does not decide."""
-    from hidl_cli.api.launching import submit
-    from hidl_cli.commands.following import follow_to_verdict, show
+    from hidl_cli.commands.following import follow_to_verdict, show, started
     from hidl_cli.commands.render import say
 
-    record = submit(plan, script)
-    say(f"run {record.id} in {record.directory}")
-    conclusion = follow_to_verdict(record, plan)
+    with started(plan, script) as record:
+        say(f"run {record.id} in {record.directory}")
+        conclusion = follow_to_verdict(record, plan)
     if not json:
         show(record, conclusion)
     return record

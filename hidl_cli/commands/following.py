@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,23 +13,37 @@ import typer
 from hidl_cli.commands.render import emit_json, say, show_error, stderr, stdout
 from hidl_cli.commands.tables import runs_table, show_runs
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, ToldToEnd
-from hidl_cli.plan.launch_plan import plan_of
+from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import conclude
-from hidl_cli.runs.follow import end, ends_with_the_terminal, follow
+from hidl_cli.runs.follow import end, ends_with_the_terminal, follow, scheduler_of
 from hidl_cli.runs.history import run_document
 from hidl_cli.runs.judging import Conclusion
+from hidl_cli.schedulers.decision import read_status
 
 if TYPE_CHECKING:
     from hidl_cli.analysis.nodes.pairs import Field
     from hidl_cli.plan.launch_plan import Plan
 
 
+@contextmanager
+def started(plan: Plan, script: str) -> Iterator[Run]:
+    """Submit a run of this command's own; if the command is interrupted before the run has ended, that ends too."""
+    run = create_run(plan, script)
+    try:
+        scheduler_of(plan).submit(run, time_limit=plan.allocation.time_limit)
+        yield run
+    except KeyboardInterrupt as interrupt:
+        if not read_status(run).state.is_final:
+            _end_own(run, interrupt)
+        raise
+
+
 def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> None:
     """Follow ``run`` to its end, judge it, print the outcome; leaves with the verdict's exit code.
 
-    An interrupt ends a run that this command started (``own``), and otherwise only the following.
+    ``own``: see ``started``; an interrupt ends no other run.
     """
     try:
         conclusion = follow_to_verdict(run, plan, own=own)
@@ -47,7 +62,9 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
 def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
     """Follow ``run`` to its end and judge it; ``own`` and errors as in ``follow_and_judge``."""
     with _Display(run, plan) as display:
-        (status,) = follow([run], tell=display.update, interrupted=end_own if own else leave)
+        (status,) = follow([run], tell=display.update, interrupted=None if own else leave)
+    if own and status.state is State.LOST:
+        end(run, State.LOST)  # what is left of it
     return conclude(run, plan, status)
 
 
@@ -70,7 +87,7 @@ def follow_all(runs: Sequence[Run], *, json: bool) -> None:
         raise typer.Exit(gravest)
 
 
-def end_own(run: Run, interrupt: KeyboardInterrupt) -> None:
+def _end_own(run: Run, interrupt: KeyboardInterrupt) -> None:
     """The user interrupts the command that started the run: it is to end too.
 
     A job goes on where this process is told to end by its terminal or its host.

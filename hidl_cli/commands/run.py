@@ -180,7 +180,6 @@ def run(
     json: JsonOption = False,
 ) -> None:
     """Run a workload or a program of your own, study how it scales (--scale), or compare parameters (--matrix)."""
-    from hidl_cli.api.launching import submit
     from hidl_cli.api.options import refuse_options_of_programs, with_suite
     from hidl_cli.commands.findings import check_before_run
     from hidl_cli.commands.render import emit_json, say, write
@@ -254,18 +253,18 @@ def run(
     _warn(plan)
     if not no_check:
         check_before_run(plan, machine, hypothetical=False)
-    record = submit(plan, script)
-    say(f"run {record.id} in {record.directory}")
-    if not wait:
-        if json:
-            emit_json("hidl.run/1", run=record.id, directory=str(record.directory), state="PENDING")
-        else:
-            say(f"follow it with: hidl resume {record.id}")
-        return
-    _show_launches(plan)
-    from hidl_cli.commands.following import follow_and_judge
+    from hidl_cli.commands.following import follow_and_judge, started
 
-    follow_and_judge(record, plan, json=json)
+    with started(plan, script) as record:
+        say(f"run {record.id} in {record.directory}")
+        if not wait:
+            if json:
+                emit_json("hidl.run/1", run=record.id, directory=str(record.directory), state="PENDING")
+            else:
+                say(f"follow it with: hidl resume {record.id}")
+            return
+        _show_launches(plan)
+        follow_and_judge(record, plan, json=json)
 
 
 def _warn(plan: Plan) -> None:
