@@ -23,7 +23,7 @@ def status(
     """Show how a run fares, or the last runs. The scheduler is asked once for all of them."""
     from itertools import islice
 
-    from hidl_cli.commands.render import emit_json
+    from hidl_cli.commands.render import emit_json, say
     from hidl_cli.commands.tables import show_run, show_runs
     from hidl_cli.errors import UsageError
     from hidl_cli.plan.launch_plan import readable
@@ -36,7 +36,8 @@ def status(
     if watch:
         _watch(runs)
         return
-    documents = [run_document(each, status) for each, status in zip(runs, refresh(runs), strict=True)]
+    statuses = refresh(runs, warn=None if run is not None else lambda error: say(f"warning: {error.message}"))
+    documents = [run_document(each, status) for each, status in zip(runs, statuses, strict=True)]
     if run is not None:
         if json:
             emit_json("hidl.run/1", **documents[0])

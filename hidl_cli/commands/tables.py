@@ -85,11 +85,19 @@ def show_run(document: dict[str, Any]) -> None:
     more = ("scheduler", "job", "state", "reason", "seconds", "exit_status")
     rows += [{"": key, " ": document[key]} for key in more]
     rows.append({"": "step", " ": f"{document['step']} of {document['steps_planned']}"})
+    rows += [{"": "earlier attempt", " ": _format_attempt(each)} for each in document["attempts"]]
     verdict = document["verdict"]
     if verdict:
         rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})
     rows += [{"": "cause", " ": f"{cause['title']} ({cause['rule']})"} for cause in document["causes"][:3]]
     show_table(rows)
+
+
+def _format_attempt(attempt: dict[str, Any]) -> str:
+    """Format an attempt after which the job was put back into the queue: ``CANCELLED after 35 s on n1, n2``."""
+    ran = attempt["started"] is not None and attempt["ended"] is not None
+    after = f" after {attempt['ended'] - attempt['started']:.0f} s" if ran else ""
+    return f"{attempt['state']}{after} on {', '.join(attempt['hosts']) or 'no host'}"
 
 
 def show_results(documents: Sequence[dict[str, Any]]) -> None:

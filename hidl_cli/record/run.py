@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,28 +48,33 @@ class Run:
     def status(self) -> Status:
         """Read the last status that the job wrote; PENDING if it wrote none."""
         try:
-            document = read_json(self.directory / "status.json")
-            return Status(
-                State(document["state"]),
-                document["step"],
-                document["steps"],
-                document["started"],
-                document["ended"],
-                document["exit_status"],
-                tuple(document["hosts"]),
-                document.get("reason"),
-            )
+            return _status(read_json(self.directory / "status.json"))
         except FileNotFoundError:
             return Status(State.PENDING)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HidlError(f"{self.directory / 'status.json'} cannot be read: {error}") from error
+
+    def attempts(self) -> list[Status]:
+        """Read what the job wrote last before each time that it was put back into the queue, oldest first."""
+        try:
+            lines = (self.directory / "attempts.jsonl").read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        found = []
+        for line in lines:
+            with suppress(ValueError, KeyError, TypeError):  # of a full disk
+                found.append(_status(json.loads(line)))
+        return found
 
     def end_as(self, state: State, *, reason: str | None = None) -> None:
         """Write the final state of a job that could not write it itself; what the job recorded stays.
 
         ``reason``: the scheduler's, for people.
         """
-        last = self.status()
+        try:
+            last = self.status()
+        except HidlError:  # a full disk, or a node that went down
+            last = Status(State.PENDING)
         document = {
             "schema": "hidl.status/1",
             "state": state.value,
@@ -78,6 +85,7 @@ class Run:
             "steps": last.steps,
             "hosts": list(last.hosts),
             "reason": reason,
+            "job": last.job,
         }
         write_json(self.directory / "status.json", document)
 
@@ -94,6 +102,21 @@ class Run:
     def write(self, name: str, document: dict[str, Any]) -> None:
         """Write ``<name>.json`` atomically."""
         write_json(self.directory / f"{name}.json", document)
+
+
+def _status(document: Any) -> Status:
+    """Parse ``status.json``; raises ``ValueError``, ``KeyError`` or ``TypeError``."""
+    return Status(
+        State(document["state"]),
+        document["step"],
+        document["steps"],
+        document["started"],
+        document["ended"],
+        document["exit_status"],
+        tuple(document["hosts"]),
+        document.get("reason"),
+        document.get("job"),
+    )
 
 
 def create(run_id: str, plan: dict[str, Any], script: str, *, root: Path | None = None) -> Run:

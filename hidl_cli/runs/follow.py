@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers import Scheduler, scheduler
+from hidl_cli.schedulers.decision import read_status
 
 #: The scheduler whose jobs nobody else can see, or wants to keep, once the user's terminal is gone.
 _OF_THIS_MACHINE = "local"
@@ -28,14 +31,25 @@ class Watch:
         self._with: dict[str, list[Run]] = {}
         for run in runs:
             self._with.setdefault(plan_of(run).scheduler, []).append(run)
-        self._schedulers = {name: scheduler(name) for name in self._with}
+        self._schedulers: dict[str, Scheduler] = {}
+        self._unusable: dict[str, str] = {}
+        for name in self._with:
+            try:
+                self._schedulers[name] = scheduler(name)
+            except HidlError as error:
+                if len(self._with) == 1:
+                    raise
+                self._unusable[name] = error.message  # a plug-in that is not here
         self._began = time.monotonic()
 
     def poll(self) -> list[Status]:
         """Return the statuses of the runs, in order."""
         found: dict[Path, Status] = {}
         for name, runs in self._with.items():
-            statuses = self._schedulers[name].poll(runs)
+            if name in self._schedulers:
+                statuses = self._schedulers[name].poll(runs)
+            else:
+                statuses = [replace(read_status(run), reason=self._unusable[name]) for run in runs]
             found |= {run.directory: status for run, status in zip(runs, statuses, strict=True)}
         return [found[run.directory] for run in self.runs]
 

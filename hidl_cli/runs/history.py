@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hidl_cli.errors import MetricMissing
+from hidl_cli.errors import HidlError, MetricMissing
 from hidl_cli.plan.launch_plan import plan_of, readable
 from hidl_cli.record.run import Run, all_runs
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import conclude, keep_likely_causes
 from hidl_cli.runs.follow import Watch
+from hidl_cli.schedulers.decision import read_status
 
 
-def refresh(runs: Sequence[Run]) -> list[Status]:
-    """Update the directories: query each scheduler once, and judge runs that ended unattended."""
+def refresh(runs: Sequence[Run], *, warn: Callable[[HidlError], object] | None = None) -> list[Status]:
+    """Update the directories: query each scheduler once, and judge runs that ended unattended.
+
+    ``warn`` is told of each run that cannot be judged; without it, the first such error is raised after all others are.
+    """
     statuses = Watch(runs).poll()
+    errors = []
     for run, status in zip(runs, statuses, strict=True):
-        judge_if_ended(run, status)
+        try:
+            judge_if_ended(run, status)
+        except HidlError as error:
+            errors.append(error)
+    for each in errors:
+        if warn is None:
+            raise each
+        warn(each)
     return statuses
 
 
@@ -34,15 +46,15 @@ def judge_if_ended(run: Run, status: Status) -> None:
 
 def unfinished(root: Path | None = None) -> Iterator[Run]:
     """Yield the runs that have not ended by their jobs' own record, newest first."""
-    return (run for run in readable(all_runs(root)) if not run.status().state.is_final)
+    return (run for run in readable(all_runs(root)) if not read_status(run).state.is_final)
 
 
 def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
     """Return one run as plain data: plan, status (None: as its job last recorded), metrics and verdict."""
     plan = plan_of(run)
-    status = status or run.status()
-    metrics = run.document("metrics") or {}
-    verdict = run.document("verdict") or {}
+    status = status or read_status(run)
+    unreadable: list[str] = []
+    job, metrics, verdict, causes = (_read(run, name, unreadable) for name in ("job", "metrics", "verdict", "causes"))
     return {
         "run": run.id,
         "directory": str(run.directory),
@@ -54,17 +66,30 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
         "parameters": dict(plan.parameters),
         "launcher": plan.launcher,
         "scheduler": plan.scheduler,
-        "job": (run.document("job") or {}).get("id"),
+        "job": job.get("id"),
         "state": status.state.value,
-        "reason": status.reason,
+        "reason": status.reason or ("; ".join(unreadable) or None),
         "step": status.step,
         "steps_planned": len(plan.steps),
         "seconds": status.seconds,
         "exit_status": status.exit_status,
         "hosts": list(status.hosts),
+        "attempts": [
+            {"state": each.state.value, "started": each.started, "ended": each.ended, "hosts": list(each.hosts)}
+            for each in run.attempts()
+        ],
         "steps": metrics.get("steps", []),
-        "causes": (run.document("causes") or {}).get("findings", []),
+        "causes": causes.get("findings", []),
         "verdict": {key: verdict.get(key) for key in ("verdict", "reason", "hint", "study", "ranking", "pairs")}
         if verdict
         else None,
     }
+
+
+def _read(run: Run, name: str, unreadable: list[str]) -> dict[str, Any]:
+    """Return a document of the run, empty if it is missing, or ``unreadable``."""
+    try:
+        return run.document(name) or {}
+    except HidlError as error:
+        unreadable.append(error.message)
+        return {}
