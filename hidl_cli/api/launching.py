@@ -30,11 +30,9 @@ def cancel(run: Run) -> tuple[bool, Status]:
     from hidl_cli.runs.follow import scheduler_of
 
     scheduler = scheduler_of(plan_of(run))
-    (before,) = scheduler.poll([run])
-    if before.state.is_final:
-        return False, before
-    scheduler.cancel(run, state=State.CANCELLED)
-    return True, scheduler.poll([run])[0]
+    scheduler.poll([run])
+    ended_now = scheduler.cancel(run, state=State.CANCELLED)
+    return ended_now, scheduler.poll([run])[0]
 
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:

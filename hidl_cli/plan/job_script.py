@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "run_module": (f"{plan.prefix}/bin/python", plan.user_environment.starter if plan.user_environment else "-m"),
         "mpi_has_programs": plan.user_environment is None or plan.user_environment.mpi_stack is None,
         "seconds": int(plan.allocation.time_limit or 0),
+        "local_limit": math.ceil(plan.allocation.time_limit or 0) if plan.scheduler == "local" else 0,
         "cores_per_rank": bound.threads_per_rank if bound else None,
         "node_memory": int(plan.allocation.memory_gib * 2**30) if plan.allocation.memory_gib else None,
     }

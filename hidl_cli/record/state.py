@@ -35,7 +35,7 @@ class State(str, Enum):
 class Status:
     """The status of a run: ``step`` of ``steps`` (from 1), times in seconds since the epoch, exit status.
 
-    ``reason``: why the run is in this state, from the scheduler, for people.
+    ``reason``: why the run is in this state, from the scheduler, for people. ``job``: the id of the job that wrote it.
     """
 
     state: State
@@ -46,6 +46,15 @@ class Status:
     exit_status: int | None = None
     hosts: tuple[str, ...] = ()
     reason: str | None = None
+    job: str | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Is this the end, whatever a scheduler says?
+
+        Without a reason, any end but COMPLETED is the script's word alone: a scheduler may start the job again.
+        """
+        return self.state is State.COMPLETED or (self.state.is_final and self.reason is not None)
 
     @property
     def seconds(self) -> float | None:

@@ -130,7 +130,7 @@ _ENDS = {
     State.PREEMPTED: ("was preempted by another job", "run it again, or under another --qos or --partition"),
     State.LOST: (
         "disappeared without recording its end (killed, or the machine went down?)",
-        "hidl logs {run} shows how far it got; then run it again",
+        "hidl logs {run} shows how far it got; hidl cancel {run} ends what it may have left; then run it again",
     ),
 }
 #: The states of which the end of the job's stderr tells more.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from os.path import realpath
+from pathlib import Path
 
 from hidl_cli.batch_systems import BatchSystem
 from hidl_cli.launch.allocation import Allocation
@@ -18,7 +19,7 @@ from hidl_cli.process import Completed
 from hidl_cli.record.run import Run
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.schedulers.programs import NoAnswer, Programs, complaint
-from hidl_cli.schedulers.ticket import read_ticket
+from hidl_cli.schedulers.ticket import Ticket
 from hidl_cli.site.schema import Policies
 
 
@@ -75,8 +76,8 @@ class Backend(ABC):
         return self._cluster
 
     def ping(self) -> None:
-        """Return if the system answers."""
-        self._ask_for_cluster()
+        """Return if the system answers; ``this_cluster`` is up to date then."""
+        self._cluster = self._ask_for_cluster()
 
     @abstractmethod
     def submit(self, run: Run) -> Receipt | None:
@@ -101,9 +102,32 @@ class Backend(ABC):
     def parse(self, lines: Iterable[str]) -> list[Job]:
         """Read what ``query`` returned."""
 
-    def mark(self, run: Run) -> str:
-        """Return what the run's job is recognized by (``Job.mark``): the directory that it was submitted from."""
-        return realpath(read_ticket(run).directory or run.directory)
+    def is_of(self, job: Job, run: Run, ticket: Ticket) -> bool:
+        """Whether the job is the run's, by its mark: the directory that it was submitted from.
+
+        The directory's name is the run's id. It may be mounted elsewhere where the scheduler is; a copy of it is
+        another's.
+        """
+        directory = ticket.directory or run.directory
+        if job.mark == realpath(directory):
+            return True
+        if ticket.directory is not None or Path(job.mark).name != run.id:
+            return False
+        try:
+            return Path(job.mark).samefile(directory)
+        except OSError:
+            return True
+
+    def find(self, jobs: Iterable[Job], run: Run, ticket: Ticket) -> Job | None:
+        """Return the run's job, of several (id unknown) the last; None if it is not among ``jobs``.
+
+        An id alone is not trusted: a server that was reinstalled, or forgot its last jobs, gives it to another.
+        """
+        if ticket.id is not None:
+            same = (job for job in jobs if job.id == ticket.id)
+            return next((job for job in same if not job.mark or self.is_of(job, run, ticket)), None)
+        own = (job for job in jobs if job.mark and self.is_of(job, run, ticket))
+        return max(own, key=lambda job: _number(job.id), default=None)
 
     @abstractmethod
     def kill(self, id: str, cluster: str | None) -> None:
@@ -117,10 +141,10 @@ class Backend(ABC):
         """Whether jobs on that cluster can be asked about from here."""
         return cluster == self.this_cluster()
 
-    def history(self, ids: Mapping[str, str | None], since: float, cluster: str | None) -> list[Job]:
+    def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
         """Return what records say of jobs that ``query`` does not list any more.
 
-        ``ids``: the job's id (None: unknown) by mark; ``since``: seconds since the epoch, before the first of them was
+        ``ids``: the jobs' ids (None: unknown); ``since``: seconds since the epoch, before the first of them was
         submitted.
         """
         return []
@@ -162,16 +186,6 @@ def refusal(completed: Completed, hints: Iterable[tuple[str, str]]) -> Refused:
     fitting = [hint for pattern, hint in hints if re.search(pattern, words, re.IGNORECASE)]
     general = f"the words are those of {completed.command[0]}; the script is job.sh in the run's directory"
     return Refused(words, hint=fitting[0] if fitting else general)
-
-
-def find(jobs: Iterable[Job], id: str | None, mark: str) -> Job | None:
-    """Return the job of that id, or (None) the last one with that mark.
-
-    An id alone is not trusted: a server that was reinstalled, or forgot its last jobs, gives it to another.
-    """
-    if id is not None:
-        return next((job for job in jobs if job.id == id and job.mark in ("", mark)), None)
-    return max((job for job in jobs if job.mark == mark), key=lambda job: _number(job.id), default=None)
 
 
 def _number(id: str) -> tuple[int, str]:

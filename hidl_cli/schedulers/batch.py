@@ -16,7 +16,7 @@ from hidl_cli.process import Deferred
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers.backend import Backend, Refused
-from hidl_cli.schedulers.decision import is_settled, read_status
+from hidl_cli.schedulers.decision import read_status
 from hidl_cli.schedulers.guard import guarded
 from hidl_cli.schedulers.poller import SUBMISSION_SECONDS, Poller
 from hidl_cli.schedulers.programs import NoAnswer, NoProgram, NotTaken
@@ -71,7 +71,7 @@ class Batch:
         except Refused as refused:
             raise self._refused(run, refused) from refused
         except MissingPrecondition as missing:
-            run.end_as(State.REFUSED, reason=missing.message.replace(":\n  ", ": ").replace("\n  ", "; "))
+            _note_refusal(run, missing.message.replace(":\n  ", ": ").replace("\n  ", "; "))
             raise
         except NotTaken as silence:
             raise self._not_submitted(run, silence) from silence
@@ -92,7 +92,7 @@ class Batch:
 
     def attend(self, run: Run, header: Sequence[str], deferred: Deferred, *, terminal: bool) -> int:
         """See ``Scheduler.attend``; meanwhile the file ``beat`` in the run's directory changes."""
-        command = self.interactive(header, self.backend.mark(run), terminal=terminal)
+        command = self.interactive(header, run.id, terminal=terminal)
         if command is None:
             raise MissingPrecondition(f"hidl opens no shells with {self._title}")
         self._ping(run)
@@ -128,30 +128,38 @@ class Batch:
                 hint=f"later: hidl cancel {run.id}",
             ) from silence
 
-    def cancel(self, run: Run, *, state: State) -> None:
+    def cancel(self, run: Run, *, state: State) -> bool:
         """See ``Scheduler.cancel``; waits until the batch system says that nothing of the job is left.
 
         Raises ``SchedulerUnreachable`` if it does not answer (the job goes on), ``HidlError`` if the job may not be
         cancelled by this user, or does not end.
         """
-        if is_settled(run, read_status(run)):
-            return
+        said = read_status(run)
+        if said.state is State.COMPLETED:
+            return False
         try:
             self.backend.ping()
+            if not said.is_settled:
+                self._end(run, state)
+                return True
+            job = self._poller.find(run, max_age=0)  # it may have come back since its end was written down
+            if job is None or job.state.is_final:
+                return False
             self._end(run, state)
         except NoAnswer as silence:
-            if not read_status(run).state.is_final:
-                (run.directory / "reason").unlink(missing_ok=True)
+            if said.is_settled:
+                return False
             raise SchedulerUnreachable(
                 f"run {run.id} could not be cancelled, and goes on: {silence}", hint=f"later: hidl cancel {run.id}"
             ) from silence
+        return True
 
     def _ping(self, run: Run) -> None:
         """Make sure that the batch system answers before anything is submitted."""
         try:
             self.backend.ping()
         except NoProgram as error:
-            run.end_as(State.REFUSED, reason=f"not submitted: {self._title} not found on this host")
+            _note_refusal(run, f"not submitted: {self._title} not found on this host")
             raise MissingPrecondition(
                 f"{self._title} not found on this machine: {error}",
                 hint=f"run hidl on a login node of the site, or load the module that puts {self.submits_with} on PATH",
@@ -160,12 +168,12 @@ class Batch:
             raise self._not_submitted(run, silence) from silence
 
     def _refused(self, run: Run, refused: Refused) -> SubmitRefused:
-        run.end_as(State.REFUSED, reason=refused.words)
+        _note_refusal(run, refused.words)
         fact = f"\n{refused.fact}" if refused.fact else ""
         return SubmitRefused(f"{self._title} refused the job: {refused.words}{fact}", hint=refused.hint)
 
     def _not_submitted(self, run: Run, silence: NoAnswer) -> SchedulerUnreachable:
-        run.end_as(State.REFUSED, reason=f"not submitted: {silence}")
+        _note_refusal(run, f"not submitted: {silence}")
         return SchedulerUnreachable(f"{self._title} does not answer: {silence}", hint=self.backend.hint())
 
     def _look_for_it(self, run: Run, card: Ticket, why: str) -> None:
@@ -203,16 +211,23 @@ class Batch:
                 hint=f"in a few minutes: hidl cancel {run.id}",
             )
         if job is None:
-            run.end_as(state, reason=f"{self._title} knew no job of it")
+            with suppress(OSError):
+                run.end_as(state, reason=f"{self._title} knew no job of it")
             return
-        with suppress(OSError):  # the job's script reads why it ends; on a full disk, it is written down below
-            write_text(run.directory / "reason", state.value)
         if card.id is None:
             write_ticket(run, self.name, replace(card, id=job.id))
-        self.backend.kill(job.id, self._poller.elsewhere(card.cluster))
+        reason = run.directory / "reason"
+        with suppress(OSError):  # the job's script reads why it ends; on a full disk, it is written down below
+            write_text(reason, state.value)
+        try:
+            self.backend.kill(job.id, self._poller.elsewhere(card.cluster))
+        except (NoAnswer, HidlError):
+            reason.unlink(missing_ok=True)
+            raise
         self._await_end(run)
-        if not read_status(run).state.is_final:
-            run.end_as(state, reason="cancelled by hidl")
+        with suppress(OSError):  # on a full disk, the next look writes it down
+            if read_status(run).state is not State.COMPLETED:
+                run.end_as(state, reason="cancelled by hidl")
 
     def _await_end(self, run: Run) -> None:
         """Return when no part of the job is left: the job's own word comes before its last processes are gone."""
@@ -230,6 +245,12 @@ class Batch:
                 )
             time.sleep(pause)
             pause = min(2.0, pause * 1.5)
+
+
+def _note_refusal(run: Run, reason: str) -> None:
+    """Write down that the run was not submitted; the disk may be full, and the error that follows says so too."""
+    with suppress(OSError):
+        run.end_as(State.REFUSED, reason=reason)
 
 
 def _beat(file: Path) -> None:

@@ -69,8 +69,11 @@ class Scheduler(Protocol):
         that vanished without a trace is LOST.
         """
 
-    def cancel(self, run: Run, *, state: State) -> None:
-        """End the run and all its processes; it ends in ``state`` (CANCELLED, INTERRUPTED or TIMEOUT)."""
+    def cancel(self, run: Run, *, state: State) -> bool:
+        """End the run and all its processes; it ends in ``state`` (CANCELLED, INTERRUPTED or TIMEOUT).
+
+        Returns whether anything was left to end.
+        """
 
     def pause(self, seconds: float) -> float:
         """Seconds to wait before the next poll of a run that was submitted ``seconds`` ago."""

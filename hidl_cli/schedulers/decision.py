@@ -16,15 +16,18 @@ from hidl_cli.record.state import State, Status
 
 #: Seconds for which what a job wrote last may be on its way through a shared file system.
 LAG_SECONDS = 3.0
+#: After so many seconds without an answer of the scheduler, the end that a job recorded counts.
+SILENT_SECONDS = 7 * 86400.0
 
 
 @dataclass(frozen=True)
 class Job:
     """A job as the scheduler describes it.
 
-    ``word``: the scheduler's own name of the state. ``mark``: what the run is recognized by if the id was lost;
-    empty if not told. ``reason``: why it waits, or how it ended. ``ended``: seconds since the epoch, None if not told.
-    ``by_itself``: no one else ended it, so its script's word counts.
+    ``word``: the scheduler's own name of the state. ``mark``: by what its run is recognized; empty if not told.
+    ``reason``: why it waits, or how it ended. ``started``, ``ended``: seconds since the epoch, None if not told.
+    ``by_itself``: no one else ended it, so its script's word counts. ``ending``: its script is over, and the scheduler
+    is cleaning up after it.
     """
 
     id: str
@@ -34,6 +37,8 @@ class Job:
     reason: str = ""
     ended: float | None = None
     by_itself: bool = True
+    started: float | None = None
+    ending: bool = False
 
 
 class Verb(Enum):
@@ -84,27 +89,25 @@ def read_status(run: Run) -> Status:
         return Status(State.PENDING)
 
 
-def is_settled(run: Run, said: Status) -> bool:
-    """Whether this is the end, whatever the scheduler says.
-
-    A FAILED or CANCELLED without a reason is the script's word alone, unless hidl itself ended the run.
-    """
-    if said.state not in (State.FAILED, State.CANCELLED):
-        return said.state.is_final
-    return said.reason is not None or (run.directory / "reason").exists()
-
-
 def keep(said: Status, reason: str | None, *, unclear: bool = False) -> Decision:
     """Nothing new is known: the run goes on."""
     state = State.RUNNING if said.state.is_final else said.state
     return Decision(Verb.SHOW, replace(said, state=state, reason=reason), unclear)
 
 
-def without_answer(said: Status, title: str, reason: str, clock: Clock) -> Decision:
-    """Decide while the scheduler does not answer: the run goes on, unless its job has recorded its end."""
-    if clock.is_past_grace(said):
+def without_answer(said: Status, title: str, reason: str, last: Job | None, clock: Clock) -> Decision:
+    """Decide while the scheduler does not answer: what it said last stands, and no run ends.
+
+    ``last``: the job in its last answer; ``clock.asked``: when that came.
+    """
+    if said.state.is_final and said.ended is not None and clock.now - said.ended > SILENT_SECONDS:
         return Decision(Verb.END, replace(said, reason=f"as the job itself recorded it; {title} did not answer"))
-    return keep(said, reason)
+    if last is not None and last.state is State.PENDING and not _began_since(said, clock.asked):
+        return Decision(Verb.SHOW, Status(State.PENDING, reason=reason))
+    if said.state.is_final:
+        return keep(said, f"{reason}; the job recorded {said.state.value}")
+    runs = last is not None and last.state is State.RUNNING
+    return keep(replace(said, state=State.RUNNING) if runs else said, reason)
 
 
 def without_job(said: Status, reason: str, clock: Clock) -> Decision:
@@ -119,10 +122,9 @@ def without_job(said: Status, reason: str, clock: Clock) -> Decision:
 def decide(said: Status, title: str, job: Job, never: str | None, clock: Clock) -> Decision:
     """Decide on a run whose job the scheduler (``title``) knows; ``never``: why it would never start, if so."""
     if job.state is State.PENDING:
-        started_since = said.started is not None and said.started > clock.asked - LAG_SECONDS
-        return keep(said, None) if started_since else _waiting(job, never)
+        return keep(said, None) if _began_since(said, clock.asked) else _waiting(job, never)
     if job.state is State.RUNNING:
-        return _running(said, title, job, clock)
+        return _running(said, job)
     if job.by_itself and job.state in (State.COMPLETED, State.FAILED):
         return _ended_by_itself(said, title, job, clock)
     return Decision(Verb.END, replace(said, state=job.state, reason=job.reason or job.word))
@@ -135,11 +137,18 @@ def _waiting(job: Job, never: str | None) -> Decision:
     return Decision(Verb.SHOW, Status(State.PENDING, reason=job.reason or None))
 
 
-def _running(said: Status, title: str, job: Job, clock: Clock) -> Decision:
-    if clock.is_past_grace(said):
-        return Decision(Verb.END, replace(said, reason=f"as the job itself recorded it; {title} still says {job.word}"))
+def _running(said: Status, job: Job) -> Decision:
+    """The script's end is not the job's: the scheduler may say why it ended, or start it again."""
+    began_again = job.started is not None and said.ended is not None and said.ended < job.started
+    if began_again:
+        return Decision(Verb.SHOW, Status(State.RUNNING, reason=job.reason or None))
     reason = job.reason or ("the job is ending" if said.state.is_final else None)
     return Decision(Verb.SHOW, replace(said, state=State.RUNNING, reason=reason))
+
+
+def _began_since(said: Status, asked: float) -> bool:
+    """Whether the job began after the scheduler answered, by its own word."""
+    return said.started is not None and said.started > asked - LAG_SECONDS
 
 
 def _ended_by_itself(said: Status, title: str, job: Job, clock: Clock) -> Decision:

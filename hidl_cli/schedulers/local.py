@@ -7,19 +7,25 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from importlib import resources
 
 from hidl_cli import process
 from hidl_cli.documents import write_text
-from hidl_cli.errors import SubmitRefused
+from hidl_cli.errors import HidlError, SubmitRefused
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.process import Deferred
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.processes import birth, kill_all
+from hidl_cli.schedulers.decision import read_status
+from hidl_cli.schedulers.processes import birth, kill_job, space
+from hidl_cli.schedulers.ticket import identify, is_copied, read_job
 from hidl_cli.site.schema import Policies
 
 _GRACE_SECONDS = 10.0
+#: How long after its directory was made a run without a process counts as one that is being started.
+_START_SECONDS = 60.0
 
 
 class Local:
@@ -40,10 +46,9 @@ class Local:
 
     def submit(self, run: Run, *, time_limit: float | None) -> None:
         """See ``Scheduler.submit``."""
-        environment = {**os.environ, "HIDL_RUN_ID": run.id}
         try:
             child = process.start_detached(
-                ["bash", run.script], cwd=run.directory, env=environment, stdout=run.stdout, stderr=run.stderr
+                ["bash", run.script], cwd=run.directory, env=_environment(run), stdout=run.stdout, stderr=run.stderr
             )
         except OSError as error:
             raise SubmitRefused(f"the job script could not be started: {error}", hint="is bash installed?") from error
@@ -58,14 +63,14 @@ class Local:
         return process.attend(
             self.interactive(header, run.id, terminal=terminal),
             cwd=run.directory,
-            env={**os.environ, "HIDL_RUN_ID": run.id},
+            env=_environment(run),
             deferred=deferred,
             started=lambda pid: _record(run, pid),
         )
 
     def release(self, run: Run) -> None:
         """See ``Scheduler.release``."""
-        kill_all(run.id)
+        kill_job(run.directory)
 
     def adopt(self, run: Run, job: str, directory: str) -> None:
         """See ``Scheduler.adopt``: ``job`` is a process."""
@@ -77,46 +82,103 @@ class Local:
 
     def _poll(self, run: Run) -> Status:
         """Return the status of one run. The time limit is enforced here: nothing else on this machine does."""
-        alive = _is_alive(run)  # asked before the status is read: a job that ends in between is not taken for lost
-        status = run.status()
+        process = _Process.of(run)  # asked before the status is read: a job that ends in between is not taken for lost
+        status = read_status(run)
         if status.state.is_final:
             return status
-        if not alive:
-            run.end_as(State.LOST)
-            kill_all(run.id)
+        if process.where is _Where.ELSEWHERE:
+            return replace(status, reason=f"on {process.host}; whether it lives cannot be seen on {_host()}")
+        if process.where is _Where.GONE:
+            run.end_as(State.LOST, reason=process.why_gone)
             return run.status()
-        deadline = (run.document("job") or {}).get("deadline")
-        if deadline is not None and time.time() > deadline:
+        if process.deadline is not None and time.time() > process.deadline:
             self.cancel(run, state=State.TIMEOUT)
             return run.status()
         return status
 
-    def cancel(self, run: Run, *, state: State) -> None:
-        """See ``Scheduler.cancel``."""
-        if run.status().state.is_final:
-            return
+    def cancel(self, run: Run, *, state: State) -> bool:
+        """See ``Scheduler.cancel``; raises ``HidlError`` if the job is on another machine."""
+        process = _Process.of(run)
+        if read_status(run).state.is_final:
+            kill_job(run.directory)  # what a job that was killed has left
+            return False
+        if process.where is _Where.ELSEWHERE:
+            raise HidlError(
+                f"run {run.id} was started on {process.host}; this is {_host()}",
+                hint=f"on {process.host}: hidl cancel {run.id}",
+            )
         write_text(run.directory / "reason", state.value)
-        with suppress(ProcessLookupError):
-            os.kill(int((run.document("job") or {})["pid"]), signal.SIGTERM)
         deadline = time.monotonic() + _GRACE_SECONDS
-        while _is_alive(run) and time.monotonic() < deadline:
+        if process.pid is not None and process.where is _Where.HERE:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+        while process.pid is not None and process.is_alive and time.monotonic() < deadline:
             time.sleep(0.02)
-        kill_all(run.id)
-        if not run.status().state.is_final:
+        kill_job(run.directory)
+        if process.pid is not None and process.is_alive:
+            os.kill(process.pid, signal.SIGKILL)
+        if not read_status(run).state.is_final:
             run.end_as(state)
+        return True
 
     def pause(self, seconds: float) -> float:
         """See ``Scheduler.pause``: looking at a file costs nothing, so an ended job is noticed at once."""
         return min(0.2, max(0.005, seconds / 20))
 
 
+class _Where(Enum):
+    """Where a job's process is."""
+
+    HERE = auto()
+    GONE = auto()
+    ELSEWHERE = auto()  #: on another machine or in another container, where its number means another process
+    COMING = auto()  #: it is being started
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A job's process as ``job.json`` tells it; ``deadline`` in seconds since the epoch."""
+
+    where: _Where
+    pid: int | None = None
+    birth: str = ""
+    host: str = ""
+    deadline: float | None = None
+    why_gone: str | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still exists, and no other has its number."""
+        return self.pid is not None and birth(self.pid) == self.birth
+
+    @classmethod
+    def of(cls, run: Run) -> _Process:
+        """Read it."""
+        job = read_job(run) or {}
+        if is_copied(job, run):
+            return cls(_Where.GONE, why_gone="its directory is a copy, whose job.sh has not been started")
+        if not isinstance(job.get("pid"), int):
+            young = time.time() - run.directory.stat().st_mtime < _START_SECONDS
+            return cls(_Where.COMING if young else _Where.GONE, why_gone="hidl was killed before it started the job")
+        host = str(job.get("host", _host()))
+        found = cls(_Where.HERE, job["pid"], str(job.get("birth")), host, job.get("deadline"))
+        same_boot = found.birth.partition(":")[0] == str(birth(os.getpid())).partition(":")[0]
+        if (job.get("space", space()) != space()) if same_boot else host != _host():
+            return replace(found, where=_Where.ELSEWHERE)
+        return found if found.is_alive else replace(found, where=_Where.GONE)
+
+
 def _record(run: Run, pid: int, *, deadline: float | None = None) -> None:
-    """Write down that process ``pid`` is the run's job; ``deadline`` in seconds since the epoch."""
-    job = {"scheduler": Local.name, "pid": pid, "birth": birth(pid), "deadline": deadline}
+    """Write down that process ``pid`` is the run's job, as the job itself does (``local.sh``)."""
+    place = {"host": _host(), "space": space(), "of": identify(run.directory)}
+    job = {"scheduler": Local.name, "pid": pid, "birth": birth(pid), "deadline": deadline, **place}
     run.write("job", {"schema": "hidl.job/1", **job})
 
 
-def _is_alive(run: Run) -> bool:
-    """Whether the process that was started for this run still exists, and no other has its number."""
-    job = run.document("job") or {}
-    return "pid" in job and birth(job["pid"]) == job["birth"]
+def _environment(run: Run) -> dict[str, str]:
+    """Return the job's environment, by which its processes are found."""
+    return {**os.environ, "HIDL_RUN_ID": run.id, "HIDL_FINDINGS": str(run.directory / "findings.json")}
+
+
+def _host() -> str:
+    return os.uname().nodename

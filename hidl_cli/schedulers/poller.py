@@ -12,8 +12,8 @@ from hidl_cli.errors import HidlError, SchedulerUnreachable
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers import decision, ticket
-from hidl_cli.schedulers.backend import Backend, find
-from hidl_cli.schedulers.decision import Clock, Decision, Job, Verb
+from hidl_cli.schedulers.backend import Backend
+from hidl_cli.schedulers.decision import LAG_SECONDS, Clock, Decision, Job, Verb
 from hidl_cli.schedulers.programs import QUERY_SECONDS, SUBMIT_SECONDS, NoAnswer
 from hidl_cli.schedulers.query_cache import QueryCache, Snapshot
 from hidl_cli.schedulers.ticket import Ticket
@@ -51,9 +51,9 @@ class Poller:
         """See ``Scheduler.poll``."""
         said = [decision.read_status(run) for run in runs]
         unsettled = [
-            _Open(run, ticket.read_ticket(run), status)
+            _Open(run, _ticket_of(run, status), status)
             for run, status in zip(runs, said, strict=True)
-            if not decision.is_settled(run, status)
+            if not status.is_settled
         ]
         known: dict[str, Status] = {}
         for cluster in {each.ticket.cluster for each in unsettled}:
@@ -67,13 +67,13 @@ class Poller:
 
         Raises ``NoAnswer``, and ``HidlError`` if the job is on a cluster that cannot be asked from here.
         """
-        card = ticket.read_ticket(run)
+        card = _ticket_of(run, decision.read_status(run))
         if not self._is_reached(card.cluster):
             raise HidlError(self._where(card.cluster), hint="log in there, and try again")
         snapshot = self._fresh(self._cache(card.cluster), max_age)
         if snapshot.error is not None:
             raise NoAnswer(snapshot.error)
-        return find(self._backend.parse(snapshot.lines), card.id, self._backend.mark(run))
+        return self._backend.find(self._backend.parse(snapshot.lines), run, card)
 
     def elsewhere(self, cluster: str | None) -> str | None:
         """Return ``cluster`` if it must be passed to the programs, as it is not their own."""
@@ -136,20 +136,17 @@ class Poller:
             self._began = time.monotonic()
         first = self._backend.first_interval
         interval = min(LAST_INTERVAL, max(first, (time.monotonic() - self._began) / 20))
-        return min(interval, max(1.0, first)) if any(each.said.state.is_final for each in here) else interval
+        ended = [time.time() - each.said.ended for each in here if each.said.ended is not None]
+        return min([interval, *(max(1.0, first, since / 20) for since in ended)])
 
     def _carry_out(self, each: _Open, decided: Decision) -> Status:
         """Write down an end, and cancel what would wait for ever."""
         if decided.verb is Verb.SHOW:
             return decided.status
-        id = ticket.read_ticket(each.run).id
-        if decided.verb is Verb.REFUSE and id is not None:
-            try:
-                self._backend.kill(id, self.elsewhere(each.ticket.cluster))
-            except (NoAnswer, HidlError):
-                return replace(decided.status, state=State.PENDING)  # another time
+        if decided.verb is Verb.REFUSE and not self._is_taken_back(each):
+            return replace(decided.status, state=State.PENDING)  # another time
         said = decision.read_status(each.run)  # again, after the scheduler's word: it may have come in between
-        if decision.is_settled(each.run, said):
+        if said.is_settled or said.started != each.said.started:
             return said
         try:
             each.run.end_as(_asked_for(each.run, decided.status.state), reason=decided.status.reason)
@@ -157,6 +154,18 @@ class Poller:
             why = decided.status.reason or decided.status.state.value
             return replace(decided.status, reason=f"{why}; status.json cannot be written: {error.strerror}")
         return each.run.status()
+
+    def _is_taken_back(self, each: _Open) -> bool:
+        """Cancel a job that waits; whether nothing of it is left in the queue."""
+        try:
+            self._backend.ping()
+            job = self.find(each.run, max_age=0)
+            if job is None or job.state is not State.PENDING:
+                return job is None
+            self._backend.kill(job.id, self.elsewhere(each.ticket.cluster))
+        except (NoAnswer, HidlError):
+            return False
+        return True
 
 
 class _Answer:
@@ -180,8 +189,9 @@ class _Answer:
         title, clock = self._backend.traits.title, Clock.of(self._backend.grace_seconds)
         if self.snapshot.error is not None:
             words = f"{title} does not answer{_since(self.snapshot.answered)}: {self.snapshot.error}"
-            return [decision.without_answer(each.said, title, words, clock) for each in here]
-        self._read_records([each for each in here if self._is_gone(each)])
+            clock = replace(clock, asked=self.snapshot.answered)
+            return [decision.without_answer(each.said, title, words, self._job(each), clock) for each in here]
+        self._read_records([each for each in here if self._is_gone(each) or self._is_ending_slowly(each, clock)])
         decisions = [self._decide(each) for each in here]
         unclear = {each.run.id for each, decided in zip(here, decisions, strict=True) if decided.unclear}
         clear = {each.run.id for each in here} - unclear
@@ -195,7 +205,9 @@ class _Answer:
             return decision.keep(each.said, None)
         unclear_for = self.snapshot.age_of(each.run.id)
         clock = Clock.of(self._backend.grace_seconds, asked=self.snapshot.asked, unclear_for=unclear_for)
-        job = self._job(each) or self._recorded.get(each.run.id)
+        job = self._job(each)
+        if job is None or self._is_ending_slowly(each, clock):
+            job = self._record_of_end(each, job)
         if job is not None:
             if each.ticket.id is None:
                 ticket.write_ticket(each.run, self._backend.traits.name, replace(each.ticket, id=job.id))
@@ -205,24 +217,38 @@ class _Answer:
             return decision.decide(decision.read_status(each.run), title, job, never, clock)
         if each.ticket.id is None and time.time() - each.ticket.submitted < SUBMISSION_SECONDS:
             return decision.keep(each.said, f"being submitted, or {title}'s answer is not known")
-        name = f"job {each.ticket.id}" if each.ticket.id else "no job of this run: was hidl killed while submitting it?"
+        why = "is its directory a copy?" if each.ticket.foreign else "was hidl killed while submitting it?"
+        name = f"job {each.ticket.id}" if each.ticket.id else f"no job of this run: {why}"
         return decision.without_job(each.said, f"{title} does not know {name}", clock)
 
     def _job(self, each: _Open) -> Job | None:
-        return find(self._jobs, each.ticket.id, self._backend.mark(each.run))
+        return self._backend.find(self._jobs, each.run, each.ticket)
 
     def _is_gone(self, each: _Open) -> bool:
         return self._job(each) is None and self.snapshot.asked > each.ticket.submitted
 
-    def _read_records(self, gone: list[_Open]) -> None:
-        """Look up jobs that the query does not list any more in the scheduler's records.
+    def _is_ending_slowly(self, each: _Open, clock: Clock) -> bool:
+        """Whether the job's script is over, and the scheduler has long been cleaning up: its records may say why."""
+        job = self._job(each)
+        return job is not None and job.ending and clock.is_past_grace(each.said)
+
+    def _record_of_end(self, each: _Open, job: Job | None) -> Job | None:
+        """Return the end in the records of a job that is not listed (None), or that is ending: not an earlier one's."""
+        recorded = self._recorded.get(each.run.id)
+        if recorded is None or job is None:
+            return recorded
+        earlier = (recorded.ended or 0.0) < (each.said.ended or 0.0) - LAG_SECONDS
+        return job if earlier else recorded
+
+    def _read_records(self, sought: list[_Open]) -> None:
+        """Look up jobs in the scheduler's records that the query does not list any more, or whose end takes long.
 
         Only an end is believed: a job that the server lost may stay PENDING or RUNNING in the records for ever.
         """
-        wanted = {self._backend.mark(each.run): each for each in gone if each.run.id not in self._recorded}
+        wanted = {each.run.id: each for each in sought if each.run.id not in self._recorded}
         if not wanted or 0 < self.snapshot.age_of(_SILENT) < SILENCE_SECONDS:
             return
-        ids = {mark: each.ticket.id for mark, each in wanted.items()}
+        ids = [each.ticket.id for each in wanted.values()]
         since = min(each.ticket.submitted for each in wanted.values()) - 60
         try:
             found = self._backend.history(ids, since, self._elsewhere)
@@ -231,7 +257,13 @@ class _Answer:
             self._cache.note(begun=[_SILENT])
             found = []
         ended = [job for job in found if job.state.is_final]
-        self._recorded |= {each.run.id: find(ended, each.ticket.id, mark) for mark, each in wanted.items()}
+        self._recorded |= {id: self._backend.find(ended, each.run, each.ticket) for id, each in wanted.items()}
+
+
+def _ticket_of(run: Run, said: Status) -> Ticket:
+    """Return the ticket, with the id that the job itself wrote: it may have been submitted again by hand."""
+    known = ticket.read_ticket(run)
+    return known if known.foreign or not said.job else replace(known, id=said.job)
 
 
 def _asked_for(run: Run, state: State) -> State:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run
 
 
@@ -13,29 +18,55 @@ class Ticket:
     """``id`` is None while unknown: hidl was killed, or had no answer, when it submitted the run.
 
     ``cluster`` is the cluster's name, None if unknown; ``submitted`` is in seconds since the epoch. ``directory`` is
-    where the job was submitted from, if not from the run's directory (ReFrame has one of its own).
+    where the job was submitted from, if not from the run's directory (ReFrame has one of its own). ``foreign``: the
+    directory is a copy of the run's, and the job is not known.
     """
 
     id: str | None
     cluster: str | None
     submitted: float
     directory: str | None = None
+    foreign: bool = False
 
 
 def write_ticket(run: Run, scheduler: str, ticket: Ticket) -> Ticket:
     """Write and return it; on a full disk the run stays as it is, and its job is found by its mark."""
-    document = {"id": ticket.id, "cluster": ticket.cluster, "submitted": ticket.submitted}
+    document: dict[str, object] = {"id": ticket.id, "cluster": ticket.cluster, "submitted": ticket.submitted}
     if ticket.directory is not None:
         document["directory"] = ticket.directory
     with suppress(OSError):
-        run.write("job", {"schema": "hidl.job/1", "scheduler": scheduler, **document})
+        run.write("job", {"schema": "hidl.job/1", "scheduler": scheduler, **document, "of": identify(run.directory)})
     return ticket
 
 
 def read_ticket(run: Run) -> Ticket:
-    """Return the ticket of a run; of one without, what its directory says."""
-    document = run.document("job")
-    if document is None:
-        return Ticket(None, None, run.directory.stat().st_mtime)
-    submitted = float(document.get("submitted") or 0)
-    return Ticket(document.get("id"), document.get("cluster"), submitted, document.get("directory"))
+    """Return the ticket of a run; of one without a readable one, or of another's copy, what its directory says."""
+    document = read_job(run)
+    if document is None or is_copied(document, run):
+        return Ticket(None, None, run.directory.stat().st_mtime, foreign=document is not None)
+    submitted = document.get("submitted")
+    since = float(submitted) if isinstance(submitted, int | float) else 0.0
+    id, cluster, directory = (_text(document.get(name)) for name in ("id", "cluster", "directory"))
+    return Ticket(id, cluster, since, directory)
+
+
+def read_job(run: Run) -> dict[str, Any] | None:
+    """Return ``job.json``; None if it is missing or cannot be read."""
+    with suppress(HidlError):
+        return run.document("job")
+    return None
+
+
+def identify(directory: Path) -> dict[str, object]:
+    """Return what a directory keeps under other mounts, and its path: a copy has neither."""
+    return {"inode": directory.stat().st_ino, "path": os.path.realpath(directory)}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def is_copied(document: Mapping[str, object], run: Run) -> bool:
+    """Whether ``job.json`` was written for another directory, of which this one is a copy."""
+    of = document.get("of")
+    return isinstance(of, dict) and not (identify(run.directory).items() & of.items())

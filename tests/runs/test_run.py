@@ -108,12 +108,38 @@ def test_fewer_ranks_than_the_workload_needs_are_refused(hidl: Hidl) -> None:
 
 
 def test_the_script_runs_again_in_a_copy_of_the_directory(hidl: Hidl, tmp_path: Path) -> None:
-    hidl.json("run", "toy")
+    """A look at the copy leaves its job alone, and the first run's results are not taken for its own."""
+    go = tmp_path / "go"
+    go.touch()
+    hidl.json("run", "toy", "--set", f"go={go}")
+    go.unlink()
     copy = tmp_path / "a copy"
     subprocess.run(["cp", "-r", only_run(hidl), copy], check=True)
-    (copy / "status.json").unlink()
-    subprocess.run(["bash", copy / "job.sh"], check=True, capture_output=True, cwd="/")
-    assert json.loads((copy / "status.json").read_text())["state"] == "COMPLETED"
+    with subprocess.Popen(["bash", copy / "job.sh"], stdout=subprocess.DEVNULL, cwd="/") as job:
+        until(lambda: '"RUNNING"' in (copy / "status.json").read_text())
+        looked = hidl.json("status", str(copy))
+        assert (looked["state"], looked["steps"], looked["verdict"], job.poll()) == ("RUNNING", [], None, None)
+        go.touch()
+        assert job.wait(patience(60)) == 0
+    again = hidl.json("status", str(copy))
+    first = hidl.json("status", only_run(hidl).name)
+    assert again["state"] == "COMPLETED"
+    assert again["steps"] != first["steps"]  # measured again
+    assert again["verdict"] is not None
+
+
+def test_a_copy_that_runs_is_cancelled_without_the_first_run(hidl: Hidl, tmp_path: Path) -> None:
+    hidl.json("run", "toy", "--no-wait", "--set", "sleep=60")
+    run = wait_for_ranks(hidl)
+    copy = tmp_path / run.name
+    subprocess.run(["cp", "-r", run, copy], check=True)
+    job = subprocess.Popen(["bash", copy / "job.sh"], stdout=subprocess.DEVNULL, start_new_session=True)
+    until(lambda: json.loads((copy / "job.json").read_text())["pid"] == job.pid)
+    assert hidl("cancel", str(copy)).returncode == 0
+    assert job.wait(patience(20)) != 0
+    assert hidl.json("status", str(run))["state"] == "RUNNING"
+    assert hidl("cancel", str(run)).returncode == 0
+    assert processes_of(run) == []
 
 
 @pytest.mark.parametrize(
@@ -227,6 +253,8 @@ def test_a_killed_job_is_lost_and_leaves_no_ranks(hidl: Hidl) -> None:
     run = wait_for_ranks(hidl)
     os.kill(json.loads((run / "job.json").read_text())["pid"], signal.SIGKILL)
     assert hidl.json("status", run.name)["state"] == "LOST"
+    assert processes_of(run) != []  # a look ends nothing
+    assert hidl("cancel", run.name).returncode == 0
     assert processes_of(run) == []
 
 
@@ -398,3 +426,17 @@ def test_a_study_is_reported_beside_the_earlier_ones_of_its_kind(hidl: Hidl) -> 
     document = hidl.json("run", "toy", "--scale", "1,2", "--repeat", "1", status=11)
     told = document["verdict"]["study"]["reference"]
     assert re.match(r"here before: \d\.\d+ in the median of 3 earlier studies", told), told
+
+
+def test_one_run_that_cannot_be_read_leaves_the_others_in_the_list(hidl: Hidl) -> None:
+    hidl.json("run", "toy")
+    sick = only_run(hidl)
+    hidl.json("run", "toy")
+    for name in ("status", "metrics"):
+        (sick / f"{name}.json").write_text("{")
+    for run in hidl.runs.iterdir():
+        (run / "verdict.json").write_text("{")
+    runs = hidl.json("status")["runs"]
+    assert sorted(run["state"] for run in runs) == ["COMPLETED", "LOST"]
+    assert hidl("resume", "--all").returncode == 0
+    assert hidl("cancel", sick.name).returncode == 0

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.decision import Clock, Decision, Job, Verb, decide, is_settled, without_answer, without_job
+from hidl_cli.schedulers.decision import Clock, Decision, Job, Verb, decide, without_answer, without_job
 
 NOW, GRACE = 10_000.0, 15.0
 NOTHING = Status(State.PENDING)
@@ -62,12 +60,9 @@ def test_without_a_reason_the_jobs_own_word_stands(said: Status, state: State) -
 
 @pytest.mark.parametrize("said", [FAILED, TRAPPED])
 @pytest.mark.parametrize("word", ["RUNNING", "COMPLETING"])
-def test_an_end_that_the_scheduler_has_not_noted_yet_is_waited_for_a_while(said: Status, word: str) -> None:
+def test_an_end_that_the_scheduler_has_not_noted_yet_is_waited_for(said: Status, word: str) -> None:
     of = job(State.RUNNING, word)
-    assert [shown(after(said, of)), shown(after(said, of, seconds=GRACE))] == [
-        (Verb.SHOW, State.RUNNING),
-        (Verb.END, said.state),
-    ]
+    assert [shown(after(said, of)), shown(after(said, of, seconds=3600))] == [(Verb.SHOW, State.RUNNING)] * 2
 
 
 def test_a_job_whose_record_is_late_is_waited_for() -> None:
@@ -117,18 +112,32 @@ def test_a_job_that_is_unknown_is_lost_after_a_while(
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("said", "last", "expected"),
     [
-        (NOTHING, (Verb.SHOW, State.PENDING)),
-        (RUNNING, (Verb.SHOW, State.RUNNING)),
-        (FAILED, (Verb.SHOW, State.RUNNING)),
-        (replace(FAILED, ended=NOW - 60), (Verb.END, State.FAILED)),
+        (NOTHING, None, (Verb.SHOW, State.PENDING)),
+        (RUNNING, None, (Verb.SHOW, State.RUNNING)),
+        (NOTHING, State.RUNNING, (Verb.SHOW, State.RUNNING)),
+        (RUNNING, State.PENDING, (Verb.SHOW, State.PENDING)),
+        (replace(RUNNING, started=NOW + 1), State.PENDING, (Verb.SHOW, State.RUNNING)),
+        (FAILED, None, (Verb.SHOW, State.RUNNING)),
+        (FAILED, State.PENDING, (Verb.SHOW, State.PENDING)),
+        (replace(FAILED, ended=NOW - 3600), State.RUNNING, (Verb.SHOW, State.RUNNING)),
+        (replace(FAILED, ended=NOW - 8 * 86400), None, (Verb.END, State.FAILED)),
     ],
 )
-def test_without_an_answer_a_run_goes_on_until_its_job_says_otherwise(
-    said: Status, expected: tuple[Verb, State]
+def test_without_an_answer_what_was_said_last_stands(
+    said: Status, last: State | None, expected: tuple[Verb, State]
 ) -> None:
-    assert shown(without_answer(said, "Slurm", "Slurm does not answer", Clock(GRACE, NOW, 0.0, NOW))) == expected
+    clock = Clock(GRACE, NOW, 0.0, NOW)
+    decided = without_answer(said, "Slurm", "Slurm does not answer", last and job(last), clock)
+    assert shown(decided) == expected
+
+
+@pytest.mark.parametrize("said", [FAILED, TRAPPED])
+def test_a_job_that_runs_again_is_not_ended_by_its_first_attempt(said: Status) -> None:
+    again = job(State.RUNNING, started=NOW)
+    decided = after(replace(said, ended=NOW - 600), again, seconds=1)
+    assert (shown(decided), decided.status.reason) == ((Verb.SHOW, State.RUNNING), None)
 
 
 @given(
@@ -141,9 +150,9 @@ def test_an_end_that_is_written_down_needs_the_scheduler_no_more(
     said: Status, of: Job, seconds: float, unclear: float
 ) -> None:
     decided = after(said, of, seconds=seconds, unclear=unclear)
-    assert is_settled(Run(Path("/nonexistent")), decided.status) == decided.status.state.is_final
+    assert decided.status.is_settled == decided.status.state.is_final
     assert (decided.verb is Verb.SHOW) == (not decided.status.state.is_final)
 
 
 def test_what_the_job_completed_is_settled() -> None:
-    assert is_settled(Run(Path("/nonexistent")), COMPLETED)
+    assert COMPLETED.is_settled

@@ -8,3 +8,7 @@ fi
 list_hosts() {
     flux hostlist --expand instance | tr ' ' '\n' | awk '!seen[$0]++'
 }
+
+job_id() {
+    echo "${FLUX_ENCLOSING_ID/#ƒ/f}"
+}

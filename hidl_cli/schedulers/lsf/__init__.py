@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.launch.allocation import Allocation
@@ -12,6 +12,7 @@ from hidl_cli.schedulers.backend import Backend, Receipt, Refused, options, refu
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.schedulers.lsf import commands, header, jobs
 from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer
+from hidl_cli.schedulers.ticket import Ticket
 from hidl_cli.site.schema import Policies
 
 _SUBMITTED = re.compile(r"Job <(\d+)> is submitted to (?:default )?queue")
@@ -42,7 +43,7 @@ class Lsf(Backend):
         given = header.options(run.script.read_text(encoding="utf-8"))
         directory = str(run.directory.resolve())
         where = [] if "%" in directory else ["-cwd", directory]  # LSF would expand a %
-        command = ["bsub", *given, *where, "-Jd", self.mark(run), "./job.sh"]
+        command = ["bsub", *given, *where, "-Jd", run.id, "./job.sh"]
         try:
             completed = commands.call(*command, timeout=SUBMIT_SECONDS, cwd=run.directory)
         except NoAnswer as silence:
@@ -67,17 +68,17 @@ class Lsf(Backend):
         """See ``Backend``."""
         return jobs.parse(lines)
 
-    def mark(self, run: Run) -> str:
-        """See ``Backend``."""
-        return run.id
+    def is_of(self, job: Job, run: Run, ticket: Ticket) -> bool:
+        """See ``Backend``: the description is the run's id; what another program submitted has its own, or none."""
+        return ticket.directory is not None or job.mark == run.id
 
     def kill(self, id: str, cluster: str | None) -> None:
         """See ``Backend``."""
         commands.kill(id)
 
-    def history(self, ids: Mapping[str, str | None], since: float, cluster: str | None) -> list[Job]:
+    def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
         """See ``Backend``: LSF's log files, a job at a time."""
-        return [job for id in ids.values() if id for job in jobs.parse_history(commands.history(id)) if job.id == id]
+        return [job for id in ids if id for job in jobs.parse_history(commands.history(id)) if job.id == id]
 
     def never_starts(self, job: Job, waited: float) -> str | None:
         """See ``Backend``."""

@@ -24,3 +24,7 @@ list_hosts() {
             for (i = first; i <= hosts; i++) print host[i]
         }'
 }
+
+job_id() {
+    echo "${LSB_JOBID:-}"
+}

@@ -62,7 +62,8 @@ def parse(lines: Iterable[str]) -> list[Job]:
             rows[-1][-1] += f" {line.strip()}"
     cells = ([cell.strip() for cell in row] for row in rows if len(row) == len(_NAMES))
     shown = (["" if cell == "-" else cell.rstrip("; ") for cell in row] for row in cells)
-    return [_job(**dict(zip(_NAMES, row, strict=True))) for row in shown]
+    told = (dict(zip(_NAMES, row, strict=True)) for row in shown)
+    return [_job(**row | {"job_description": row["job_description"] or "-"}) for row in told]
 
 
 def parse_history(answer: str) -> list[Job]:

@@ -8,3 +8,7 @@ fi
 list_hosts() {
     awk '!seen[$0]++' "$PBS_NODEFILE"
 }
+
+job_id() {
+    echo "${PBS_ARRAY_ID:-${PBS_JOBID:-}}"
+}

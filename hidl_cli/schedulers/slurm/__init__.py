@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NoReturn
 
@@ -66,8 +66,9 @@ class Slurm(Backend):
         return True
 
     def ping(self) -> None:
-        """See ``Backend``."""
+        """See ``Backend``; the name may be of another cluster than the last time, by PATH or configuration."""
         commands.ping()
+        commands.learn_cluster()
 
     def submit(self, run: Run) -> Receipt | None:
         """See ``Backend``."""
@@ -127,9 +128,9 @@ class Slurm(Backend):
         if completed.status != 0 and "Invalid job id" not in completed.stderr:
             raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
 
-    def history(self, ids: Mapping[str, str | None], since: float, cluster: str | None) -> list[Job]:
+    def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
         """See ``Backend``: the accounting, where there is one."""
-        known = [id for id in ids.values() if id is not None]
+        known = [id for id in ids if id is not None]
         found = self._accounted(jobs.sacct(cluster, ids=known)) if known else []
         return found + (self._accounted(jobs.sacct(cluster, since=since)) if len(known) < len(ids) else [])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
+import shutil
 import time
 from contextlib import suppress
 from functools import cache
@@ -18,6 +19,7 @@ from hidl_cli.site import hidl_cluster
 PING_SECONDS = 5.0
 ACCOUNTING_SECONDS = 5.0
 _NAME_VALID_SECONDS = 86400.0
+_LEARNED: dict[Path, str] = {}
 
 PROGRAMS = Programs(
     kept=frozenset(("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT", "SLURM_UMASK")),
@@ -78,16 +80,35 @@ def partition(name: str) -> dict[str, str]:
 
 @cache
 def this_cluster() -> str | None:
-    """Return the name of the cluster; None if Slurm does not answer and has not within the last day.
-
-    Clusters may share a user's home: it is kept for this machine and this configuration of Slurm.
-    """
-    variables = hidl_cluster.environment()
-    key = f"{platform.node()}\0{variables.get('SLURM_CONF', '')}\0{variables.get('SLURM_CLUSTERS', '')}"
-    file: Path = paths.user_state() / "slurm" / f"cluster-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    """Return the name of the cluster; None if Slurm does not answer and has not within the last day."""
+    file = _file_of_name()
+    if file in _LEARNED:
+        return _LEARNED[file]
     with suppress(OSError):
         if time.time() - file.stat().st_mtime < _NAME_VALID_SECONDS:
             return file.read_text(encoding="utf-8")
+    return _ask_for_name(file)
+
+
+def learn_cluster() -> None:
+    """Ask Slurm for the cluster's name, which ``this_cluster`` returns from now on."""
+    file = _file_of_name()
+    name = _ask_for_name(file)
+    if name is not None:
+        _LEARNED[file] = name
+        this_cluster.cache_clear()
+
+
+def _file_of_name() -> Path:
+    """Return where the name is kept: clusters may share a user's home, and PATH may lead to another's programs."""
+    variables = hidl_cluster.environment()
+    programs = shutil.which("scontrol", path=variables.get("PATH")) or ""
+    parts = [platform.node(), programs, *(variables.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+    return paths.user_state() / "slurm" / f"cluster-{key}"
+
+
+def _ask_for_name(file: Path) -> str | None:
     name = _shown("scontrol", "show", "config").get("ClusterName")
     if name is not None:
         with suppress(OSError):

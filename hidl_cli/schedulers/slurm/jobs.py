@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -110,10 +111,9 @@ def minutes(limit: str) -> float | None:
 
 def _job(id: str, told: Mapping[str, str]) -> SlurmJob:
     state = state_of(told["State"])
-    try:
-        ended: float | None = datetime.fromisoformat(told["End"]).timestamp()
-    except ValueError:
-        ended = 0.0 if state.is_final else None  # no time told: long ago
+    ended = _time(told["End"])
+    if ended is None and state.is_final:
+        ended = 0.0  # no time told: long ago
     return SlurmJob(
         id=id,
         state=state,
@@ -121,11 +121,20 @@ def _job(id: str, told: Mapping[str, str]) -> SlurmJob:
         mark=told["WorkDir"],
         reason=_reason(state, told),
         ended=ended,
+        started=_time(told["Start"]) if state is not State.PENDING else None,
+        ending=told["State"].startswith("COMPLETING"),
         why=told["Reason"],
         nodes=told["NNodes"],
         limit=told["Timelimit"],
         partition=told["Partition"],
     )
+
+
+def _time(told: str) -> float | None:
+    """Parse a time, in seconds since the epoch; None if not told."""
+    with suppress(ValueError):
+        return datetime.fromisoformat(told).timestamp()
+    return None
 
 
 def _reason(state: State, told: Mapping[str, str]) -> str:

@@ -2,3 +2,7 @@
 list_hosts() {
     sed -n 's/^# ssh: --hosts=//p' "${BASH_SOURCE[0]##*/}" | tr ',' '\n'
 }
+
+job_id() {
+    echo "${HIDL_SSH_JOB:-}"
+}

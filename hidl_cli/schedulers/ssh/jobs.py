@@ -14,7 +14,7 @@ from hidl_cli import paths
 from hidl_cli.documents import write_json
 from hidl_cli.record.state import State
 from hidl_cli.schedulers.decision import Job
-from hidl_cli.schedulers.processes import birth, kill_all
+from hidl_cli.schedulers.processes import birth, kill_run
 
 #: Records of jobs that ended so many seconds ago are removed.
 _KEPT_SECONDS = 7 * 86400.0
@@ -61,7 +61,7 @@ def records() -> list[Record]:
             if record.ended is None and not record.is_alive:
                 record = _read(file)  # again: it may have ended in between
                 if record.ended is None:
-                    kill_all(record.run)
+                    kill_run(record.run)
                     record = replace(record, state=State.LOST, reason=KILLED, ended=time.time(), by_itself=False)
                     record.write()
             elif record.ended is not None and time.time() - record.ended > _KEPT_SECONDS:

@@ -21,7 +21,7 @@ from types import FrameType
 from hidl_cli import process
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
-from hidl_cli.schedulers.processes import birth, kill_all
+from hidl_cli.schedulers.processes import birth, kill_run
 from hidl_cli.schedulers.ssh import ATTENDED
 from hidl_cli.schedulers.ssh.guards import Guards, Needs
 from hidl_cli.schedulers.ssh.header import Request, read_request
@@ -68,7 +68,7 @@ class Supervisor:
             traceback.print_exc()
             end = End(State.FAILED, f"the supervisor failed: {error}")
         finally:
-            kill_all(self._mark)
+            kill_run(self._mark)
         self._write(state=end.state, reason=end.reason, ended=time.time(), by_itself=end.by_itself)
         if self._asked_to_end == signal.SIGINT:  # so that hidl sees who ended it
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -80,7 +80,7 @@ class Supervisor:
             if troubles := guards.look():
                 return End(State.FAILED, "; ".join(f"{each.host}: {each.what}" for each in troubles))
             end = self._lock(guards, needs) or self._with_script(guards)
-            kill_all(self._mark)
+            kill_run(self._mark)
             unsure = guards.end()
         if unsure and end.state is not State.NODE_FAIL:
             return replace(

@@ -10,11 +10,27 @@ directory=$(dirname -- "${BASH_SOURCE[0]}")
 started=$(date +%s.%N)
 step=0
 child=
+job=
 
 write_status() { # state exit-status end-time
-    printf '{"schema": "hidl.status/1", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}\n' \
+    printf '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}\n' \
 #@ end
     mv -f -- .status.json.new status.json
+}
+
+# Results stay those of one job: what an earlier attempt left, which was put back into the queue, or another job in this
+# directory (a copy, submitted again), does not count.
+begin_attempt() {
+    job=$(job_id 2> /dev/null || true)
+    job=${job//[^A-Za-z0-9._[\]-]/}
+    if [[ -s status.json ]]; then
+        if [[ -n $job ]] && grep -qF "\"job\": \"$job\"" status.json; then
+            { tr -d '\n' < status.json && echo; } >> attempts.jsonl
+        else
+            rm -f -- attempts.jsonl reason
+        fi
+        rm -rf -- steps metrics.json verdict.json causes.json findings.json
+    fi
 }
 
 finish() { # state exit-status
@@ -205,6 +221,7 @@ status_of_ranks() { # file
 }
 
 #@ hosts
+begin_attempt
 list_hosts > hosts
 write_status RUNNING null null
 

@@ -18,7 +18,7 @@ export HIDL_RUN_ID=RUN
 export HIDL_FINDINGS=$PWD/findings.json
 export HIDL_NODE_MEMORY=137438953472
 #@ status
-        "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+        "$job" "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
 #@ end
 #@ step
 }
@@ -27,6 +27,10 @@ export HIDL_NODE_MEMORY=137438953472
 #@ status-from-stderr
 list_hosts() {
     scontrol show hostnames "$SLURM_JOB_NODELIST"
+}
+
+job_id() {
+    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
 }
 
 #@ hosts

@@ -23,7 +23,7 @@ export HIDL_FINDINGS=$PWD/findings.json
 export HIDL_CORES_PER_RANK=16
 export HIDL_NODE_MEMORY=274877906944
 #@ status
-        "$1" "$2" "$started" "$3" "$step" 6 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+        "$job" "$1" "$2" "$started" "$3" "$step" 6 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
 #@ end
     printf '# step %d of %d: %s\n' "$step" 6 "$1"
 #@ step
@@ -66,6 +66,10 @@ settled() { # repetitions-done
 
 list_hosts() {
     scontrol show hostnames "$SLURM_JOB_NODELIST"
+}
+
+job_id() {
+    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
 }
 
 #@ hosts

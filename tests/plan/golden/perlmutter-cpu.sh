@@ -23,13 +23,17 @@ export HIDL_FINDINGS=$PWD/findings.json
 export HIDL_CORES_PER_RANK=128
 export HIDL_NODE_MEMORY=549755813888
 #@ status
-        "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+        "$job" "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
 #@ end
 #@ step
 }
 
 list_hosts() {
     scontrol show hostnames "$SLURM_JOB_NODELIST"
+}
+
+job_id() {
+    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
 }
 
 #@ hosts

@@ -17,7 +17,7 @@ export HIDL_FINDINGS=$PWD/findings.json
 export HIDL_CORES_PER_RANK=7
 export HIDL_NODE_MEMORY=549755813888
 #@ status
-        "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+        "$job" "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
 #@ end
 #@ step
 }
@@ -47,6 +47,10 @@ list_hosts() {
             first = (hosts > 1 && slots[host[1]] == 1 && slots[host[2]] > 1) ? 2 : 1
             for (i = first; i <= hosts; i++) print host[i]
         }'
+}
+
+job_id() {
+    echo "${LSB_JOBID:-}"
 }
 #@ hosts
 # The MPI library of the site, spectrum-mpi (spectrum-mpi), takes the place of the stack's own: they share one ABI.

@@ -10,7 +10,7 @@ export HIDL_FINDINGS=$PWD/findings.json
 export HIDL_CORES_PER_RANK=1
 export HIDL_NODE_MEMORY=1073741824
 #@ status
-        "$1" "$2" "$started" "$3" "$step" 2 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+        "$job" "$1" "$2" "$started" "$3" "$step" 2 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
 #@ end
     printf '# step %d of %d: %s\n' "$step" 2 "$1"
 #@ step
@@ -80,6 +80,16 @@ timed() { # launch number-of-ranks command...
 
 list_hosts() {
     hostname
+}
+
+# The job is this process. It says so itself, so that `hidl status` and `hidl cancel` know it however it was started.
+job_id() {
+    local birth
+    birth=$(< /proc/sys/kernel/random/boot_id):$(cut -d ' ' -f 22 "/proc/$$/stat")
+    printf '{"schema": "hidl.job/1", "scheduler": "local", "pid": %d, "birth": "%s", "host": "%s", "space": "%s", "of": {"inode": %d}, "deadline": %s}\n' \
+        "$$" "$birth" "$(hostname)" "$(readlink "/proc/$$/ns/pid")" "$(stat -c %i .)" "${deadline:-null}" > .job.json.new
+    mv -f -- .job.json.new job.json
+    echo "$$"
 }
 
 #@ hosts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -77,6 +78,27 @@ def test_the_controller_is_killed_and_comes_back_while_a_run_is_followed(bench: 
     assert follower.wait(patience(180)) == 0
 
 
+def test_a_job_that_is_requeued_has_not_ended_though_the_controller_is_away_meanwhile(bench: Bench) -> None:
+    """Its first attempt wrote CANCELLED, long ago by the time that the second begins."""
+    bench.change_site("--requeue")
+    run = bench.running(bench.start("--set", f"go={bench.go}"))
+    bench.cluster("scontrol", "requeue", bench.job(run))
+    until(lambda: '"CANCELLED"' in read(run / "status.json"))
+    bench.until_state(run, "PENDING")
+    document = json.loads(read(run / "status.json"))
+    (run / "status.json").write_text(json.dumps(document | {"ended": document["ended"] - 600}))  # long ago
+    bench.cluster.wait_until_saved()
+    bench.cluster.kill("slurmctld")
+    until(lambda: "does not answer" in (bench.status(run)["reason"] or ""))
+    assert bench.status(run)["state"] == "PENDING"
+    bench.cluster.start("slurmctld")
+    bench.cluster("scontrol", "update", f"JobId={bench.job(run)}", "StartTime=now")  # or it would wait two minutes
+    bench.until_state(run, "RUNNING")
+    bench.go.touch()
+    ended = bench.until_state(run, "COMPLETED")
+    assert [attempt["state"] for attempt in ended["attempts"]] == ["CANCELLED"]
+
+
 @pytest.mark.deep
 def test_a_run_that_ends_while_the_controller_is_away_is_judged(bench: Bench) -> None:
     run = bench.running(bench.start("--set", f"go={bench.go}"))
@@ -84,6 +106,19 @@ def test_a_run_that_ends_while_the_controller_is_away_is_judged(bench: Bench) ->
     bench.cluster.kill("slurmctld")
     bench.go.touch()
     assert bench.hidl("resume", run.name).returncode == 0
+
+
+def test_a_number_that_was_given_again_is_another_job(bench: Bench) -> None:
+    """The user's own other job has the number that the run's job had."""
+    other = bench.cluster("sbatch", "--parsable", "--wrap", "sleep 300", "--output=/dev/null").stdout.strip()
+    run = bench.start("--set", f"go={bench.go}", "--nodes", "1")
+    mine = bench.job(run)
+    ticket = json.loads(read(run / "job.json"))
+    (run / "job.json").write_text(json.dumps(ticket | {"id": other}))
+    bench.hidl("cancel", run.name)
+    left = bench.cluster("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i").stdout.split()
+    bench.cluster("scancel", other, mine)
+    assert other in left
 
 
 @pytest.mark.parametrize("how", ["down", deep("absent")])

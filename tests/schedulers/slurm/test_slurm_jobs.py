@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
-from hidl_cli.schedulers.backend import find
+from hidl_cli.schedulers.slurm import Slurm
 from hidl_cli.schedulers.slurm.jobs import SlurmJob, minutes, parse, sacct, squeue, state_of
+from hidl_cli.schedulers.ticket import Ticket
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -64,15 +66,34 @@ def test_what_is_not_a_line_of_a_job_is_passed_over(line: str) -> None:
     assert parse([line]) == []
 
 
-def test_a_job_is_found_by_its_number_only_in_its_own_directory() -> None:
-    known = jobs("squeue-22.05.txt").values()
-    assert find(known, "16", "/home/u/runs/next") is not None
-    assert find(known, "16", "/elsewhere") is None
+def found(mark: str, run: Path, *, id: str | None = "16", directory: str | None = None) -> bool:
+    """Whether a job 16 in directory ``mark`` is the run's."""
+    listed = [SlurmJob("16", State.RUNNING, "RUNNING", mark=mark)]
+    return Slurm().find(listed, Run(run), Ticket(id, None, 0.0, directory)) is not None
 
 
-def test_a_job_whose_number_was_lost_is_the_last_of_its_directory() -> None:
-    known = [SlurmJob("9", State.FAILED, "FAILED", mark="/d"), SlurmJob("10", State.RUNNING, "RUNNING", mark="/d")]
-    assert find(known, None, "/d") == known[1]
+@pytest.mark.parametrize("id", ["16", None])
+def test_a_job_is_the_runs_by_its_number_and_its_directory_under_any_mount(tmp_path: Path, id: str | None) -> None:
+    """A copy has the same name, and exists; another number, or another run's directory, is another's job."""
+    run, copy = tmp_path / "run-1", tmp_path / "copies" / "run-1"
+    run.mkdir()
+    copy.mkdir(parents=True)
+    assert found(str(run), run, id=id)
+    assert found("/export/home/u/run-1", run, id=id)
+    assert not found(str(copy), run, id=id)
+    assert not found("/export/home/u/run-10", run, id=id)
+    assert not found(str(run), run, id="17")
+
+
+def test_a_job_that_another_program_submitted_is_known_by_the_whole_path(tmp_path: Path) -> None:
+    assert found("/stage/check", tmp_path, directory="/stage/check")
+    assert not found("/other/check", tmp_path, directory="/stage/check")
+
+
+def test_a_job_whose_number_was_lost_is_the_last_of_its_directory(tmp_path: Path) -> None:
+    here = str(tmp_path)
+    known = [SlurmJob("9", State.FAILED, "FAILED", mark=here), SlurmJob("10", State.RUNNING, "RUNNING", mark=here)]
+    assert Slurm().find(known, Run(tmp_path), Ticket(None, None, 0.0)) == known[1]
 
 
 @pytest.mark.parametrize(

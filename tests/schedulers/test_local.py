@@ -1,0 +1,124 @@
+"""Jobs on this machine: whose process is whose, and what a look does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hidl_cli.errors import HidlError
+from hidl_cli.record.run import Run
+from hidl_cli.record.state import State
+from hidl_cli.schedulers.local import Local
+from tests.waiting import patience, until
+
+SCRIPT = """\
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
+%s
+job_id > /dev/null
+exec sleep 300
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """A run whose job sleeps."""
+    directory = tmp_path / "run-1"
+    directory.mkdir()
+    made = Run(directory)
+    made.script.write_text(SCRIPT % Local().functions)
+    yield made
+    Local().cancel(made, state=State.CANCELLED)
+
+
+def job(run: Run) -> dict[str, Any]:
+    return json.loads((run.directory / "job.json").read_text())
+
+
+def change(run: Run, **values: Any) -> None:
+    (run.directory / "job.json").write_text(json.dumps(job(run) | values))
+
+
+def state(run: Run) -> State:
+    return Local().poll([run])[0].state
+
+
+def test_a_run_whose_job_is_not_known_yet_is_not_lost(run: Run) -> None:
+    """Between the making of its directory and the start of its job; hidl may be killed there."""
+    assert state(run) is State.PENDING
+    os.utime(run.directory, (time.time() - 600,) * 2)
+    assert state(run) is State.LOST
+
+
+def test_a_job_says_itself_which_process_it_is(run: Run) -> None:
+    """As hidl does, to the letter: it may be started without hidl."""
+    Local().submit(run, time_limit=None)
+    by_hidl = job(run)
+    until(lambda: "path" not in job(run)["of"])
+    by_itself = job(run)
+    assert by_itself["of"]["inode"] == by_hidl["of"]["inode"]
+    assert by_itself | {"of": 0} == by_hidl | {"of": 0}
+    assert state(run) is State.PENDING
+
+
+def test_a_job_that_was_killed_is_lost_and_a_look_ends_nothing(run: Run) -> None:
+    Local().submit(run, time_limit=None)
+    other = subprocess.Popen(["sleep", "300"], env={"HIDL_RUN_ID": run.id, "HIDL_FINDINGS": f"{run.directory}/f"})
+    os.kill(job(run)["pid"], signal.SIGKILL)
+    until(lambda: state(run) is State.LOST)
+    assert other.poll() is None
+    assert not Local().cancel(run, state=State.CANCELLED)
+    assert other.wait(patience(10)) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [{"birth": "another-boot:1", "host": "another-host"}, {"space": "pid:[1]"}],
+    ids=["another host", "a container"],
+)
+def test_what_cannot_be_seen_from_here_goes_on(run: Run, elsewhere: dict[str, Any]) -> None:
+    Local().submit(run, time_limit=None)
+    until(lambda: "path" not in job(run)["of"])
+    truth = job(run)
+    change(run, **elsewhere)
+    (status,) = Local().poll([run])
+    assert (status.state.is_final, "cannot be seen" in (status.reason or "")) == (False, True)
+    with pytest.raises(HidlError, match="was started on"):
+        Local().cancel(run, state=State.CANCELLED)
+    change(run, **truth)
+    assert not (run.directory / "reason").exists()
+
+
+def test_after_a_restart_of_this_machine_it_is_lost(run: Run) -> None:
+    Local().submit(run, time_limit=None)
+    until(lambda: "path" not in job(run)["of"])
+    truth = job(run)
+    change(run, birth="an-earlier-boot:1")
+    assert state(run) is State.LOST
+    change(run, **truth)
+    os.killpg(truth["pid"], signal.SIGKILL)
+
+
+def test_the_process_of_the_first_run_is_not_that_of_a_copy(run: Run, tmp_path: Path) -> None:
+    Local().submit(run, time_limit=None)
+    copy = Run(tmp_path / "copy")
+    shutil.copytree(run.directory, copy.directory)
+    Local().cancel(copy, state=State.CANCELLED)
+    assert state(run) is State.PENDING
+    with subprocess.Popen(["bash", copy.script], start_new_session=True) as process:
+        until(lambda: job(copy)["pid"] == process.pid)
+        (copy.directory / "status.json").write_text(
+            (copy.directory / "status.json").read_text().replace("CANCELLED", "RUNNING")
+        )
+        assert state(copy) is State.RUNNING
+        assert Local().cancel(copy, state=State.CANCELLED)
+        assert process.wait(patience(10)) == -signal.SIGTERM
+    assert state(run) is State.PENDING
