@@ -104,8 +104,8 @@ def process_token() -> bytes:
         set_process_token(known)
     if len(known) < LEAST_TOKEN:
         raise ConfigurationError(
-            f"invalid {TOKEN_VARIABLE} of {len(known)} characters: must have at least {LEAST_TOKEN}; unset it, or set it "
-            "to the job's token (for a new one: openssl rand -hex 32)"
+            f"invalid {TOKEN_VARIABLE} of {len(known)} characters: must have at least {LEAST_TOKEN}; "
+            "unset it, or set it to the job's token (for a new one: openssl rand -hex 32)"
         )
     return known.encode()
 
