@@ -96,6 +96,11 @@ def test_a_model_compiled_again_trains_as_it_was_compiled_last(found: Any, costs
     assert max(found[f"recompiled, {costs}"]) <= 1e-10
 
 
+@pytest.mark.parametrize("begins", ["both", "side"])
+def test_what_no_loss_depends_on_is_left_alone_by_weight_decay(found: Any, begins: str) -> None:
+    assert max(found["without gradients"][begins]) <= 1e-10
+
+
 def test_another_strategy_goes_on_with_a_trained_model(found: Any) -> None:
     assert found["another strategy"] <= 1e-10
 

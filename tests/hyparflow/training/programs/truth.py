@@ -134,9 +134,45 @@ def recompiled(costs: str) -> dict[str, Any]:
     }
 
 
+def with_gradients_missing() -> Any:
+    """Of "stopped" and "side" no loss depends: the one by a stop_gradient, the other by an output without a loss."""
+    x = keras.Input((6,), name="x")
+    stopped = keras.layers.Dense(8, activation="tanh", name="stopped")(x)
+    h = keras.layers.Dense(8, activation="tanh", name="second")(x)
+    both = keras.layers.Concatenate(name="both")([keras.ops.stop_gradient(stopped), h])
+    outputs = [keras.layers.Dense(1, name="last")(both), keras.layers.Dense(3, name="side")(both)]
+    model = keras.Model(x, outputs, name="missing")
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9, weight_decay=0.1, use_ema=True)
+    model.compile(optimizer, loss=["mse", None])
+    return model
+
+
+def without_gradients() -> dict[str, Any]:
+    """By the layer at which the second partition begins: it lacks gradients for some of its layers, or for all."""
+    found = {}
+    for begins in ("both", "side"):
+        keras.utils.set_random_seed(77)
+        plain = with_gradients_missing()
+        how = hyparflow.Strategy(partitions=2, micro_batches=2, costs="estimated", assignment=[begins])
+        with how.scope():
+            model = with_gradients_missing()
+        model.set_weights(plain.get_weights())
+        if begins == "side":
+            for each in (plain, model):
+                each.optimizer.use_ema = False
+        for each, fit in ((plain, plain_fit), (model, how.fit)):
+            fit(each, X, [Y, np.zeros((32, 3))], **HOW)
+        hyparflow.gather(model)
+        found[begins] = [
+            far(model.get_weights(), plain.get_weights()),
+            far([model.optimizer.iterations], [plain.optimizer.iterations]),
+        ]
+    return {"without gradients": found}
+
+
 def main(root: Path) -> None:
     """All cases."""
-    found = loaded(root) | trained(root) | recompiled("estimated") | recompiled("measured")
+    found = without_gradients() | loaded(root) | trained(root) | recompiled("estimated") | recompiled("measured")
     if COMM.rank == 0:
         (root / "found.json").write_text(json.dumps(found, indent=1))
 
