@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from mpi4dask.errors import ConfigurationError, HandshakeError
 
 MAGIC = b"mpi4dask"
-VERSION = 3  # of the handshake and of what travels over MPI
+VERSION = 4  # of the handshake and of what travels over MPI
 TOKEN_VARIABLE = "MPI4DASK_TOKEN"
 LEAST_TOKEN = 32  # characters: 128 random bits as hexadecimal digits; those made here have twice as many
 
