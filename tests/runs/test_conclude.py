@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hidl_cli.errors import JobFailed
-from hidl_cli.plan.launch_plan import plan_of
+from hidl_cli.plan.launch_plan import OUTPUT, plan_of
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import conclude
+from hidl_cli.runs.measured import count_complete_repetitions
 from tests.report.example import Nights
 
 REPETITIONS, STEPS = 4, 3
@@ -57,6 +59,17 @@ def test_a_study_that_its_time_limit_cuts_is_judged_by_its_complete_repetitions(
     assert conclusion.study is not None
     assert conclusion.reason == conclusion.study.reason
     assert conclusion.reason.endswith(f"; the time limit {said}") if said else "time limit" not in conclusion.reason
+
+
+def test_a_step_whose_output_was_being_written_is_not_complete(cut: Cut) -> None:
+    run = cut(12)
+    plan = plan_of(run)
+    plan = replace(plan, steps=tuple(replace(step, parser="osu") for step in plan.steps))
+    for number in range(1, 7):
+        (run.metrics_file(number).parent / OUTPUT).write_text("half")
+    run.write("status", {**(run.document("status") or {}), "step": 6})
+
+    assert count_complete_repetitions(run, plan) == 1
 
 
 def test_without_a_complete_repetition_it_failed(cut: Cut) -> None:
