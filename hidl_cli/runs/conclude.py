@@ -30,7 +30,8 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
 
     Raises ``SubmitRefused`` if the job would never have started, ``JobFailed`` if it failed, ``MetricMissing`` if a
     metric is missing, and ``HidlError`` if the verdict cannot be written. A scaling study that reached its time limit
-    is judged by its complete repetitions, if there are any, and names the others. Likely causes of a failure are written to ``causes.json``.
+    is judged by its complete repetitions, if there are any, and names the others. Likely causes of a failure are
+    written to ``causes.json``.
     """
     cut = status.state is State.TIMEOUT and plan.is_study
     rounds = count_complete_repetitions(run, plan) if cut else None

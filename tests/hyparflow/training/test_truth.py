@@ -101,6 +101,11 @@ def test_what_no_loss_depends_on_is_left_alone_by_weight_decay(found: Any, begin
     assert max(found["without gradients"][begins]) <= 1e-10
 
 
+@pytest.mark.parametrize("shape", ["(n, 1)", "(n,)"])
+def test_metrics_that_compare_the_samples_of_a_batch_are_keras(found: Any, shape: str) -> None:
+    assert max(found["metrics of batches"][shape].values()) <= 1e-6, found["metrics of batches"][shape]
+
+
 def test_another_strategy_goes_on_with_a_trained_model(found: Any) -> None:
     assert found["another strategy"] <= 1e-10
 

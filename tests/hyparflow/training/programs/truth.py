@@ -170,9 +170,45 @@ def without_gradients() -> dict[str, Any]:
     return {"without gradients": found}
 
 
+def largest_error(target: Any, prediction: Any) -> Any:
+    """One number for a batch."""
+    return keras.ops.max(keras.ops.abs(target - prediction))
+
+
+def metrics_of_batches() -> dict[str, Any]:
+    """Two replicas of two micro-batches each, and a last batch of 6 samples: metrics that compare samples."""
+
+    def model(*more: Any) -> Any:
+        keras.utils.set_random_seed(77)
+        made = build()
+        made.compile(keras.optimizers.SGD(0.01), "mse", metrics=["mae", largest_error, *more])
+        return made
+
+    def correlations() -> list[Any]:
+        return [keras.metrics.PearsonCorrelation(axis=0), keras.metrics.ConcordanceCorrelation(axis=0)]
+
+    found = {}
+    for shape, target, more in (("(n, 1)", Y[:30], correlations), ("(n,)", Y[:30, 0], list)):
+        how = hyparflow.Strategy(partitions=1, replicas=2, micro_batches=2, costs="estimated")
+        plain = model(*more())
+        with how.scope():
+            apart = model(*more())
+        expected = plain.evaluate(X[:30], target, batch_size=8, verbose=0, return_dict=True)
+        got = how.evaluate(apart, X[:30], target, batch_size=8, verbose=0, return_dict=True)
+        found[shape] = {name: far([got[name]], [value]) for name, value in expected.items()}
+    return {"metrics of batches": found}
+
+
 def main(root: Path) -> None:
     """All cases."""
-    found = without_gradients() | loaded(root) | trained(root) | recompiled("estimated") | recompiled("measured")
+    found = (
+        metrics_of_batches()
+        | without_gradients()
+        | loaded(root)
+        | trained(root)
+        | recompiled("estimated")
+        | recompiled("measured")
+    )
     if COMM.rank == 0:
         (root / "found.json").write_text(json.dumps(found, indent=1))
 
