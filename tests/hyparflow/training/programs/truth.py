@@ -170,6 +170,35 @@ def without_gradients() -> dict[str, Any]:
     return {"without gradients": found}
 
 
+def frozen_bfloat16(root: Path) -> dict[str, Any]:
+    """Frozen weights of bfloat16, with checkpoints beside those of another program, and a restart from them."""
+
+    def model() -> Any:
+        keras.utils.set_random_seed(77)
+        x = keras.Input((6,), name="x")
+        frozen = keras.layers.Dense(8, activation="tanh", name="frozen", dtype="bfloat16")
+        frozen.trainable = False
+        h = keras.layers.Dense(8, activation="tanh", name="free", dtype="float32")(frozen(x))
+        return compiled(keras.Model(x, keras.layers.Dense(1, name="last", dtype="float32")(h), name="half"))
+
+    others = root / "step-1000" / "model.safetensors"
+    if COMM.rank == 0:
+        others.parent.mkdir()
+        others.write_bytes(b"weights")
+    COMM.barrier()
+    plain = model()
+    for epochs in (1, 2):
+        how = strategy()
+        with how.scope():
+            parts = model()
+        how.fit(parts, X, Y, **{**HOW, "epochs": epochs}, checkpoint=root, keep=1, restart=epochs > 1)
+    plain.fit(X, Y, **HOW)
+    hyparflow.gather(parts)
+    weights = [[np.asarray(each, "float64") for each in made.get_weights()] for made in (parts, plain)]
+    kept = others.exists() and others.read_bytes() == b"weights"
+    return {"frozen bfloat16": far(*weights), "others": kept}
+
+
 def largest_error(target: Any, prediction: Any) -> Any:
     """One number for a batch."""
     return keras.ops.max(keras.ops.abs(target - prediction))
@@ -202,7 +231,8 @@ def metrics_of_batches() -> dict[str, Any]:
 def main(root: Path) -> None:
     """All cases."""
     found = (
-        metrics_of_batches()
+        frozen_bfloat16(root)
+        | metrics_of_batches()
         | without_gradients()
         | loaded(root)
         | trained(root)
