@@ -21,6 +21,7 @@ NAMES = (
     "omb_overhead",
     "data_parallel",
     "comm",
+    "long_life",
     "dask_apps",
     "pipeline",
     "first_step",

@@ -29,7 +29,7 @@ RANKS = Path(__file__).with_name("comm_ranks.py")
 def measure() -> list[Outcome]:
     """Two ranks pinned, four ranks on two cores, 200 idle connections and a burst, and ten idle connections."""
     with tempfile.TemporaryDirectory() as directory:
-        python = _python(Path(directory))
+        python = mpi4dask_python(Path(directory))
         pinned = _figures(python, 2, "messages")
         crowd = _figures(python, 2, "crowd")
         many = _figures(python, 2 * len(os.sched_getaffinity(0)), "oversubscribed")
@@ -48,7 +48,7 @@ def _ratio(name: str, figure: dict[str, float], bound: float, other: str = "tcp"
     return Outcome(f"mpi:// / {other}://, {name}", mpi / theirs, bound, "", details)
 
 
-def _python(directory: Path) -> Path:
+def mpi4dask_python(directory: Path) -> Path:
     """The Python of a fresh stack mpi4dask, or of `MPI4DASK_BENCHMARK_PYTHON`."""
     given = os.environ.get("MPI4DASK_BENCHMARK_PYTHON")
     if given:

@@ -29,11 +29,12 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
     """Read and check the metrics of all steps, judge them, and write ``metrics.json`` and ``verdict.json``.
 
     Raises ``SubmitRefused`` if the job would never have started, ``JobFailed`` if it failed, ``MetricMissing`` if a
-    metric is missing, and ``HidlError`` if the verdict cannot be written. A study until it is settled that used up its
-    time limit is judged by its complete repetitions. Likely causes of a failure are written to ``causes.json``.
+    metric is missing, and ``HidlError`` if the verdict cannot be written. A scaling study that reached its time limit
+    is judged by its complete repetitions, if there are any, and names the others. Likely causes of a failure are
+    written to ``causes.json``.
     """
-    spent = status.state is State.TIMEOUT and plan.until_settled
-    rounds = count_complete_repetitions(run, plan) if spent else None
+    cut = status.state is State.TIMEOUT and plan.is_study
+    rounds = count_complete_repetitions(run, plan) if cut else None
     if status.state is not State.COMPLETED and not rounds:
         keep_likely_causes(run, status)
         raise error_for(run, status)
@@ -53,10 +54,17 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
         _keep(run, Conclusion("fail", error.message, error.hint, []))
         raise
     conclusion = judge_steps(plan, steps)
+    if rounds is not None and rounds < plan.repetitions:
+        conclusion = conclusion.noting(_format_cut(rounds + 1, plan.repetitions))
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
     _keep(run, conclusion)
     return conclusion
+
+
+def _format_cut(first: int, last: int) -> str:
+    which = f"repetition {first}" if first == last else f"repetitions {first} to {last}"
+    return f"the time limit cut {which} of {last}"
 
 
 def _keep(run: Run, conclusion: Conclusion) -> None:

@@ -38,6 +38,11 @@ class Conclusion:
     ranking: Ranking | None = None
     fields: tuple[Field, ...] = ()
 
+    def noting(self, words: str) -> Conclusion:
+        """Return the conclusion with ``words`` behind its reason."""
+        reason = f"{self.reason}; {words}"
+        return replace(self, reason=reason, study=self.study and replace(self.study, reason=reason))
+
     @property
     def exit_code(self) -> ExitCode:
         """The exit code for the verdict."""

@@ -19,11 +19,18 @@ ENOUGH = "enough"
 
 
 def count_complete_repetitions(run: Run, plan: Plan) -> int:
-    """Return how many repetitions, from the first on, left the metrics of all their steps."""
+    """Return how many repetitions, from the first on, left the metrics of all their steps.
+
+    Of a step whose metrics are read from its output that is so once the next one has begun.
+    """
+    running = run.status().step
     missing = [
         step.repetition
         for number, step in enumerate(plan.steps, start=1)
-        if not all(place.is_file() for place in _documents(run.directory / "steps" / str(number), step))
+        if not all(
+            place.is_file() and (place.name != OUTPUT or number != running)
+            for place in _documents(run.directory / "steps" / str(number), step)
+        )
     ]
     return min(missing, default=plan.repetitions + 1) - 1
 

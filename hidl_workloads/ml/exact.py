@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from hidl_workloads.ml.devices import Device
 
-TOO_LARGE = 1e140
-"""Numbers from here on have squares whose sums may overflow: float64 ends at 1.8e308."""
-
 _BITS = 51  # of float64's 53: one for the sign, one for rounding up
 _LEAST_EXPONENT = -1074
 

@@ -41,25 +41,25 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Progr
         lambda: lloyd.fit(points, start, max_iterations=parameters.max_iterations, tolerance=parameters.tolerance),
     )
     counts = check(points, fit)
-    centers = fit.centers + points.mean
+    centers, inertia = points.outside(fit.centers), points.square(fit.inertia)
     labels = points.gathered(fit.labels) if parameters.result else np.empty(0)  # they may be many for one rank
     size = f"{points.total:,} points in {points.columns} dimensions, {parameters.clusters} clusters"
     return ProgramReport(
         metrics=[
             *program.time_and_rate("fit_time", seconds, points.total * fit.iterations, "point_rate", "points/s"),
             one("seeding_time", seeding_time, "s"),
-            one("inertia", fit.inertia, "squared length"),
+            one("inertia", inertia, "squared length"),
             one("iterations", fit.iterations, "iterations"),
             Metric("smallest_cluster", float(counts.min()), "points", [float(count) for count in counts]),
         ],
-        summary=f"{size}: inertia {fit.inertia:.6g} after {fit.iterations} iterations, {np.median(seconds):.4g} s\n"
+        summary=f"{size}: inertia {inertia:.6g} after {fit.iterations} iterations, {np.median(seconds):.4g} s\n"
         f"{points.total * fit.iterations / np.median(seconds):,.0f} points/s (assigned and summed in each iteration)",
         checksum=program.checksum(device, centers),
         arrays={
-            "start": device.host(start + points.mean),
+            "start": device.host(points.outside(start)),
             "centers": device.host(centers),
             "labels": labels,
-            "inertia": fit.inertia,
+            "inertia": inertia,
             "iterations": fit.iterations,
         },
     )
@@ -81,7 +81,7 @@ def points_of(communicator: MPI.Comm, device: Device, parameters: Clustering, *,
 
 
 def _given(points: Points, parameters: Parameters) -> Array:
-    """The centers in the file ``start``, less the points' mean; ``Refused`` on all ranks where they do not fit."""
+    """The centers in the file ``start``, like the points' values; ``Refused`` on all ranks where they do not fit."""
     given, fault = read_matrix("start", parameters.start)
     shape = (parameters.clusters, points.columns)
     if fault is None and given.shape != shape:
@@ -91,7 +91,7 @@ def _given(points: Points, parameters: Parameters) -> Array:
     elif fault is None and not np.isfinite(given).all():
         fault = f"start={parameters.start} holds NaN or infinity"
     agree(points.communicator, fault)
-    return points.device.array(np.array(given, dtype=np.float64)) - points.mean
+    return points.inside(points.device.array(np.array(given, dtype=np.float64)))
 
 
 def check(points: Points, fit: lloyd.Fit) -> Array:

@@ -6,6 +6,7 @@ groups of ranks; each group has all points, distributed over its ranks.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +64,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Progr
     verify(
         communicator,
         "the best fit's inertia, less that of the same fit by all ranks",
-        abs(fit.inertia - table[best, 1]),
+        abs(everywhere.square(fit.inertia) - table[best, 1]),
         0,
     )
     busy = [float(table[of_group, 3].sum()) for of_group in plan]
@@ -84,7 +85,7 @@ def run(communicator: MPI.Comm, device: Device, parameters: Parameters) -> Progr
             "clusters": np.array([task.clusters for task in tasks]),
             "seeds": np.array([task.seed for task in tasks]),
             "table": table,
-            "centers": device.host(fit.centers + everywhere.mean),
+            "centers": device.host(everywhere.outside(fit.centers)),
         },
     )
 
@@ -98,7 +99,7 @@ def sweep(communicator: MPI.Comm, points: Points, tasks: list[Task], own: list[i
         fit = _fit(points, tasks[task], parameters)
         scored = score(fit)
         if points.communicator.rank == 0:  # one rank tells for its group
-            table[task] = scored, fit.inertia, fit.iterations, time.perf_counter() - begun
+            table[task] = scored, points.square(fit.inertia), fit.iterations, time.perf_counter() - begun
     communicator.Allreduce(MPI.IN_PLACE, table, MPI.SUM)
     return table
 
@@ -112,7 +113,8 @@ def _criterion(points: Points, parameters: Parameters) -> Callable[[lloyd.Fit], 
 
     def bic(fit: lloyd.Fit) -> float:
         counts = lloyd.Sums(points, fit.labels, len(fit.centers)).counts
-        return criteria.bic(points.device.host(counts), fit.inertia, points.columns)
+        scored = criteria.bic(points.device.host(counts), fit.inertia, points.columns)
+        return scored - points.total * points.columns * (points.raised + points.spread) * math.log(2)
 
     return bic
 

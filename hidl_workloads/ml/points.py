@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,9 @@ from hidl_workloads.ml.devices import Device
 from hidl_workloads.ml.streams import Array, Stream
 from hidl_workloads.refusal import agree
 
+#: Numbers of these sizes, and what float64 still tells from them, have squares whose sums are float64's too.
+_FINE = (1e-100, 1e100)
+
 
 @dataclass(frozen=True)
 class Points:
@@ -23,6 +28,9 @@ class Points:
     Distances do not change by that, and computed as ``|x|**2 - 2*x*c + |c|**2`` they lose no digits to a cloud that
     lies far from the origin. All ranks know ``mean`` (columns,), the mean of the columns' variances, and the largest
     coordinate in size.
+
+    Numbers whose squares float64 could not hold are multiplied by a power of two, which changes no digit: the data by
+    ``2**-raised`` before the mean is taken, what is left by ``2**-spread`` after it. Both are 0 for ordinary data.
     """
 
     communicator: MPI.Comm
@@ -34,6 +42,8 @@ class Points:
     mean: Array
     variance: float
     largest: float
+    raised: int
+    spread: int
 
     @property
     def columns(self) -> int:
@@ -58,6 +68,23 @@ class Points:
         self.device.allreduce(self.communicator, picked)  # all others have zeros there, so the sum is exact
         return picked
 
+    def inside(self, coordinates: Array) -> Array:
+        """Points of the data (n, columns), less the mean and multiplied as ``values`` are."""
+        xp = self.device.xp
+        return xp.ldexp(xp.ldexp(coordinates, -self.raised) - self.mean, -self.spread)
+
+    def outside(self, values: Array) -> Array:
+        """The inverse of ``inside``."""
+        xp = self.device.xp
+        return xp.ldexp(xp.ldexp(values, self.spread) + self.mean, self.raised)
+
+    def square(self, value: float) -> float:
+        """A squared length of ``values`` as one of the data; the largest float64 where it is beyond that."""
+        try:
+            return math.ldexp(value, 2 * (self.raised + self.spread))
+        except OverflowError:
+            return sys.float_info.max
+
     def gathered(self, of_rows: Array) -> Array:
         """Put together one value of each row, which every rank has for its own: on the host of rank 0, else empty."""
         parts = self.communicator.gather(self.device.host(of_rows))
@@ -79,7 +106,7 @@ def load(
     """Read the file ``data`` (.npy, one row for each point), or make up ``points`` blobs where it is empty.
 
     The file is mapped, so each rank reads its own rows alone. Raises ``Refused`` where there is no such file or it is
-    no matrix of numbers, and where a coordinate is NaN, infinite or too large to be squared.
+    no matrix of numbers, and where a coordinate is NaN or infinite.
     """
     if not data:
         rows = aligned_share(points, block, communicator.size, communicator.rank)
@@ -107,20 +134,24 @@ def read_matrix(name: str, path: str) -> tuple[Any, str | None]:
 
 def _strange(values: Array, first: int) -> str | None:
     """Say which points hold something that no distance can be computed from; None where there is none."""
-    fine = np.abs(values).max(axis=1, initial=0) < exact.TOO_LARGE  # not so for NaN either
+    fine = np.isfinite(values).all(axis=1)
     if fine.all():
         return None
     wrong = np.flatnonzero(~fine)
     return (
-        f"{len(wrong)} of this rank's {len(values)} points hold NaN, infinity or a number beyond "
-        f"{exact.TOO_LARGE:g}, the first in row {first + int(wrong[0])}: remove them: distances to them are undefined"
+        f"{len(wrong)} of this rank's {len(values)} points hold NaN or infinity, the first in row "
+        f"{first + int(wrong[0])}: remove them: distances to them are undefined"
     )
 
 
 def _centred(communicator: MPI.Comm, device: Device, own: Array, rows: range, *, total: int, block: int) -> Points:
     values = device.array(own)
+    raised = _exponent(device.largest(communicator, values))
+    values = device.xp.ldexp(values, -raised)
     mean = exact.total(communicator, device, values, total) / total
     values -= mean
+    spread = _exponent(device.largest(communicator, values))
+    values = device.xp.ldexp(values, -spread)
     variance = exact.total(communicator, device, values**2, total) / total
     return Points(
         communicator,
@@ -132,4 +163,11 @@ def _centred(communicator: MPI.Comm, device: Device, own: Array, rows: range, *,
         mean,
         float(variance.mean()),
         device.largest(communicator, values),
+        raised,
+        spread,
     )
+
+
+def _exponent(largest: float) -> int:
+    """The power of two by which numbers up to ``largest`` are to be divided; 0 where they can well be squared."""
+    return 0 if largest == 0 or _FINE[0] <= largest <= _FINE[1] else math.frexp(largest)[1]

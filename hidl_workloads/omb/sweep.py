@@ -39,6 +39,7 @@ def sweep(communicator: MPI.Comm, benchmark: Benchmark, options: Options) -> lis
         )
     if benchmark.largest_size:
         options = _limited(communicator, options, benchmark.largest_size(options, communicator.size))
+    _check_sizes(benchmark, options)
     buffers.check(communicator, options)
     tables = []
     for number, datatype in enumerate(output.datatypes(options)):
@@ -76,6 +77,19 @@ def _sizes(benchmark: Benchmark, options: Options, datatype: Datatype) -> Iterat
         yield datatype.size
     else:
         yield from (size - size % datatype.size for size in options.sizes() if size >= datatype.size)
+
+
+def _check_sizes(benchmark: Benchmark, options: Options) -> None:
+    """Raise ``UsageError`` where a datatype has no size to measure."""
+    empty = [each for each in output.datatypes(options) if not any(True for _ in _sizes(benchmark, options, each))]
+    if empty:
+        raise UsageError(
+            *(
+                f"no message size from {options.min_size} to {options.max_size} bytes (powers of two times "
+                f"{options.min_size}) holds an element of {each.name}, which has {each.size} bytes"
+                for each in empty
+            )
+        )
 
 
 def _print_opening(benchmark: Benchmark, options: Options, ranks: int) -> None:

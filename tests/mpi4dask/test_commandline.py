@@ -12,7 +12,7 @@ from hidl_cli import process
 from tests.waiting import patience
 from tests.workloads import ranks
 
-TOKEN = {"MPI4DASK_TOKEN": "of this test alone"}
+TOKEN = {"MPI4DASK_TOKEN": "of this test alone, 32 characters"}
 CLIENT = """
 import sys
 import numpy as np

@@ -15,11 +15,12 @@ import secrets
 import struct
 from dataclasses import dataclass
 
-from mpi4dask.errors import HandshakeError
+from mpi4dask.errors import ConfigurationError, HandshakeError
 
 MAGIC = b"mpi4dask"
-VERSION = 3  # of the handshake and of what travels over MPI
+VERSION = 4  # of the handshake and of what travels over MPI
 TOKEN_VARIABLE = "MPI4DASK_TOKEN"
+LEAST_TOKEN = 32  # characters: 128 random bits as hexadecimal digits; those made here have twice as many
 
 _HELLO = struct.Struct("<8sHH32s16sQiiIQ")
 HELLO_SIZE = _HELLO.size
@@ -94,12 +95,18 @@ def check_proof(token: bytes, role: bytes, client_hello: bytes, server_hello: by
 def process_token() -> bytes:
     """This process's token: from the environment, which children inherit, else a new one that is put there.
 
-    Neither command lines nor Dask's configuration hold it: both are shown to others (ps, cluster dumps).
+    Neither command lines nor Dask's configuration hold it: both are shown to others (ps, cluster dumps). Raise
+    ConfigurationError where the one in the environment is empty or short enough to be guessed.
     """
     known = os.environ.get(TOKEN_VARIABLE)
     if known is None:
         known = secrets.token_hex(32)
         set_process_token(known)
+    if len(known) < LEAST_TOKEN:
+        raise ConfigurationError(
+            f"invalid {TOKEN_VARIABLE} of {len(known)} characters: must have at least {LEAST_TOKEN}; "
+            "unset it, or set it to the job's token (for a new one: openssl rand -hex 32)"
+        )
     return known.encode()
 
 

@@ -16,7 +16,7 @@ from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host
 from distributed.utils import ensure_ip, get_ip
 
-from mpi4dask import endpoint, late
+from mpi4dask import authentication, endpoint, late
 from mpi4dask.comm import MPIComm
 from mpi4dask.counters import counters
 from mpi4dask.link import Link
@@ -113,7 +113,8 @@ class MPIListener(BaseListener):
         self._handshaking: set[Link] = set()
 
     async def start(self) -> None:
-        """Bind the socket; OSError where the address is taken."""
+        """Bind the socket; OSError where the address is taken, ConfigurationError where the token lets everybody in."""
+        authentication.process_token()
         backlog = int(dask.config.get("distributed.comm.socket-backlog"))
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(

@@ -48,10 +48,10 @@ class Endpoint:
         """The end that was connected to."""
         return self.link(ServerHandshake, may_use_mpi)
 
-    def close(self) -> None:
-        """Give back what the loop held of MPI."""
+    def close(self, *, tell: bool) -> None:
+        """Give back what the loop held of MPI; ``tell`` the engines that it talked to."""
         if self.engine is not None:
-            self.engine.close()
+            self.engine.close(tell=tell)
 
     def _make_engine(self, world: World | None) -> Engine | None:
         if world is None or not self.settings.use_mpi:
@@ -102,13 +102,13 @@ def endpoint() -> Endpoint:
         known = _endpoints.get(loop)
         if known is None or known.world is not _world:  # the ranks may have joined since (see `late`)
             for other in [other for other in _endpoints if other.is_closed()]:
-                _endpoints.pop(other).close()
+                _endpoints.pop(other).close(tell=True)
             known = _endpoints[loop] = Endpoint(loop, _world)
         return known
 
 
 def close_all() -> None:
-    """Close every endpoint of this process, before MPI ends."""
+    """Close every endpoint of this process, before MPI ends: for all ranks, so nobody is told."""
     with _lock:
         for loop in list(_endpoints):
-            _endpoints.pop(loop).close()
+            _endpoints.pop(loop).close(tell=False)

@@ -117,12 +117,21 @@ class Engine:
             return
         peer.dead = True
         self._lost.add(peer.uid)
+        self._forget(peer)
+        for link in list(peer.links):
+            link.peer_died()
+
+    def part(self, peer: Peer) -> None:
+        """Forget a peer whose engine has closed, once no connection to it is left; it does not come back."""
+        if peer.gone and not peer.links and not peer.dead:
+            peer.dead = True
+            self._forget(peer)
+
+    def _forget(self, peer: Peer) -> None:
         self.peers.pop(peer.uid, None)
         for table in (self._unflushed, self._busy, self._awake_for, self._sent_to):
             table.pop(peer, None)
         self._large.forget(peer)
-        for link in list(peer.links):
-            link.peer_died()
 
     # Sending
 
@@ -308,6 +317,7 @@ class Engine:
             except Exception as exc:
                 logger.exception("Lost step with rank %d; closing its connections", peer.rank)
                 self._distrust(peer, exc)
+            self.part(peer)
         self._requests[slot].Start()
 
     def _distrust(self, peer: Peer, exc: Exception) -> None:
@@ -339,13 +349,18 @@ class Engine:
 
     # The end
 
-    def close(self) -> None:
-        """Give the tag and the receives back. Only where no connection is left."""
+    def close(self, *, tell: bool) -> None:
+        """Give the tag and the receives back; ``tell`` the peers, so that they forget this engine.
+
+        Only where no connection is left.
+        """
         if self._closed:
             return
         self._closed = True
         self._lookout.close()
         for peer in self.peers.values():
+            if tell:
+                peer.say_gone()
             self._large.keep_memory(peer)
         for request in self._requests:
             request.Cancel()

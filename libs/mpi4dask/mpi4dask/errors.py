@@ -14,7 +14,7 @@ class NotStartedError(Mpi4DaskError, RuntimeError):
 
 
 class ConfigurationError(Mpi4DaskError, ValueError):
-    """A setting below `distributed.comm.mpi` has no meaning."""
+    """A setting below `distributed.comm.mpi`, or the token in the environment, has no meaning."""
 
 
 class HandshakeError(Mpi4DaskError, CommClosedError):

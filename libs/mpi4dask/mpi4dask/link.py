@@ -97,6 +97,7 @@ class Link(asyncio.BufferedProtocol):
             self.channel.end(reason)
             return
         self.peer.drop_link(self)
+        self.engine.part(self.peer)
         if self.channel.closed:
             return
         if self._goodbye_heard:
@@ -342,8 +343,9 @@ class Link(asyncio.BufferedProtocol):
         if self._hung_up:
             return
         self._hung_up = True
-        if self.peer is not None:
+        if self.engine is not None and self.peer is not None:
             self.peer.drop_link(self)
+            self.engine.part(self.peer)
         if self.transport is None:
             return
         if self._queue:

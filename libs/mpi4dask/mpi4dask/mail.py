@@ -88,6 +88,8 @@ class Mail:
                 channel.end(CommClosedError("the peer closed the connection"))
         elif kind == records.ASLEEP:
             peer.fell_asleep(word)
+        elif kind == records.GONE:
+            peer.has_gone()
         else:
             raise ProtocolError(f"unknown record {kind}")
 

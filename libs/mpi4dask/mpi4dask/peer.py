@@ -68,6 +68,7 @@ class Peer:
         self.incoming: list[Incoming] = []
         self.helping: dict[int, Pull] = {}  # by transfer: what it was asked to help with, until it looks no more
         self.dead = False
+        self.gone = False  # its engine has closed; the peer is forgotten with its last connection
 
     def put(self, kind: int, number: int, first: int, second: int, *parts: Any) -> None:
         """Add a record; an envelope that is full goes out."""
@@ -134,6 +135,18 @@ class Peer:
         self.asleep = True
         if self.sent > seen:
             self.ring()
+
+    def say_gone(self) -> None:
+        """Tell the other engine that this one has closed, after all else, without waking it: it looks by itself."""
+        if self.size + 2 * records.RECORD.size > self.eager_size - records.ENVELOPE.size:
+            self.flush(quiet=True)
+        self.put(records.GONE, 0, 0, 0)
+        self.flush(quiet=True)
+
+    def has_gone(self) -> None:
+        """The other engine has closed. This came in a quiet envelope."""
+        self.received -= 1
+        self.gone = True
 
     def progress_sends(self) -> bool:
         """Let go of envelopes that have gone; return whether some have not."""

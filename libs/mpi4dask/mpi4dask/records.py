@@ -20,5 +20,6 @@ CLOSED = 6  # word: channel. The last record of this channel
 ASLEEP = 7  # word: envelopes received from the engine that this is sent to
 HELP = 8  # number: spans; word: transfer; then HELP_WANTED and each SPAN. The receiver copies, the sender may help
 HELPED = 9  # word: transfer. The sender copies no more of it, and does not look at the receiver's counts any more
+GONE = 10  # the last record of an engine, which has closed
 
 CONTROL_SIZE = RECORD.size + TRANSFER.size

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mpi4dask import authentication, direct
+from mpi4dask.errors import ConfigurationError
 
 logger = logging.getLogger("mpi4dask")
 
@@ -65,11 +66,20 @@ def join(comm: Any, token_file: str | None, use_direct: bool) -> World:
     """Duplicate `comm` and agree on a job and its token: rank 0's, where somebody gave it one (see `process_token`).
 
     With `use_direct`, learn whose memory can be read, and let others read this rank's. Collective: every rank of `comm`
-    calls it.
+    calls it. Raise ConfigurationError on all ranks where rank 0's token is refused.
     """
     duplicate = comm.Dup()
-    secret = (secrets.token_bytes(16), authentication.process_token().decode()) if comm.Get_rank() == 0 else None
-    job, token = duplicate.bcast(secret, root=0)
+    secret: Any = None
+    if comm.Get_rank() == 0:
+        try:
+            secret = secrets.token_bytes(16), authentication.process_token().decode()
+        except ConfigurationError as error:
+            secret = error
+    secret = duplicate.bcast(secret, root=0)
+    if isinstance(secret, ConfigurationError):
+        duplicate.Free()
+        raise secret
+    job, token = secret
     authentication.set_process_token(token)
     if token_file and comm.Get_rank() == 0:
         write_token(Path(token_file), token)

@@ -10,6 +10,7 @@ from hyparflow.checkpoints import directory, shards
 from hyparflow.checkpoints.directory import Checkpoint, Progress
 from hyparflow.checkpoints.restoring import last_whole, restore
 from hyparflow.errors import CheckpointError
+from hyparflow.training.requests import Checkpoints
 
 
 class Variable:
@@ -112,6 +113,76 @@ def test_making_room_removes_what_is_not_whole_and_puts_away_what_is_damaged(tmp
     directory.clear(tmp_path, 5)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged-step-0000000010", "step-0000000005"]
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(each.relative_to(root)): each.read_bytes() for each in sorted(root.rglob("*")) if each.is_file()}
+
+
+#: What others keep under such names: a trainer with names of its own, one with ours, one whose index is none of ours.
+FOREIGN = {
+    "step-1000/model.safetensors": b"weights",
+    "step-0000000003/pytorch_model.bin": b"weights",
+    "step-0000000004/shard-00000.bin": b"weights",
+    "step-0000000004/manifest.json": b'{"schema": "of another/1"}',
+    "step-00000000070/notes7": b"weights",
+}
+
+
+def make_foreign(root: Path) -> dict[str, bytes]:
+    for name, data in FOREIGN.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return contents(root)
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_others_made_stays_as_it_was(tmp_path: Path, restart: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    before = make_foreign(tmp_path)
+    saving = Checkpoints(tmp_path, every=1, keep=1, restart=restart)
+    if restart:
+        make(tmp_path, 5)
+    last = last_whole(tmp_path)
+
+    saving.make_ready(last.progress.step if last else 4)
+    for step in (6, 7):
+        make(tmp_path, step)
+        directory.keep(tmp_path, 1)
+
+    assert {name: data for name, data in contents(tmp_path).items() if name in FOREIGN} == before
+    assert [path.name for path in directory.found(tmp_path)] == ["step-0000000007"]
+    assert "step-" not in capsys.readouterr().err
+
+
+def test_a_foreign_directory_in_the_way_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
+    make(tmp_path, 2, whole=False)
+    make_foreign(tmp_path)
+    before = contents(tmp_path)
+
+    with pytest.raises(CheckpointError, match=r"step-000000000\d was not made by hyparflow"):
+        Checkpoints(tmp_path, every=1, keep=None, restart=True).make_ready(-1)
+
+    assert contents(tmp_path) == before
+
+
+def test_of_a_checkpoint_that_holds_more_only_its_own_files_go(tmp_path: Path) -> None:
+    (make(tmp_path, 5) / "notes.txt").write_text("mine")
+    make(tmp_path, 6)
+
+    directory.keep(tmp_path, 1)
+
+    assert [name for name in contents(tmp_path) if "0005" in name] == ["step-0000000005/notes.txt"]
+
+
+def test_a_checkpoint_that_was_interrupted_in_its_first_shard_goes(tmp_path: Path) -> None:
+    path = directory.path_of(tmp_path, 5)
+    path.mkdir()
+    (path / "shard-00001.bin.part").write_bytes(b"half")
+
+    directory.clear(tmp_path, -1)
+
+    assert not path.exists()
 
 
 def test_a_checkpoint_knows_its_damage(tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from hyparflow.backends import Buffer, Slot
-from hyparflow.engine.gradients import last_backward, runs_of
+from hyparflow.backends import Buffer, Reach, Slot
+from hyparflow.engine.gradients import last_backward, runs_of, variables_with_gradients
 from hyparflow.schedules import schedule
 
 
@@ -42,3 +42,16 @@ def test_under_gems_a_stage_is_complete_with_the_later_of_its_two_pipelines() ->
     last = last_backward(schedule("gems", 2, 4))
 
     assert last[0] == last[1] == 7
+
+
+def test_variables_have_gradients_where_a_loss_behind_them_reaches_them() -> None:
+    def reach(*variables: str, received: tuple[int, ...] = ()) -> Reach:
+        return Reach(frozenset(variables), frozenset(received))
+
+    reaches = {
+        0: {5: reach("to five"), 6: reach("to six")},
+        1: {7: reach("to seven", received=(5,)), 8: reach("to eight", received=(6,))},
+        2: {None: reach("last", received=(7,))},
+    }
+
+    assert variables_with_gradients(reaches) == {"to five", "to seven", "last"}

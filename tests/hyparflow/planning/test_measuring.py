@@ -33,3 +33,21 @@ def test_every_pass_takes_time(planned: dict[str, Any]) -> None:
 
 def test_a_step_takes_no_less_than_its_busiest_partition(planned: dict[str, Any]) -> None:
     assert planned["prediction"]["step_seconds"] >= max(planned["prediction"]["busy_seconds"])
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize(
+    ("optimizer", "options", "slots"),
+    [
+        ("SGD", {}, 0),
+        ("SGD", {"momentum": 0.9, "use_ema": True}, 2),
+        ("Adam", {"amsgrad": True, "use_ema": True}, 4),
+        ("RMSprop", {"momentum": 0.9, "centered": True}, 3),
+        ("SGD", {"scaled": True}, 0),
+        ("Adafactor", {}, 1 + 2 / 16),
+    ],
+)
+def test_the_slots_of_an_optimizer_are_those_that_it_makes(
+    ask: Callable[..., Any], optimizer: str, options: dict[str, Any], slots: float
+) -> None:
+    assert ask("copies", optimizer=optimizer, **options) == 2 + slots

@@ -43,6 +43,14 @@ def planned(model: str, **request: Any) -> dict[str, Any]:
     return {**plan, "changed": changed}
 
 
+def copies(optimizer: str, scaled: bool = False, **options: Any) -> float:
+    """What the plan for a model that is compiled so keeps of its weights, in multiples of them."""
+    made = _fresh("tangled")
+    chosen = keras.optimizers.deserialize({"class_name": optimizer, "config": options})
+    made.compile(keras.optimizers.LossScaleOptimizer(chosen) if scaled else chosen)
+    return float(hyparflow.plan(made, partitions=1, batch_size=8, costs="estimated").memory.copies)
+
+
 def saved(model: str, path: str) -> None:
     """Save a named model, as Keras does."""
     getattr(models, model)().save(path)

@@ -69,9 +69,24 @@ def test_partitions_over_two_nodes_send_over_the_network() -> None:
     assert between > within + 2e-2
 
 
-def test_simulation_on_one_node_is_the_plans_own_prediction() -> None:
-    planned = plan(MODEL, partitions=4, batch_size=64, micro_batches=8, costs="estimated")
-    assert simulate(planned, Cluster(4, planned.network)).step_seconds == pytest.approx(planned.prediction.step_seconds)
+@pytest.mark.parametrize("schedule", ["1f1b", "gems", "gpipe"])
+@pytest.mark.parametrize(("partitions", "replicas"), [(4, 1), (4, 2), (3, 1)])
+def test_simulation_on_one_node_is_the_plans_own_prediction(schedule: str, partitions: int, replicas: int) -> None:
+    request = {"partitions": partitions, "replicas": replicas, "micro_batches": 8, "schedule": schedule}
+    planned = plan(MODEL, batch_size=64, costs="estimated", **request)
+
+    simulated = simulate(planned, Cluster(planned.ranks, planned.network), overlap=True)
+
+    assert simulated.step_seconds == pytest.approx(planned.prediction.step_seconds, rel=1e-12)
+
+
+def test_gems_sums_over_its_two_copies_wherever_they_lie() -> None:
+    planned = plan(MODEL, partitions=4, batch_size=64, micro_batches=8, schedule="gems", costs="estimated")
+    slow = Network(latency=0.0, message_seconds=0.0, bandwidth=1e6)
+    tails = [simulate(planned, Cluster(ranks, slow)).tail_seconds for ranks in (4, 2, 1)]
+
+    assert tails[0] < tails[1]  # on one node, and one copy on each of two
+    assert min(tails[1:]) > 2 * min(stage.parameter_bytes for stage in planned.stages) / 1e6
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hyparflow.training import guard
 
 from hidl_cli.process import Completed
+from tests.waiting import patience
 from tests.workloads import ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "failing.py"
@@ -24,6 +29,44 @@ def failing(stack_prefix: Callable[[str], Path]) -> Callable[[str, int], Complet
         return ranks.run(stack_prefix("mpi"), 3, *words, timeout=300, PYTHONPATH=str(LIBRARY))
 
     return run
+
+
+def test_ranks_start_beside_strays(failing: Callable) -> None:
+    done = failing("strays", 0)
+
+    assert done.status == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "rank 0 started, knows [1, 2]",
+        "rank 1 started, knows [0]",
+        "rank 2 started, knows [0]",
+    ]
+
+
+def connected(listener: socket.socket, words: bytes) -> socket.socket:
+    connection = socket.create_connection(listener.getsockname())
+    connection.sendall(words)
+    return connection
+
+
+def test_strays_are_closed_and_no_rank_waits_for_them() -> None:
+    token, other = b"t" * 16, b"u" * 16
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        silent, half = connected(listener, b""), connected(listener, token[:9])
+        strange = connected(listener, struct.pack("!16sI", other, 1))
+        first, again = (connected(listener, struct.pack("!16sI", token, 1)) for _ in range(2))
+        second = connected(listener, struct.pack("!16sI", token, 2))
+
+        found = guard.accept(listener, token, [1, 2], 3600)
+
+        assert sorted(found.values()) == [1, 2]
+        assert {each.getpeername() for each in found} == {first.getsockname(), second.getsockname()}
+        for stray in (silent, half, strange, again):
+            stray.settimeout(patience(20))
+            with contextlib.suppress(ConnectionResetError):
+                assert stray.recv(1) == b""
+        assert guard.accept(listener, token, [1], 0.01) == {}
+    for each in (*found, silent, half, strange, first, again, second):
+        each.close()
 
 
 @pytest.mark.parametrize("victim", [0, 2])

@@ -96,6 +96,24 @@ def test_a_model_compiled_again_trains_as_it_was_compiled_last(found: Any, costs
     assert max(found[f"recompiled, {costs}"]) <= 1e-10
 
 
+@pytest.mark.parametrize("begins", ["both", "side"])
+def test_what_no_loss_depends_on_is_left_alone_by_weight_decay(found: Any, begins: str) -> None:
+    assert max(found["without gradients"][begins]) <= 1e-10
+
+
+@pytest.mark.parametrize("shape", ["(n, 1)", "(n,)"])
+def test_metrics_that_compare_the_samples_of_a_batch_are_keras(found: Any, shape: str) -> None:
+    assert max(found["metrics of batches"][shape].values()) <= 1e-6, found["metrics of batches"][shape]
+
+
+def test_frozen_bfloat16_weights_train_restart_and_gather(found: Any) -> None:
+    assert found["frozen bfloat16"] <= 1e-6
+
+
+def test_checkpoints_of_another_program_stay_under_fit_and_restart(found: Any) -> None:
+    assert found["others"]
+
+
 def test_another_strategy_goes_on_with_a_trained_model(found: Any) -> None:
     assert found["another strategy"] <= 1e-10
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 
 import numpy as np
+from distributed.comm import connect
 from distributed.protocol import to_serialize
 from mpi4dask import counters
+from mpi4dask.endpoint import endpoint
 from pair import WORLD, Pair
 
 
@@ -38,3 +41,39 @@ async def a_doorbell_ends_a_pause(pair: Pair) -> None:
         await pair.meet()
         await comm.write(WORLD.rank)
         assert await comm.read() == 1 - WORLD.rank
+
+
+async def engines_of_loops_that_have_ended_are_forgotten(pair: Pair) -> None:
+    address = await pair.share(await pair.listen() if pair.serves else None)
+    known = len(peers())
+    loops = 12
+    if pair.serves:
+        for number in range(loops):
+            comm = await pair.accepted.get()
+            assert await comm.read() == number
+            await comm.close()
+        while len(peers()) > known + 1:  # the last loop's engine closes when another is made, or at the end
+            await asyncio.sleep(0.01)
+    else:
+        for number in range(loops):
+            await asyncio.to_thread(asyncio.run, says(address, number))
+    await pair.meet()
+    assert len(peers()) <= known + 1
+    comm = await pair.comm()
+    await comm.write(WORLD.rank)
+    assert await comm.read() == 1 - WORLD.rank
+
+
+def peers() -> set[int]:
+    """The engines that this loop's engine knows."""
+    engine = endpoint().engine
+    assert engine is not None
+    return set(engine.peers)
+
+
+async def says(address: str, number: int) -> None:
+    """One message from a loop of its own, over MPI."""
+    comm = await connect(address)
+    assert comm.extra_info["transport"] == "mpi"
+    await comm.write(number)
+    await comm.close()

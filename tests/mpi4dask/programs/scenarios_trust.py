@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from distributed.comm import Comm, CommClosedError, connect
-from mpi4dask import authentication, counters
+from mpi4dask import ConfigurationError, authentication, counters, world
 from mpi4dask.endpoint import endpoint
 from pair import WORLD, Pair
 from scenarios_faults import works
@@ -54,6 +54,27 @@ async def a_wrong_token_is_refused(pair: Pair) -> None:
         await asyncio.sleep(0.001)
     assert authentication.process_token().decode() == right
     await asyncio.gather(works(one), works(other))
+
+
+async def an_empty_or_short_token_is_an_error(pair: Pair) -> None:
+    address, one, other = await live_comm_to_self(pair)
+    right = authentication.process_token().decode()
+    for token in ("", "x" * (authentication.LEAST_TOKEN - 1)):
+        for attempt in (pair.listen, lambda: pair.connect(address), joins_again):
+            if attempt is not joins_again or pair.serves:  # ranks learn it from rank 0
+                authentication.set_process_token(token)
+            try:
+                with contextlib.suppress(ConfigurationError):
+                    await attempt()
+                    raise AssertionError(f"a token of {len(token)} characters was accepted")
+            finally:
+                authentication.set_process_token(right)
+    await asyncio.gather(works(one), works(other))
+
+
+async def joins_again() -> None:
+    """Join the ranks once more."""
+    await asyncio.to_thread(world.join, WORLD, None, False)
 
 
 async def garbage_on_the_socket_has_no_effect(pair: Pair) -> None:

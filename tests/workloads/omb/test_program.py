@@ -65,6 +65,10 @@ def test_a_suite_runs_its_benchmarks_in_one_world(mpich: Path, tmp_path: Path) -
         (["latncy"], "did you mean latency"),
         (["suite"], "a suite requires --benchmarks="),
         (["suite", "--benchmarks=latency,init"], "init cannot be part of a suite"),
+        (
+            ["bw", "-m", "1:3", "-T", "mpi_char,mpi_float"],
+            "omb: no message size from 1 to 3 bytes (powers of two times 1) holds an element of MPI_FLOAT",
+        ),
         (["latency", "-q", "-i", "x"], "omb: unknown option -q\nomb: -i: 'x' is not a whole number"),
     ],
 )

@@ -147,6 +147,14 @@ class StageShape(Protocol):
     def recompute(self) -> bool: ...
 
 
+@dataclass(frozen=True)
+class Reach:
+    """What depends on one source of gradients of a stage: ``variables`` (names), and tensors that it ``received``."""
+
+    variables: frozenset[str]
+    received: frozenset[int]
+
+
 class StageProgram(Protocol):
     """One stage on one rank, compiled. Every rank that owns a stage has one program for it.
 
@@ -219,6 +227,12 @@ class StageProgram(Protocol):
 
     def gradients(self) -> tuple[Buffer, ...]:
         """The accumulated gradients of ``trainable``: one buffer per dtype and about ``bucket_bytes``."""
+
+    def reaches(self) -> Mapping[int | None, Reach]:
+        """By source: None for the stage's own losses, a sent tensor for the gradient that comes back for it.
+
+        Known once training was compiled. What no source reaches has no gradient, where ``gradients()`` has zeros.
+        """
 
     def statistics(self) -> tuple[Buffer, ...]:
         """What this step adds to moving statistics: BatchNorm's variables, one buffer per dtype; empty without any.

@@ -7,12 +7,16 @@
 
 A checkpoint is made by ranks that do not wait for each other, so one that was interrupted lacks its manifest. One that
 is damaged (a file is missing, cut off or changed) is named, and the last whole one before it is taken.
+
+Other programs may keep checkpoints in the same directory. Only what hyparflow made is read, moved or removed: a
+directory named as above, in which an index or manifest begins with hyparflow's schema, or in which a shard is still
+being written; and of it only the files named as above.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +29,10 @@ from hyparflow.errors import CheckpointError
 SCHEMA = "hyparflow.checkpoint/1"
 MANIFEST = "manifest.json"
 _PREFIX = "step-"
+_SHARD = re.compile(r"shard-[0-9]{5,}\.(bin|json)(\.part)?")
+_UNFINISHED_SHARD = re.compile(r"shard-[0-9]{5,}\.bin\.part")
+#: How each JSON file of a checkpoint begins, even one that is cut off.
+_BEGINNING = b'{"schema": "hyparflow.'
 
 
 @dataclass(frozen=True)
@@ -105,8 +113,8 @@ def load(directory: Path) -> Checkpoint:
 
 
 def found(root: Path) -> list[Path]:
-    """All checkpoints in ``root``, whole or not, the last one first."""
-    return sorted((each for each in root.glob(f"{_PREFIX}*[0-9]") if each.is_dir()), reverse=True)
+    """All checkpoints of hyparflow in ``root``, whole or not, the last one first."""
+    return sorted((each for each in _numbered(root) if _is_own(each)), key=_step, reverse=True)
 
 
 def whole(root: Path) -> list[Path]:
@@ -115,19 +123,72 @@ def whole(root: Path) -> list[Path]:
 
 
 def clear(root: Path, after: int) -> None:
-    """Make room: remove interrupted checkpoints, and put away those after step ``after``, which are damaged."""
-    for each in found(root):
+    """Make room: remove interrupted checkpoints, and put away those after step ``after``, which are damaged.
+
+    :raises CheckpointError: if a checkpoint after step ``after`` could meet a directory that hyparflow did not make;
+        nothing is touched then.
+    """
+    own = found(root)
+    for each in _numbered(root):
+        if each not in own and _step(each) > after and any(each.iterdir()):
+            raise CheckpointError(
+                f"{each} was not made by hyparflow, and a checkpoint of this training may need its name: "
+                "take another directory"
+            )
+    for each in own:
         if not (each / MANIFEST).exists():
-            shutil.rmtree(each)
-        elif int(each.name.removeprefix(_PREFIX)) > after:
+            _remove(each)
+        elif _step(each) > after:
             each.rename(_free(each.with_name(f"damaged-{each.name}")))
 
 
 def keep(root: Path, count: int) -> None:
     """Remove the oldest whole checkpoints, so that ``count`` stay."""
     for each in whole(root)[count:]:
-        (each / MANIFEST).unlink()  # from here on it is not whole: half a removal is not taken for a checkpoint
-        shutil.rmtree(each)
+        _remove(each)
+
+
+def _numbered(root: Path) -> list[Path]:
+    """The directories in ``root`` that have the name of a checkpoint."""
+    return [each for each in root.glob(f"{_PREFIX}*") if each.is_dir() and path_of(root, _step(each)) == each]
+
+
+def _step(path: Path) -> int:
+    """The step in a checkpoint's name; -1 where there is none."""
+    digits = path.name.removeprefix(_PREFIX)
+    return int(digits) if re.fullmatch("[0-9]+", digits) else -1
+
+
+def _is_own(path: Path) -> bool:
+    """Whether hyparflow made what lies in a directory."""
+    files = _own_files(path)
+    if any(_UNFINISHED_SHARD.fullmatch(each.name) for each in files):
+        return True
+    return any(_begins_as_own(each) for each in files if each.name.endswith(".json"))
+
+
+def _own_files(path: Path) -> list[Path]:
+    """The files in a directory that have names of a checkpoint's files."""
+    names = (MANIFEST, f"{MANIFEST}.part")
+    return [
+        each
+        for each in path.iterdir()
+        if (each.name in names or _SHARD.fullmatch(each.name)) and each.is_file() and not each.is_symlink()
+    ]
+
+
+def _begins_as_own(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_BEGINNING)) == _BEGINNING
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, and nothing else that lies in its directory."""
+    (path / MANIFEST).unlink(missing_ok=True)  # first: half a removal is not taken for a checkpoint
+    for each in _own_files(path):
+        each.unlink()
+    if not any(path.iterdir()):
+        path.rmdir()
 
 
 def _free(path: Path) -> Path:

@@ -10,11 +10,12 @@ import numpy as np
 
 from hyparflow.backends import Buffer, Place, Portion, ProgramOptions, Slot, Target
 from hyparflow.engine.batches import Batch, Counts, Options, Reads, StepResult
-from hyparflow.engine.gradients import Ownership, Sums
+from hyparflow.engine.gradients import Ownership, Sums, variables_with_gradients
 from hyparflow.engine.links import host_dtype, links_of
 from hyparflow.engine.messages import Exchange
 from hyparflow.engine.runner import Feed, Findings, Runner, Span
 from hyparflow.engine.update import Update
+from hyparflow.engine.waiting import wait
 from hyparflow.engine.world import World
 from hyparflow.errors import PlanError
 
@@ -128,6 +129,8 @@ class Engine:
         feed = self._feed(batch)
         if not self._prepared:
             self._agree(lambda: self._prepare(feed))
+            trained = self._with_gradients()
+            self._agree(lambda: self._update.leave_alone(frozenset(self._home) - trained))
         found = self._runner.train(feed, self._sums, self._complete)
         begin = time.perf_counter()
         self._exchange.finish()
@@ -163,6 +166,13 @@ class Engine:
             zeros = {index: np.zeros((feed.rows, *t.shape), host_dtype(t.dtype)) for index, t in received.items()}
             program.prepare(feed.place(0), zeros | dict(feed.inputs(stage, 0)), feed.targets(stage, 0))
         self._prepared = True
+
+    def _with_gradients(self) -> frozenset[str]:
+        """The model's variables that a loss depends on; collective over the replica."""
+        wait(self.world.replica.Ibarrier())
+        own = {stage: program.reaches() for stage, program in self.programs.items()}
+        every = self.world.replica.allgather(own)
+        return variables_with_gradients({stage: reach for each in every for stage, reach in each.items()})
 
     def _complete(self, stage: int) -> None:
         self._sums.ready(stage)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hyparflow.backends import Buffer, Slot
+from hyparflow.backends import Buffer, Reach, Slot
 from hyparflow.engine.waiting import wait
 
 if TYPE_CHECKING:
@@ -85,6 +85,21 @@ def runs_of(stage: int, buffers: Sequence[Buffer], stages: Mapping[str, tuple[in
 
         for (users, _), slots in groupby(buffer.slots, kind):
             yield Run(stage, users, index, tuple(slots))
+
+
+def variables_with_gradients(reaches: Mapping[int, Mapping[int | None, Reach]]) -> frozenset[str]:
+    """Names of the variables that a loss depends on; the others have no gradient, in one process None.
+
+    ``reaches``: of each stage (``StageProgram.reaches``). A tensor is received by stages behind the one that sends it.
+    """
+    tensors: set[int | None] = {None}  # the losses, then the tensors for which a gradient comes back
+    variables: set[str] = set()
+    for stage in sorted(reaches, reverse=True):
+        for source, reach in reaches[stage].items():
+            if source in tensors:
+                tensors |= reach.received
+                variables |= reach.variables
+    return frozenset(variables)
 
 
 def last_backward(schedule: Schedule) -> dict[int, int]:

@@ -9,7 +9,7 @@ gradient is not.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,19 @@ class Update:
                 f"{optimizer.name} was built for other variables than those of this plan: compile the model again"
             )
         self._apply: Any = None
+        self._trained = self._names
+
+    def leave_alone(self, without: Container[str]) -> None:
+        """From the first update on, leave these variables alone, as Keras does where a gradient is None.
+
+        Raises UnsupportedModel where that leaves this rank nothing, and its optimizer keeps more than its variables.
+        """
+        self._trained = tuple(name for name in self._names if name not in without)
+        if self._names and not self._trained and (self._scaled or self._inner.use_ema):
+            raise UnsupportedModel(
+                f"the loss depends on no variable of a partition ({self._names[0]}, ...), and {self.optimizer.name} "
+                "scales losses or averages weights: freeze these layers, or request another assignment"
+            )
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -118,16 +131,22 @@ class Update:
         """The update as one TensorFlow program."""
         import tensorflow as tf
 
+        trained = frozenset(self._trained)
+
         def apply(flat: Sequence[tf.Tensor], factor: tf.Tensor) -> None:
             parts: list[dict[str, tf.Tensor]] = []
             for array, buffer in zip(flat, buffers, strict=True):
                 pieces = tf.split(array, [slot.size for slot in buffer.slots])
                 parts.append({slot.variable: piece for slot, piece in zip(buffer.slots, pieces, strict=True)})
-            gradients = [tf.reshape(parts[places[n][0]][n], places[n][1].shape) for n in self._names]
+            if self._names and not self._trained:
+                self._inner.iterations.assign_add(1)
+                return
+            gradients = [tf.reshape(parts[places[n][0]][n], places[n][1].shape) for n in self._trained]
+            variables = [each for name, each in zip(self._names, self._variables, strict=False) if name in trained]
             if not gradients:
-                gradients = [tf.zeros((), tf.float32)]
+                gradients, variables = [tf.zeros((), tf.float32)], self._variables
             if self._clip is not None or self._scaled:
                 gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
-            self.optimizer.apply(gradients, self._variables)
+            self.optimizer.apply(gradients, variables)
 
         return tf.function(apply, autograph=False)

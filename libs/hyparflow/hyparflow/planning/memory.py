@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Memory:
     """What a rank keeps besides the activations, as multiples of its weights' bytes.
 
-    `copies`: the weights, their gradients, and one more per slot of the optimizer (SGD with momentum 1, Adam 2).
+    `copies`: the weights, their gradients, and one more per slot of the optimizer (SGD with momentum 1, Adam 2;
+    `use_ema` adds 1).
     """
 
     copies: float = 4.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -261,14 +262,19 @@ def _graph(model_or_graph: Any) -> Graph:
 
 
 def _copies(model: Any) -> float:
-    """The weights, their gradients, and a slot of the optimizer: those of the model where it is compiled."""
+    """The weights, their gradients, and the slots of the optimizer: those of the model where it is compiled."""
     return Memory().copies if getattr(model, "optimizer", None) is None else 2.0 + _slots(model.optimizer)
 
 
-def _slots(optimizer: Any) -> int:
-    """How many more vectors of the weights' size an optimizer keeps."""
-    slots = {"SGD": 1 if getattr(optimizer, "momentum", 0) else 0, "Adagrad": 1, "Lion": 1, "RMSprop": 1, "Ftrl": 2}
-    return slots.get(type(optimizer).__name__, 2)
+def _slots(optimizer: Any) -> float:
+    """How many more values than weights an optimizer keeps: one like it is built for a small variable, and counted."""
+    import keras
+
+    like = type(optimizer).from_config(optimizer.get_config())
+    variable = keras.Variable(np.zeros((16, 16), np.float32), name="hyparflow_sample")
+    like.build([variable])
+    sizes = [math.prod(each.shape) for each in like.variables if len(each.shape)]  # counters and rates are scalars
+    return sum(sizes) / math.prod(variable.shape)
 
 
 def _costs(name: str, model_or_graph: Any, graph: Graph, request: Request) -> Costs:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hyparflow.planning.memory import Memory, activation_bytes, peak_bytes, received_bytes, working_bytes
 from hyparflow.planning.stages import Stage
 from hyparflow.planning.timing import Timeline, timeline
-from hyparflow.schedules.actions import Schedule
+from hyparflow.schedules.actions import Action, Schedule, owner
 from hyparflow.simulate.network import Network
 
 if TYPE_CHECKING:
@@ -94,6 +94,15 @@ def run(
     return timeline(schedule, forward, backward, transfers)
 
 
+def owners(actions: Sequence[Action], partitions: int) -> set[int]:
+    """The partitions of a replica that have the same stages, and sum their gradients: two under GEMS, else one.
+
+    :param actions: what one of them computes.
+    """
+    pipelines = {action.pipeline for action in actions}
+    return {owner(action.stage, pipeline, partitions) for action in actions for pipeline in pipelines}
+
+
 def predict(
     schedule: Schedule,
     stages: Sequence[Stage],
@@ -111,11 +120,9 @@ def predict(
     spans = run(schedule, stages, tensors, samples, network)
     tails, updates, ends = [], [], []
     for actions, done in zip(schedule, spans.partitions, strict=True):
-        owned = {(action.stage, action.pipeline) for action in actions}
-        size = sum(stages[stage].parameter_bytes for stage, _ in owned)
-        copies = replicas * max(1, len({pipeline for _, pipeline in owned}))
+        size = sum(stages[stage].parameter_bytes for stage in {action.stage for action in actions})
         updates.append(size / UPDATE_BANDWIDTH)
-        tails.append(network.allreduce(size, 1, copies) + updates[-1])
+        tails.append(network.allreduce(size, 1, replicas * len(owners(actions, len(schedule)))) + updates[-1])
         ends.append(done[-1].end + tails[-1])
     return Prediction(
         step_seconds=max(ends),

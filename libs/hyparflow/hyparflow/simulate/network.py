@@ -35,7 +35,7 @@ class Network:
             return self.local_latency + size / self.local_bandwidth
         return self.latency + size * max(1.0, sharing / self.rails) / self.bandwidth
 
-    def shared(self, ranks: int) -> Network:
+    def shared(self, ranks: float) -> Network:
         """The network as one rank sees it when `ranks` of its node use the rails at once."""
         return replace(self, bandwidth=self.bandwidth * min(1.0, self.rails / ranks), rails=1)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hyparflow.errors import PlanError
-from hyparflow.planning.prediction import UPDATE_BANDWIDTH, traffic
+from hyparflow.planning.prediction import UPDATE_BANDWIDTH, owners, traffic
 from hyparflow.planning.timing import Timeline, timeline
 from hyparflow.simulate.network import Algorithm, Network
 from hyparflow.simulate.stragglers import Stragglers
@@ -106,12 +106,14 @@ def _timeline(plan: Plan, cluster: Cluster) -> Timeline:
 
 def _tail(plan: Plan, cluster: Cluster, partition: int) -> float:
     """The update, and before it the sum of a partition's gradients, while the node's other ranks have theirs."""
-    size = sum(
-        stage.parameter_bytes for pipeline in range(plan.pipelines) for stage in plan.stages_on(partition, pipeline)
-    )
-    alike = max(1, cluster.ranks_per_node // plan.partitions)  # replicas on a node
-    members = min(alike, plan.replicas)
-    nodes = -(-plan.replicas // members)
-    # Each of a node's partitions has a sum of its own, all at the same time.
-    network = cluster.network.shared(min(cluster.ranks_per_node, plan.partitions)) if nodes > 1 else cluster.network
-    return network.allreduce(size, nodes, members, cluster.algorithm) + size / UPDATE_BANDWIDTH
+    actions, per_node = plan.actions[partition], cluster.ranks_per_node
+    size = sum(plan.stages[stage].parameter_bytes for stage in {action.stage for action in actions})
+    summing = owners(actions, plan.partitions)
+    apart = len({each // per_node for each in summing})  # nodes that hold those of one replica
+    together = len(summing) // apart
+    alike = min(max(1, per_node // plan.partitions), plan.replicas)  # replicas on a node
+    nodes = -(-plan.replicas // alike) * apart
+    # All sums that a node's partitions have a part in go on at the same time.
+    sums = min(per_node, plan.partitions) / together
+    network = cluster.network.shared(max(1, sums)) if nodes > 1 else cluster.network
+    return network.allreduce(size, nodes, alike * together, cluster.algorithm) + size / UPDATE_BANDWIDTH

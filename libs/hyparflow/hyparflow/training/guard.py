@@ -21,7 +21,8 @@ import termios
 import threading
 import time
 import traceback
-from typing import Any, NoReturn
+from collections.abc import Collection
+from typing import Any, NoReturn, cast
 from zlib import crc32
 
 import numpy as np
@@ -42,6 +43,7 @@ _FAREWELL_SECONDS = 10.0
 _SECOND_VOICE_SECONDS = 1.0
 _COMMON_SECONDS = 2.0
 _NAP_SECONDS = 1e-3
+_STRAYS = 128  # connections that may wait beside those of the ranks
 _TOKEN_BYTES = 16
 _HELLO = struct.Struct(f"!{_TOKEN_BYTES}sI")
 
@@ -106,7 +108,7 @@ class Guard:
         return True
 
     def _connect(self, comm: Any) -> None:
-        listener = socket.create_server(("", 0), backlog=self.size) if self.rank == 0 else None
+        listener = socket.create_server(("", 0), backlog=self.size + _STRAYS) if self.rank == 0 else None
         known = None
         if listener is not None:
             known = (socket.gethostname(), listener.getsockname()[1], secrets.token_bytes(_TOKEN_BYTES))
@@ -119,19 +121,13 @@ class Guard:
                 self._peers[connection] = 0
         connected = comm.gather(connection is not None, root=0)
         if listener is not None:
-            self._accept(listener, token, sum(connected))
+            ranks = [rank for rank, reached in enumerate(connected) if reached]
+            self._peers = accept(listener, token, ranks, _CONNECT_SECONDS)
             listener.close()
-
-    def _accept(self, listener: socket.socket, token: bytes, count: int) -> None:
-        listener.settimeout(_CONNECT_SECONDS)
-        while len(self._peers) < count:
-            connection, _ = listener.accept()
-            connection.settimeout(_CONNECT_SECONDS)
-            given, rank = _HELLO.unpack(connection.recv(_HELLO.size, socket.MSG_WAITALL).ljust(_HELLO.size))
-            if secrets.compare_digest(given, token):
-                self._peers[_kept(connection)] = rank
-            else:
-                connection.close()
+        accepted = comm.bcast(list(self._peers.values()), root=0)
+        if connection is not None and self.rank not in accepted:  # as one that did not reach rank 0
+            connection.close()
+            self._peers.clear()
 
     def _watch(self) -> None:
         selector = selectors.DefaultSelector()
@@ -240,6 +236,62 @@ def guard(comm: Any) -> Guard:
     if _the_guard is None:
         _the_guard = Guard(comm)
     return _the_guard
+
+
+def accept(listener: socket.socket, token: bytes, ranks: Collection[int], seconds: float) -> dict[socket.socket, int]:
+    """Accept the connections of ``ranks``, each of which says ``token`` and its rank, within ``seconds`` in all.
+
+    Other connections (port scans, probes that say nothing or something else, resets) are closed and hold up nobody. A
+    rank that has said nothing by then is missing in what is returned: connection -> rank.
+    """
+    found: dict[socket.socket, int] = {}
+    missing = set(ranks)
+    until = time.monotonic() + seconds
+    listener.setblocking(False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        while missing and (left := until - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                if key.data is None:
+                    with contextlib.suppress(OSError):  # it was reset before it was accepted
+                        connection, _ = listener.accept()
+                        connection.setblocking(False)
+                        selector.register(connection, selectors.EVENT_READ, bytearray())
+                    continue
+                connection = cast("socket.socket", key.fileobj)
+                if not _has_spoken(connection, key.data):
+                    continue
+                selector.unregister(connection)
+                rank = _rank_in(key.data, token)
+                if rank in missing:
+                    missing.remove(rank)
+                    found[_kept(connection)] = rank
+                else:
+                    connection.close()
+        for key in selector.get_map().values():
+            if key.data is not None:
+                cast("socket.socket", key.fileobj).close()
+    return found
+
+
+def _has_spoken(connection: socket.socket, heard: bytearray) -> bool:
+    """Add to ``heard`` what has come; return whether that is all: a whole hello, or the connection's end."""
+    try:
+        part = connection.recv(_HELLO.size - len(heard))
+    except BlockingIOError:
+        return False
+    except OSError:
+        part = b""
+    heard += part
+    return not part or len(heard) == _HELLO.size
+
+
+def _rank_in(hello: bytes, token: bytes) -> int:
+    """The rank that says hello; -1 for a stranger."""
+    if len(hello) != _HELLO.size:
+        return -1
+    given, rank = _HELLO.unpack(hello)
+    return int(rank) if secrets.compare_digest(given, token) else -1
 
 
 def _reach(host: str, port: int) -> socket.socket | None:

@@ -1,15 +1,17 @@
 """Losses and metrics over all ranks: updated where outputs arise, added up over micro-batches, replicas and steps.
 
-Keras' own metrics are sums (totals, counts, confusion matrices), so the state over all samples is the sum of the
-states over shares of them; their results are those of Keras on the whole. A metric with an ``update_state`` or a
-``reset_state`` that is not Keras' own may be anything: for those, rank 0 gets targets and predictions of all replicas,
-in the order of the samples, and updates them itself.
+Most of Keras' own metrics are sums (totals, counts, confusion matrices), so the state over all samples is the sum of
+the states over shares of them; their results are those of Keras on the whole. Others compare the samples of a batch
+(correlations over it), and one whose ``update_state``, ``reset_state`` or function is not Keras' own may do anything:
+for those, rank 0 gets targets and predictions of all replicas and updates them itself, with each batch as a whole, in
+the order of the samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,9 +51,11 @@ class _OfOutput:
         for metric in self.weighted:
             metric.update_state(target, prediction, weight)
 
-    def kept(self, additive: bool) -> _OfOutput:
+    def kept(self, names: Container[int]) -> _OfOutput:
+        """Those of its metrics whose ``id`` is among ``names``."""
+
         def chosen(metrics: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(each for each in metrics if is_additive(each) == additive)
+            return tuple(each for each in metrics if id(each) in names)
 
         return _OfOutput(chosen(self.plain), chosen(self.weighted))
 
@@ -97,8 +101,15 @@ class Meter:
             if example.targets[loss.output] is None:
                 raise DataError(f"output {names[loss.output]!r} has a loss, and the data have no targets")
         metrics = _built(model, example)
-        self._summed = {output: found for output, each in metrics.items() if (found := each.kept(True)).all}
-        self._gathered = {output: found for output, each in metrics.items() if (found := each.kept(False)).all}
+        additive = {
+            id(metric)
+            for output, each in metrics.items()
+            for metric in each.all
+            if is_additive(metric, example.targets[output], model.outputs[output])
+        }
+        others = {id(metric) for each in metrics.values() for metric in each.all} - additive
+        self._summed = {output: found for output, each in metrics.items() if (found := each.kept(additive)).all}
+        self._gathered = {output: found for output, each in metrics.items() if (found := each.kept(others)).all}
         self._summed_state = [v for each in self._summed.values() for metric in each.all for v in metric.variables]
         self._gathered_state = [v for each in self._gathered.values() for metric in each.all for v in metric.variables]
         self._trackers = [] if model._compile_loss is None else list(model._compile_loss.metrics)
@@ -199,8 +210,11 @@ class Meter:
         everything = self._comm.gather(self._pending, root=0)
         self._pending = []
         if everything is not None:
-            for _, output, *arrays in sorted((each for part in everything for each in part), key=lambda each: each[:2]):
-                self._gathered[output].update(*arrays)
+            ordered = sorted((each for part in everything for each in part), key=lambda each: (each[1], each[0]))
+            for (output, _), parts in groupby(ordered, key=lambda each: (each[1], each[0][0])):  # of one step
+                self._gathered[output].update(
+                    *(_joined(each) for each in zip(*(part[2:] for part in parts), strict=True))
+                )
             self._held = [np.asarray(each).copy() for each in self._gathered_state]
         self._held = self._comm.bcast(self._held, root=0)
 
@@ -223,9 +237,29 @@ def rows_of(batch: Batch, micro_batch: int) -> int:
     return min(max(batch.counts.rows - micro_batch * size, 0), size)
 
 
-def is_additive(metric: Any) -> bool:
-    """Whether the states of shares of the samples add up to the state of all: Keras' own ways of updating do."""
-    return all(_defined_by(type(metric), name).startswith("keras.") for name in ("update_state", "reset_state"))
+def is_additive(metric: Any, target: Array | None, output: Any) -> bool:
+    """Whether the states of shares of the samples add up to the state of all, for targets and outputs of this kind.
+
+    Tried with a few random samples, for what is Keras' own; anything else may do what it likes with other samples.
+    ``metric`` is reset.
+    """
+    kind, function = type(metric), getattr(metric, "_fn", None)
+    defined = [_defined_by(kind, name) for name in ("update_state", "reset_state")]
+    if not all(each.startswith("keras.") for each in (*defined, getattr(function, "__module__", "keras."))):
+        return False
+    draw = np.random.default_rng(0)
+    prediction = draw.uniform(size=(4, *(size or 1 for size in output.shape[1:]))).astype(output.dtype)
+    shape, dtype = (prediction.shape[1:], prediction.dtype) if target is None else (target.shape[1:], target.dtype)
+    label = draw.integers(0, 2, size=(4, *shape)).astype(dtype)
+
+    def state(rows: slice) -> Array:
+        metric.reset_state()
+        metric.update_state(label[rows], prediction[rows])
+        return np.concatenate([np.asarray(each, np.float64).reshape(-1) for each in metric.variables] or [np.empty(0)])
+
+    whole, first, second = (state(slice(*rows)) for rows in ((0, 4), (0, 3), (3, 4)))
+    metric.reset_state()
+    return bool(np.allclose(whole, first + second, rtol=1e-3, atol=1e-5, equal_nan=True))
 
 
 def _defined_by(kind: type, name: str) -> str:

@@ -156,7 +156,7 @@ class Strategy(Whole):
         ``batch_size`` counts the samples of one update over all replicas. A smaller last batch is an update too.
 
         Args:
-            checkpoint: a directory of checkpoints; None: none are made.
+            checkpoint: a directory of checkpoints; None: none are made. What other programs keep there stays as it is.
             checkpoint_every: steps between two, or "epoch".
             keep: how many stay; None: all.
             restart: go on from the last whole checkpoint in the directory, if there is one; its data position, seeds

@@ -134,9 +134,111 @@ def recompiled(costs: str) -> dict[str, Any]:
     }
 
 
+def with_gradients_missing() -> Any:
+    """Of "stopped" and "side" no loss depends: the one by a stop_gradient, the other by an output without a loss."""
+    x = keras.Input((6,), name="x")
+    stopped = keras.layers.Dense(8, activation="tanh", name="stopped")(x)
+    h = keras.layers.Dense(8, activation="tanh", name="second")(x)
+    both = keras.layers.Concatenate(name="both")([keras.ops.stop_gradient(stopped), h])
+    outputs = [keras.layers.Dense(1, name="last")(both), keras.layers.Dense(3, name="side")(both)]
+    model = keras.Model(x, outputs, name="missing")
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9, weight_decay=0.1, use_ema=True)
+    model.compile(optimizer, loss=["mse", None])
+    return model
+
+
+def without_gradients() -> dict[str, Any]:
+    """By the layer at which the second partition begins: it lacks gradients for some of its layers, or for all."""
+    found = {}
+    for begins in ("both", "side"):
+        keras.utils.set_random_seed(77)
+        plain = with_gradients_missing()
+        how = hyparflow.Strategy(partitions=2, micro_batches=2, costs="estimated", assignment=[begins])
+        with how.scope():
+            model = with_gradients_missing()
+        model.set_weights(plain.get_weights())
+        if begins == "side":
+            for each in (plain, model):
+                each.optimizer.use_ema = False
+        for each, fit in ((plain, plain_fit), (model, how.fit)):
+            fit(each, X, [Y, np.zeros((32, 3))], **HOW)
+        hyparflow.gather(model)
+        found[begins] = [
+            far(model.get_weights(), plain.get_weights()),
+            far([model.optimizer.iterations], [plain.optimizer.iterations]),
+        ]
+    return {"without gradients": found}
+
+
+def frozen_bfloat16(root: Path) -> dict[str, Any]:
+    """Frozen weights of bfloat16, with checkpoints beside those of another program, and a restart from them."""
+
+    def model() -> Any:
+        keras.utils.set_random_seed(77)
+        x = keras.Input((6,), name="x")
+        frozen = keras.layers.Dense(8, activation="tanh", name="frozen", dtype="bfloat16")
+        frozen.trainable = False
+        h = keras.layers.Dense(8, activation="tanh", name="free", dtype="float32")(frozen(x))
+        return compiled(keras.Model(x, keras.layers.Dense(1, name="last", dtype="float32")(h), name="half"))
+
+    others = root / "step-1000" / "model.safetensors"
+    if COMM.rank == 0:
+        others.parent.mkdir()
+        others.write_bytes(b"weights")
+    COMM.barrier()
+    plain = model()
+    for epochs in (1, 2):
+        how = strategy()
+        with how.scope():
+            parts = model()
+        how.fit(parts, X, Y, **{**HOW, "epochs": epochs}, checkpoint=root, keep=1, restart=epochs > 1)
+    plain.fit(X, Y, **HOW)
+    hyparflow.gather(parts)
+    weights = [[np.asarray(each, "float64") for each in made.get_weights()] for made in (parts, plain)]
+    kept = others.exists() and others.read_bytes() == b"weights"
+    return {"frozen bfloat16": far(*weights), "others": kept}
+
+
+def largest_error(target: Any, prediction: Any) -> Any:
+    """One number for a batch."""
+    return keras.ops.max(keras.ops.abs(target - prediction))
+
+
+def metrics_of_batches() -> dict[str, Any]:
+    """Two replicas of two micro-batches each, and a last batch of 6 samples: metrics that compare samples."""
+
+    def model(*more: Any) -> Any:
+        keras.utils.set_random_seed(77)
+        made = build()
+        made.compile(keras.optimizers.SGD(0.01), "mse", metrics=["mae", largest_error, *more])
+        return made
+
+    def correlations() -> list[Any]:
+        return [keras.metrics.PearsonCorrelation(axis=0), keras.metrics.ConcordanceCorrelation(axis=0)]
+
+    found = {}
+    for shape, target, more in (("(n, 1)", Y[:30], correlations), ("(n,)", Y[:30, 0], list)):
+        how = hyparflow.Strategy(partitions=1, replicas=2, micro_batches=2, costs="estimated")
+        plain = model(*more())
+        with how.scope():
+            apart = model(*more())
+        expected = plain.evaluate(X[:30], target, batch_size=8, verbose=0, return_dict=True)
+        got = how.evaluate(apart, X[:30], target, batch_size=8, verbose=0, return_dict=True)
+        found[shape] = {name: far([got[name]], [value]) for name, value in expected.items()}
+    return {"metrics of batches": found}
+
+
 def main(root: Path) -> None:
     """All cases."""
-    found = loaded(root) | trained(root) | recompiled("estimated") | recompiled("measured")
+    found = (
+        frozen_bfloat16(root)
+        | metrics_of_batches()
+        | without_gradients()
+        | loaded(root)
+        | trained(root)
+        | recompiled("estimated")
+        | recompiled("measured")
+    )
     if COMM.rank == 0:
         (root / "found.json").write_text(json.dumps(found, indent=1))
 

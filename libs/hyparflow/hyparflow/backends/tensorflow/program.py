@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hyparflow.backends import Array, Buffer, Outcome, Place, StageShape, Target
+from hyparflow.backends import Array, Buffer, Outcome, Place, Reach, StageShape, Target
 from hyparflow.backends.tensorflow.border import host_view, tensor_of
 from hyparflow.backends.tensorflow.cutting import (
     Layout,
@@ -47,6 +47,7 @@ class TensorFlowStage:
         self.trainable = tuple(parts.trainable)
         self._compiled: dict[Signature, _Compiled] = {}
         self._kept: dict[int, _Kept] = {}
+        self._reaches: Mapping[int | None, Reach] = {}
         self._loss_scale = 1.0
 
     @property
@@ -119,6 +120,10 @@ class TensorFlowStage:
         """The accumulated gradients."""
         return tuple(accumulator.buffer() for accumulator in self._parts.accumulators)
 
+    def reaches(self) -> Mapping[int | None, Reach]:
+        """What depends on each source of gradients."""
+        return self._reaches
+
     def statistics(self) -> tuple[Buffer, ...]:
         """What is added to moving statistics."""
         return tuple(moving.buffer() for moving in self._parts.moving)
@@ -133,6 +138,8 @@ class TensorFlowStage:
         if signature not in self._compiled:
             graph = build_stage_graph(self._parts, signature)
             self._compiled[signature] = _Compiled(layout_of(graph), self._cut(graph, signature))
+            if signature.training:
+                self._reaches = graph.reaches
         return self._compiled[signature]
 
     def _cut(self, graph: StageGraph, signature: Signature) -> Programs:

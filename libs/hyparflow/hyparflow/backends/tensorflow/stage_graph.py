@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from keras.src.backend import get_keras_mask
 
-from hyparflow.backends import StageShape
+from hyparflow.backends import Reach, StageShape
 from hyparflow.backends.tensorflow.buffers import Accumulator
 from hyparflow.backends.tensorflow.losses import OutputLoss
 from hyparflow.backends.tensorflow.moving import Moving
@@ -85,6 +85,7 @@ class StageGraph:
     new_states: dict[str, Any] = field(default_factory=dict)
     input_gradients: dict[int, Any] = field(default_factory=dict)
     accumulate: list[Any] = field(default_factory=list)
+    reaches: dict[int | None, Reach] = field(default_factory=dict)
 
     whole: Any = None
 
@@ -237,21 +238,36 @@ def _losses(
 def _backward(graph: StageGraph, parts: StageParts, trainable: Mapping[str, Any], total: Any | None) -> None:
     tensors = parts.calls.graph.tensors
     received = {index: value for index, value in graph.inputs.items() if tensors[index].differentiable}
-    made, given = [], []
+    sources: dict[int | None, tuple[Any, Any]] = {}
     if total is not None:
-        made.append(total)
-        given.append(tf.cast(graph.scale, total.dtype))
+        sources[None] = total, tf.cast(graph.scale, total.dtype)
     for index, returned in graph.returned.items():
         gradient = returned[0]
         for other in returned[1:]:
             gradient += other
-        made.append(graph.sends[index])
-        given.append(gradient)
+        sources[index] = graph.sends[index], gradient
     wanted = [*received.values(), *trainable.values()]
-    gradients = [tf.zeros_like(value) for value in wanted]
-    if made and wanted:
-        gradients = tf.gradients(made, wanted, grad_ys=given, unconnected_gradients="zero")
-    gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+    found = _gradients([*sources.values()], wanted)
+    for source, pair in sources.items():
+        alone = found if len(sources) == 1 else _gradients([pair], wanted)
+        reached = [gradient is not None for gradient in alone]
+        graph.reaches[source] = Reach(
+            frozenset(name for name, here in zip(trainable, reached[len(received) :], strict=True) if here),
+            frozenset(index for index, here in zip(received, reached, strict=False) if here),
+        )
+    gradients = [
+        tf.zeros_like(value) if gradient is None else tf.convert_to_tensor(gradient)
+        for value, gradient in zip(wanted, found, strict=True)
+    ]
     graph.input_gradients = dict(zip(received, gradients[: len(received)], strict=True))
     by_name = dict(zip(trainable, gradients[len(received) :], strict=True))
     graph.accumulate = [accumulator.add(by_name) for accumulator in parts.accumulators]
+
+
+def _gradients(sources: Sequence[tuple[Any, Any]], wanted: Sequence[Any]) -> list[Any]:
+    """The gradients of ``sources`` (tensor, what came back for it) by each of ``wanted``; None where there is none."""
+    if not sources or not wanted:
+        return [None] * len(wanted)
+    made, given = zip(*sources, strict=True)
+    found: list[Any] = tf.gradients(list(made), list(wanted), grad_ys=list(given))
+    return found

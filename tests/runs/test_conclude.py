@@ -1,0 +1,79 @@
+"""What becomes of a run that ended early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.errors import JobFailed
+from hidl_cli.plan.launch_plan import OUTPUT, plan_of
+from hidl_cli.plan.prepare import RunRequest
+from hidl_cli.record.run import Run
+from hidl_cli.runs.conclude import conclude
+from hidl_cli.runs.measured import count_complete_repetitions
+from tests.report.example import Nights
+
+REPETITIONS, STEPS = 4, 3
+
+Cut = Callable[[int], Run]
+
+
+@pytest.fixture
+def cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cut:
+    """``cut(7)``: a scaling study of 4 repetitions of 3 steps that the time limit ended in its 8th step."""
+    for name in ("CONFIG", "STATE", "CACHE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
+    nights = Nights(tmp_path / "state" / "hidl" / "runs", tmp_path / "config" / "hidl")
+
+    def made(done: int) -> Run:
+        request = RunRequest("kmeans", scale="ranks=1,2,4", repeat=REPETITIONS, ranks_per_node=4)
+        run = nights.run(request, 0, nights.clustering())
+        for step in range(done + 1, REPETITIONS * STEPS + 1):
+            run.metrics_file(step).unlink()
+        for name in ("metrics", "verdict"):
+            (run.directory / f"{name}.json").unlink()
+        run.write("status", {**(run.document("status") or {}), "state": "TIMEOUT", "exit_status": None})
+        return run
+
+    return made
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize(
+    ("done", "rounds", "said"),
+    [(7, 2, "cut repetitions 3 to 4 of 4"), (11, 3, "cut repetition 4 of 4"), (12, 4, "")],
+)
+def test_a_study_that_its_time_limit_cuts_is_judged_by_its_complete_repetitions(
+    cut: Cut, done: int, rounds: int, said: str
+) -> None:
+    run = cut(done)
+
+    conclusion = conclude(run, plan_of(run), run.status())
+
+    document = run.document("metrics")
+    assert document is not None
+    assert [step["repetition"] for step in document["steps"]] == [r for r in range(1, rounds + 1) for _ in range(STEPS)]
+    assert conclusion.study is not None
+    assert conclusion.reason == conclusion.study.reason
+    assert conclusion.reason.endswith(f"; the time limit {said}") if said else "time limit" not in conclusion.reason
+
+
+def test_a_step_whose_output_was_being_written_is_not_complete(cut: Cut) -> None:
+    run = cut(12)
+    plan = plan_of(run)
+    plan = replace(plan, steps=tuple(replace(step, parser="osu") for step in plan.steps))
+    for number in range(1, 7):
+        (run.metrics_file(number).parent / OUTPUT).write_text("half")
+    run.write("status", {**(run.document("status") or {}), "step": 6})
+
+    assert count_complete_repetitions(run, plan) == 1
+
+
+def test_without_a_complete_repetition_it_failed(cut: Cut) -> None:
+    run = cut(2)
+
+    with pytest.raises(JobFailed, match="reached its time limit"):
+        conclude(run, plan_of(run), run.status())
