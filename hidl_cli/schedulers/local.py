@@ -20,7 +20,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers.decision import read_status
 from hidl_cli.schedulers.processes import birth, kill_job, space
-from hidl_cli.schedulers.ticket import identify, is_copied, read_job
+from hidl_cli.schedulers.ticket import identify, is_copied, read_job, time_of
 from hidl_cli.site.schema import Policies
 
 _GRACE_SECONDS = 10.0
@@ -158,7 +158,7 @@ class _Process:
         if is_copied(job, run):
             return cls(_Where.GONE, why_gone="its directory is a copy, whose job.sh has not been started")
         if not isinstance(job.get("pid"), int):
-            young = time.time() - run.directory.stat().st_mtime < _START_SECONDS
+            young = time.time() - time_of(run.directory) < _START_SECONDS
             return cls(_Where.COMING if young else _Where.GONE, why_gone="hidl was killed before it started the job")
         host = str(job.get("host", _host()))
         found = cls(_Where.HERE, job["pid"], str(job.get("birth")), host, job.get("deadline"))

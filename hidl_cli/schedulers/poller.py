@@ -203,7 +203,8 @@ class _Answer:
         title = self._backend.traits.title
         if self.snapshot.asked <= each.ticket.submitted:
             return decision.keep(each.said, None)
-        unclear_for = self.snapshot.age_of(each.run.id)
+        since = self.snapshot.since.get(each.run.id)
+        unclear_for = time.time() - since if since is not None and self.snapshot.asked > since else 0.0
         clock = Clock.of(self._backend.grace_seconds, asked=self.snapshot.asked, unclear_for=unclear_for)
         job = self._job(each)
         if job is None or self._is_ending_slowly(each, clock):
@@ -263,7 +264,8 @@ class _Answer:
 def _ticket_of(run: Run, said: Status) -> Ticket:
     """Return the ticket, with the id that the job itself wrote: it may have been submitted again by hand."""
     known = ticket.read_ticket(run)
-    return known if known.foreign or not said.job else replace(known, id=said.job)
+    by_hand = said.job and said.job != known.id and not known.foreign and ticket.is_newer(run)
+    return replace(known, id=said.job) if by_hand else known
 
 
 def _asked_for(run: Run, state: State) -> State:

@@ -43,7 +43,7 @@ def read_ticket(run: Run) -> Ticket:
     """Return the ticket of a run; of one without a readable one, or of another's copy, what its directory says."""
     document = read_job(run)
     if document is None or is_copied(document, run):
-        return Ticket(None, None, run.directory.stat().st_mtime, foreign=document is not None)
+        return Ticket(None, None, time_of(run.directory), foreign=document is not None)
     submitted = document.get("submitted")
     since = float(submitted) if isinstance(submitted, int | float) else 0.0
     id, cluster, directory = (_text(document.get(name)) for name in ("id", "cluster", "directory"))
@@ -55,6 +55,19 @@ def read_job(run: Run) -> dict[str, Any] | None:
     with suppress(HidlError):
         return run.document("job")
     return None
+
+
+def is_newer(run: Run) -> bool:
+    """Whether ``status.json`` was written after ``job.json``: by a job that was submitted again by hand."""
+    try:
+        return (run.directory / "status.json").stat().st_mtime_ns > (run.directory / "job.json").stat().st_mtime_ns
+    except OSError:
+        return False
+
+
+def time_of(directory: Path) -> float:
+    """Return when a directory was made or changed last, in seconds since the epoch; also of one that was copied."""
+    return directory.stat().st_ctime
 
 
 def identify(directory: Path) -> dict[str, object]:

@@ -17,6 +17,7 @@ import pytest
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
+from hidl_cli.schedulers import local
 from hidl_cli.schedulers.local import Local
 from tests.waiting import patience, until
 
@@ -51,10 +52,10 @@ def state(run: Run) -> State:
     return Local().poll([run])[0].state
 
 
-def test_a_run_whose_job_is_not_known_yet_is_not_lost(run: Run) -> None:
+def test_a_run_whose_job_is_not_known_yet_is_not_lost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the making of its directory and the start of its job; hidl may be killed there."""
     assert state(run) is State.PENDING
-    os.utime(run.directory, (time.time() - 600,) * 2)
+    monkeypatch.setattr(local, "time_of", lambda _: time.time() - 600)
     assert state(run) is State.LOST
 
 

@@ -26,7 +26,7 @@ from hidl_cli.documents import write_json
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers import batch, decision, poller, query_cache
+from hidl_cli.schedulers import batch, decision, poller, query_cache, ticket
 from hidl_cli.schedulers.batch import Batch
 from tests.schedulers.adversary import Adversary, Hostile, Killed, SimulatedJob
 
@@ -72,6 +72,8 @@ class LifeOfRuns(RuleBasedStateMachine):
             self.stack.enter_context(mock.patch.object(module, name, self._writer(getattr(module, name))))
         self.stack.enter_context(mock.patch("hidl_cli.record.run.write_json", self._writer(write_json)))
         self.stack.enter_context(mock.patch.object(paths, "user_state", return_value=self.place / "state"))
+        self.made: dict[Path, float] = {}
+        self.stack.enter_context(mock.patch.object(ticket, "time_of", self.made.__getitem__))
         self.hidls = [self._hidl(), self._hidl()]
         self.copied: dict[Path, Status] = {}  # what a copy says before its job begins
         self.cancelled: set[Path] = set()
@@ -116,6 +118,7 @@ class LifeOfRuns(RuleBasedStateMachine):
         self.number += 1
         directory = self.place / "runs" / f"run-{self.number}"
         directory.mkdir(parents=True)
+        self.made[directory] = self.world.now
         self.world.answer_to_sbatch, self.world.steps_to_live = answer, dies_after
         with self._using(hidl) as hidls, suppress(HidlError):
             hidls.submit(Run(directory), time_limit=None)
@@ -173,6 +176,7 @@ class LifeOfRuns(RuleBasedStateMachine):
         self.number += 1
         copy = self.place / "runs" / f"copy-{self.number}"
         shutil.copytree(run, copy)
+        self.made[copy] = self.world.now
         self.copied[copy] = decision.read_status(Run(copy))
         self.world.take(copy)
 
