@@ -63,7 +63,7 @@ def test_torch_programs_see_what_one_process_sees(torch_results: dict[str, Any],
 
 
 def test_every_torch_program_is_held(torch_results: dict[str, Any]) -> None:
-    assert sorted(torch_results) == sorted([*TORCH, "failure", "refused", "statistics"])
+    assert sorted(torch_results) == sorted([*TORCH, "failure", "rebuilt", "refused", "statistics"])
 
 
 #: What cannot be as in one process, and what is said on all ranks before a weight changes.
@@ -102,6 +102,10 @@ def test_a_backward_pass_that_fails_on_one_rank_fails_on_all(
     assert len(set(torch_results["failure"]["checksums"])) == 1
 
 
+def test_optimizers_made_again_leave_nothing(torch_results: dict[str, Any]) -> None:
+    assert torch_results["rebuilt"] == {"averagers": 0, "hooks": 0, "averagers that share": 1}
+
+
 def test_running_statistics_are_averaged_by_choice(torch_results: dict[str, Any]) -> None:
     averaged, local = torch_results["statistics"]["average"], torch_results["statistics"]["local"]
     assert averaged["difference"] < 1e-6
@@ -123,6 +127,7 @@ REFUSED_BY_KERAS = {
     "evaluated before": "ValueError: another callback evaluated before AverageMetrics read loss",
     "logs of one's own": "ValueError: ranks {others} of {ranks} differ from rank 0 in rank: put callbacks that add",
     "other metrics": "ValueError: ranks {others} of {ranks} differ from rank 0 in mae: all ranks must have the same",
+    "other numbers of steps": "ValueError: ranks {others} of {ranks} differ from rank 0 in steps: all ranks must take",
     "steps of two kinds": "ValueError: not in all steps is there a gradient of",
     "synchronized normalization": "ValueError: synchronized=True does nothing over MPI: norm",
 }

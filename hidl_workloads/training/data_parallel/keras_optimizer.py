@@ -112,7 +112,10 @@ class _Averaging:
 
 
 class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
-    """Before the first step, gives every rank the weights and the optimizer's state of rank 0."""
+    """Before the first step, gives every rank the weights and the optimizer's state of rank 0.
+
+    Raises ``ValueError`` on all ranks where they are to take different numbers of steps, which would wait for ever.
+    """
 
     def __init__(self, communicator: MPI.Comm | None = None) -> None:
         super().__init__()
@@ -128,6 +131,11 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
                 f"synchronized=True does nothing over MPI: {', '.join(synchronized)}; leave it out, and use "
                 "AverageStatistics"
             )
+        require_equal(
+            self._communicator,
+            {name: self.params.get(name) for name in ("epochs", "steps")},
+            "all ranks must take equally many steps: give them equally many samples, or set steps_per_epoch",
+        )
         broadcast(self._communicator, self.model, self.model.optimizer)
 
 

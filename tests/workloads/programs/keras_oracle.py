@@ -160,11 +160,12 @@ class Largest(keras.metrics.Metric):  # type: ignore[misc]
         return self.largest
 
 
-def fit(*callbacks: Any, metrics: Any = (), layers: Any = ()) -> None:
+def fit(*callbacks: Any, metrics: Any = (), layers: Any = (), samples: int = STEPS * PER_RANK) -> None:
     model = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(1)])
     model.compile(DistributedOptimizer(keras.optimizers.SGD(0.01), WORLD), loss="mse", metrics=list(metrics))
     x, y = (mine(False, each) for each in data())
-    model.fit(x, y, PER_RANK, verbose=0, callbacks=[BroadcastInitialState(WORLD), *callbacks, AverageMetrics(WORLD)])
+    callbacks = BroadcastInitialState(WORLD), *callbacks, AverageMetrics(WORLD)
+    model.fit(x[:samples], y[:samples], PER_RANK, verbose=0, callbacks=list(callbacks))
 
 
 def steps_of_two_kinds() -> None:
@@ -202,6 +203,7 @@ REFUSED: dict[str, Callable[[], None]] = {
         keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(rank=WORLD.rank))
     ),
     "other metrics": other_metrics,
+    "other numbers of steps": lambda: fit(samples=2 * PER_RANK if WORLD.rank else 3 * PER_RANK),
     "steps of two kinds": steps_of_two_kinds,
     "synchronized normalization": lambda: fit(layers=[keras.layers.BatchNormalization(synchronized=True, name="norm")]),
 }

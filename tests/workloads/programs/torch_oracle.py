@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hidl_workloads.training.data_parallel.torch_gradients import named_state
 from hidl_workloads.training.data_parallel.torch_normalization import synchronize_batch_norm
+from hidl_workloads.training.data_parallel.torch_optimizer import _AVERAGERS as AVERAGERS
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 from hidl_workloads.training.data_parallel.weights import checksum
 
@@ -577,6 +578,22 @@ def failure_on_the_last_rank() -> dict[str, Any]:
     return {"errors": WORLD.allgather(errors), "checksums": sums}
 
 
+def rebuilt() -> dict[str, int]:
+    """What is left of closed optimizers, and how many averagers serve some that were not closed."""
+    model = perceptron()
+    before = len(AVERAGERS)
+    for _ in range(3):
+        distributed(model).close()
+    hooks = [len(weight._post_accumulate_grad_hooks or ()) for weight in model.parameters()]
+    closed = len(AVERAGERS) - before
+    kept = [distributed(model) for _ in range(3)]
+    return {
+        "averagers": closed,
+        "hooks": sum(hooks),
+        "averagers that share": len({id(each._averager) for each in kept}),
+    }
+
+
 def statistics(choice: Any) -> dict[str, Any]:
     """The running statistics of a first layer, against what the samples say, and whether ranks have the same state."""
     model = nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, 1))
@@ -624,7 +641,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     results: dict[str, Any] = {name: compare(name) for name in sys.argv[2:] or PROGRAMS}
     if not sys.argv[2:]:
-        results |= {"refused": refusals(), "failure": failure_on_the_last_rank()}
+        results |= {"refused": refusals(), "failure": failure_on_the_last_rank(), "rebuilt": rebuilt()}
         results |= {"statistics": {choice: statistics(choice) for choice in ("average", "local")}}
     if WORLD.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
