@@ -63,7 +63,7 @@ def test_torch_programs_see_what_one_process_sees(torch_results: dict[str, Any],
 
 
 def test_every_torch_program_is_held(torch_results: dict[str, Any]) -> None:
-    assert sorted(torch_results) == sorted([*TORCH, "failure", "rebuilt", "refused", "statistics"])
+    assert sorted(torch_results) == sorted([*TORCH, "compressed", "failure", "rebuilt", "refused", "statistics"])
 
 
 #: What cannot be as in one process, and what is said on all ranks before a weight changes.
@@ -100,6 +100,14 @@ def test_a_backward_pass_that_fails_on_one_rank_fails_on_all(
     assert others == [["no error", told, "no error", "no error"]] * len(others)
     assert failed == ["no error", "ArithmeticError: no gradient", "no error", "no error"]
     assert len(set(torch_results["failure"]["checksums"])) == 1
+
+
+def test_an_overflow_on_the_way_is_a_skipped_step_of_a_scaler_on_all_ranks(torch_results: dict[str, Any]) -> None:
+    compressed = torch_results["compressed"]
+    assert all(each == compressed["checksums"][0] for each in compressed["checksums"])
+    if len(compressed["checksums"]) > 1:  # else nothing travels
+        assert compressed["skipped"]
+        assert compressed["scale"] == 1
 
 
 def test_optimizers_made_again_leave_nothing(torch_results: dict[str, Any]) -> None:
