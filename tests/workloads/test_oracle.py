@@ -39,9 +39,9 @@ TORCH = {
 }
 
 
-def _results(prefix: Path, number: int, program: str, directory: Path) -> dict[str, Any]:
+def _results(prefix: Path, number: int, program: str, directory: Path, *cases: str) -> dict[str, Any]:
     file = directory / "results.json"
-    completed = ranks.run(prefix, number, "-m", "hidl_workloads.world", program, file)
+    completed = ranks.run(prefix, number, "-m", "hidl_workloads.world", program, file, *cases)
     assert completed.status == 0, completed.stderr
     results: dict[str, Any] = json.loads(file.read_text())
     return results
@@ -62,8 +62,26 @@ def test_torch_programs_see_what_one_process_sees(torch_results: dict[str, Any],
     assert torch_results[program] < TORCH[program]
 
 
+def test_programs_that_are_drawn_see_what_one_process_sees(torch_results: dict[str, Any]) -> None:
+    _expect_equal({name: result for name, result in torch_results.items() if name.isdigit()}, 10)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("number", [2, 3])
+def test_many_programs_that_are_drawn_do_so(stack_prefix: Callable[[str], Path], tmp_path: Path, number: int) -> None:
+    seeds = map(str, range(1000 * number, 1000 * number + 100))
+    _expect_equal(_results(stack_prefix("pytorch"), number, "torch_oracle", tmp_path, *seeds), 100)
+
+
+def _expect_equal(results: dict[str, Any], count: int) -> None:
+    assert len(results) == count
+    apart = {seed: result for seed, result in results.items() if not isinstance(result, float) or result > 1e-4}
+    assert not apart
+
+
 def test_every_torch_program_is_held(torch_results: dict[str, Any]) -> None:
-    assert sorted(torch_results) == sorted([*TORCH, "compressed", "failure", "rebuilt", "refused", "statistics"])
+    names = [name for name in torch_results if not name.isdigit()]
+    assert sorted(names) == sorted([*TORCH, "compressed", "failure", "rebuilt", "refused", "statistics"])
 
 
 #: What cannot be as in one process, and what is said on all ranks before a weight changes.

@@ -2,7 +2,7 @@
 
 What they can see (parameters, buffers, gradients, optimizer state, settings, losses) is compared. Written as JSON to
 argv[1]: for each case the largest difference, "different" where one has something that the other lacks, and what was
-raised. With argv[2:], only those cases.
+raised. With argv[2:], only those cases, which may be seeds of programs that are drawn.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import copy
 import json
 import math
+import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -625,17 +627,92 @@ def statistics(choice: Any) -> dict[str, Any]:
     return {"difference": max(mean, variance), "checksums": WORLD.allgather(checksum(named_state(model)))}
 
 
-def compare(name: str) -> Any:
+def _replace(model: nn.Module) -> None:
+    for weight in model.parameters():
+        if weight.grad is not None:
+            weight.grad = weight.grad.clamp(-0.02, 0.02)
+
+
+def _drop(model: nn.Module) -> None:
+    next(model.parameters()).grad = None
+
+
+def _clip(model: nn.Module) -> None:
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+
+def _scale(model: nn.Module) -> None:
+    for weight in model.parameters():
+        if weight.grad is not None:
+            weight.grad.mul_(0.5)
+
+
+#: What a program does to its gradients.
+TOUCHES = (_clip, _scale, _replace, _drop)
+
+
+def drawn(run: Run, seed: int) -> None:
+    """A program of random parts: freezing, passes, ways to clear, to change and to leave out gradients."""
+    choice = random.Random(seed)
+    body, spare, third = perceptron(), nn.Linear(FEATURES, 1), nn.Linear(FEATURES, 1)
+    model = nn.ModuleDict({"body": body, "spare": spare, "third": third})
+    held = nn.ModuleDict({"body": body, "spare": spare}) if choice.random() < 0.5 else body
+    make = choice.choice([momentum, torch.optim.AdamW, torch.optim.RMSprop])
+    optimizer = run.wrap(
+        make([*body.parameters(), *spare.parameters()], lr=0.01),
+        held,
+        accumulate=choice.choice([1, 1, 2, 3]),
+        bucket_bytes=choice.choice([1, 100, 2**20]),
+        share_memory=choice.choice([True, False]),
+    )
+    clear = [
+        optimizer.zero_grad,
+        model.zero_grad,
+        lambda: optimizer.zero_grad(set_to_none=False),
+        lambda: model.zero_grad(set_to_none=False),
+        lambda: None,
+    ]
+    grown = False
+    for _ in range(10):
+        layer = choice.choice([body[0], body[2], spare])
+        if choice.random() < 0.4:
+            layer.requires_grad_(not layer.weight.requires_grad)
+        if not grown and choice.random() < 0.2:
+            optimizer.add_param_group({"params": third.parameters(), "lr": 0.02})
+            grown = True
+        choice.choice(clear)()
+        for _ in range(choice.choice([1, 1, 2, 3])):
+            x = run.batch()
+            loss = loss_of(body, x)
+            heads = [spare, third] if grown else [spare]
+            for head in choice.sample(heads, choice.randint(0, len(heads))):
+                own = x if choice.random() < 0.5 else run.on_rank_0(x)
+                if len(own):
+                    loss = loss + head(own).square().sum() / len(x)
+            loss.backward()
+        touch = choice.choice([None, *TOUCHES])
+        if touch and not run.joint:
+            optimizer.synchronize()  # an accumulation may be unfinished
+        if touch:
+            touch(model)
+        if choice.random() < 0.8:
+            optimizer.step()
+        elif not run.joint:
+            optimizer.synchronize()
+        run.see(model if grown else nn.ModuleDict({"body": body, "spare": spare}), optimizer)
+
+
+def compare(act: Program) -> Any:
     """The largest difference between one process and any rank, or what was raised."""
     run, reference = Run(joint=False), Run(joint=True)
     torch.manual_seed(WORLD.rank)
     try:
-        PROGRAMS[name](run)
+        act(run)
         run.close()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     torch.manual_seed(0)
-    PROGRAMS[name](reference)
+    act(reference)
     same = [key for key, _ in run.seen] == [key for key, _ in reference.seen]
     differences = [_difference(a, b) for (_, a), (_, b) in zip(run.seen, reference.seen, strict=False)]
     if not WORLD.allreduce(same and None not in differences, MPI.LAND):
@@ -655,7 +732,9 @@ def _difference(one: Any, other: Any) -> float | None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    results: dict[str, Any] = {name: compare(name) for name in sys.argv[2:] or PROGRAMS}
+    for seed in map(str, range(10)) if not sys.argv[2:] else filter(str.isdigit, sys.argv[2:]):
+        PROGRAMS[seed] = partial(drawn, seed=int(seed))
+    results: dict[str, Any] = {name: compare(PROGRAMS[name]) for name in sys.argv[2:] or PROGRAMS}
     if not sys.argv[2:]:
         results |= {"refused": refusals(), "failure": failure_on_the_last_rank(), "rebuilt": rebuilt()}
         results |= {"compressed": scaled_and_compressed()}
