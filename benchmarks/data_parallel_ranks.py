@@ -27,7 +27,7 @@ from hidl_workloads import freed_memory
 from hidl_workloads.parameters import Resnet50
 from hidl_workloads.resnet50 import torch_network
 from hidl_workloads.training import torch_strategies
-from hidl_workloads.training.data_parallel.buckets import Bucket
+from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Gradient, plan
 from hidl_workloads.training.data_parallel.choice import choose
 
 WORLD = MPI.COMM_WORLD
@@ -40,7 +40,8 @@ Average = Callable[[torch.Tensor], Any]
 
 def _over_mpi(size: int) -> Average:
     """As a backward pass's hook does: into its place in a bucket, and from there."""
-    allreduce = choose(WORLD, [Bucket((0,), (0,), size, "float32")], share=1 / WORLD.size)
+    buckets = plan([Gradient("all", size, "float32")], BUCKET_BYTES)
+    allreduce = choose(WORLD, buckets, share=1 / WORLD.size)
     buffer = allreduce.buffer(size, "float32")
     place = torch.from_numpy(buffer)
 

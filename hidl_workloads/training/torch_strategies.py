@@ -52,6 +52,7 @@ class _OverMPI:
             communicator,
             bucket_bytes=int(parameters.bucket_mib * 2**20),
             compression=parameters.compression,
+            statistics="local",  # as with the other backends
         )
 
     def close(self) -> None:

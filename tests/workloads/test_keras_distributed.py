@@ -71,7 +71,6 @@ def test_overflow_in_float16_is_an_error_on_all_ranks_and_changes_nothing(result
     [
         ("twice", "TypeError: this optimizer averages over the ranks already"),
         ("half precision", "ValueError: with mixed_float16, each rank would skip other steps"),
-        ("different metrics", "ValueError: the ranks have different metrics: [['loss', 'val_loss'], ['loss']]"),
     ],
 )
 def test_what_cannot_work_is_refused(results: Results, case: str, says: str) -> None:

@@ -3,6 +3,7 @@
 For programs (docs/how-to/train-data-parallel.md):
 
 - ``torch_optimizer``, ``keras_optimizer``: a ``DistributedOptimizer`` each, and Keras's callbacks
+- ``torch_normalization``: batch normalization over all ranks' batches
 - ``weights``: the proof of equal weights at the end (``checksum``)
 
 Below them:

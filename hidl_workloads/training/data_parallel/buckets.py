@@ -20,10 +20,15 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Gradients that lie behind each other in one flat buffer: their indices, and where each begins (in elements)."""
+    """Gradients that lie behind each other in one flat buffer: their indices, and where each begins (in elements).
+
+    At ``presence`` begin as many numbers, each 1 where the rank has that gradient and 0 where it has none: their sum
+    tells whether any rank has it. ``size`` counts them too.
+    """
 
     members: tuple[int, ...]
     offsets: tuple[int, ...]
+    presence: int
     size: int
     dtype: str
 
@@ -34,7 +39,7 @@ class Bucket:
 
 
 def plan(gradients: Sequence[Gradient], limit: int) -> tuple[Bucket, ...]:
-    """Put ``gradients`` (in the model's order) into buckets of at most ``limit`` bytes, last gradient first.
+    """Put ``gradients`` (in the model's order) into buckets of at most ``limit`` bytes of them, last gradient first.
 
     The backward pass yields the last layers' gradients first, so the first bucket is full first. A gradient larger
     than ``limit`` gets a bucket of its own. Raises ``TypeError`` for a type that MPI does not have.
@@ -66,4 +71,4 @@ def _bucket(gradients: Sequence[Gradient], members: Sequence[int]) -> Bucket:
     for index in members:
         offsets.append(end)
         end += gradients[index].size
-    return Bucket(tuple(members), tuple(offsets), end, gradients[members[0]].dtype)
+    return Bucket(tuple(members), tuple(offsets), end, end + len(members), gradients[members[0]].dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import partial
 from typing import get_args
@@ -13,6 +12,7 @@ from hidl_workloads.training.data_parallel import shared_memory
 from hidl_workloads.training.data_parallel.allreduce import Allreduce
 from hidl_workloads.training.data_parallel.buckets import Bucket, Gradient
 from hidl_workloads.training.data_parallel.compression import CompressedAllreduce, Compression, Halves
+from hidl_workloads.training.data_parallel.weights import require_equal
 
 
 def choose(
@@ -53,11 +53,9 @@ def check(compression: str, accumulate: int) -> None:
 
 def require_the_same(communicator: MPI.Comm, gradients: Sequence[Gradient], *options: object) -> None:
     """Raise ``ValueError`` on all ranks where one has other gradients, or other options; collective."""
-    own = hashlib.sha256(repr((gradients, options)).encode()).hexdigest()
-    everywhere = communicator.allgather(own)
-    odd = [rank for rank, found in enumerate(everywhere) if found != everywhere[0]]
-    if odd:
-        raise ValueError(
-            f"ranks {odd} of {communicator.size} differ from rank 0 in model or options: all ranks must train "
-            "the same parameters (names, sizes, types, order) with the same bucket size, compression and accumulation"
-        )
+    require_equal(
+        communicator,
+        {each.name: each for each in gradients} | {"options": options},
+        "all ranks must train the same parameters (names, sizes, types, order) with the same bucket size, compression "
+        "and accumulation",
+    )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
 
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES
 from hidl_workloads.training.data_parallel.compression import Compression
 from hidl_workloads.training.data_parallel.tensorflow_gradients import GradientAverager, broadcast
+from hidl_workloads.training.data_parallel.weights import require_equal
 
 
 def DistributedOptimizer(
@@ -37,7 +39,8 @@ def DistributedOptimizer(
     arguments are those of ``GradientAverager``. ``MPI.COMM_WORLD`` is the default communicator. The first ``apply`` is
     collective.
 
-    ``global_clipnorm`` and its kin clip the averages; sparse gradients (of embeddings) become dense. For
+    ``global_clipnorm`` and its kin clip the averages; sparse gradients (of embeddings) become dense. A variable without
+    a gradient on any rank is left alone, as in one process. For
     ``mixed_float16``, wrap a ``LossScaleOptimizer``: all ranks then skip the same steps. Raises ``TypeError`` for an
     optimizer that averages already and ``ValueError`` for what cannot work: another backend, or float16 without a
     ``LossScaleOptimizer`` inside.
@@ -109,24 +112,150 @@ class _Averaging:
 
 
 class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
-    """Before the first step, gives every rank the weights and the optimizer's state of rank 0."""
+    """Before the first step, gives every rank the weights and the optimizer's state of rank 0.
+
+    Raises ``ValueError`` on all ranks where they are to take different numbers of steps, which would wait for ever.
+    """
 
     def __init__(self, communicator: MPI.Comm | None = None) -> None:
         super().__init__()
         self._communicator = MPI.COMM_WORLD if communicator is None else communicator
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Broadcast; raises ``ValueError`` for a model that XLA compiles, which cannot average."""
+        """Broadcast; raises ``ValueError`` for XLA, and for normalization that only ``tf.distribute`` synchronizes."""
         if self.model.jit_compile:
             raise ValueError("XLA cannot hold sums over ranks: compile the model with jit_compile=False")
+        synchronized = [layer.name for layer in _normalizations(self.model) if layer.synchronized]
+        if synchronized:
+            raise ValueError(
+                f"synchronized=True does nothing over MPI: {', '.join(synchronized)}; leave it out, and use "
+                "AverageStatistics"
+            )
+        require_equal(
+            self._communicator,
+            {name: self.params.get(name) for name in ("epochs", "steps")},
+            "all ranks must take equally many steps: give them equally many samples, or set steps_per_epoch",
+        )
         broadcast(self._communicator, self.model, self.model.optimizer)
 
 
 class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
-    """At the end of each epoch, replaces every metric by its mean over the ranks.
+    """At the end of each epoch, replaces every metric by that of all ranks' samples together.
 
-    Callbacks that decide by a metric (``EarlyStopping``, ``ReduceLROnPlateau``) come behind it, or ranks decide
-    differently and wait for each other for ever.
+    The metrics' states are added and their results computed from the sums, as if one process had seen all samples: the
+    ranks may have different numbers of them, also for validation. ``additive`` names metrics of your own whose
+    variables are such sums. What ``evaluate`` returns stays each rank's own; with this callback, ``evaluated`` has the
+    results of all together.
+
+    Callbacks that decide by a metric (``EarlyStopping``, ``ReduceLROnPlateau``), or that evaluate, come behind it, or
+    ranks decide differently and wait for each other for ever. Raises ``ValueError`` on all ranks for metrics whose
+    states cannot be added, and for other entries of ``logs`` that differ between ranks.
+    """
+
+    def __init__(self, communicator: MPI.Comm | None = None, *, additive: Collection[str] = ()) -> None:
+        super().__init__()
+        self.evaluated: dict[str, Any] = {}
+        self._communicator = MPI.COMM_WORLD if communicator is None else communicator
+        self._additive = additive
+        self._in_epoch = False
+        self._own: dict[str, Any] = {}
+        self._together: dict[str, Any] = {}
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Raise ``ValueError`` for metrics that cannot be averaged."""
+        self._metrics()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Expect this epoch's metrics."""
+        self._in_epoch = True
+        self._own, self._together = {}, {}
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Replace the metrics in ``logs``."""
+        self._in_epoch = False
+        self._remember()
+        logs = {} if logs is None else logs
+        entries = {name: np.asarray(value).tolist() for name, value in logs.items()}
+        others = {name: value for name, value in entries.items() if name not in self._own}
+        require_equal(
+            self._communicator,
+            {name: others.get(name) for name in entries},
+            "put callbacks that add to the logs behind AverageMetrics, or let them add the same on all ranks",
+        )
+        moved = [
+            name for name in entries if name in self._own and not np.array_equal(logs[name], self._own[name], True)
+        ]
+        if moved:
+            raise ValueError(f"another callback evaluated before AverageMetrics read {', '.join(moved)}: put it behind")
+        logs.update({name: self._together[name] for name in entries if name in self._own})
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Take the results of the training before the evaluation resets the metrics."""
+        if self._in_epoch:
+            self._remember()
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Take the results of the evaluation."""
+        own, self.evaluated = self._results()
+        if self._in_epoch:
+            self._own |= {f"val_{name}": value for name, value in own.items()}
+            self._together |= {f"val_{name}": value for name, value in self.evaluated.items()}
+
+    def _remember(self) -> None:
+        """Take the results of the training, once in an epoch."""
+        if not self._own:
+            self._own, self._together = self._results()
+
+    def _metrics(self) -> list[Any]:
+        """Return the metrics without those that only hold others."""
+        found = [each for metric in self.model.metrics for each in getattr(metric, "metrics", [metric])]
+        unknown = [each.name for each in found if not _adds(each) and each.name not in self._additive]
+        require_equal(
+            self._communicator,
+            {each.name: [tuple(variable.shape) for variable in each.variables] for each in found},
+            "all ranks must have the same metrics",
+        )
+        if unknown:
+            raise ValueError(
+                f"these metrics of parts of the samples do not make that of all: {', '.join(unknown)}; leave them out, "
+                "or name those whose variables are sums over samples: AverageMetrics(additive=[...])"
+            )
+        return found
+
+    def _results(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the metrics of this rank and of all together; collective."""
+        variables = [variable for metric in self._metrics() for variable in metric.variables]
+        own = [np.array(variable.numpy()) for variable in variables]
+        results = self._computed()
+        for variable, value in zip(variables, own, strict=True):
+            total = value.astype(np.float64)
+            self._communicator.Allreduce(MPI.IN_PLACE, total, MPI.SUM)
+            variable.assign(total.astype(value.dtype))
+        together = self._computed()
+        for variable, value in zip(variables, own, strict=True):
+            variable.assign(value)
+        return results, together
+
+    def _computed(self) -> dict[str, Any]:
+        arrays = {name: np.asarray(value) for name, value in self.model.get_metrics_result().items()}
+        return {name: float(array) if array.ndim == 0 else array for name, array in arrays.items()}
+
+
+def _adds(metric: Any) -> bool:
+    """Whether the states of ``metric`` over parts of the samples add up to that over all."""
+    kinds = keras.metrics
+    if isinstance(metric, (kinds.PearsonCorrelation, kinds.ConcordanceCorrelation)):  # may be over the batch
+        return False
+    if isinstance(metric, (kinds.Mean, kinds.Sum)):
+        return True
+    return type(metric).__module__.startswith("keras.")
+
+
+class AverageStatistics(keras.callbacks.Callback):  # type: ignore[misc]
+    """Averages the moving means and variances of ``BatchNormalization`` over the ranks, before anyone reads them.
+
+    That is before each evaluation and at the end of each epoch: put it before callbacks that save. Without it, they
+    stay those of each rank's own samples. In training, each rank normalizes by its own batch in either case.
     """
 
     def __init__(self, communicator: MPI.Comm | None = None) -> None:
@@ -134,10 +263,20 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
         self._communicator = MPI.COMM_WORLD if communicator is None else communicator
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Average ``logs`` in place; raises ``ValueError``, on all ranks, where they have different metrics."""
-        own = {} if logs is None else logs
-        everywhere = self._communicator.allgather(own)
-        if any(other.keys() != own.keys() for other in everywhere):
-            raise ValueError(f"the ranks have different metrics: {[sorted(other) for other in everywhere]}")
-        for name in own:
-            own[name] = sum(float(other[name]) for other in everywhere) / len(everywhere)
+        """Average."""
+        self._average()
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Average."""
+        self._average()
+
+    def _average(self) -> None:
+        for layer in _normalizations(self.model):
+            for variable in (layer.moving_mean, layer.moving_variance):
+                total = np.array(variable.numpy(), np.float64)
+                self._communicator.Allreduce(MPI.IN_PLACE, total, MPI.SUM)
+                variable.assign(total / self._communicator.size)
+
+
+def _normalizations(model: Any) -> list[Any]:
+    return [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]

@@ -53,10 +53,11 @@ class GradientAverager:
     ranks start the same ones.
 
     The options are those of ``torch_gradients.GradientAverager``; but ``accumulate`` backward passes give the mean of
-    their gradients, as Keras's own ``gradient_accumulation_steps`` does. A variable that got no gradient on this rank
-    counts as zero. On one rank, without accumulation, nothing is done at all. XLA (``jit_compile``) cannot hold such
-    functions. The constructor and ``close`` are collective. Raises ``TypeError`` for types that MPI does not have and
-    ``ValueError`` for ranks that disagree.
+    their gradients, as Keras's own ``gradient_accumulation_steps`` does. A gradient that some ranks lack counts as zero
+    there; one that all lack stays ``None``: outside of a ``tf.function`` in each step, inside as in the first one, and
+    a later step with other gradients raises ``ValueError`` on all ranks. On one rank, without accumulation, nothing is
+    done at all. XLA (``jit_compile``) cannot hold such functions. The constructor and ``close`` are collective. Raises
+    ``TypeError`` for types that MPI does not have and ``ValueError`` for ranks that disagree.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class GradientAverager:
         share_memory: bool = True,
     ) -> None:
         check(compression, accumulate)
+        self._communicator = communicator
         self._accumulate = accumulate
         self._variables = list(variables)
         gradients = [Gradient(v.path, int(np.prod(v.shape)), v.dtype) for v in self._variables]
@@ -82,9 +84,10 @@ class GradientAverager:
         self._totals = [self._allreduce.buffer(bucket.size, bucket.dtype) for bucket in self._buckets]
         self._passes = [0] * len(self._buckets)
         self._next = 0
+        self._absent: frozenset[int] | None = None
         self._starting = threading.Lock()
 
-    def average(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor]:
+    def average(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
         """Return the averages over the ranks of ``gradients``, in the order and shapes of the variables."""
         if not self._buckets:
             return list(gradients)
@@ -92,6 +95,8 @@ class GradientAverager:
 
     def deposit(self, gradients: Sequence[tf.Tensor | None]) -> tf.Tensor:
         """Hand this backward pass's ``gradients`` over; returns whether this was the last pass before ``collect``."""
+        if self._absent is None and not tf.executing_eagerly():
+            self._absent = self._lacking_everywhere(gradients)
         dense = [
             tf.zeros(variable.shape, variable.dtype)
             if gradient is None
@@ -101,20 +106,24 @@ class GradientAverager:
         last = []
         with tf.device("/CPU:0"):
             for number, bucket in enumerate(self._buckets):
-                flat = tf.concat([tf.reshape(dense[index], [-1]) for index in bucket.members], 0)
+                parts = [tf.reshape(dense[index], [-1]) for index in bucket.members]
+                presence = [float(gradients[index] is not None) for index in bucket.members]
+                flat = tf.concat([*parts, tf.constant(presence, bucket.dtype)], 0)
                 last.append(tf.py_function(partial(self._take, number), [flat], tf.bool))
         return tf.reduce_all(tf.stack(last))
 
-    def collect(self, deposited: tf.Tensor) -> list[tf.Tensor]:
+    def collect(self, deposited: tf.Tensor) -> list[tf.Tensor | None]:
         """Return the averages, when ``deposited`` is there; they are valid until the next ``deposit``."""
+        eager = tf.executing_eagerly()
         with tf.device("/CPU:0"), tf.control_dependencies([deposited]):
-            flat = tf.py_function(self._finish, [], [bucket.dtype for bucket in self._buckets])
+            flat = tf.py_function(partial(self._finish, eager), [], [bucket.dtype for bucket in self._buckets])
+        absent = self._lacking() if eager else self._absent
         gradients: dict[int, tf.Tensor] = {}
         for bucket, tensor in zip(self._buckets, flat, strict=True):
             for index, offset in zip(bucket.members, bucket.offsets, strict=True):
                 shape = self._variables[index].shape
                 gradients[index] = tf.reshape(tensor[offset : offset + int(np.prod(shape))], shape)
-        return [gradients[index] for index in range(len(self._variables))]
+        return [None if index in (absent or ()) else gradients[index] for index in range(len(self._variables))]
 
     def close(self) -> None:
         """Give the communicator and the buffers back; averages that were returned are gone."""
@@ -145,8 +154,29 @@ class GradientAverager:
                 self._allreduce.start(self._totals[self._next])
                 self._next += 1
 
-    def _finish(self) -> list[tf.Tensor]:
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    def _lacking_everywhere(self, gradients: Sequence[tf.Tensor | None]) -> frozenset[int]:
+        """Return the variables of which no rank has a gradient in the graph that is traced; collective."""
+        own = {index for index, gradient in enumerate(gradients) if gradient is None}
+        return frozenset(own.intersection(*self._communicator.allgather(own)))
+
+    def _lacking(self) -> frozenset[int]:
+        """Return the variables of which no rank had a gradient in this step."""
+        return frozenset(
+            index
+            for bucket, total in zip(self._buckets, self._totals, strict=True)
+            for index, present in zip(bucket.members, total[bucket.presence :], strict=True)
+            if not present
+        )
+
+    def _finish(self, eager: bool) -> list[tf.Tensor]:
         self._passes = [0] * len(self._buckets)
         self._next = 0
         self._allreduce.finish()
+        if not eager and (changed := self._lacking() ^ (self._absent or frozenset())):
+            names = ", ".join(self._variables[index].path for index in sorted(changed))
+            raise ValueError(
+                f"not in all steps is there a gradient of {names}: use an optimizer for each kind of step, or "
+                "run_eagerly=True"
+            )
         return [tf.experimental.dlpack.from_dlpack(total.__dlpack__()) for total in self._totals]

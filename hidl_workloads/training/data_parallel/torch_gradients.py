@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
+from torch.nn.modules.batchnorm import _NormBase
 
 from hidl_workloads.training.data_parallel import weights
 from hidl_workloads.training.data_parallel.allreduce import Allreduce
@@ -17,14 +21,32 @@ from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Bucket, 
 from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.training.data_parallel.compression import Compression, Halves
 
+Named = tuple[str, torch.Tensor]
+Statistics = Literal["average", "local"]
 
-def broadcast(communicator: MPI.Comm, model: torch.nn.Module) -> None:
-    """Give every rank the parameters and buffers of rank 0's ``model``."""
-    tensors = [tensor.detach() for tensor in model.state_dict().values()]
-    contiguous = [tensor.contiguous() for tensor in tensors]  # the tensor itself, where it is so already
-    weights.broadcast(communicator, [tensor.numpy() for tensor in contiguous])
-    for tensor, received in zip(tensors, contiguous, strict=True):
-        tensor.copy_(received)
+
+def broadcast(communicator: MPI.Comm, model: torch.nn.Module, others: Iterable[Named] = ()) -> None:
+    """Give every rank the parameters, buffers (persistent or not) and extra state of rank 0's ``model``; collective.
+
+    ``others``: named tensors outside of the model. Raises ``ValueError`` on all ranks, with the names, if ranks have
+    different ones.
+    """
+    named = [*model.named_parameters(), *model.named_buffers(), *others]
+    weights.require_equal(
+        communicator,
+        {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named},
+        "all ranks must have the same parameters and buffers, of the same shapes and types",
+    )
+    for _, tensor in named:
+        contiguous = tensor.detach().contiguous()
+        # As bytes: NumPy has no bfloat16.
+        weights.broadcast(communicator, [contiguous.reshape(-1).view(torch.uint8).numpy()])
+        tensor.detach().copy_(contiguous)
+    for module in model.modules():
+        if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
+            state = communicator.bcast(module.get_extra_state() if communicator.rank == 0 else None)
+            if communicator.rank != 0:
+                module.set_extra_state(state)
 
 
 def named_weights(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[Any]]]:
@@ -34,28 +56,40 @@ def named_weights(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[Any]]]:
             yield name, weight.detach().numpy()
 
 
+def named_state(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[np.uint8]]]:
+    """Yield the name and the bytes of every parameter and buffer, frozen or not, persistent or not."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        yield name, _bytes(tensor)
+
+
 class GradientAverager:
-    """Averages the gradients of ``model`` over ``communicator``; the backward pass starts it, ``finish`` ends it.
+    """Averages the gradients of ``model`` over ``communicator``, by the end of each backward pass.
 
     ::
 
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()        # sums start while it runs; when it returns, the gradients are averages
         averager.finish()
         optimizer.step()
 
-    Each gradient is copied into its place in a flat buffer, and becomes a view of it.
-    A full buffer is summed as it is, strictly in the planned order, so that all ranks start the same sums.
+    Each gradient is copied into its place in a flat buffer, and becomes a view of it. A full buffer is summed as it
+    is, strictly in the planned order, so that all ranks start the same sums. What touches gradients afterwards
+    (clipping, ``GradScaler``) sees the same averages on all ranks, and decides alike.
 
     - ``bucket_bytes``: the length of a buffer; ``compression``: what travels (see ``compression.py``)
     - ``average=False`` leaves the sums over the ranks as they are
-    - ``accumulate``: backward passes before each ``finish``; their gradients are added, as torch does without us
+    - ``accumulate``: backward passes of which only the last one averages; torch adds their gradients
     - ``share_memory=False`` sends everything through MPI, on one node too
+    - ``statistics``: running means and variances of normalization layers are averaged with the gradients, or stay
+      ``"local"`` to each rank
 
-    A parameter that got no gradient on this rank counts as zero; it holds its bucket, and those behind it, back until
-    ``finish``. A gradient that was not cleared is added to, which is right for averages: all ranks have the same one.
-    On one rank nothing is done at all. The constructor and ``close`` are collective. Raises ``TypeError`` for types
-    that MPI does not have and ``ValueError`` for ranks that disagree.
+    A gradient that some ranks lack counts as zero there; one that all lack stays ``None``. A gradient that was not
+    cleared is added to, which is right for averages: all ranks have the same one. A parameter that begins to require a
+    gradient is included from then on. Sparse gradients of embeddings stay sparse.
+
+    Every backward pass that reaches these parameters is collective, as are the constructor, ``add``, ``finish`` and
+    ``close``. On one rank nothing is done at all. Raises ``TypeError`` for types that MPI does not have and
+    ``ValueError`` for ranks that disagree.
     """
 
     def __init__(
@@ -68,76 +102,324 @@ class GradientAverager:
         average: bool = True,
         accumulate: int = 1,
         share_memory: bool = True,
+        statistics: Statistics = "average",
     ) -> None:
         check(compression, accumulate)
-        self.started = False
-        """Whether this rank's backward pass has given a gradient since the last ``finish``."""
-        self._accumulate = accumulate
-        self._next = 0
-        named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-        gradients = [Gradient(name, weight.numel(), str(weight.dtype).removeprefix("torch.")) for name, weight in named]
-        buckets = plan(gradients, bucket_bytes) if communicator.size > 1 else ()
-        require_the_same(communicator, gradients, bucket_bytes, compression, average, accumulate, share_memory)
-        halves = None if compression == "none" else torch_halves(compression)
-        share = 1 / communicator.size if average else 1.0
-        self._allreduce = choose(communicator, buckets, halves, share=share, share_memory=share_memory)
-        self._fillings = [
-            _filling(self._allreduce, bucket, [named[index][1] for index in bucket.members], average)
-            for bucket in buckets
-        ]
-        self._hooks = [
-            weight.register_post_accumulate_grad_hook(self._hook(filling, position))
-            for filling in self._fillings
-            for position, weight in enumerate(filling.weights)
-        ]
+        if statistics not in get_args(Statistics):
+            raise ValueError(f"statistics must be one of {', '.join(get_args(Statistics))}, not {statistics!r}")
+        self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        """Those that step by these gradients."""
+        self.model = model
+        self.options = (bucket_bytes, compression, average, accumulate, share_memory, statistics)
+        self._bucket_bytes, self._compression, self._average = bucket_bytes, compression, average
+        self._accumulate, self._share_memory, self._statistics = accumulate, share_memory, statistics
+        self._communicator = communicator.Dup()
+        self._others: list[Named] = []
+        self._groups: list[_Group] = []
+        self._sparse: list[_Sparse] = []
+        self._places: dict[int, tuple[_Group, int, int]] = {}
+        self._planned: set[int] = set()
+        self._watched: dict[int, tuple[torch.Tensor, torch.utils.hooks.RemovableHandle]] = {}
+        self._pass: weakref.ref[_Pass] | None = None
+        self._passes = 0
+        self._delivered = False
+        self._overflow: FloatingPointError | None = None
+        if communicator.size > 1:
+            require_the_same(self._communicator, [], *self.options)
+            self._include(self._unplanned(), compare=False)
 
-    def finish(self) -> None:
-        """Wait until every gradient is the average over the ranks.
+    def add(self, named: Iterable[Named]) -> None:
+        """Include named parameters, of the model or others, with the values of rank 0; collective."""
+        new = [(name, weight) for name, weight in named if id(weight) not in self._planned]
+        held = {id(weight) for _, weight in self._candidates()}
+        self._others += [(name, weight) for name, weight in new if id(weight) not in held]
+        broadcast(self._communicator, torch.nn.Module(), new)
+        if self._communicator.size > 1:
+            self._include(self._unplanned(), compare=False)
 
-        Raises ``FloatingPointError``, on all ranks alike, where a compressed one is not finite; all are averaged then.
+    def shares(self, named: Iterable[Named]) -> list[str]:
+        """Return the names of those parameters whose gradients this one averages."""
+        return [name for name, weight in named if id(weight) in self._watched]
+
+    def spans(self, communicator: MPI.Comm) -> bool:
+        """Whether the averages are over the ranks of ``communicator``, in its order."""
+        return bool(MPI.Comm.Compare(communicator, self._communicator) == MPI.CONGRUENT)
+
+    def forget(self) -> None:
+        """Forget the backward passes so far, if all gradients are cleared."""
+        self._discard_failed_pass()
+        self._overflow = None
+        if all(weight.grad is None for weight in self._weights()):
+            self._passes = 0
+            self._delivered = False
+
+    def finish(self, settings: str = "") -> None:
+        """Average what is not averaged yet: passes of an unfinished accumulation, and gradients that were assigned.
+
+        Raises ``FloatingPointError``, on all ranks alike, where a compressed gradient is not finite; ``ValueError`` if
+        ranks have different ``settings`` (those of the optimizer).
         """
-        for filling in self._fillings[self._next :]:
-            for position in sorted(filling.missing):
-                filling.take(position)
-        self._start_full()
-        self._next = 0
-        self.started = False
-        for filling in self._fillings:
-            filling.missing = set(range(len(filling.weights)))
-            filling.passes = [0] * len(filling.weights)
-        self._allreduce.finish()
+        if self._communicator.size == 1:
+            return
+        self._discard_failed_pass()
+        mark = zlib.crc32(settings.encode())
+        due, largest, smallest = self._agree(int(self._due()), mark, -mark)
+        if largest != -smallest:
+            weights.require_equal(
+                self._communicator,
+                {"the optimizer's settings": settings},
+                "average the metric over the ranks before a scheduler decides by it",
+            )
+        if due:
+            self._settle()
+        overflow, self._overflow = self._overflow, None
+        self._delivered = False
+        if overflow is not None:
+            raise overflow
+
+    def mean(self, value: float) -> float:
+        """Return the mean of ``value`` over the ranks, or the sum with ``average=False``; collective."""
+        total = self._communicator.allreduce(value)
+        return float(total / self._communicator.size if self._average else total)
 
     def close(self) -> None:
         """Let go of the model, and give the communicator and the buffers back; gradients are gone."""
-        for hook in self._hooks:
-            hook.remove()
-        for filling in self._fillings:
-            for weight in filling.weights:
-                weight.grad = None
-        self._fillings = []
+        for _, handle in self._watched.values():
+            handle.remove()
+        self._watched.clear()
+        for weight in self._weights():
+            weight.grad = None
+        for group in self._groups:
+            group.close()
+        self._groups, self._sparse, self._others = [], [], []
+        self._places.clear()
+        self._communicator.Free()
+
+    def _weights(self) -> Iterator[torch.Tensor]:
+        for group in self._groups:
+            for filling in group.fillings:
+                yield from filling.weights
+        for sparse in self._sparse:
+            yield sparse.weight
+
+    def _candidates(self) -> Iterator[Named]:
+        yield from self.model.named_parameters()
+        yield from self._others
+
+    def _unplanned(self) -> list[Named]:
+        return [
+            (name, weight)
+            for name, weight in self._candidates()
+            if weight.requires_grad and id(weight) not in self._planned
+        ]
+
+    def _include(self, new: Sequence[Named], *, compare: bool) -> None:
+        """Give places to ``new`` parameters; ``compare``: their values must be equal on all ranks; collective."""
+        for name, weight in self._candidates():
+            if torch.nn.parameter.is_lazy(weight):
+                raise ValueError(f"{name} has no shape yet: call the model once before")
+        embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        sparse = {id(each.weight) for each in self.model.modules() if isinstance(each, embeddings) and each.sparse}
+        dense = [(name, weight) for name, weight in new if id(weight) not in sparse]
+        gradients = [Gradient(name, weight.numel(), str(weight.dtype).removeprefix("torch.")) for name, weight in dense]
+        buckets = plan(gradients, self._bucket_bytes)
+        sparsely = [name for name, weight in new if id(weight) in sparse]
+        if sparsely and not self._average:
+            raise ValueError(f"average=False takes no sparse gradients: {', '.join(sparsely)}")
+        require_the_same(self._communicator, gradients, sparsely)
+        if compare:
+            weights.require_equal(
+                self._communicator,
+                {name: weights.checksum([(name, _bytes(weight))]) for name, weight in new},
+                "these parameters began to require gradients with other values on each rank: give them to the "
+                "optimizer by add_param_group, or wrap a new optimizer, which both broadcast",
+            )
+        for _, weight in self._candidates():
+            self._watch(weight)
+        self._planned |= {id(weight) for _, weight in new}
+        self._sparse += [_Sparse(name, weight) for name, weight in new if id(weight) in sparse]
+        if not buckets:
+            return
+        halves = None if self._compression == "none" else torch_halves(self._compression)
+        share = 1 / self._communicator.size if self._average else 1.0
+        allreduce = choose(self._communicator, buckets, halves, share=share, share_memory=self._share_memory)
+        group = _Group(allreduce, [_filling(allreduce, bucket, dense, self._average) for bucket in buckets])
+        self._groups.append(group)
+        for number, filling in enumerate(group.fillings):
+            for position, weight in enumerate(filling.weights):
+                self._places[id(weight)] = (group, number, position)
+
+    def _watch(self, weight: torch.Tensor) -> None:
+        """Have the backward pass call for ``weight``, which may be frozen as yet."""
+        if id(weight) in self._watched or not weight.is_floating_point():
+            return
+        frozen = not weight.requires_grad
+        if frozen:
+            weight.requires_grad_(True)  # torch takes hooks of such only, and keeps them
+        self._watched[id(weight)] = weight, weight.register_post_accumulate_grad_hook(self._gradient_is_there)
+        if frozen:
+            weight.requires_grad_(False)
+
+    def _gradient_is_there(self, weight: torch.Tensor) -> None:
+        """Go on with the sums; runs during the backward pass, as soon as one parameter's gradient is there."""
+        self._enter()
+        if self._passes + 1 < self._accumulate or id(weight) not in self._places:
+            return
+        group, number, position = self._places[id(weight)]
+        with torch.no_grad():  # there may be a graph of this pass: create_graph=True
+            group.take(number, position)
+        for each in self._groups:
+            each.progress()
+
+    def _enter(self) -> None:
+        self._discard_failed_pass()
+        if self._pass is not None:
+            return
+        token = _Pass()
+        self._pass = weakref.ref(token)
+        torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, token))
+        if self._passes + 1 >= self._accumulate:
+            for group in self._groups:
+                group.take_frozen()
+
+    def _end(self, _: _Pass) -> None:
+        """What the engine calls when the backward pass is over."""
+        self._pass = None
+        self._passes += 1
+        if self._passes >= self._accumulate:
+            self._settle()
+
+    def _due(self) -> bool:
+        """Whether this rank has gradients that are not averages."""
+        if self._passes:
+            return True
+        fillings = [filling for group in self._groups for filling in group.fillings]
+        odd = [name for filling in fillings for name in filling.foreign()]
+        if odd and self._delivered and not self._average:
+            names = ", ".join(odd)
+            raise RuntimeError(
+                f"gradients were replaced after they were summed over the ranks (average=False): {names}; change "
+                "them in place"
+            )
+        return bool(odd) or any(each.is_foreign() for each in self._sparse) or bool(self._unplanned())
+
+    def _settle(self, *, failed: bool = False) -> None:
+        """Bring all gradients to their averages; collective."""
+        self._passes = 0
+        self._overflow = None
+        with torch.no_grad():
+            for group in self._groups:
+                group.start_rest(failed)
+            for group in self._groups:
+                self._complete(group, failed)
+            for sparse in self._sparse:
+                sparse.average(self._communicator, self._average, failed)
+            self._average_statistics()
+            failures, grows = self._agree(int(failed), int(bool(self._unplanned())))
+            if failures and not failed:
+                raise RuntimeError("the backward pass failed on another rank: these gradients are no averages")
+            if grows and not failures:
+                before = len(self._groups), len(self._sparse)
+                self._include(self._unplanned(), compare=True)
+                for group in self._groups[before[0] :]:
+                    group.start_rest()
+                    self._complete(group)
+                for sparse in self._sparse[before[1] :]:
+                    sparse.average(self._communicator, self._average)
+        self._delivered = not failed
+
+    def _complete(self, group: _Group, failed: bool = False) -> None:
+        try:
+            group.finish(failed)
+        except FloatingPointError as error:
+            self._overflow = error  # finish raises it, unless a GradScaler skips this step
+
+    def _discard_failed_pass(self) -> None:
+        """Give the other ranks what they wait for, after an exception ended this rank's backward pass."""
+        if self._pass is None or self._pass() is not None:
+            return
+        self._pass = None
+        self._settle(failed=True)
+
+    def _agree(self, *numbers: int) -> list[int]:
+        """Return the largest of each number over the ranks."""
+        largest = np.array(numbers, np.int64)
+        self._communicator.Allreduce(MPI.IN_PLACE, largest, MPI.MAX)
+        return [int(number) for number in largest]
+
+    def _average_statistics(self) -> None:
+        if self._statistics == "local":
+            return
+        layers = [module for module in self.model.modules() if isinstance(module, _NormBase)]
+        both = [tensor for layer in layers for tensor in (layer.running_mean, layer.running_var) if tensor is not None]
+        if not both:
+            return
+        flat = torch.cat([tensor.reshape(-1).to(torch.float64) for tensor in both])
+        self._communicator.Allreduce(MPI.IN_PLACE, flat.numpy(), MPI.SUM)
+        flat /= self._communicator.size
+        for tensor, mean in zip(both, flat.split([tensor.numel() for tensor in both]), strict=True):
+            tensor.copy_(mean.view_as(tensor))
+
+
+class _Pass:
+    """A backward pass; the engine drops it when the pass is over, or has failed."""
+
+
+class _Group:
+    """Buffers that were planned together, and their sums."""
+
+    def __init__(self, allreduce: Allreduce, fillings: Sequence[_Filling]) -> None:
+        self.fillings = fillings
+        self.progress = allreduce.progress
+        self._allreduce = allreduce
+        self._next = 0
+
+    def take(self, number: int, position: int) -> None:
+        """Put a gradient into its place in a buffer, and start what is full."""
+        filling = self.fillings[number]
+        if number < self._next:
+            raise RuntimeError(
+                f"the gradient of {filling.names[position]} changed after its sum had begun: nested backward passes "
+                "(checkpoint with use_reentrant=True) share this parameter; use use_reentrant=False"
+            )
+        filling.take(position)
+        self._start_full()
+
+    def take_frozen(self) -> None:
+        """Wait for no gradient of parameters that require none."""
+        for filling in self.fillings:
+            for position, weight in enumerate(filling.weights):
+                if not weight.requires_grad:
+                    filling.take(position)
+        self._start_full()
+
+    def start_rest(self, failed: bool = False) -> None:
+        """Start all sums that are not started; of a ``failed`` pass, with whatever is there."""
+        for filling in self.fillings[self._next :]:
+            for position in () if failed else sorted(filling.missing):
+                filling.take(position)
+            filling.missing.clear()
+        self._start_full()
+
+    def finish(self, failed: bool = False) -> None:
+        """Wait for the sums, and let the parameters have them; see ``Allreduce.finish``."""
+        try:
+            self._allreduce.finish()
+        finally:
+            self._next = 0
+            for filling in self.fillings:
+                filling.missing = set(range(len(filling.weights)))
+                if not failed:
+                    filling.deliver()
+
+    def close(self) -> None:
+        """Give the communicator and the buffers back."""
+        self.fillings = []
         self._allreduce.close()
 
-    def _hook(self, filling: _Filling, position: int) -> Callable[[torch.Tensor], None]:
-        """Return what runs during the backward pass, as soon as one parameter's gradient is there."""
-
-        def gradient_is_there(_: torch.Tensor) -> None:
-            self.started = True
-            filling.passes[position] += 1
-            if filling.passes[position] > self._accumulate:
-                raise RuntimeError(
-                    f"a gradient was accumulated over more backward passes than accumulate={self._accumulate} allows: "
-                    "average (finish, or the optimizer's step) between them, or allow more"
-                )
-            if filling.passes[position] == self._accumulate:
-                filling.take(position)
-                self._start_full()
-            self._allreduce.progress()
-
-        return gradient_is_there
-
     def _start_full(self) -> None:
-        while self._next < len(self._fillings) and not self._fillings[self._next].missing:
-            self._allreduce.start(self._fillings[self._next].buffer)
+        while self._next < len(self.fillings) and not self.fillings[self._next].missing:
+            self._allreduce.start(self.fillings[self._next].buffer)
             self._next += 1
 
 
@@ -145,41 +427,106 @@ class GradientAverager:
 class _Filling:
     """A flat buffer, the parameters whose gradients it holds, and their views of it.
 
-    ``missing`` are the positions that are not filled yet, ``passes`` how many backward passes reached each.
+    ``presence`` is the end of the buffer: for each parameter, how many ranks have a gradient, times the share.
+    ``missing`` are the positions that are not filled yet.
     """
 
     buffer: NDArray[Any]
+    presence: NDArray[Any]
+    names: Sequence[str]
     weights: Sequence[torch.Tensor]
     views: Sequence[torch.Tensor]
     missing: set[int]
-    passes: list[int]
     averages: bool
+
+    def foreign(self) -> list[str]:
+        """Return the names of the parameters whose gradient this buffer does not hold."""
+        members = zip(self.names, self.weights, self.views, strict=True)
+        return [name for name, weight, view in members if weight.grad is not None and weight.grad is not view]
 
     def take(self, position: int) -> None:
         """Put one gradient into its place, where it is not there already; none is zero."""
         weight, view = self.weights[position], self.views[position]
-        if weight.grad is None:
+        grad = weight.grad
+        if grad is None:
             view.zero_()
-        elif weight.grad.data_ptr() != view.data_ptr():
-            view.copy_(weight.grad)
+        elif grad is not view:
+            self._copy(grad, position)
         elif not self.averages:
             raise RuntimeError(
                 "a gradient that is summed over the ranks (average=False) was not cleared: its sum would be summed "
                 "again; call zero_grad(set_to_none=True) before the backward pass"
             )
-        weight.grad = view
+        self.presence[position] = grad is not None
         self.missing.discard(position)
 
+    def deliver(self) -> None:
+        """Let each parameter have its average; None where no rank has a gradient."""
+        for weight, view, present in zip(self.weights, self.views, self.presence, strict=True):
+            if not present:
+                weight.grad = None
+            elif weight.grad is not view:
+                weight.grad = view
 
-def _filling(allreduce: Allreduce, bucket: Bucket, members: Sequence[torch.Tensor], averages: bool) -> _Filling:
+    def _copy(self, grad: torch.Tensor, position: int) -> None:
+        name = self.names[position]
+        if grad.layout != torch.strided:
+            raise TypeError(f"the gradient of {name} is sparse, which only embeddings of the model may be")
+        if grad.requires_grad:
+            raise RuntimeError(
+                f"the gradient of {name} is part of a graph (backward with create_graph=True), which a sum over ranks "
+                "cannot be: use torch.autograd.grad(..., create_graph=True) for the inner derivative"
+            )
+        self.views[position].copy_(grad)
+        self.weights[position].grad = self.views[position]
+
+
+@dataclass
+class _Sparse:
+    """A parameter whose gradient is sparse: ranks exchange the rows that they have."""
+
+    name: str
+    weight: torch.Tensor
+    delivered: torch.Tensor | None = None
+
+    def is_foreign(self) -> bool:
+        """Whether a gradient is there that was not averaged."""
+        return self.weight.grad is not None and self.weight.grad is not self.delivered
+
+    def average(self, communicator: MPI.Comm, averages: bool, failed: bool = False) -> None:
+        """Bring the gradient to the average, or the sum, over the ranks; collective."""
+        own = None
+        if self.weight.grad is not None and not failed:
+            grad = self.weight.grad.coalesce()
+            own = grad.indices().numpy(), grad.values().numpy()
+        everywhere = [rows for rows in communicator.allgather(own) if rows is not None]
+        if failed or not everywhere:
+            return
+        share = 1 / communicator.size if averages else 1.0
+        indices = torch.from_numpy(np.concatenate([rows for rows, _ in everywhere], 1))
+        values = torch.from_numpy(np.concatenate([values for _, values in everywhere])) * share
+        self.weight.grad = torch.sparse_coo_tensor(indices, values, self.weight.shape, check_invariants=True).coalesce()
+        self.delivered = self.weight.grad
+
+
+def _filling(allreduce: Allreduce, bucket: Bucket, named: Sequence[Named], averages: bool) -> _Filling:
     buffer = allreduce.buffer(bucket.size, bucket.dtype)
     flat = torch.from_numpy(buffer)
+    names = [named[index][0] for index in bucket.members]
+    members = [named[index][1] for index in bucket.members]
     # A gradient has its parameter's strides (think of channels_last): a view with others would be copied slowly.
     views = [
         flat.as_strided(weight.shape, weight.stride(), offset)
         for weight, offset in zip(members, bucket.offsets, strict=True)
     ]
-    return _Filling(buffer, members, views, set(range(len(members))), [0] * len(members), averages)
+    presence = buffer[bucket.presence :]
+    return _Filling(buffer, presence, names, members, views, set(range(len(members))), averages)
+
+
+def _bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """Return the bytes of a tensor of any type; NumPy has no bfloat16."""
+    array: NDArray[np.uint8] = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return array
 
 
 def torch_halves(name: str) -> Halves:

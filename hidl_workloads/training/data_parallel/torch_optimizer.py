@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +11,9 @@ from mpi4py import MPI
 
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES
 from hidl_workloads.training.data_parallel.compression import Compression
-from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, broadcast
+from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, Named, Statistics, broadcast
+
+_AVERAGERS: weakref.WeakSet[GradientAverager] = weakref.WeakSet()
 
 
 def DistributedOptimizer(
@@ -22,6 +26,7 @@ def DistributedOptimizer(
     average: bool = True,
     accumulate: int = 1,
     share_memory: bool = True,
+    statistics: Statistics = "average",
 ) -> Any:
     """Return ``optimizer`` itself, which from now on averages the gradients of ``model`` over ``communicator``.
 
@@ -30,39 +35,49 @@ def DistributedOptimizer(
         optimizer = DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
         for x, y in batches_of_this_rank:
             optimizer.zero_grad()
-            loss(model(x), y).backward()     # sums start while it runs
-            optimizer.synchronize()          # only where gradients are read or clipped before the step
+            loss(model(x), y).backward()     # sums run meanwhile; afterwards all gradients are averages
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()                 # averages, unless synchronize() has, and updates
+            optimizer.step()
 
-    All ranks get rank 0's weights, buffers and optimizer state first. The object stays one of its own class, so
-    schedulers, ``state_dict`` and ``param_groups`` are what they were. With ``accumulate=k``, ``step`` comes after k
-    backward passes, whose gradients torch adds: divide the loss by k for their mean. The other arguments are those of
-    ``GradientAverager``. ``MPI.COMM_WORLD`` is the default communicator. Collective, as is ``close``.
+    All ranks get rank 0's weights, buffers, extra state and optimizer state first. The object stays one of its own
+    class, so schedulers, ``state_dict`` and ``param_groups`` are what they were. Parameters that the optimizer holds
+    besides the model's are averaged too, also those that ``add_param_group`` adds later. With ``accumulate=k``, the
+    gradients of k backward passes are averaged once, after the last one; torch adds them: divide the loss by k for
+    their mean. Several optimizers may train one model, with the same options. The other arguments are those of
+    ``GradientAverager``. ``MPI.COMM_WORLD`` is the default communicator. Collective, as are each backward pass,
+    ``step``, ``add_param_group`` and ``close``.
 
-    A step on compressed gradients of which one is not finite raises ``FloatingPointError`` on all ranks and leaves the
-    weights as they are; ``zero_grad`` and the next batch may follow.
+    A closure is called on all ranks equally often: its loss becomes the mean over the ranks. ``step`` raises
+    ``ValueError`` on all ranks if these have other learning rates or other settings, and ``FloatingPointError`` if a
+    compressed gradient is not finite; weights stay as they are, and ``zero_grad`` and the next batch may follow.
     """
     world = MPI.COMM_WORLD if communicator is None else communicator
     if isinstance(optimizer, _Distributed):
         raise TypeError("this optimizer averages over the ranks already: wrap it once")
-    averager = GradientAverager(
-        world,
-        model,
-        bucket_bytes,
-        compression=compression,
-        average=average,
-        accumulate=accumulate,
-        share_memory=share_memory,
-    )
+    options = (bucket_bytes, compression, average, accumulate, share_memory, statistics)
+    held = _held(optimizer, model)
+    averager = _averager_of(model, held, world, options)
+    if averager is None:
+        averager = GradientAverager(
+            world,
+            model,
+            bucket_bytes,
+            compression=compression,
+            average=average,
+            accumulate=accumulate,
+            share_memory=share_memory,
+            statistics=statistics,
+        )
+        _AVERAGERS.add(averager)
     broadcast(world, model)
+    averager.add(held)
+    averager.optimizers.add(optimizer)
     state = world.bcast(optimizer.state_dict() if world.rank == 0 else None)
     if world.rank != 0:
         optimizer.load_state_dict(state)
     own = type(optimizer)
     optimizer.__class__ = type(own.__name__, (_Distributed, own), {"__module__": own.__module__})
     optimizer._averager = averager
-    optimizer._averaged = False
     # Not a method of ours: a scheduler that was made before puts one of its own in front of it.
     optimizer._averages_before_step = optimizer.register_step_pre_hook(_average_before_step)
     return optimizer
@@ -72,41 +87,80 @@ class _Distributed:
     """What an optimizer's class gets in front of its own."""
 
     _averager: GradientAverager
-    _averaged: bool
     _averages_before_step: Any
 
     def synchronize(self) -> None:
-        """Wait until every gradient is the average over the ranks; the next ``step`` does not average again."""
-        self._averaged = False
+        """Average what is not averaged yet: an unfinished accumulation, and gradients that were assigned."""
         self._averager.finish()
-        self._averaged = True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
-        self._averaged = False
         super().zero_grad(set_to_none)  # type: ignore[misc]
+        self._averager.forget()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters; all ranks get rank 0's values. Collective."""
+        super().add_param_group(param_group)  # type: ignore[misc]
+        self._averager.add(_held(self, self._averager.model))
 
     def close(self) -> None:
-        """Average no more, and give communicator and buffers back."""
-        self._averager.close()
+        """Average no more, and give communicator and buffers back when the model's last optimizer is closed."""
+        self._averager.optimizers.discard(self)
+        if not self._averager.optimizers:
+            self._averager.close()
+            _AVERAGERS.discard(self._averager)
         self._averages_before_step.remove()
         self.__class__ = type(self).__mro__[2]
-        del self._averager, self._averaged, self._averages_before_step
+        del self._averager, self._averages_before_step
+
+
+def _held(optimizer: Any, model: torch.nn.Module) -> list[Named]:
+    """Return what ``optimizer`` holds, with the names of ``model`` where they are its parameters."""
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    return [
+        (names.get(id(weight), f"param_groups[{number}]['params'][{position}]"), weight)
+        for number, group in enumerate(optimizer.param_groups)
+        for position, weight in enumerate(group["params"])
+    ]
+
+
+def _averager_of(
+    model: torch.nn.Module, held: list[Named], communicator: MPI.Comm, options: tuple[object, ...]
+) -> GradientAverager | None:
+    """Return what averages the gradients of ``model`` already; raises ``ValueError`` if it does so otherwise."""
+    for averager in _AVERAGERS:
+        shared = averager.shares([*model.named_parameters(), *held])
+        if averager.model is model and averager.spans(communicator) and averager.options == options:
+            return averager
+        if shared:
+            raise ValueError(
+                f"another optimizer averages the gradient of {shared[0]} already: give both the same model, "
+                "communicator and options, or close it before"
+            )
+    return None
+
+
+def _settings(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return what decides how a group's parameters change."""
+    values = {name: value.tolist() if isinstance(value, torch.Tensor) else value for name, value in group.items()}
+    plain = (bool, int, float, str, tuple, type(None))
+    return [(name, value) for name, value in sorted(values.items()) if isinstance(value, plain)]
 
 
 def _average_before_step(optimizer: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """Average, unless ``synchronize`` has; a closure is averaged each time that it is called instead."""
+    """Average what is not yet; after a closure, each time that it is called instead."""
+    settings = repr([_settings(group) for group in optimizer.param_groups])
     closure = keywords.get("closure", args[1] if len(args) > 1 else None)  # args[0] is the optimizer
     if closure is not None:
 
         def averaged() -> Any:
             with torch.enable_grad():
                 loss = closure()
-            optimizer._averager.finish()
+            optimizer._averager.finish(settings)
+            if isinstance(loss, torch.Tensor):
+                return torch.full_like(loss.detach(), optimizer._averager.mean(loss.item()))
             return loss
 
         return (optimizer,), {"closure": averaged}
-    if not optimizer._averaged or optimizer._averager.started:
-        optimizer._averager.finish()
-    optimizer._averaged = False
+    optimizer._averager.finish(settings)
     return None

@@ -112,28 +112,13 @@ def unused_on_some_ranks_difference() -> float:
     return difference(net, reference)
 
 
-def unused_everywhere_gradient() -> float:
-    """Nobody uses the spare layer: its gradient is zero."""
+def unused_everywhere() -> bool:
+    """Nobody uses the spare layer: does it have a gradient?"""
     x, y = batch()
     net = model(0)
     averager = GradientAverager(WORLD, net, TINY)
     train(net, mine(x), mine(y), averager, spare=False)
-    return float(net.spare.weight.grad.abs().max())
-
-
-def error_of_two_backward_passes(clear: bool) -> str:
-    x, y = batch()
-    net = model(0)
-    averager = GradientAverager(MPI.COMM_WORLD, net, 2**30)
-    train(net, mine(x), mine(y), averager, steps=1)
-    try:
-        for _ in range(2):
-            if clear:
-                net.zero_grad(set_to_none=True)
-            nn.functional.cross_entropy(net(mine(x), False), mine(y)).backward()
-    except RuntimeError as error:
-        return str(error)
-    return "no error"
+    return net.spare.weight.grad is not None
 
 
 def error_of_bfloat16_weights() -> str:
@@ -170,9 +155,7 @@ if __name__ == "__main__":
         "checksums": checksums(average=True),
         "checksums_without_average": checksums(average=False),
         "unused_on_some_ranks": unused_on_some_ranks_difference(),
-        "unused_everywhere": unused_everywhere_gradient(),
-        "not_cleared": error_of_two_backward_passes(clear=False),
-        "two_passes": error_of_two_backward_passes(clear=True),
+        "unused_everywhere": unused_everywhere(),
         "bfloat16_weights": error_of_bfloat16_weights(),
         "views": gradients_are_views_of_a_bucket(),
         "one_rank_alone": one_rank_is_left_alone(),

@@ -1,0 +1,229 @@
+"""Keras programs in one process on the joint batches and on ranks with their parts, written as JSON to argv[1]:
+for each the largest difference of anything that it sees, or what was raised on each rank.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from mpi4py import MPI
+
+from hidl_workloads.training.data_parallel.keras_optimizer import (
+    AverageMetrics,
+    AverageStatistics,
+    BroadcastInitialState,
+    DistributedOptimizer,
+)
+from hidl_workloads.training.data_parallel.weights import checksum
+
+WORLD = MPI.COMM_WORLD
+STEPS, PER_RANK, FEATURES = 3, 4, 5
+
+
+def mine(joint: bool, samples: Any) -> Any:
+    """All samples, or the share of this rank of each batch."""
+    if joint:
+        return samples
+    return samples.reshape(STEPS, WORLD.size, PER_RANK, -1)[:, WORLD.rank].reshape(STEPS * PER_RANK, -1)
+
+
+def data() -> tuple[Any, Any]:
+    random = np.random.default_rng(1)
+    x = random.standard_normal((STEPS * WORLD.size * PER_RANK, FEATURES)).astype(np.float32)
+    return x, x.sum(1, keepdims=True) + 1
+
+
+def wrap(joint: bool, optimizer: Any) -> Any:
+    return optimizer if joint else DistributedOptimizer(optimizer, WORLD, bucket_bytes=100)
+
+
+def start(joint: bool, *callbacks: Any) -> list[Any]:
+    return [*callbacks] if joint else [BroadcastInitialState(WORLD), AverageMetrics(WORLD), *callbacks]
+
+
+def two_headed() -> Any:
+    inputs = keras.Input((FEATURES,))
+    h = keras.layers.Dense(4, activation="tanh")(inputs)
+    return keras.Model(inputs, [keras.layers.Dense(1)(h), keras.layers.Dense(1)(h)])
+
+
+class Spare(keras.layers.Dense):  # type: ignore[misc]
+    """Has weights, and does not use them."""
+
+    def call(self, inputs: Any) -> Any:
+        return inputs
+
+
+def unused_weights(joint: bool, *, eager: bool) -> list[Any]:
+    """Momentum and weight decay must leave alone what has no gradient."""
+    layers = [keras.Input((FEATURES,)), keras.layers.Dense(4), Spare(4), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    optimizer = wrap(joint, keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1))
+    model.compile(optimizer, loss="mse", run_eagerly=eager)
+    x, y = (mine(joint, each) for each in data())
+    batch = len(x) // STEPS
+    history = model.fit(x, y, batch, epochs=2, shuffle=False, verbose=0, callbacks=start(joint)).history
+    return [*model.get_weights(), *(variable.numpy() for variable in optimizer.variables), *history.values()]
+
+
+def other_gradients_in_each_step(joint: bool) -> list[Any]:
+    """Outside of a graph, the two outputs are trained in turn."""
+    model = two_headed()
+    optimizer = wrap(joint, keras.optimizers.AdamW(0.1))
+    x, y = (mine(joint, each) for each in data())
+    if not joint:
+        WORLD.Barrier()
+        for variable in model.weights:
+            variable.assign(WORLD.bcast(variable.numpy()))
+    for number in range(4):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x)[number % 2] - y) ** 2)
+        optimizer.apply(tape.gradient(loss, [v.value for v in model.trainable_variables]), model.trainable_variables)
+    return [*model.get_weights(), *(variable.numpy() for variable in optimizer.variables)]
+
+
+def metrics_by_their_states(joint: bool) -> list[Any]:
+    """What is no mean over batches, with validation, and with shares of different sizes."""
+    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1)])
+    names = ["mae", keras.metrics.RootMeanSquaredError(), keras.metrics.R2Score()]
+    model.compile(wrap(joint, keras.optimizers.SGD(0.01)), loss="mse", metrics=names)
+    x, y = data()
+    own = [mine(joint, each) for each in (x, y)]
+    cut = [0, len(x) // 4, *(len(x) - WORLD.size + 1 + each for each in range(1, WORLD.size))]
+    share = slice(None) if joint else slice(cut[WORLD.rank], cut[WORLD.rank + 1])
+    history = model.fit(
+        *own, len(own[0]) // STEPS, epochs=2, shuffle=False, verbose=0, callbacks=start(joint),
+        validation_data=(x[share], y[share]), validation_batch_size=3,
+    ).history  # fmt: skip
+    average = AverageMetrics(MPI.COMM_SELF if joint else WORLD)
+    model.evaluate(x[share], y[share], 2, verbose=0, callbacks=[average])
+    return [*map(np.array, history.values()), *map(np.array, average.evaluated.values())]
+
+
+PROGRAMS: dict[str, Callable[[bool], list[Any]]] = {
+    "unused weights": lambda joint: unused_weights(joint, eager=False),
+    "unused weights, eagerly": lambda joint: unused_weights(joint, eager=True),
+    "other gradients in each step": other_gradients_in_each_step,
+    "metrics by their states": metrics_by_their_states,
+}
+
+
+def compare(act: Callable[[bool], list[Any]]) -> float:
+    """The largest difference between one process and any rank."""
+    seen = []
+    for joint in (False, True):
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(0 if joint else WORLD.rank)
+        seen.append(act(joint))
+    own = max(float(np.abs(np.asarray(a) - np.asarray(b)).max(initial=0)) for a, b in zip(*seen, strict=True))
+    return WORLD.allreduce(own, MPI.MAX)
+
+
+def statistics(*callbacks: Any) -> dict[str, Any]:
+    """The moving mean of a first layer against that of all samples; whether all ranks have the same; what they say."""
+    keras.backend.clear_session()
+    layers = [keras.Input((FEATURES,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.01), WORLD), loss="mse")
+    x, y = data()
+    own = [mine(False, each) for each in (x, y)]
+    model.fit(*own, PER_RANK, shuffle=False, verbose=0, callbacks=[BroadcastInitialState(WORLD), *callbacks])
+    expected = np.zeros(FEATURES)
+    for batch in x.reshape(STEPS, -1, FEATURES):
+        expected = 0.99 * expected + 0.01 * batch.mean(0)
+    digest = checksum([(each.path, each.numpy()) for each in model.weights])
+    return {
+        "difference": float(np.abs(model.layers[0].moving_mean.numpy() - expected).max()),
+        "checksums": WORLD.allgather(digest),
+        "losses": WORLD.allgather(model.evaluate(x, y, verbose=0)),
+    }
+
+
+class Largest(keras.metrics.Metric):  # type: ignore[misc]
+    """No sum over samples."""
+
+    def __init__(self) -> None:
+        super().__init__(name="largest")
+        self.largest = self.add_variable((), "zeros")
+
+    def update_state(self, y: Any, predicted: Any, sample_weight: Any = None) -> None:
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(predicted)))
+
+    def result(self) -> Any:
+        return self.largest
+
+
+def fit(*callbacks: Any, metrics: Any = (), layers: Any = (), samples: int = STEPS * PER_RANK) -> None:
+    model = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(1)])
+    model.compile(DistributedOptimizer(keras.optimizers.SGD(0.01), WORLD), loss="mse", metrics=list(metrics))
+    x, y = (mine(False, each) for each in data())
+    callbacks = BroadcastInitialState(WORLD), *callbacks, AverageMetrics(WORLD)
+    model.fit(x[:samples], y[:samples], PER_RANK, verbose=0, callbacks=list(callbacks))
+
+
+def steps_of_two_kinds() -> None:
+    model = two_headed()
+    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), WORLD)
+    x = np.ones((2, FEATURES), np.float32)
+    for number in range(2):
+
+        @tf.function
+        def step(number: int = number) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x)[number])
+            weights = model.trainable_variables
+            optimizer.apply(tape.gradient(loss, [variable.value for variable in weights]), weights)
+
+        step()
+
+
+def other_metrics() -> None:
+    fit(metrics=["mae"] if WORLD.rank else [])
+
+
+class Evaluates(keras.callbacks.Callback):  # type: ignore[misc]
+    """Resets the metrics at the end of an epoch."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.evaluate(*data(), verbose=0)
+
+
+REFUSED: dict[str, Callable[[], None]] = {
+    "a metric of one's own": lambda: fit(metrics=[Largest()]),
+    "correlations": lambda: fit(metrics=[keras.metrics.PearsonCorrelation()]),
+    "evaluated before": lambda: fit(Evaluates()),
+    "logs of one's own": lambda: fit(
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: logs.update(rank=WORLD.rank))
+    ),
+    "other metrics": other_metrics,
+    "other numbers of steps": lambda: fit(samples=2 * PER_RANK if WORLD.rank else 3 * PER_RANK),
+    "steps of two kinds": steps_of_two_kinds,
+    "synchronized normalization": lambda: fit(layers=[keras.layers.BatchNormalization(synchronized=True, name="norm")]),
+}
+
+
+def error_of(act: Callable[[], Any]) -> str:
+    try:
+        act()
+    except Exception as error:  # TensorFlow wraps what a graph's function raises in errors of its own
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+if __name__ == "__main__":
+    results: dict[str, Any] = {name: compare(PROGRAMS[name]) for name in sys.argv[2:] or PROGRAMS}
+    if not sys.argv[2:]:
+        results["statistics"] = {
+            "average": statistics(AverageStatistics(WORLD)),
+            "local": statistics(),
+        }
+        results["refused"] = {name: WORLD.allgather(error_of(act)) for name, act in REFUSED.items()}
+    if WORLD.rank == 0:
+        Path(sys.argv[1]).write_text(json.dumps(results))

@@ -1,0 +1,232 @@
+"""Whole training programs: on ranks with their parts of each batch they see what one process with all of it sees."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tiers import deep
+from tests.workloads import ranks
+
+pytestmark = pytest.mark.exact
+
+#: Each with the largest difference of anything that it can see: float32's rounding, which steps amplify.
+TORCH = {
+    "accumulated to an uneven end": 1e-5,
+    "adversaries": 1e-5,
+    "amp with overflow": 1e-6,
+    "assigned gradients": 1e-5,
+    "batches left out": 1e-5,
+    "checkpoints and hooks": 1e-5,
+    "clipped": 1e-5,
+    "everything is given to all": 1e-5,
+    "frozen in mid training": 1e-5,
+    "line searches": 1e-4,
+    "parameters outside of the model": 1e-5,
+    "schedule by the mean loss": 1e-4,
+    "smaller last batch": 1e-5,
+    "sparse embeddings": 1e-5,
+    "synchronized normalization": 1e-12,
+    "two optimizers of one model": 1e-5,
+    "unfrozen later": 1e-5,
+    "unused layers": 1e-5,
+    "used on rank 0 alone": 1e-5,
+}
+
+
+def _results(prefix: Path, number: int, program: str, directory: Path, *cases: str) -> dict[str, Any]:
+    file = directory / "results.json"
+    completed = ranks.run(prefix, number, "-m", "hidl_workloads.world", program, file, *cases)
+    assert completed.status == 0, completed.stderr
+    results: dict[str, Any] = json.loads(file.read_text())
+    return results
+
+
+@pytest.fixture(scope="module", params=[deep(1), 2, deep(3)], ids=["1 rank", "2 ranks", "3 ranks"])
+def torch_results(
+    request: pytest.FixtureRequest,
+    stack_prefix: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:
+    return _results(stack_prefix("pytorch"), request.param, "torch_oracle", tmp_path_factory.mktemp("oracle"))
+
+
+@pytest.mark.parametrize("program", TORCH)
+def test_torch_programs_see_what_one_process_sees(torch_results: dict[str, Any], program: str) -> None:
+    assert isinstance(torch_results[program], float), torch_results[program]
+    assert torch_results[program] < TORCH[program]
+
+
+def test_programs_that_are_drawn_see_what_one_process_sees(torch_results: dict[str, Any]) -> None:
+    _expect_equal({name: result for name, result in torch_results.items() if name.isdigit()}, 10)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("number", [2, 3])
+def test_many_programs_that_are_drawn_do_so(stack_prefix: Callable[[str], Path], tmp_path: Path, number: int) -> None:
+    seeds = map(str, range(1000 * number, 1000 * number + 100))
+    _expect_equal(_results(stack_prefix("pytorch"), number, "torch_oracle", tmp_path, *seeds), 100)
+
+
+def _expect_equal(results: dict[str, Any], count: int) -> None:
+    assert len(results) == count
+    apart = {seed: result for seed, result in results.items() if not isinstance(result, float) or result > 1e-4}
+    assert not apart
+
+
+def test_every_torch_program_is_held(torch_results: dict[str, Any]) -> None:
+    names = [name for name in torch_results if not name.isdigit()]
+    assert sorted(names) == sorted([*TORCH, "compressed", "failure", "rebuilt", "refused", "statistics"])
+
+
+#: What cannot be as in one process, and what is said on all ranks before a weight changes.
+REFUSED = {
+    "gradients in a graph": "RuntimeError: the gradient of 4.bias is part of a graph",
+    "grown with other values": "ValueError: ranks {others} of {ranks} differ from rank 0 in 5.weight: these parameters",
+    "layers shared by checkpoints": "RuntimeError: the gradient of 0.bias changed after its sum had begun",
+    "other buffers": "ValueError: ranks {others} of {ranks} differ from rank 0 in table: all ranks must have the same",
+    "other options for one model": "ValueError: another optimizer averages the gradient of 0.weight already",
+    "schedule by own loss": "ValueError: ranks {others} of {ranks} differ from rank 0 in the optimizer's settings",
+    "shapeless": "ValueError: 0.weight has no shape yet: call the model once before",
+    "sparse gradients of no embedding": "TypeError: the gradient of 0 is sparse",
+    "sums of sparse gradients": "ValueError: average=False takes no sparse gradients: 0.weight",
+    "sums that are not cleared": "RuntimeError: a gradient that is summed over the ranks (average=False) was not",
+    "sums that are replaced": "RuntimeError: gradients were replaced after they were summed over the ranks",
+}
+
+
+@pytest.mark.parametrize("program", REFUSED)
+def test_what_cannot_be_equal_is_refused_on_all_ranks(torch_results: dict[str, Any], program: str) -> None:
+    if not torch_results["refused"]:
+        pytest.skip("one rank is left alone")
+    errors = torch_results["refused"][program]
+    expected = REFUSED[program].format(others=list(range(1, len(errors))), ranks=len(errors))
+    for error in errors:
+        assert error.startswith(expected)
+
+
+def test_a_backward_pass_that_fails_on_one_rank_fails_on_all(
+    torch_results: dict[str, Any],
+) -> None:
+    *others, failed = torch_results["failure"]["errors"]
+    told = "RuntimeError: the backward pass failed on another rank: these gradients are no averages"
+    assert others == [["no error", told, "no error", "no error"]] * len(others)
+    assert failed == ["no error", "ArithmeticError: no gradient", "no error", "no error"]
+    assert len(set(torch_results["failure"]["checksums"])) == 1
+
+
+def test_an_overflow_on_the_way_is_a_skipped_step_of_a_scaler_on_all_ranks(torch_results: dict[str, Any]) -> None:
+    compressed = torch_results["compressed"]
+    assert all(each == compressed["checksums"][0] for each in compressed["checksums"])
+    if len(compressed["checksums"]) > 1:  # else nothing travels
+        assert compressed["skipped"]
+        assert compressed["scale"] == 1
+
+
+def test_optimizers_made_again_leave_nothing(torch_results: dict[str, Any]) -> None:
+    assert torch_results["rebuilt"] == {"averagers": 0, "hooks": 0, "averagers that share": 1}
+
+
+def test_running_statistics_are_averaged_by_choice(torch_results: dict[str, Any]) -> None:
+    averaged, local = torch_results["statistics"]["average"], torch_results["statistics"]["local"]
+    assert averaged["difference"] < 1e-6
+    assert len(set(averaged["checksums"])) == 1
+    assert len(set(local["checksums"])) == len(local["checksums"])
+
+
+#: As ``TORCH``, of keras_oracle.
+KERAS = {
+    "metrics by their states": 1e-5,
+    "other gradients in each step": 1e-5,
+    "unused weights": 1e-4,
+    "unused weights, eagerly": 1e-4,
+}
+#: As ``REFUSED``, of keras_oracle.
+REFUSED_BY_KERAS = {
+    "a metric of one's own": "ValueError: these metrics of parts of the samples do not make that of all: largest",
+    "correlations": "ValueError: these metrics of parts of the samples do not make that of all: pearson_correlation",
+    "evaluated before": "ValueError: another callback evaluated before AverageMetrics read loss",
+    "logs of one's own": "ValueError: ranks {others} of {ranks} differ from rank 0 in rank: put callbacks that add",
+    "other metrics": "ValueError: ranks {others} of {ranks} differ from rank 0 in mae: all ranks must have the same",
+    "other numbers of steps": "ValueError: ranks {others} of {ranks} differ from rank 0 in steps: all ranks must take",
+    "steps of two kinds": "ValueError: not in all steps is there a gradient of",
+    "synchronized normalization": "ValueError: synchronized=True does nothing over MPI: norm",
+}
+
+
+@pytest.fixture(scope="module", params=[2, deep(3)], ids=["2 ranks", "3 ranks"])
+def keras_results(
+    request: pytest.FixtureRequest,
+    stack_prefix: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Any]:
+    return _results(stack_prefix("tensorflow"), request.param, "keras_oracle", tmp_path_factory.mktemp("oracle"))
+
+
+@pytest.mark.parametrize("program", KERAS)
+def test_keras_programs_see_what_one_process_sees(keras_results: dict[str, Any], program: str) -> None:
+    assert keras_results[program] < KERAS[program]
+
+
+@pytest.mark.parametrize("program", REFUSED_BY_KERAS)
+def test_what_cannot_be_equal_is_refused_by_keras_on_all_ranks(keras_results: dict[str, Any], program: str) -> None:
+    errors = keras_results["refused"][program]
+    expected = REFUSED_BY_KERAS[program].format(others=list(range(1, len(errors))), ranks=len(errors))
+    for error in errors:
+        assert expected in error
+
+
+def test_moving_statistics_are_averaged_by_choice(keras_results: dict[str, Any]) -> None:
+    averaged, local = keras_results["statistics"]["average"], keras_results["statistics"]["local"]
+    assert averaged["difference"] < 1e-6
+    assert len(set(averaged["checksums"])) == len(set(averaged["losses"])) == 1
+    assert len(set(local["checksums"])) == len(local["checksums"])
+
+
+def test_every_keras_program_is_held(keras_results: dict[str, Any]) -> None:
+    assert sorted(keras_results) == sorted([*KERAS, "refused", "statistics"])
+    assert sorted(keras_results["refused"]) == sorted(REFUSED_BY_KERAS)
+
+
+def _tables() -> str:
+    """What docs/how-to/train-data-parallel.md shows of this module."""
+    equal = [f"| {name} | {bound:.0e} |" for name, bound in _both(TORCH, KERAS)]
+    refused = [
+        f"| {name} | `{error.format(others=[1], ranks=2)} ...` |" for name, error in _both(REFUSED, REFUSED_BY_KERAS)
+    ]
+    lines = (
+        "| program | largest difference allowed |",
+        "|---|---|",
+        *equal,
+        "",
+        "These raise an error on all ranks, before a weight changes:",
+        "",
+        "| program | error |",
+        "|---|---|",
+        *refused,
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _both(torch: dict[str, Any], keras: dict[str, Any]) -> list[tuple[str, Any]]:
+    rows = [("PyTorch", name, value) for name, value in sorted(torch.items())]
+    rows += [("Keras", name, value) for name, value in sorted(keras.items())]
+    return [(f"{framework}: {name}", value) for framework, name, value in rows]
+
+
+@pytest.mark.pure
+def test_the_how_to_shows_what_is_compared() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "train-data-parallel.md"
+    text = page.read_text()
+    marker = "<!-- tests/workloads/test_oracle.py writes this -->\n"
+    before, rest = text.split(marker, 1)
+    shown, after = rest.split("<!-- end -->", 1)
+    if os.environ.get("HIDL_WRITE_GOLDEN"):
+        page.write_text(f"{before}{marker}{_tables()}<!-- end -->{after}")
+    else:
+        assert shown == _tables()
