@@ -210,7 +210,7 @@ class _Answer:
         if job is None or self._is_ending_slowly(each, clock):
             job = self._record_of_end(each, job)
         if job is not None:
-            if each.ticket.id is None:
+            if ticket.read_ticket(each.run).id != job.id:
                 ticket.write_ticket(each.run, self._backend.traits.name, replace(each.ticket, id=job.id))
             waiting = job.state is State.PENDING
             waited = time.time() - each.ticket.submitted

@@ -30,6 +30,7 @@ from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.follow import Watch
 from hidl_cli.runs.judging import Conclusion
 from hidl_cli.schedulers import scheduler
+from hidl_cli.schedulers.decision import read_status
 from hidl_cli.schedulers.ssh.header import started_run
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
@@ -171,7 +172,9 @@ def ended(run: Run, *, seconds: float = _END_SECONDS) -> Status:
         if status.state.is_final:
             return status
         if time.monotonic() > deadline:
-            run.end_as(State.LOST, reason="ReFrame reports the job as ended, but its outcome is unknown")
+            said = read_status(run)
+            state = said.state if said.state.is_final else State.LOST
+            run.end_as(state, reason="ReFrame reports the job as ended, and the scheduler does not say how")
             return run.status()
         watch.pause()
 
