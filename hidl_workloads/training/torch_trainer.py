@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hidl_workloads import freed_memory
 from hidl_workloads.parameters import Training
 from hidl_workloads.training import torch_strategies
-from hidl_workloads.training.data_parallel.torch_gradients import named_weights
+from hidl_workloads.training.data_parallel.torch_state import named_weights
 from hidl_workloads.training.model import Batch, Model, rank_seed
 
 

@@ -8,7 +8,8 @@ For programs (docs/how-to/train-data-parallel.md):
 
 Below them:
 
-- ``torch_gradients``, ``tensorflow_gradients``: gradients, averaged while the backward pass still runs
+- ``torch_gradients``, ``tensorflow_gradients``: gradients, averaged while the backward pass still runs;
+  ``torch_buffers``: their places, ``torch_state``: what a model holds
 - ``buckets``: which gradients travel together, in the order of the backward pass
 - ``allreduce``, ``shared_memory``, ``compression``: non-blocking sums of flat buffers over the ranks, by MPI, in a
   node's shared memory, and as 16-bit numbers; ``choice``: which of them

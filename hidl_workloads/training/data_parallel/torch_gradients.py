@@ -5,61 +5,22 @@ from __future__ import annotations
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from mpi4py import MPI
-from numpy.typing import NDArray
 from torch.nn.modules.batchnorm import _NormBase
 
 from hidl_workloads.training.data_parallel import weights
-from hidl_workloads.training.data_parallel.allreduce import Allreduce
-from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Bucket, Gradient, plan
+from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Gradient, plan
 from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
-from hidl_workloads.training.data_parallel.compression import Compression, Halves
+from hidl_workloads.training.data_parallel.compression import Compression
+from hidl_workloads.training.data_parallel.torch_buffers import Group, Sparse, filling_of, torch_halves
+from hidl_workloads.training.data_parallel.torch_state import Named, broadcast, bytes_of
 
-Named = tuple[str, torch.Tensor]
 Statistics = Literal["average", "local"]
-
-
-def broadcast(communicator: MPI.Comm, model: torch.nn.Module, others: Iterable[Named] = ()) -> None:
-    """Give every rank the parameters, buffers (persistent or not) and extra state of rank 0's ``model``; collective.
-
-    ``others``: named tensors outside of the model. Raises ``ValueError`` on all ranks, with the names, if ranks have
-    different ones.
-    """
-    named = [*model.named_parameters(), *model.named_buffers(), *others]
-    weights.require_equal(
-        communicator,
-        {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named},
-        "all ranks must have the same parameters and buffers, of the same shapes and types",
-    )
-    for _, tensor in named:
-        contiguous = tensor.detach().contiguous()
-        # As bytes: NumPy has no bfloat16.
-        weights.broadcast(communicator, [contiguous.reshape(-1).view(torch.uint8).numpy()])
-        tensor.detach().copy_(contiguous)
-    for module in model.modules():
-        if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
-            state = communicator.bcast(module.get_extra_state() if communicator.rank == 0 else None)
-            if communicator.rank != 0:
-                module.set_extra_state(state)
-
-
-def named_weights(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[Any]]]:
-    """Yield every trainable parameter's name and value, as a view, in the model's order."""
-    for name, weight in model.named_parameters():
-        if weight.requires_grad:
-            yield name, weight.detach().numpy()
-
-
-def named_state(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[np.uint8]]]:
-    """Yield the name and the bytes of every parameter and buffer, frozen or not, persistent or not."""
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        yield name, _bytes(tensor)
 
 
 class GradientAverager:
@@ -115,9 +76,9 @@ class GradientAverager:
         self._accumulate, self._share_memory, self._statistics = accumulate, share_memory, statistics
         self._communicator = communicator.Dup()
         self._others: list[Named] = []
-        self._groups: list[_Group] = []
-        self._sparse: list[_Sparse] = []
-        self._places: dict[int, tuple[_Group, int, int]] = {}
+        self._groups: list[Group] = []
+        self._sparse: list[Sparse] = []
+        self._places: dict[int, tuple[Group, int, int]] = {}
         self._planned: set[int] = set()
         self._watched: dict[int, tuple[torch.Tensor, torch.utils.hooks.RemovableHandle]] = {}
         self._pass: weakref.ref[_Pass] | None = None
@@ -230,20 +191,20 @@ class GradientAverager:
         if compare:
             weights.require_equal(
                 self._communicator,
-                {name: weights.checksum([(name, _bytes(weight))]) for name, weight in new},
+                {name: weights.checksum([(name, bytes_of(weight))]) for name, weight in new},
                 "these parameters began to require gradients with other values on each rank: give them to the "
                 "optimizer by add_param_group, or wrap a new optimizer, which both broadcast",
             )
         for _, weight in self._candidates():
             self._watch(weight)
         self._planned |= {id(weight) for _, weight in new}
-        self._sparse += [_Sparse(name, weight) for name, weight in new if id(weight) in sparse]
+        self._sparse += [Sparse(name, weight) for name, weight in new if id(weight) in sparse]
         if not buckets:
             return
         halves = None if self._compression == "none" else torch_halves(self._compression)
         share = 1 / self._communicator.size if self._average else 1.0
         allreduce = choose(self._communicator, buckets, halves, share=share, share_memory=self._share_memory)
-        group = _Group(allreduce, [_filling(allreduce, bucket, dense, self._average) for bucket in buckets])
+        group = Group(allreduce, [filling_of(allreduce, bucket, dense, self._average) for bucket in buckets])
         self._groups.append(group)
         for number, filling in enumerate(group.fillings):
             for position, weight in enumerate(filling.weights):
@@ -328,7 +289,7 @@ class GradientAverager:
                     sparse.average(self._communicator, self._average)
         self._delivered = not failed
 
-    def _complete(self, group: _Group, failed: bool = False) -> None:
+    def _complete(self, group: Group, failed: bool = False) -> None:
         try:
             group.finish(failed)
         except FloatingPointError as error:
@@ -363,183 +324,3 @@ class GradientAverager:
 
 class _Pass:
     """A backward pass; the engine drops it when the pass is over, or has failed."""
-
-
-class _Group:
-    """Buffers that were planned together, and their sums."""
-
-    def __init__(self, allreduce: Allreduce, fillings: Sequence[_Filling]) -> None:
-        self.fillings = fillings
-        self.progress = allreduce.progress
-        self._allreduce = allreduce
-        self._next = 0
-
-    def take(self, number: int, position: int) -> None:
-        """Put a gradient into its place in a buffer, and start what is full."""
-        filling = self.fillings[number]
-        if number < self._next:
-            raise RuntimeError(
-                f"the gradient of {filling.names[position]} changed after its sum had begun: nested backward passes "
-                "(checkpoint with use_reentrant=True) share this parameter; use use_reentrant=False"
-            )
-        filling.take(position)
-        self._start_full()
-
-    def take_frozen(self) -> None:
-        """Wait for no gradient of parameters that require none."""
-        for filling in self.fillings:
-            for position, weight in enumerate(filling.weights):
-                if not weight.requires_grad:
-                    filling.take(position)
-        self._start_full()
-
-    def start_rest(self, failed: bool = False) -> None:
-        """Start all sums that are not started; of a ``failed`` pass, with whatever is there."""
-        for filling in self.fillings[self._next :]:
-            for position in () if failed else sorted(filling.missing):
-                filling.take(position)
-            filling.missing.clear()
-        self._start_full()
-
-    def finish(self, failed: bool = False) -> None:
-        """Wait for the sums, and let the parameters have them; see ``Allreduce.finish``."""
-        try:
-            self._allreduce.finish()
-        finally:
-            self._next = 0
-            for filling in self.fillings:
-                filling.missing = set(range(len(filling.weights)))
-                if not failed:
-                    filling.deliver()
-
-    def close(self) -> None:
-        """Give the communicator and the buffers back."""
-        self.fillings = []
-        self._allreduce.close()
-
-    def _start_full(self) -> None:
-        while self._next < len(self.fillings) and not self.fillings[self._next].missing:
-            self._allreduce.start(self.fillings[self._next].buffer)
-            self._next += 1
-
-
-@dataclass
-class _Filling:
-    """A flat buffer, the parameters whose gradients it holds, and their views of it.
-
-    ``presence`` is the end of the buffer: for each parameter, how many ranks have a gradient, times the share.
-    ``missing`` are the positions that are not filled yet.
-    """
-
-    buffer: NDArray[Any]
-    presence: NDArray[Any]
-    names: Sequence[str]
-    weights: Sequence[torch.Tensor]
-    views: Sequence[torch.Tensor]
-    missing: set[int]
-    averages: bool
-
-    def foreign(self) -> list[str]:
-        """Return the names of the parameters whose gradient this buffer does not hold."""
-        members = zip(self.names, self.weights, self.views, strict=True)
-        return [name for name, weight, view in members if weight.grad is not None and weight.grad is not view]
-
-    def take(self, position: int) -> None:
-        """Put one gradient into its place, where it is not there already; none is zero."""
-        weight, view = self.weights[position], self.views[position]
-        grad = weight.grad
-        if grad is None:
-            view.zero_()
-        elif grad is not view:
-            self._copy(grad, position)
-        elif not self.averages:
-            raise RuntimeError(
-                "a gradient that is summed over the ranks (average=False) was not cleared: its sum would be summed "
-                "again; call zero_grad(set_to_none=True) before the backward pass"
-            )
-        self.presence[position] = grad is not None
-        self.missing.discard(position)
-
-    def deliver(self) -> None:
-        """Let each parameter have its average; None where no rank has a gradient."""
-        for weight, view, present in zip(self.weights, self.views, self.presence, strict=True):
-            if not present:
-                weight.grad = None
-            elif weight.grad is not view:
-                weight.grad = view
-
-    def _copy(self, grad: torch.Tensor, position: int) -> None:
-        name = self.names[position]
-        if grad.layout != torch.strided:
-            raise TypeError(f"the gradient of {name} is sparse, which only embeddings of the model may be")
-        if grad.requires_grad:
-            raise RuntimeError(
-                f"the gradient of {name} is part of a graph (backward with create_graph=True), which a sum over ranks "
-                "cannot be: use torch.autograd.grad(..., create_graph=True) for the inner derivative"
-            )
-        self.views[position].copy_(grad)
-        self.weights[position].grad = self.views[position]
-
-
-@dataclass
-class _Sparse:
-    """A parameter whose gradient is sparse: ranks exchange the rows that they have."""
-
-    name: str
-    weight: torch.Tensor
-    delivered: torch.Tensor | None = None
-
-    def is_foreign(self) -> bool:
-        """Whether a gradient is there that was not averaged."""
-        return self.weight.grad is not None and self.weight.grad is not self.delivered
-
-    def average(self, communicator: MPI.Comm, averages: bool, failed: bool = False) -> None:
-        """Bring the gradient to the average, or the sum, over the ranks; collective."""
-        own = None
-        if self.weight.grad is not None and not failed:
-            grad = self.weight.grad.coalesce()
-            own = grad.indices().numpy(), grad.values().numpy()
-        everywhere = [rows for rows in communicator.allgather(own) if rows is not None]
-        if failed or not everywhere:
-            return
-        share = 1 / communicator.size if averages else 1.0
-        indices = torch.from_numpy(np.concatenate([rows for rows, _ in everywhere], 1))
-        values = torch.from_numpy(np.concatenate([values for _, values in everywhere])) * share
-        self.weight.grad = torch.sparse_coo_tensor(indices, values, self.weight.shape, check_invariants=True).coalesce()
-        self.delivered = self.weight.grad
-
-
-def _filling(allreduce: Allreduce, bucket: Bucket, named: Sequence[Named], averages: bool) -> _Filling:
-    buffer = allreduce.buffer(bucket.size, bucket.dtype)
-    flat = torch.from_numpy(buffer)
-    names = [named[index][0] for index in bucket.members]
-    members = [named[index][1] for index in bucket.members]
-    # A gradient has its parameter's strides (think of channels_last): a view with others would be copied slowly.
-    views = [
-        flat.as_strided(weight.shape, weight.stride(), offset)
-        for weight, offset in zip(members, bucket.offsets, strict=True)
-    ]
-    presence = buffer[bucket.presence :]
-    return _Filling(buffer, presence, names, members, views, set(range(len(members))), averages)
-
-
-def _bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Return the bytes of a tensor of any type; NumPy has no bfloat16."""
-    array: NDArray[np.uint8] = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return array
-
-
-def torch_halves(name: str) -> Halves:
-    """Return ``float16`` or ``bfloat16`` as torch converts them, with the processor's vector instructions."""
-    kind = getattr(torch, name)
-
-    def tensor(bits: NDArray[np.uint16]) -> torch.Tensor:
-        return torch.from_numpy(bits.view(np.int16)).view(kind)
-
-    def encode(source: NDArray[Any], target: NDArray[Any]) -> None:
-        tensor(target).copy_(torch.from_numpy(source))
-
-    def decode(source: NDArray[Any], target: NDArray[Any]) -> None:
-        torch.from_numpy(target).copy_(tensor(source))
-
-    return Halves(name, encode, decode)

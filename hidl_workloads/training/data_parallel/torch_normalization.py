@@ -40,18 +40,19 @@ class SynchronizedBatchNorm(_BatchNorm):  # type: ignore[misc]
             return super().forward(input)
         axes = [axis for axis in range(input.dim()) if axis != 1]
         shape = [1, -1] + [1] * (input.dim() - 2)
-        own = torch.full((1,), input.numel() // input.shape[1], dtype=input.dtype)
-        sums = _Sum.apply(torch.cat([input.sum(axes), own]), self.communicator)
+        wide = input if input.dtype == torch.float64 else input.float()  # MPI has no bfloat16, float16 no such sums
+        own = torch.full((1,), input.numel() // input.shape[1], dtype=wide.dtype)
+        sums = _Sum.apply(torch.cat([wide.sum(axes), own]), self.communicator)
         count = sums[-1].item()
         mean = sums[:-1] / count
-        centred = input - mean.view(shape)
+        centred = wide - mean.view(shape)
         variance = _Sum.apply(centred.square().sum(axes), self.communicator) / count
         if self.training and self.running_mean is not None:
             self._remember(mean.detach(), variance.detach() * (count / max(count - 1, 1)))
         normalized = centred * torch.rsqrt(variance + self.eps).view(shape)
-        if self.weight is None:
-            return normalized
-        return normalized * self.weight.view(shape) + self.bias.view(shape)
+        if self.weight is not None:
+            normalized = normalized * self.weight.view(shape) + self.bias.view(shape)
+        return normalized.to(input.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy gets: all but the communicator."""

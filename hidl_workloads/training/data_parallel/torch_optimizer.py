@@ -11,7 +11,8 @@ from mpi4py import MPI
 
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES
 from hidl_workloads.training.data_parallel.compression import Compression
-from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, Named, Statistics, broadcast
+from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, Statistics
+from hidl_workloads.training.data_parallel.torch_state import Named, broadcast
 
 _AVERAGERS: weakref.WeakSet[GradientAverager] = weakref.WeakSet()
 

@@ -1,0 +1,58 @@
+"""PyTorch's parameters, buffers and extra state: by name, as bytes, and rank 0's for all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from hidl_workloads.training.data_parallel import weights
+
+Named = tuple[str, torch.Tensor]
+
+
+def broadcast(communicator: MPI.Comm, model: torch.nn.Module, others: Iterable[Named] = ()) -> None:
+    """Give every rank the parameters, buffers (persistent or not) and extra state of rank 0's ``model``; collective.
+
+    ``others``: named tensors outside of the model. Raises ``ValueError`` on all ranks, with the names, if ranks have
+    different ones.
+    """
+    named = [*model.named_parameters(), *model.named_buffers(), *others]
+    weights.require_equal(
+        communicator,
+        {name: f"{tuple(tensor.shape)} {tensor.dtype}" for name, tensor in named},
+        "all ranks must have the same parameters and buffers, of the same shapes and types",
+    )
+    for _, tensor in named:
+        contiguous = tensor.detach().contiguous()
+        # As bytes: NumPy has no bfloat16.
+        weights.broadcast(communicator, [contiguous.reshape(-1).view(torch.uint8).numpy()])
+        tensor.detach().copy_(contiguous)
+    for module in model.modules():
+        if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
+            state = communicator.bcast(module.get_extra_state() if communicator.rank == 0 else None)
+            if communicator.rank != 0:
+                module.set_extra_state(state)
+
+
+def named_weights(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[Any]]]:
+    """Yield every trainable parameter's name and value, as a view, in the model's order."""
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            yield name, weight.detach().numpy()
+
+
+def named_state(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[np.uint8]]]:
+    """Yield the name and the bytes of every parameter and buffer, frozen or not, persistent or not."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        yield name, bytes_of(tensor)
+
+
+def bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """Return the bytes of a tensor of any type; NumPy has no bfloat16."""
+    array: NDArray[np.uint8] = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return array
