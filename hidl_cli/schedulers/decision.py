@@ -17,7 +17,7 @@ from hidl_cli.record.state import State, Status
 #: Seconds for which what a job wrote last may be on its way through a shared file system.
 LAG_SECONDS = 3.0
 #: After so many seconds without an answer of the scheduler, the end that a job recorded counts.
-SILENT_SECONDS = 7 * 86400.0
+_UNANSWERED_SECONDS = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def without_answer(said: Status, title: str, reason: str, last: Job | None, cloc
 
     ``last``: the job in its last answer; ``clock.asked``: when that came.
     """
-    if said.state.is_final and said.ended is not None and clock.now - said.ended > SILENT_SECONDS:
+    if said.state.is_final and said.ended is not None and clock.now - said.ended > _UNANSWERED_SECONDS:
         return Decision(Verb.END, replace(said, reason=f"as the job itself recorded it; {title} did not answer"))
     if last is not None and last.state is State.PENDING and not _began_since(said, clock.asked):
         return Decision(Verb.SHOW, Status(State.PENDING, reason=reason))

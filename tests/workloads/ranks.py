@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from hidl_cli import process
 from hidl_cli.mpi import WHEEL_ON_ONE_HOST
@@ -21,6 +23,15 @@ def run(prefix: Path, ranks: int, *words: str | Path, timeout: float = 240, **va
     command = [prefix / "bin" / "mpiexec", "-n", str(ranks), prefix / "bin" / "python", *words]
     environment = python_environment() | {"HIDL_WORLD_SIZE": str(ranks)} | variables
     return process.run(command, env=environment, timeout=patience(timeout), check=False)
+
+
+def results(prefix: Path, ranks: int, directory: Path, program: str, *words: str) -> dict[str, Any]:
+    """Run one of ``PROGRAMS`` in its world, to success; return the JSON document that it writes to its first word."""
+    file = directory / "results.json"
+    completed = run(prefix, ranks, "-m", "hidl_workloads.world", program, file, *words)
+    assert completed.status == 0, completed.stderr
+    document: dict[str, Any] = json.loads(file.read_text())
+    return document
 
 
 def python_environment() -> dict[str, str]:

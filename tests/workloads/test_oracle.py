@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -39,21 +38,13 @@ TORCH = {
 }
 
 
-def _results(prefix: Path, number: int, program: str, directory: Path, *cases: str) -> dict[str, Any]:
-    file = directory / "results.json"
-    completed = ranks.run(prefix, number, "-m", "hidl_workloads.world", program, file, *cases)
-    assert completed.status == 0, completed.stderr
-    results: dict[str, Any] = json.loads(file.read_text())
-    return results
-
-
 @pytest.fixture(scope="module", params=[deep(1), 2, deep(3)], ids=["1 rank", "2 ranks", "3 ranks"])
 def torch_results(
     request: pytest.FixtureRequest,
     stack_prefix: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
-    return _results(stack_prefix("pytorch"), request.param, "torch_oracle", tmp_path_factory.mktemp("oracle"))
+    return ranks.results(stack_prefix("pytorch"), request.param, tmp_path_factory.mktemp("oracle"), "torch_oracle")
 
 
 @pytest.mark.parametrize("program", TORCH)
@@ -70,7 +61,7 @@ def test_programs_that_are_drawn_see_what_one_process_sees(torch_results: dict[s
 @pytest.mark.parametrize("number", [2, 3])
 def test_many_programs_that_are_drawn_do_so(stack_prefix: Callable[[str], Path], tmp_path: Path, number: int) -> None:
     seeds = map(str, range(1000 * number, 1000 * number + 100))
-    _expect_equal(_results(stack_prefix("pytorch"), number, "torch_oracle", tmp_path, *seeds), 100)
+    _expect_equal(ranks.results(stack_prefix("pytorch"), number, tmp_path, "torch_oracle", *seeds), 100)
 
 
 def _expect_equal(results: dict[str, Any], count: int) -> None:
@@ -81,7 +72,7 @@ def _expect_equal(results: dict[str, Any], count: int) -> None:
 
 def test_every_torch_program_is_held(torch_results: dict[str, Any]) -> None:
     names = [name for name in torch_results if not name.isdigit()]
-    assert sorted(names) == sorted([*TORCH, "compressed", "failure", "rebuilt", "refused", "statistics"])
+    assert sorted(names) == sorted([*TORCH, "compressed", "failure", "narrow", "rebuilt", "refused", "statistics"])
 
 
 #: What cannot be as in one process, and what is said on all ranks before a weight changes.
@@ -103,7 +94,7 @@ REFUSED = {
 @pytest.mark.parametrize("program", REFUSED)
 def test_what_cannot_be_equal_is_refused_on_all_ranks(torch_results: dict[str, Any], program: str) -> None:
     if not torch_results["refused"]:
-        pytest.skip("one rank is left alone")
+        pytest.skip("on one rank nothing is averaged, so nothing is refused")
     errors = torch_results["refused"][program]
     expected = REFUSED[program].format(others=list(range(1, len(errors))), ranks=len(errors))
     for error in errors:
@@ -126,6 +117,12 @@ def test_an_overflow_on_the_way_is_a_skipped_step_of_a_scaler_on_all_ranks(torch
     if len(compressed["checksums"]) > 1:  # else nothing travels
         assert compressed["skipped"]
         assert compressed["scale"] == 1
+
+
+def test_narrow_numbers_are_normalized_by_wider_sums(torch_results: dict[str, Any]) -> None:
+    """70,000 samples are more than float16 can count, and bfloat16 is none of MPI's types."""
+    narrow = torch_results["narrow"]
+    assert narrow == {"torch.bfloat16": pytest.approx(0, abs=0.05), "torch.float16": pytest.approx(0, abs=0.01)}
 
 
 def test_optimizers_made_again_leave_nothing(torch_results: dict[str, Any]) -> None:
@@ -165,7 +162,7 @@ def keras_results(
     stack_prefix: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
-    return _results(stack_prefix("tensorflow"), request.param, "keras_oracle", tmp_path_factory.mktemp("oracle"))
+    return ranks.results(stack_prefix("tensorflow"), request.param, tmp_path_factory.mktemp("oracle"), "keras_oracle")
 
 
 @pytest.mark.parametrize("program", KERAS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,26 +16,20 @@ pytestmark = pytest.mark.exact
 Results = dict[str, Any]
 
 
-def _results(prefix: Path, number: int, directory: Path, *words: str) -> Results:
-    file = directory / "results.json"
-    completed = ranks.run(prefix, number, "-m", "hidl_workloads.world", "torch_distributed", file, *words)
-    assert completed.status == 0, completed.stderr
-    results: Results = json.loads(file.read_text())
-    return results
-
-
 @pytest.fixture(scope="module", params=[deep(1), 2, deep(3)], ids=["1 rank", "2 ranks", "3 ranks"])
 def results(
     request: pytest.FixtureRequest,
     stack_prefix: Callable[[str], Path],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Results:
-    return _results(stack_prefix("pytorch"), request.param, tmp_path_factory.mktemp("torch"))
+    return ranks.results(stack_prefix("pytorch"), request.param, tmp_path_factory.mktemp("torch"), "torch_distributed")
 
 
 @pytest.fixture(scope="module")
 def sums_of_four(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Results:
-    sums: Results = _results(stack_prefix("pytorch"), 4, tmp_path_factory.mktemp("sums"), "sums")["sums"]
+    sums: Results = ranks.results(
+        stack_prefix("pytorch"), 4, tmp_path_factory.mktemp("sums"), "torch_distributed", "sums"
+    )["sums"]
     return sums
 
 

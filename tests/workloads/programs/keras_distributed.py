@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+from errors import error_of
 from mpi4py import MPI
 from tensorflow_averaging import PER_RANK, TINY, WORLD, difference
 
@@ -113,14 +113,6 @@ def saved_and_loaded() -> dict[str, Any]:
     fit(reference, optimizer(), MPI.COMM_SELF)
     fit(reference, None, MPI.COMM_SELF)
     return {"difference": difference(loaded, reference), "checksums": sums(loaded), "plain": plain}
-
-
-def error_of(act: Callable[[], Any]) -> str:
-    try:
-        act()
-    except Exception as error:  # TensorFlow wraps what a graph's function raises in errors of its own
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 def overflow() -> list[str]:

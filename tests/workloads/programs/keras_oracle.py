@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from errors import error_of
 from mpi4py import MPI
 
 from hidl_workloads.training.data_parallel.keras_optimizer import (
@@ -207,14 +208,6 @@ REFUSED: dict[str, Callable[[], None]] = {
     "steps of two kinds": steps_of_two_kinds,
     "synchronized normalization": lambda: fit(layers=[keras.layers.BatchNormalization(synchronized=True, name="norm")]),
 }
-
-
-def error_of(act: Callable[[], Any]) -> str:
-    try:
-        act()
-    except Exception as error:  # TensorFlow wraps what a graph's function raises in errors of its own
-        return f"{type(error).__name__}: {error}"
-    return "no error"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, broadcast, named_weights
+from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager
+from hidl_workloads.training.data_parallel.torch_state import broadcast, named_weights
 from hidl_workloads.training.data_parallel.weights import checksum
 
 WORLD = MPI.COMM_WORLD

@@ -20,8 +20,9 @@ from torch_averaging import TINY, Net, batch, difference, mine, model
 from hidl_workloads.training.data_parallel.allreduce import Allreduce
 from hidl_workloads.training.data_parallel.compression import CompressedAllreduce
 from hidl_workloads.training.data_parallel.shared_memory import SharedMemoryAllreduce, node_of, usable
-from hidl_workloads.training.data_parallel.torch_gradients import named_weights, torch_halves
+from hidl_workloads.training.data_parallel.torch_buffers import torch_halves
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
+from hidl_workloads.training.data_parallel.torch_state import named_weights
 from hidl_workloads.training.data_parallel.weights import checksum
 
 WORLD = MPI.COMM_WORLD

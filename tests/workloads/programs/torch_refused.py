@@ -1,0 +1,199 @@
+"""What cannot be as in one process, and what happens where one rank fails: cases of torch_oracle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from errors import error_of
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch_runs import FEATURES, PER_RANK, WORLD, distributed, loss_of, perceptron
+
+from hidl_workloads.training.data_parallel.torch_normalization import synchronize_batch_norm
+from hidl_workloads.training.data_parallel.torch_optimizer import _AVERAGERS as AVERAGERS
+from hidl_workloads.training.data_parallel.torch_state import named_state
+from hidl_workloads.training.data_parallel.weights import checksum
+
+
+def schedule_by_own_loss() -> None:
+    model = perceptron()
+    optimizer = distributed(model)
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+    for number in range(3):
+        loss_of(model, torch.ones(2, FEATURES)).backward()
+        optimizer.step()
+        scheduler.step(number if WORLD.rank else -number)
+
+
+def sums_that_are_not_cleared() -> None:
+    model = perceptron()
+    distributed(model, average=False)
+    for _ in range(2):
+        loss_of(model, torch.ones(2, FEATURES)).backward()
+
+
+def sums_that_are_replaced() -> None:
+    model = perceptron()
+    optimizer = distributed(model, average=False)
+    loss_of(model, torch.ones(2, FEATURES)).backward()
+    model[0].bias.grad = model[0].bias.grad * 2
+    optimizer.step()
+
+
+def sums_of_sparse_gradients() -> None:
+    distributed(nn.Sequential(nn.Embedding(3, 2, sparse=True)), average=False)
+
+
+def gradients_in_a_graph() -> None:
+    model = perceptron()
+    distributed(model)
+    loss_of(model, torch.ones(2, FEATURES)).backward(create_graph=True)
+
+
+def other_options_for_one_model() -> None:
+    model = perceptron()
+    distributed(model)
+    distributed(model, accumulate=2)
+
+
+def sparse_gradients_of_no_embedding() -> None:
+    table = nn.Parameter(torch.ones(3, 2))
+    distributed(nn.ParameterList([table]))
+    nn.functional.embedding(torch.tensor([1]), table, sparse=True).sum().backward()
+
+
+def grown_with_other_values() -> None:
+    model = perceptron()
+    distributed(model)
+    model.append(nn.Linear(1, 1))
+    nn.init.constant_(model[-1].weight, WORLD.rank)
+    loss_of(model, torch.ones(2, FEATURES)).backward()
+
+
+def shapeless() -> None:
+    distributed(nn.Sequential(nn.LazyLinear(3)))
+
+
+def other_buffers() -> None:
+    model = perceptron()
+    model.register_buffer("table", torch.zeros(WORLD.rank))
+    distributed(model)
+
+
+def layers_shared_by_checkpoints() -> None:
+    """The sum of such a layer has begun when its second gradient comes."""
+    model = nn.Sequential(nn.Linear(FEATURES, FEATURES))
+    distributed(model, bucket_bytes=1)
+    x = torch.ones(2, FEATURES, requires_grad=True)
+    for _ in range(2):
+        x = checkpoint(model, x, use_reentrant=True)
+    (model(x).sum() + x.sum()).backward()
+
+
+REFUSED = [
+    schedule_by_own_loss,
+    sums_that_are_not_cleared,
+    sums_that_are_replaced,
+    sums_of_sparse_gradients,
+    gradients_in_a_graph,
+    other_options_for_one_model,
+    sparse_gradients_of_no_embedding,
+    grown_with_other_values,
+    shapeless,
+    other_buffers,
+    layers_shared_by_checkpoints,
+]
+
+
+def refusals() -> dict[str, list[str]]:
+    """What each rank raises for each of ``REFUSED``."""
+    results = {}
+    for act in REFUSED if WORLD.size > 1 else ():
+        results[act.__name__.replace("_", " ")] = WORLD.allgather(error_of(act))
+    return results
+
+
+def failure_on_the_last_rank() -> dict[str, Any]:
+    """Its second backward pass fails half-way; all leave that batch out, and go on."""
+    model = perceptron()
+    optimizer = distributed(model, bucket_bytes=1)
+    fails = False
+
+    def fail(gradient: torch.Tensor) -> None:
+        if fails:
+            raise ArithmeticError("no gradient")
+
+    model[2].weight.register_hook(fail)
+    errors = []
+    for step in range(4):
+        fails = step == 1 and WORLD.rank == WORLD.size - 1
+        optimizer.zero_grad()
+        error = error_of(loss_of(model, torch.randn(2, FEATURES)).backward)
+        errors.append(error)
+        if error == "no error":
+            optimizer.step()
+    sums = WORLD.allgather(checksum(named_state(model)))
+    return {"errors": WORLD.allgather(errors), "checksums": sums}
+
+
+def scaled_and_compressed() -> dict[str, Any]:
+    """One rank's gradient leaves float16 on its way: GradScaler skips that step on all ranks, and they go on."""
+    model = perceptron()
+    optimizer = distributed(model, compression="float16")
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    sums = []
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = loss_of(model, torch.ones(2, FEATURES)) * (1e30 if step == 1 and WORLD.rank == 0 else 1)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        sums.append(checksum(named_state(model)))
+    return {"scale": scaler.get_scale(), "skipped": sums[1] == sums[0] != sums[2], "checksums": WORLD.allgather(sums)}
+
+
+def rebuilt() -> dict[str, int]:
+    """What is left of closed optimizers, and how many averagers serve some that were not closed."""
+    model = perceptron()
+    before = len(AVERAGERS)
+    for _ in range(3):
+        distributed(model).close()
+    hooks = [len(weight._post_accumulate_grad_hooks or ()) for weight in model.parameters()]
+    closed = len(AVERAGERS) - before
+    kept = [distributed(model) for _ in range(3)]
+    return {
+        "averagers": closed,
+        "hooks": sum(hooks),
+        "averagers that share": len({id(each._averager) for each in kept}),
+    }
+
+
+def statistics(choice: Any) -> dict[str, Any]:
+    """The running statistics of a first layer, against what the samples say, and whether ranks have the same state."""
+    model = nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Linear(FEATURES, 1))
+    optimizer = distributed(model, statistics=choice)
+    parts = torch.randn(WORLD.size, PER_RANK, FEATURES, generator=torch.Generator().manual_seed(1))
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_of(model, parts[WORLD.rank]).backward()
+        optimizer.step()
+    kept, taken = 0.9**2, 1 - 0.9**2
+    mean = float((model[0].running_mean - taken * parts.mean((0, 1))).abs().max())
+    variance = float((model[0].running_var - kept - taken * parts.var(1).mean(0)).abs().max())
+    return {"difference": max(mean, variance), "checksums": WORLD.allgather(checksum(named_state(model)))}
+
+
+def narrow_normalization() -> dict[str, float]:
+    """The largest difference from float32's of synchronized normalization of narrower numbers, many in a channel."""
+    x = torch.randn(70_000, 2, generator=torch.Generator().manual_seed(1)) + 3
+    exact = nn.functional.batch_norm(x, None, None, training=True)
+    part = x.chunk(WORLD.size)[WORLD.rank]
+    expected = exact.chunk(WORLD.size)[WORLD.rank]
+    differences = {}
+    for kind in (torch.bfloat16, torch.float16):
+        layer = synchronize_batch_norm(nn.BatchNorm1d(2), WORLD)
+        found = layer(part.to(kind))
+        assert found.dtype == kind
+        differences[str(kind)] = WORLD.allreduce(float((found.float() - expected).abs().max()), max)
+    return differences

@@ -1,0 +1,96 @@
+"""A program's surroundings: one process, or a rank; and the small models that programs of torch_oracle train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from mpi4py import MPI
+from torch import nn
+
+from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
+
+WORLD = MPI.COMM_WORLD
+PER_RANK = 4
+FEATURES = 5
+
+
+class Run:
+    """A program's surroundings: one process with all samples, or a rank with its part of them."""
+
+    def __init__(self, joint: bool) -> None:
+        self.joint = joint
+        self.seen: list[tuple[str, Any]] = []
+        self._random = torch.Generator().manual_seed(1)
+        self._optimizers: list[Any] = []
+        torch.manual_seed(0 if joint else WORLD.rank)  # other weights and buffers on each rank at the start
+
+    def batch(self, *shape: int, per_rank: int = PER_RANK) -> torch.Tensor:
+        """Samples of this shape: all, or this rank's."""
+        return self.mine(torch.randn(per_rank * WORLD.size, *(shape or (FEATURES,)), generator=self._random))
+
+    def words(self, most: int) -> torch.Tensor:
+        """Numbers below ``most``, three a sample."""
+        return self.mine(torch.randint(most, (PER_RANK * WORLD.size, 3), generator=self._random))
+
+    def mine(self, samples: torch.Tensor) -> torch.Tensor:
+        return samples if self.joint else samples.chunk(WORLD.size)[WORLD.rank]
+
+    def on_rank_0(self, samples: torch.Tensor) -> torch.Tensor:
+        """A view of the samples that rank 0 has."""
+        if self.joint:
+            return samples.chunk(WORLD.size)[0]
+        return samples if WORLD.rank == 0 else samples[:0]
+
+    def wrap(self, optimizer: Any, model: nn.Module, **options: Any) -> Any:
+        if self.joint:
+            return optimizer
+        self._optimizers.append(DistributedOptimizer(optimizer, model, WORLD, **{"bucket_bytes": 100} | options))
+        return self._optimizers[-1]
+
+    def mean(self, value: Any) -> float:
+        return float(value) if self.joint else WORLD.allreduce(float(value)) / WORLD.size
+
+    def see(self, model: nn.Module, *optimizers: Any, **others: Any) -> None:
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        self.seen += [(name, tensor.detach().clone()) for name, tensor in tensors]
+        self.seen += [(f"gradient of {name}", _copy(weight.grad)) for name, weight in model.named_parameters()]
+        for optimizer in optimizers:
+            for key, state in optimizer.state_dict()["state"].items():
+                self.seen += [(f"{name} of {key}", _copy(value)) for name, value in state.items()]
+            self.seen += [("lr", group["lr"]) for group in optimizer.param_groups]
+        self.seen += others.items()
+
+    def close(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.close()
+
+
+def _copy(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().to_dense().clone()
+
+
+def perceptron(width: int = FEATURES) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1))
+
+
+def momentum(weights: Any, lr: float = 0.1) -> torch.optim.Optimizer:
+    return torch.optim.SGD(weights, lr=lr, momentum=0.9, weight_decay=0.01)
+
+
+def loss_of(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return (model(x) - x.sum(1, keepdim=True)).square().mean()
+
+
+def train(run: Run, model: nn.Module, optimizer: Any, steps: int = 3) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, run.batch()).backward()
+        optimizer.step()
+        run.see(model, optimizer)
+
+
+def distributed(model: nn.Module, **options: Any) -> Any:
+    return DistributedOptimizer(momentum(model.parameters()), model, WORLD, **options)
