@@ -41,11 +41,17 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def job(run: Run) -> dict[str, Any]:
-    return json.loads((run.directory / "job.json").read_text())
+    return run.document("job") or {}
 
 
 def change(run: Run, **values: Any) -> None:
     (run.directory / "job.json").write_text(json.dumps(job(run) | values))
+
+
+def submit(run: Run) -> None:
+    """Submit it, and wait until its script has written all that it writes."""
+    Local().submit(run, time_limit=None)
+    until(lambda: Path(f"/proc/{job(run)['pid']}/comm").read_text() == "sleep\n")
 
 
 def state(run: Run) -> State:
@@ -61,17 +67,20 @@ def test_a_run_whose_job_is_not_known_yet_is_not_lost(run: Run, monkeypatch: pyt
 
 def test_a_job_says_itself_which_process_it_is(run: Run) -> None:
     """As hidl does, to the letter: it may be started without hidl."""
-    Local().submit(run, time_limit=None)
-    by_hidl = job(run)
-    until(lambda: "path" not in job(run)["of"])
+    process = subprocess.Popen(["bash", run.script], start_new_session=True)
+    until(lambda: job(run).get("pid") == process.pid)
     by_itself = job(run)
+    local._record(run, process.pid)
+    by_hidl = job(run)
     assert by_itself["of"]["inode"] == by_hidl["of"]["inode"]
     assert by_itself | {"of": 0} == by_hidl | {"of": 0}
     assert state(run) is State.PENDING
+    process.terminate()
+    process.wait()
 
 
 def test_a_job_that_was_killed_is_lost_and_a_look_ends_nothing(run: Run) -> None:
-    Local().submit(run, time_limit=None)
+    submit(run)
     other = subprocess.Popen(["sleep", "300"], env={"HIDL_RUN_ID": run.id, "HIDL_FINDINGS": f"{run.directory}/f"})
     os.kill(job(run)["pid"], signal.SIGKILL)
     until(lambda: state(run) is State.LOST)
@@ -86,8 +95,7 @@ def test_a_job_that_was_killed_is_lost_and_a_look_ends_nothing(run: Run) -> None
     ids=["another host", "a container"],
 )
 def test_what_cannot_be_seen_from_here_goes_on(run: Run, elsewhere: dict[str, Any]) -> None:
-    Local().submit(run, time_limit=None)
-    until(lambda: "path" not in job(run)["of"])
+    submit(run)
     truth = job(run)
     change(run, **elsewhere)
     (status,) = Local().poll([run])
@@ -99,8 +107,7 @@ def test_what_cannot_be_seen_from_here_goes_on(run: Run, elsewhere: dict[str, An
 
 
 def test_after_a_restart_of_this_machine_it_is_lost(run: Run) -> None:
-    Local().submit(run, time_limit=None)
-    until(lambda: "path" not in job(run)["of"])
+    submit(run)
     truth = job(run)
     change(run, birth="an-earlier-boot:1")
     assert state(run) is State.LOST
@@ -109,13 +116,13 @@ def test_after_a_restart_of_this_machine_it_is_lost(run: Run) -> None:
 
 
 def test_the_process_of_the_first_run_is_not_that_of_a_copy(run: Run, tmp_path: Path) -> None:
-    Local().submit(run, time_limit=None)
+    submit(run)
     copy = Run(tmp_path / "copy")
     shutil.copytree(run.directory, copy.directory)
     Local().cancel(copy, state=State.CANCELLED)
     assert state(run) is State.PENDING
     with subprocess.Popen(["bash", copy.script], start_new_session=True) as process:
-        until(lambda: job(copy)["pid"] == process.pid)
+        until(lambda: job(copy).get("pid") == process.pid)
         (copy.directory / "status.json").write_text(
             (copy.directory / "status.json").read_text().replace("CANCELLED", "RUNNING")
         )
