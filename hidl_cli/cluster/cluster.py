@@ -156,8 +156,9 @@ class Cluster:
             raise reason
         with self._locked():
             self._end_processes(settings_.load(self.layout), in_good_order=not purge)
-            if purge and self.layout.remove():
-                self._say(f"{self.layout.directory} removed")
+            if purge and self.layout.directory.exists():
+                self._say(f"removing {self.layout.directory}")
+                self.layout.remove()
 
     def restart(self, service: str) -> None:
         """Restart a service."""

@@ -73,13 +73,8 @@ class Layout:
         """The log of a daemon or a node."""
         return self[f"log/{name}.log"]
 
-    def remove(self) -> bool:
-        """Remove the cluster's files; keep other files, and the directory if there are any.
-
-        Returns whether there was anything.
-        """
-        if not self.directory.exists():
-            return False
+    def remove(self) -> None:
+        """Remove the cluster's files; keep other files, and the directory if there are any."""
         self.settings.unlink(missing_ok=True)
         self[hidl_cluster.DRESS].unlink(missing_ok=True)
         for name in (*_PARTS, "users", "mysql", "mysql.new"):
@@ -87,7 +82,6 @@ class Layout:
                 shutil.rmtree(self[name])
         with suppress(OSError):
             self.directory.rmdir()
-        return True
 
     def make(self) -> None:
         """Create the directories, readable by other users: their jobs need slurm.conf and munge."""
