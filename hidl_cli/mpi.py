@@ -48,10 +48,12 @@ WHEEL_NETMODS = ("ofi", "ucx")
 #: of 144 starts of 16 ranks on 4 nodes). Without it MPICH takes ``tcp``: none of 240.
 WHEEL_OVER_PMI2 = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "^sockets"}
 
-#: What the MPICH wheels need if all ranks are on one host. In MPI_Init UCX opens TCP on every network interface, also
-#: where ranks speak through memory only; it fails (`MPIDI_UCX_init_worker No such device`) if one vanishes at that
-#: moment, as those of containers do (6 of 60 starts beside interfaces that come and go; without TCP none of 60).
-WHEEL_ON_ONE_HOST = {"UCX_TLS": "^tcp"}
+#: What MPICH needs if all ranks are on one host: PyPI's wheels, Spack's builds and distributions' may use UCX. In
+#: MPI_Init UCX opens TCP on every network interface, also where ranks speak through memory only; it fails
+#: (`MPIDI_UCX_init_worker No such device`) if one vanishes at that moment, as those of containers and of hidl's own
+#: clusters do (6 of 60 starts beside interfaces that come and go; without TCP none of 60). Builds without UCX ignore
+#: it.
+MPICH_ON_ONE_HOST = {"UCX_TLS": "^tcp"}
 
 
 @dataclass(frozen=True)

@@ -177,7 +177,11 @@ def on_cluster(cluster: LivingCluster, hidl: Hidl) -> Callable[..., Hidl]:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's configuration directory, empty, for code called in this process; /etc/hidl is ``<tmp>/etc``."""
+    """The user's configuration directory, empty, for code called in this process; /etc/hidl is ``<tmp>/etc``.
+
+    The user's state is empty too: a cluster of theirs that is up would change the site ``test-cluster``.
+    """
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr("hidl_cli.paths.SYSTEM_CONFIG", tmp_path / "etc")
     return tmp_path / "config" / "hidl"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
 
 REPOSITORY = Path(__file__).parent.parent
-#: How tests of the cluster, which they may kill, name it among their arguments.
-CLUSTER = ("cluster: LivingCluster", "on_cluster: Callable", "ordered: Callable", "bench: Bench")
+#: By what the files of tests that share the cluster, which they may kill, are recognized: an argument, or an import.
+CLUSTER = ("cluster: LivingCluster", "on_cluster: Callable", "ordered: Callable", "tests.schedulers.slurm.conftest")
 #: Directories whose tests kill daemons and nodes; they have a cluster of their own.
 KILLERS = ("tests/cluster", "tests/schedulers")
 #: The units of the cluster's tests.
@@ -26,6 +26,12 @@ KILLED, USED = "the cluster that tests kill", "the cluster that tests use"
 WHOLE = (
     *("tests/cluster/lsf", "tests/cluster/twin", "tests/docs", "tests/hyparflow", "tests/mpi4dask", "tests/report"),
     "tests/workloads/ml",
+)
+#: The units of half a minute and more, the longest first: one that began last would end alone, with a core idle.
+LONG = (
+    *("tests/hyparflow", "tests/mpi4dask", "tests/workloads/ml", "tests/tutorials/test_laptop.py"),
+    *("tests/validate/test_validate_local.py", "tests/workloads/test_oracle.py", "tests/rehearse/test_rehearse.py"),
+    *("tests/workloads/test_keras_distributed.py", "tests/tutorials/test_researcher.py"),
 )
 
 
@@ -46,7 +52,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under xdist, units with real tests come first, and the cluster's before them."""
+    """Under xdist, the cluster's units come first, then the long ones, then others with real tests."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {_unit(item.nodeid) for item in items if tier(item) != "pure"}
         items.sort(key=lambda item: _rank(_unit(item.nodeid), slow))
@@ -67,7 +73,8 @@ class SideBySide(LoadScopeScheduling):
 
 
 def _rank(unit: str, slow: set[str]) -> int:
-    return 0 if unit in (KILLED, USED) else 1 if unit in slow else 2
+    first = (KILLED, USED, *LONG)
+    return first.index(unit) if unit in first else len(first) + (unit not in slow)
 
 
 def _unit(nodeid: str) -> str:

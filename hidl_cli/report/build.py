@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import geometric_mean
 
+from hidl_cli.analysis.changes.scale import Scale
 from hidl_cli.report.comparisons import comparisons
 from hidl_cli.report.curves import curves, held_against
 from hidl_cli.report.loaded import Loaded
@@ -189,14 +189,15 @@ def _efficiency_trend(group: Group) -> Trend:
 
 def _point(run: Loaded, metric: str) -> Point | None:
     values = run.values(metric, run.largest())
-    if not values or min(values) <= 0:
+    if not values:
         return None
     low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
-    return Point(run.run.id, run.plan.created, geometric_mean(values), low, high, run.outcome)
+    return Point(run.run.id, run.plan.created, Scale.of(values).mean(values), low, high, run.outcome)
 
 
 def _with_changes(trend: Trend, detect: Detector, runs: Mapping[str, Loaded]) -> Trend:
     values = [point.value for point in trend.points]
+    scale = Scale.of(values)
     times = [when(point.created).timestamp() / 86400 for point in trend.points]
     places = [0, *detect(values, [time - times[0] for time in times]), len(values)]
     changes = []
@@ -206,8 +207,8 @@ def _with_changes(trend: Trend, detect: Detector, runs: Mapping[str, Loaded]) ->
             Change(
                 point.run,
                 point.created,
-                geometric_mean(values[before:start]),
-                geometric_mean(values[start:after]),
+                scale.mean(values[before:start]),
+                scale.mean(values[start:after]),
                 differences(_provenance(runs[earlier.run]), _provenance(runs[point.run])),
             )
         )

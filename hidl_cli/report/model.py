@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from hidl_cli.analysis.changes.scale import Scale
 from hidl_cli.analysis.scaling.study import Study
 from hidl_cli.report.text import day, percent
 
@@ -174,8 +175,10 @@ class Change:
 
     @property
     def relative(self) -> float:
-        """By how much the level changed: 0.05 is 5 % up."""
-        return self.after / self.before - 1
+        """By how much the level changed as a fraction of the old, or if 0 of the new: 0.05 is 5 % up."""
+        scale = Scale.of((self.before, self.after))
+        before, after = scale.places((self.before, self.after))
+        return scale.change(after - before, self.before, self.after)
 
 
 @dataclass(frozen=True)

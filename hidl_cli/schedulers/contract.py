@@ -29,7 +29,10 @@ class Scheduler(Protocol):
 
     @property
     def functions(self) -> str:
-        """Shell code for job scripts: defines ``list_hosts``, which prints the allocation's hosts, one a line."""
+        """Shell code for job scripts: ``list_hosts`` prints the allocation's hosts, one a line, ``job_id`` its id.
+
+        It may define ``is_ending``, which succeeds if the scheduler is ending the job.
+        """
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         """Comment lines at the top of a job script that request the allocation, such as ``#SBATCH --nodes=4``."""

@@ -146,8 +146,10 @@ class Poller:
         if decided.verb is Verb.REFUSE and not self._is_taken_back(each):
             return replace(decided.status, state=State.PENDING)  # another time
         said = decision.read_status(each.run)  # again, after the scheduler's word: it may have come in between
-        if said.is_settled or said.started != each.said.started:
+        if said.is_settled:
             return said
+        if said.started != each.said.started:  # the decision is about what it was before
+            return decision.keep(said, None).status
         try:
             each.run.end_as(_asked_for(each.run, decided.status.state), reason=decided.status.reason)
         except OSError as error:

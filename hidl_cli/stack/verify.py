@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hidl_cli import batch_systems, process
 from hidl_cli.documents import read_json
 from hidl_cli.errors import BuildFailed, ProcessFailed
-from hidl_cli.mpi import WHEEL_ON_ONE_HOST
+from hidl_cli.mpi import MPICH_ON_ONE_HOST
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.steps import Step, log_command
 
@@ -134,8 +134,8 @@ def step(plan: InstallPlan) -> Step:
     variables = {"HIDL_WORLD_SIZE": str(_RANKS)}
     if plan.mpi == "openmpi":
         variables |= OPEN_MPI_AS_ROOT
-    elif plan.mpi == "mpich" and plan.provider == "wheels":
-        variables |= WHEEL_ON_ONE_HOST
+    elif plan.mpi == "mpich":
+        variables |= MPICH_ON_ONE_HOST
     return Step(f"verify on {_RANKS} MPI ranks", tuple(map(str, argv)), variables)
 
 

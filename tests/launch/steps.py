@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidl_cli.launch.launchers.contract import Launch
+from hidl_cli.plan.job_script import of_scheduler
 from hidl_cli.quoting import sh, sh_line
 from hidl_cli.templates import render_script
 from tests.conftest import REPOSITORY
@@ -16,27 +17,15 @@ from tests.waiting import patience
 
 PROGRAMS = REPOSITORY / "tests" / "launch" / "programs"
 
-_PARTS = ("launch", "as_root", "forwarded", "status")
+_PARTS = ("end", "launch", "as_root", "forwarded", "status")
 _BEGIN = """
 set -euo pipefail
 step=1
 child=
 mkdir -p steps/1
-finish() {
-    trap - EXIT
+write_status() {
     printf '%s %s' "$1" "$2" > ended
-    exit "$2"
 }
-ended_early() {
-    trap '' TERM INT HUP
-    if [[ -n $child ]]; then
-        kill -TERM "$child" 2> /dev/null || true
-        wait "$child" || true
-    fi
-    finish CANCELLED 143
-}
-trap ended_early TERM INT HUP
-trap 'finish FAILED $?' EXIT
 """
 
 
@@ -61,7 +50,9 @@ def script(
     """A whole job script of one step; ``hosts``: None for those of the Slurm job that it runs in."""
     lines = [functions()]
     lines += [f"export {name}={sh(value)}" for name, value in {**exports, **launch.environment}.items()]
-    listed = "scontrol show hostnames" if hosts is None else f"printf '%s\\n' {sh_line(hosts)}"
+    if hosts is None:
+        lines.append(of_scheduler("slurm")["scheduler_functions"])
+    listed = "list_hosts" if hosts is None else f"printf '%s\\n' {sh_line(hosts)}"
     line = launch.host_line.format(host="$host")
     lines.append(f'{listed} | while read -r host; do echo "{line}"; done > hosts')
     forwarded = ""

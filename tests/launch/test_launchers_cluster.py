@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.launchers.contract import Request
+from hidl_cli.launch.launchers.contract import Launch, Request
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Family, Library
 from tests.cluster.cluster import LivingCluster
@@ -71,9 +71,14 @@ class Jobs:
         )
         exports = {"TELLS": str(self.directory)}
         job = self._submit(steps.script(launcher(name).launch(request), FOUR.ranks, hosts=None, exports=exports))
-        until(lambda: len(list(self.directory.glob("*.json"))) == FOUR.ranks)
-        self._cluster("scancel", job)
-        return self._end(job)
+        return self._cancel(job, FOUR.ranks)
+
+    def cancel_deaf(self) -> Ended:
+        """Cancel a job whose script never gets the signal; its launch fails when Slurm ends the job."""
+        ends = f"touch {self.directory}/0.json; until squeue -hj $SLURM_JOB_ID -o %T | grep -q COMPLETING; do :; done"
+        script = steps.script(Launch(("sh", "-c", f"{ends}; exit 255")), 1, hosts=None, exports={})
+        (self.directory / "deaf.sh").write_text(script, encoding="utf-8")
+        return self._cancel(self._submit("exec env --block-signal=TERM bash deaf.sh\n"), 1)
 
     def left(self) -> dict[str, list[str]]:
         """The processes of jobs on each node that has any."""
@@ -102,6 +107,11 @@ class Jobs:
         submitted = self._cluster(*clean, *sbatch)
         assert submitted.returncode == 0, submitted.stderr
         return submitted.stdout.strip()
+
+    def _cancel(self, job: str, ranks: int) -> Ended:
+        until(lambda: len(list(self.directory.glob("*.json"))) == ranks)
+        self._cluster("scancel", job)
+        return self._end(job)
 
     def _end(self, job: str) -> Ended:
         until(lambda: not self._cluster("squeue", "-h", "-j", job).stdout.strip())
@@ -178,3 +188,8 @@ def test_a_job_that_is_cancelled_leaves_no_process_on_any_node(
     ended = jobs.cancel(name, family, *arguments)
     assert (ended.state, ended.status) == ("CANCELLED", 143)
     until(lambda: not jobs.left())  # Open MPI's daemons end when they find that mpirun is gone
+
+
+def test_a_launch_that_ends_before_the_script_is_told_was_cancelled(jobs: Jobs) -> None:
+    ended = jobs.cancel_deaf()
+    assert (ended.state, ended.status) == ("CANCELLED", 143)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.mpi import WHEEL_ON_ONE_HOST
+from hidl_cli.mpi import MPICH_ON_ONE_HOST
 from tests.waiting import patience
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -59,7 +59,7 @@ def run_ranks(mpi4dask_python: Callable[[str], Path]) -> Callable[..., subproces
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "DASK_"))}
         return subprocess.run(
             [*launch, str(PROGRAMS / program), *arguments],
-            env=clean | _OPEN_MPI | WHEEL_ON_ONE_HOST | variables,
+            env=clean | _OPEN_MPI | MPICH_ON_ONE_HOST | variables,
             capture_output=True,
             text=True,
             timeout=patience(timeout),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hidl_cli.launch.placement import Placement
 from hidl_cli.plan.job_script import of_scheduler
 from hidl_cli.templates import render_script
 from tests.plan import golden_scripts
+from tests.waiting import until
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
@@ -89,3 +91,26 @@ def test_an_error_in_the_script_itself_is_recorded(tmp_path: Path) -> None:
     file.write_text(script(["true"], activate="/no/such/activation"))
     assert subprocess.run(["bash", file], capture_output=True, check=False).returncode != 0
     assert '"state": "FAILED"' in (tmp_path / "status.json").read_text()
+
+
+def test_a_launch_that_the_signal_ends_before_the_script_is_told_was_cancelled(tmp_path: Path) -> None:
+    file = tmp_path / "job.sh"
+    file.write_text(script(["sh", "-c", "echo TIMEOUT > reason; exit 255"]))
+    assert subprocess.run(["bash", file], capture_output=True, check=False).returncode == 143
+    assert '"state": "TIMEOUT", "exit_status": 143' in (tmp_path / "status.json").read_text()
+
+
+def test_a_launch_that_failed_before_the_run_was_cancelled_has_failed(tmp_path: Path) -> None:
+    """The signal comes while the script writes down how the launch ended."""
+    file, date, begun, asked, go_on = (tmp_path / name for name in ("job.sh", "date", "begun", "asked", "go-on"))
+    waits = f"[ ! -e {begun} ] || {{ touch {asked}; until [ -e {go_on} ]; do sleep 0.01; done; }}"
+    date.write_text(f'#!/bin/sh\n{waits}\nexec /bin/date "$@"\n')
+    date.chmod(0o755)
+    file.write_text(script(["sh", "-c", f"touch {begun}; exit 3"]))
+    job = subprocess.Popen(["bash", file], env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    until(asked.exists)
+    (tmp_path / "reason").write_text("CANCELLED")
+    job.terminate()
+    go_on.touch()
+    assert job.wait() == 3
+    assert '"state": "FAILED", "exit_status": 3' in (tmp_path / "status.json").read_text()

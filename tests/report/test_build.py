@@ -135,6 +135,21 @@ class TestHistory:
             assert point.high is not None
             assert point.low < point.value < point.high
 
+    def test_a_run_that_measured_0_is_a_point(self, nights: example.Nights) -> None:
+        products = RunRequest("matmul", nodes=1)
+        rate = {"name": "rate", "unit": "GFLOP/s"}
+        runs = [
+            nights.run(products, night, lambda _, value=value: [{**rate, "value": value, "samples": [value]}])
+            for night, value in enumerate((0.0, 0.0, 72.0, 72.0, 0.0, 0.0))
+        ]
+        read = [load(run) for run in runs]
+        page = page_of(read, detect=lambda values, days: [2, 4], generated="", hidl="", selection="")
+        found = trend(page, "rate", "matmul")
+        assert [point.value for point in found.points] == [0.0, 0.0, 72.0, 72.0, 0.0, 0.0]
+        assert [(change.before, change.after) for change in found.changes] == [(0.0, 72.0), (72.0, 0.0)]
+        assert [change.relative for change in found.changes] == [1.0, -1.0]
+        assert "+100.0 %" in to_html(page)
+
     def test_one_run_is_not_a_history(self, nights: example.Nights) -> None:
         assert page_about(nights.run(STUDY, 0, nights.training())).trends == ()
 

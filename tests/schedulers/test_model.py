@@ -324,6 +324,24 @@ def test_a_first_attempt_does_not_end_a_job_that_runs_again(life: LifeOfRuns) ->
     life.look_later(1.0, None, 0)
 
 
+def test_a_job_that_begins_and_ends_while_the_scheduler_answers_ends_by_its_word(life: LifeOfRuns) -> None:
+    life.submit("id", None, 0)
+    (job,) = life.world.jobs.values()
+
+    def ask() -> None:
+        Adversary.ask(life.world)
+        if job.state is State.PENDING:
+            life.world.start(job)
+            life.world.script_ends(job, "CANCELLED", State.TIMEOUT, by_itself=False)
+            life.world.settle(job)
+
+    life.world.now += 20
+    with mock.patch.object(life.world, "ask", ask):
+        assert [status.state for status in life._look(0)] == [State.RUNNING]
+    life.world.now += 20
+    assert [status.state for status in life._look(0)] == [State.TIMEOUT]
+
+
 def test_a_job_that_waits_again_has_not_ended_while_nobody_answers(life: LifeOfRuns) -> None:
     _, job = started(life)
     life.world.script_ends(job, "CANCELLED", State.PENDING, by_itself=False)

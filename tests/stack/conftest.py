@@ -41,6 +41,13 @@ def recipe(hidl: Hidl, name: str, **keys: object) -> None:
     file.write_text(yaml.safe_dump(document))
 
 
+def site(hidl: Hidl, name: str, text: str) -> None:
+    """Write a user's site file."""
+    file = hidl.config / "sites" / f"{name}.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"name: {name}\n{text}")
+
+
 def can_pin() -> bool:
     """Whether files can be made immutable here, which stops root too."""
     if shutil.which("chattr") is None:

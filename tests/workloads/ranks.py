@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli import process
-from hidl_cli.mpi import WHEEL_ON_ONE_HOST
+from hidl_cli.mpi import MPICH_ON_ONE_HOST
 from hidl_cli.process import Completed
 from tests.waiting import patience
 
@@ -36,7 +36,7 @@ def results(prefix: Path, ranks: int, directory: Path, program: str, *words: str
 
 def python_environment() -> dict[str, str]:
     """An environment that no launcher has been in, with the checkout and the test programs on Python's path."""
-    return WHEEL_ON_ONE_HOST | {
+    return MPICH_ON_ONE_HOST | {
         "PATH": "/usr/bin:/bin",
         "HOME": os.environ["HOME"],
         "PYTHONPATH": f"{REPOSITORY}:{PROGRAMS}",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from statistics import median
+from statistics import fmean, median
 
 #: Less than this part of another value is as good as 0; changes by less are those of floating-point arithmetic.
 NEGLIGIBLE = 1e-9
@@ -30,6 +30,10 @@ class Scale:
     def value(self, place: float) -> float:
         """Return the value that lies there."""
         return math.exp(place) if self.ratios else place
+
+    def mean(self, values: Iterable[float]) -> float:
+        """Return the value in the middle of these values' places: their geometric mean, or the arithmetic one."""
+        return self.value(fmean(self.places(values)))
 
     def change(self, shift: float, before: float, after: float) -> float:
         """Return a shift of places as a fraction of the value ``before``; of the one ``after``, if that was 0.

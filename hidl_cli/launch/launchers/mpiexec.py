@@ -5,7 +5,7 @@ from __future__ import annotations
 from hidl_cli.launch.launchers import affinity
 from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
 from hidl_cli.launchers import require_fit
-from hidl_cli.mpi import WHEEL_ON_ONE_HOST
+from hidl_cli.mpi import MPICH_ON_ONE_HOST
 
 
 class Mpiexec(Launcher):
@@ -38,8 +38,8 @@ class Mpiexec(Launcher):
         else:
             argv += ["-bind-to", f"core:{placement.threads_per_rank}" if placement.bind else "none"]
             environment = affinity.mvapich2(request, launcher_binds=True)
-        if request.on_one_host and "ucx" in request.mpi.netmods:
-            environment |= {name: value for name, value in WHEEL_ON_ONE_HOST.items() if name not in request.environment}
+        if request.on_one_host and request.mpi.family == "mpich":
+            environment |= {name: value for name, value in MPICH_ON_ONE_HOST.items() if name not in request.environment}
         return Launch(
             (*argv, *request.arguments_for(self.name), *request.program), environment=environment, host_option=""
         )

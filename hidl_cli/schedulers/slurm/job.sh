@@ -6,3 +6,9 @@ job_id() {
     echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
 }
 
+# What others end is COMPLETING while its script still runs.
+is_ending() {
+    [[ -n ${SLURM_JOB_ID:-} ]] &&
+        timeout 10 squeue --noheader --states=all --jobs="$SLURM_JOB_ID" --format=%T 2> /dev/null | grep -qx COMPLETING
+}
+

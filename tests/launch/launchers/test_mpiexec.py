@@ -18,14 +18,13 @@ def test_on_one_host_it_uses_no_scheduler() -> None:
     assert launch.argv == (*START, "-launcher", "fork", "-bind-to", "core:8", *PROGRAM)
 
 
-def test_on_one_host_the_wheels_open_no_network_interface() -> None:
-    wheel = {"netmods": ("ofi", "ucx")}
-    launch = Mpiexec().launch(request("mpich", mpi=wheel, on_one_host=True))
+def test_on_one_host_mpich_opens_no_network_interface() -> None:
+    launch = Mpiexec().launch(request("mpich", on_one_host=True))
     assert launch.environment == {"UCX_TLS": "^tcp"}
     for other in (
-        request("mpich", mpi=wheel),
-        request("mpich", on_one_host=True),
-        request("mpich", mpi=wheel, on_one_host=True, environment={"UCX_TLS": "all"}),
+        request("mpich"),
+        request("intel-mpi", on_one_host=True),
+        request("mpich", on_one_host=True, environment={"UCX_TLS": "all"}),
     ):
         assert "UCX_TLS" not in Mpiexec().launch(other).environment
 

@@ -35,6 +35,12 @@ begin_attempt() {
 
 finish() { # state exit-status
     trap - EXIT
+    # The signal that ends a run early may reach the ranks first: then the launch fails before this script is told.
+    # Some schedulers' functions can ask for it.
+    if [[ $1 == FAILED ]] && { [[ -e reason ]] || { declare -F is_ending > /dev/null && is_ending; }; }; then
+        ended_early
+    fi
+    trap '' TERM INT HUP USR2
     write_status "$1" "$2" "$(date +%s.%N)"
     exit "$2"
 }
@@ -218,6 +224,21 @@ status_of_ranks() { # file
         }
         /Timeout \[TIMEOUT = [0-9]+ seconds\]/ { print 124; exit }
     ' "$1"
+}
+
+#@ slurm
+list_hosts() {
+    scontrol show hostnames "$SLURM_JOB_NODELIST"
+}
+
+job_id() {
+    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
+}
+
+# What others end is COMPLETING while its script still runs.
+is_ending() {
+    [[ -n ${SLURM_JOB_ID:-} ]] &&
+        timeout 10 squeue --noheader --states=all --jobs="$SLURM_JOB_ID" --format=%T 2> /dev/null | grep -qx COMPLETING
 }
 
 #@ hosts

@@ -51,14 +51,7 @@ timed() { # launch number-of-ranks command...
 #@ copies
 #@ forwarded
 #@ status-from-stderr
-list_hosts() {
-    scontrol show hostnames "$SLURM_JOB_NODELIST"
-}
-
-job_id() {
-    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
-}
-
+#@ slurm
 #@ hosts
 #@ modules
 set +u; module load gcc/8.3.0; set -u

@@ -25,14 +25,7 @@ export HIDL_NODE_MEMORY=137438953472
 
 #@ forwarded
 #@ status-from-stderr
-list_hosts() {
-    scontrol show hostnames "$SLURM_JOB_NODELIST"
-}
-
-job_id() {
-    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
-}
-
+#@ slurm
 #@ hosts
 #@ modules
 set +u; module load gcc/8.3.0; set -u

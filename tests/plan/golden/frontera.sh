@@ -24,14 +24,7 @@ export HIDL_NODE_MEMORY=206158430208
 #@ step
 }
 
-list_hosts() {
-    scontrol show hostnames "$SLURM_JOB_NODELIST"
-}
-
-job_id() {
-    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
-}
-
+#@ slurm
 #@ hosts
 #@ modules
 set +u; module load mvapich2; set -u

@@ -28,14 +28,7 @@ export HIDL_NODE_MEMORY=549755813888
 #@ step
 }
 
-list_hosts() {
-    scontrol show hostnames "$SLURM_JOB_NODELIST"
-}
-
-job_id() {
-    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
-}
-
+#@ slurm
 #@ hosts
 # The MPI library of the site, cray-mpich (cray-mpich), takes the place of the stack's own: they share one ABI.
 # Not the stack's own, which whoever submitted this may have activated.

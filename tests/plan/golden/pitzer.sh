@@ -27,14 +27,7 @@ export HIDL_NODE_MEMORY=389768282112
 
 #@ forwarded
 #@ status-from-stderr
-list_hosts() {
-    scontrol show hostnames "$SLURM_JOB_NODELIST"
-}
-
-job_id() {
-    echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
-}
-
+#@ slurm
 #@ hosts
 # The MPI library of the site, mvapich2-gdr (mvapich2-gdr), takes the place of the stack's own: they share one ABI.
 # Not the stack's own, which whoever submitted this may have activated.

@@ -78,6 +78,12 @@ def test_nothing_of_the_users_own_spack_is_touched(hidl: Hidl, spack: Path, inst
     assert {line.split()[-1] for line in (spack / "calls").read_text().splitlines()} == {"1"}
 
 
+def test_the_verification_opens_no_network_interface(hidl: Hidl) -> None:
+    """One may vanish at that moment; here UCX is told of one that does not exist."""
+    gone = hidl(*INSTALL, UCX_TLS="tcp", UCX_NET_DEVICES="gone0")
+    assert gone.returncode == 0, gone.stderr
+
+
 @pytest.mark.parametrize(
     ("fault", "status", "said"),
     [

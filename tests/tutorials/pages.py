@@ -1,7 +1,4 @@
-"""The tutorials do what they say: every command is run, and what it prints is what stands on the page.
-
-After a change that is meant: HIDL_WRITE_GOLDEN=1 pytest tests/tutorials, and read the difference.
-"""
+"""The tutorials' pages: each is done as a whole, and what each command prints is held against what stands there."""
 
 from __future__ import annotations
 
@@ -13,24 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.cluster import LivingCluster
 from tests.conftest import REPOSITORY
 from tests.tutorials.tutorial import Command, is_as_shown, rewritten, run, steps
 from tests.tutorials.volatile import normal
-
-pytestmark = pytest.mark.real
 
 WRITING = bool(os.environ.get("HIDL_WRITE_GOLDEN"))
 TUTORIALS = REPOSITORY / "docs" / "tutorials"
 
 
-def commands(name: str) -> list[Command]:
+def _commands(name: str) -> list[Command]:
     page = (TUTORIALS / f"{name}.md").read_text(encoding="utf-8")
     return [step for step in steps(page) if isinstance(step, Command)]
 
 
 def each_command(name: str) -> pytest.MarkDecorator:
-    found = commands(name)
+    """One test for each command of a page."""
+    found = _commands(name)
     return pytest.mark.parametrize("command", found, ids=[f"{one.number + 1}: {one.text[:50]}" for one in found])
 
 
@@ -62,6 +57,7 @@ def _environment(home: Path, programs: Path) -> Mapping[str, str]:
 
 
 def holds(command: Command, outcome: tuple[Path, list[str]]) -> None:
+    """What the command printed is what stands on the page."""
     home, printed = outcome
     if WRITING:
         pytest.skip("rewritten")
@@ -72,37 +68,3 @@ def holds(command: Command, outcome: tuple[Path, list[str]]) -> None:
             normal(command.printed, home).split("\n"), normal(now, home).split("\n"), "shown", "printed", lineterm=""
         )
         pytest.fail(f"{command.text}\n" + "\n".join(difference), pytrace=False)
-
-
-@pytest.fixture(scope="module")
-def laptop(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    return done("laptop", tmp_path_factory.mktemp("laptop"))
-
-
-@pytest.fixture(scope="module")
-def researcher(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    return done("researcher", tmp_path_factory.mktemp("researcher"))
-
-
-@pytest.fixture(scope="module")
-def staff(tmp_path_factory: pytest.TempPathFactory, cluster: LivingCluster) -> tuple[Path, list[str]]:
-    home = tmp_path_factory.mktemp("staff")
-    place = home / ".local" / "state" / "hidl"
-    place.mkdir(parents=True)
-    (place / "cluster").symlink_to(cluster.directory)  # `hidl cluster up` finds the session's
-    return done("staff", home)
-
-
-@each_command("laptop")
-def test_on_a_laptop(command: Command, laptop: tuple[Path, list[str]]) -> None:
-    holds(command, laptop)
-
-
-@each_command("staff")
-def test_a_clusters_staff(command: Command, cluster: LivingCluster, staff: tuple[Path, list[str]]) -> None:
-    holds(command, staff)
-
-
-@each_command("researcher")
-def test_a_researchers_program(command: Command, researcher: tuple[Path, list[str]]) -> None:
-    holds(command, researcher)

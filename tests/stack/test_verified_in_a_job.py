@@ -1,0 +1,57 @@
+"""``hidl install`` for a site whose own MPI library proves the stack, in a job."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.cluster.cluster import LivingCluster
+from tests.conftest import Hidl
+from tests.stack.conftest import site
+from tests.waiting import patience, until
+
+
+def test_it_is_verified_in_a_job_on_the_sites_own_mpi(
+    on_cluster: Callable[..., Hidl], stack_prefix: Callable[[str], Path], common_directory: Path
+) -> None:
+    hidl = on_cluster("mpi")
+    other = stack_prefix("mpi")
+    mpi = f"mpi:\n  mine:\n    family: mpich\n    prefix: {other}\ndefault_mpi: mine\n"
+    site(hidl, "other", f"title: other\nextends: test-cluster\n{mpi}")
+    (found,) = hidl.json("install", "mpi", "--site", "other", "--prefix", str(common_directory / "verified"))[
+        "installations"
+    ]
+    verification = found["verification"]
+    assert (verification["where"], verification["mpi"]["name"]) == ("job", "mine")
+    assert verification["mpi"]["library"].startswith(str(other.resolve()))
+    assert verification["job"]
+    assert verification["host"].startswith("node")
+
+
+def test_interrupted_while_the_verifying_job_waits_the_same_line_waits_for_that_job(
+    on_cluster: Callable[..., Hidl], stack_prefix: Callable[[str], Path], common_directory: Path, cluster: LivingCluster
+) -> None:
+    hidl = on_cluster("mpi")
+    mpi = f"mpi:\n  mine:\n    family: mpich\n    prefix: {stack_prefix('mpi')}\ndefault_mpi: mine\n"
+    site(hidl, "waiting", f"title: waiting\nextends: test-cluster\n{mpi}")
+    line = ("install", "mpi", "--site", "waiting", "--prefix", str(common_directory / "interrupted"))
+    blocker = cluster("sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap", "sleep 300").stdout.strip()
+    try:
+        child = hidl.start(*line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        until(lambda: len(jobs(cluster) - {blocker}) == 1)
+        (job,) = jobs(cluster) - {blocker}
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=patience(300))
+        assert child.returncode == 130, said
+        assert job in jobs(cluster)
+    finally:
+        cluster("scancel", blocker)
+    (found,) = hidl.json(*line)["installations"]
+    assert (found["action"], found["verification"]["job"]) == ("installed", job)
+
+
+def jobs(cluster: LivingCluster) -> set[str]:
+    """Ids of the jobs in the queue."""
+    return set(cluster("squeue", "--noheader", "--format=%A").stdout.split())
