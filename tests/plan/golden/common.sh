@@ -34,15 +34,12 @@ begin_attempt() {
 }
 
 finish() { # state exit-status
-    trap - EXIT
     # The signal that ends a run early may reach the ranks first: then the launch fails before this script is told.
     # Some schedulers' functions can ask for it.
     if [[ $1 == FAILED ]] && { [[ -e reason ]] || { declare -F is_ending > /dev/null && is_ending; }; }; then
         ended_early
     fi
-    trap '' TERM INT HUP USR2
-    write_status "$1" "$2" "$(date +%s.%N)"
-    exit "$2"
+    end_as "$@"
 }
 
 # Whoever ends the run early leaves the reason in the file `reason` before the signal. LSF sends USR2 at a time limit.
@@ -53,7 +50,14 @@ ended_early() {
         kill -TERM "$child" 2> /dev/null || true
         wait "$child" || true
     fi
-    finish "$(cat reason 2> /dev/null || echo CANCELLED)" 143
+    end_as "$(cat reason 2> /dev/null || echo CANCELLED)" 143
+}
+
+end_as() { # state exit-status
+    trap - EXIT
+    trap '' TERM INT HUP USR2
+    write_status "$1" "$2" "$(date +%s.%N)"
+    exit "$2"
 }
 trap ended_early TERM INT HUP USR2
 trap 'finish FAILED $?' EXIT
