@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import FrameType
 
 from hidl_cli import process
 from hidl_cli.cluster.batch.settings import Settings
@@ -58,6 +59,7 @@ def run(system: System, store: Store, arguments: Sequence[str]) -> None:
     environment = login | store.environment(job.id) | system.environment(store, job) | {MARK: mark(store, job)}
     script = directory / "command"
     if interactive:
+        _end_with_the_client(store, job)
         child = process.start_attached([script], cwd=cwd, env=environment)
     else:
         out, err = system.files(store, job)
@@ -74,6 +76,20 @@ def run(system: System, store: Store, arguments: Sequence[str]) -> None:
         system.concluded(store, job, status, reason)
     write_json(directory / "ended.json", {"status": status, "reason": reason})
     sys.exit(status)
+
+
+def _end_with_the_client(store: Store, job: Job) -> None:
+    """End an interactive job whose client is ended or loses its terminal, and live on to report it.
+
+    Ctrl-C is the job's, which shares the terminal.
+    """
+
+    def end(_: int, __: FrameType | None) -> None:
+        store.give_order(job.id, "TERM_OWNER")
+
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, end)
+    signal.signal(signal.SIGINT, lambda *_: None)
 
 
 def _watch(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -42,6 +44,28 @@ def test_bsub_can_wait_for_the_job_and_ends_with_its_status(lsf: FakeLsf) -> Non
 def test_an_interactive_job_has_the_streams_of_bsub(lsf: FakeLsf) -> None:
     done = called("bsub", "-I", "sh", "-c", 'read line; echo "$line of $LSB_JOBID"; exit 3', text="words\n")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (3, "words of 101")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_an_interactive_job_ends_with_its_client(lsf: FakeLsf, tmp_path: Path, number: int) -> None:
+    started = tmp_path / "started"
+    client = subprocess.Popen(["bsub", "-I", "sh", "-c", f"touch {started}; exec sleep 600"])
+    until(started.exists)
+    client.send_signal(number)
+    client.wait(timeout=patience(60))
+    until(lambda: stats(lsf, "101") == ["EXIT"])
+    assert lsf.job("101").exit_reason == "TERM_OWNER"
+
+
+def test_ctrl_c_is_for_the_program_of_an_interactive_job(lsf: FakeLsf, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    program = f"trap 'kill %1; exit 4' INT; sleep 600 & touch {started}; wait"
+    client = subprocess.Popen(["bsub", "-I", "bash", "-c", program], start_new_session=True)
+    until(started.exists)
+    os.killpg(client.pid, signal.SIGINT)
+    assert client.wait(timeout=patience(60)) == 4
+    until(lambda: stats(lsf, "101") == ["EXIT"])
+    assert (lsf.job("101").exit_code, lsf.job("101").exit_reason) == ("4", "")
 
 
 def test_the_options_of_a_script_count_less_than_those_of_the_command_line(lsf: FakeLsf, tmp_path: Path) -> None:
