@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
@@ -62,7 +62,7 @@ def with_metrics(
     asked: list[Asked] = []
     problems: list[Problem] = []
     for word in words:
-        found = _parse(word)
+        found = _parse(word, workload.metrics)
         if isinstance(found, Asked):
             asked.append(found)
         else:
@@ -111,8 +111,8 @@ def _with_patterns(program: Program, patterns: Sequence[Pattern], names: set[str
     return program.model_copy(update={"patterns": [*kept, *patterns]})
 
 
-def _parse(word: str) -> Asked | list[Problem]:
-    """Read one word; the problems say everything that is wrong with it."""
+def _parse(word: str, known: Mapping[str, Metric]) -> Asked | list[Problem]:
+    """Read one word; the problems say everything that is wrong with it. ``known``: the metrics of the workload."""
     found = _WORD.fullmatch(word)
     if not found:
         return [Problem(f"--metric {word!r} has no '='", _EXPECTED)]
@@ -123,8 +123,9 @@ def _parse(word: str) -> Asked | list[Problem]:
     if not regex or len(regex) > MAX_REGEX:
         what = f"the pattern has more than {MAX_REGEX} characters" if regex else "no pattern"
         return [*problems, _problem(name, what, "a regular expression with one group")]
-    unit = options.pop("unit", None) or unit_of(name)
-    better = options.pop("better", None) or better_of(unit)
+    own = known.get(name)
+    unit = options.pop("unit", None) or (own.unit if own else unit_of(name))
+    better = options.pop("better", None) or (own.better if own and own.unit == unit else better_of(unit))
     pattern = Pattern.model_validate({"pattern": regex, "metric": name if _NAME.fullmatch(name) else None, **options})
     wrong = mistakes(pattern.model_copy(update={"metric": name}), {name: unit})
     problems += [_problem(name, each.message, each.expected) for each in wrong]

@@ -74,7 +74,7 @@ def metrics_of(place: Path, plan: Plan, step: Step) -> dict[str, dict[str, Any]]
     promised, ranks = dict(plan.workload.metrics), step.placement.ranks
     if not step.timed:
         return _of_the_program(place, step, promised)
-    times = {name: promised.pop(name) for name in TIMES if name in promised}
+    times = {name: promised.pop(name) for name in TIMES.keys() & promised.keys() - names_of(step.patterns)}
     return {**read_metrics(place / TIMING, times, ranks=ranks), **_of_the_program(place, step, promised)}
 
 

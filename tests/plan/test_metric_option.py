@@ -34,8 +34,13 @@ def test_a_metric_is_added_to_every_program(workload: Workload) -> None:
 
 
 def test_a_pattern_replaces_the_workloads_own(workload: Workload) -> None:
-    extended = with_metrics(workload, ["rate[unit=1/s]=y (b)"])
+    extended = with_metrics(workload, ["rate=y (b)"])
     assert [one.pattern for one in extended.program.patterns] == ["y (b)"]
+    assert extended.metrics["rate"] == workload.metrics["rate"]
+
+
+def test_another_unit_has_a_direction_of_its_own(workload: Workload) -> None:
+    assert with_metrics(workload, ["rate[unit=s]=y (b)"]).metrics["rate"] == Metric(unit="s", better="lower")
 
 
 def test_options_stand_in_brackets(workload: Workload) -> None:

@@ -41,6 +41,13 @@ def test_a_metric_is_read_from_what_a_program_prints(hidl: Hidl) -> None:
     assert "loss 0.125" in (directory / "stderr.log").read_text()
 
 
+def test_what_a_program_prints_takes_the_place_of_the_clock(hidl: Hidl) -> None:
+    document = run(hidl, "--metric", "wall_time[take=last]=loss ([0-9.e-]+)", "--metric", "throughput=sec: ([0-9]+)")
+    metrics = document["steps"][0]["metrics"]
+    assert metrics["wall_time"] == {"value": 0.125, "unit": "s", "samples": [0.5, 0.25, 0.125]}
+    assert metrics["throughput"] == {"value": 101, "unit": "1/s", "samples": [100, 101, 102]}
+
+
 @pytest.mark.parametrize(
     ("options", "metric"),
     [
