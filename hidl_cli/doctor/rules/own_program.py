@@ -25,8 +25,10 @@ from hidl_workloads.doctor.finding import Evidence, Rules
 from hidl_workloads.own_program import decode
 
 _INTERPRETER = re.compile(r"(python|bash|sh|perl|julia|Rscript)[0-9.]*")
+_INTERPRETER_OF = {".py": "python", ".pl": "perl", ".jl": "julia", ".R": "Rscript"}
 _STARTER = "hidl_workloads.own_program"
 _LARGEST = 2**20  # bytes of a script that is read
+_HEAD = 256  # bytes of a program that the kernel looks at
 _NOT_FOUND = """import sys, importlib.util as util
 sys.path.insert(0, sys.argv[1])
 print(*[name for name in sys.argv[2:] if util.find_spec(name) is None])"""
@@ -39,10 +41,10 @@ class OwnProgram:
 
     ``file``: it, or the script of its interpreter, as named. ``is_there``: it is found; None: unknown. ``beside``: a
     program named without a directory lies in ``directory``, where no shell looks. ``is_executable``: None if unknown,
-    or not required. ``lacking``: packages that a Python script imports and its interpreter does not find, each with a
-    stack that holds it, if there is one. ``stack``: the plan's; ``environment``: the directory of the user's own in its
-    place. ``linked``: the ABI that the program is linked to,
-    None if unknown or none; ``abi`` and ``family``: of the ranks' MPI library.
+    or not required. ``is_bare_text``: it is text without a ``#!`` line, which no kernel executes. ``lacking``: packages
+    that a Python script imports and its interpreter does not find, each with a stack that holds it, if there is one.
+    ``stack``: the plan's; ``environment``: the directory of the user's own in its place. ``linked``: the ABI that the
+    program is linked to, None if unknown or none; ``abi`` and ``family``: of the ranks' MPI library.
     """
 
     file: str = ""
@@ -50,6 +52,7 @@ class OwnProgram:
     is_there: bool | None = None
     beside: bool = False
     is_executable: bool | None = None
+    is_bare_text: bool = False
     lacking: tuple[tuple[str, str | None], ...] = ()
     stack: str = ""
     environment: str | None = None
@@ -84,7 +87,8 @@ def probe(context: Context) -> OwnProgram:
         return replace(of_the_plan, is_there=is_there, beside=not found and file.is_file())
     linked = next((SONAMES[name] for name in elf.needed(file) or () if name in SONAMES), None)
     can_run = os.access(file, os.X_OK) and not file.is_dir() if file.exists() else None
-    return replace(of_the_plan, is_there=file.exists(), is_executable=can_run, linked=linked)
+    bare = bool(can_run) and _is_bare_text(file)
+    return replace(of_the_plan, is_there=file.exists(), is_executable=can_run, is_bare_text=bare, linked=linked)
 
 
 def _script(words: Sequence[str]) -> str | None:
@@ -92,6 +96,16 @@ def _script(words: Sequence[str]) -> str | None:
     if len(words) < 2 or words[1].startswith("-") or not _INTERPRETER.fullmatch(Path(words[0]).name):
         return None
     return words[1]
+
+
+def _is_bare_text(file: Path) -> bool:
+    """Whether a file is text that names no interpreter; a file that cannot be read may be anything."""
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(_HEAD)
+    except OSError:
+        return False
+    return b"\0" not in start and start.strip() != b"" and not start.startswith((b"#!", b"\x7fELF"))
 
 
 def _interpreter(launch: Launch) -> str | None:
@@ -182,9 +196,15 @@ def not_found(facts: OwnProgram) -> Iterator[Evidence]:
     why="Each rank would exit with status 126.",
 )
 def not_executable(facts: OwnProgram) -> Iterator[Evidence]:
-    """The file has no permission to be executed, or is a directory."""
+    """The file has no permission to be executed, is a directory, or is a script that names no interpreter."""
     if facts.is_executable is False:
         yield Evidence(f"{facts.file} in {facts.directory}", f"chmod +x {sh(facts.file)}, or name its interpreter")
+    elif facts.is_bare_text:
+        yield Evidence(
+            f"{facts.file} is text without a #! line",
+            f"name its interpreter: hidl run ... -- {_INTERPRETER_OF.get(Path(facts.file).suffix, 'bash')} "
+            f"{sh(facts.file)}, or begin it with a line such as #!/usr/bin/env python",
+        )
 
 
 @RULES.rule(

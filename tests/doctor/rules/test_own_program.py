@@ -31,6 +31,7 @@ CASES: list[Case] = [
     ("HD014", "no stack has it", replace(GOOD, stack="mpi", lacking=(("torch", "pytorch"), ("x", None))), "error"),
     ("HD014", "all there", GOOD, None),
     ("HD013", "without permission", replace(GOOD, is_executable=False), "error"),
+    ("HD013", "a script without #!", replace(GOOD, file="./train.py", is_bare_text=True), "error"),
     ("HD013", "a script", replace(GOOD, is_executable=None), None),
 ]
 
@@ -95,6 +96,24 @@ def test_a_file_must_be_executable(tmp_path: Path) -> None:
     assert probed(tmp_path, "./pi").is_executable is False
     file.chmod(0o755)
     assert probed(tmp_path, "./pi").is_executable is True
+
+
+@pytest.mark.parametrize(
+    ("content", "is_bare"),
+    [
+        (b"import torch\n", True),
+        (b"#!/usr/bin/env python\nimport torch\n", False),
+        (b"", False),
+        (Path("/bin/true").read_bytes(), False),
+        (b"\x00asm\x01\x00\x00\x00", False),
+    ],
+)
+def test_text_without_an_interpreter_is_known(tmp_path: Path, content: bytes, is_bare: bool) -> None:
+    file = tmp_path / "train.py"
+    file.write_bytes(content)
+    assert probed(tmp_path, "./train.py").is_bare_text is False
+    file.chmod(0o755)
+    assert probed(tmp_path, "./train.py").is_bare_text is is_bare
 
 
 def test_the_mpi_library_of_a_compiled_program_is_known(tmp_path: Path) -> None:
