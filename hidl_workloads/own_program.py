@@ -55,6 +55,7 @@ def main(arguments: list[str]) -> int:
     if os.environ.get("HIDL_DEVICE") == "gpu" and (fault := _name_gpus(int(variables.get("LOCAL_RANK", "0")))):
         print(fault, file=sys.stderr)
         return NO_GPU
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a job has no input, and some launchers never say so to every rank
     try:
         os.execvp(command[0], command)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from hidl_workloads.launched import ranks_of_srun
 from hidl_workloads.own_program import encode, rank_variables
+from tests.waiting import patience
 
 TWO = {"HIDL_WORLD_SIZE": "2"}
 
@@ -92,3 +94,10 @@ def test_a_wrong_world_ends_as_it_does_with_mpi() -> None:
     ended = started("/", "true", HIDL_WORLD_SIZE="2", PMI_SIZE="1", PMI_RANK="0")
     assert ended.returncode == 86
     assert "wrong world: the launcher started 1 rank(s), expected 2" in ended.stderr
+
+
+def test_a_program_that_reads_its_input_finds_the_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hidl_workloads.own_program", *encode([str(tmp_path), "cat"])]
+    environment = {**os.environ, "HIDL_WORLD_SIZE": "1", "PMI_RANK": "0", "PMI_SIZE": "1", "MPI_LOCALRANKID": "0"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as rank:  # nothing is ever written to it
+        assert rank.wait(timeout=patience(60)) == 0
