@@ -20,9 +20,8 @@ TYPES = ("none", "pmi2", "pmix", "pmix_v4", "cray_shasta")
 
 
 @pytest.fixture(autouse=True)
-def no_configuration(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shipped sites alone, and no cluster of the user's own, whose size test-cluster would have."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+def no_configuration(config: Path) -> None:
+    """Shipped sites alone."""
 
 
 def planned(site: str, *, stack: str = "mpi", nodes: int = 2) -> Examination:
