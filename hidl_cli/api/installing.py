@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hidl_cli.api.options import absolute
+from hidl_cli.api.options import absolute, time_limit
 from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, UsageError
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ def install(
     Raises the error of the only stack, or ``BuildFailed`` after all others are installed. After an interrupt the same
     call goes on from where it was.
     """
+    limit = time_limit(time)
     follower = Lines(progress or nobody)
     arranged = arrange(
         stacks,
@@ -180,7 +181,7 @@ def install(
         say=follower.say,
     )
     job = {"partition": partition, "account": account, "qos": qos, "reservation": reservation}
-    results = list(arranged.carry_out(follower, time_limit=time, **job))
+    results = list(arranged.carry_out(follower, time_limit=limit, **job))
     failed = [(result.stack, result.error) for result in results if result.error is not None]
     if failed and len(results) == 1:
         raise failed[0][1]

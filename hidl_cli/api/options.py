@@ -76,8 +76,6 @@ def run_options(
         raise UsageError(f"invalid target {target!r}: must be between 0.01 and 2", hint="for example 0.8")
     if device not in (None, "cpu", "gpu"):
         raise UsageError(f"invalid device {device!r}: must be cpu or gpu", hint="omit device for its default")
-    if time is not None and not time > 0:
-        raise UsageError(f"invalid time {time!r}: must be positive", hint="in seconds: 600 is ten minutes")
     assignments, axes = with_suite(suite, _assignments(parameters or {}), _axes(matrix or {}))
     return RunOptions(
         RunRequest(
@@ -107,7 +105,7 @@ def run_options(
             prefix=absolute(prefix),
             asked=Asked(
                 partition=partition,
-                time_limit=time,
+                time_limit=time_limit(time),
                 account=account,
                 qos=qos,
                 constraint=constraint,
@@ -118,6 +116,13 @@ def run_options(
         ),
         check,
     )
+
+
+def time_limit(time: float | None) -> float | None:
+    """Return ``time``; ``UsageError`` if it is not a positive number of seconds, such as text as Slurm takes it."""
+    if time is not None and not (isinstance(time, int | float) and time > 0):
+        raise UsageError(f"invalid time {time!r}: must be a positive number", hint="in seconds: 600 is ten minutes")
+    return time
 
 
 def with_suite(suite: str | None, assignments: Iterable[str], matrix: Iterable[str]) -> tuple[list[str], list[str]]:

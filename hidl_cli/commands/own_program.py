@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 _COMMAND = "hidl.command"
 _PYTHON = (".py",)
 _SHELL = (".sh", ".bash")
-_COMPILERS = {
-    ".c": "mpicc",
-    **dict.fromkeys((".cc", ".cpp", ".cxx"), "mpicxx"),
-    **dict.fromkeys((".f", ".f90", ".f95", ".f03", ".f08"), "mpifort"),
-}
 
 
 class Scaling(str, Enum):
@@ -159,22 +154,22 @@ def program_line(file: str) -> list[str]:
 
 def refuse_source(file: str) -> None:
     """``UsageError`` with the line that compiles ``file``, if it is source code."""
-    path = Path(file)
-    if (compiler := _COMPILERS.get(path.suffix.lower())) is None:
-        return
-    compiled = str(path.with_suffix(""))
-    line = sh_line(["hidl", "stack", "exec", "mpi", "--", compiler, "-O2", file, "-o", compiled])
-    raise UsageError(
-        f"{file} is source code, not a program",
-        hint=f"{line}, then: {sh_line(['hidl', 'run', '--', *program_line(compiled)])}",
-    )
+    from hidl_cli.plan.own import compile_line
+
+    if (compiled := compile_line(file)) is not None:
+        line, program = compiled
+        raise UsageError(
+            f"{file} is source code, not a program", hint=f"{line}, then: {sh_line(['hidl', 'run', '--', program])}"
+        )
 
 
 def is_own_file(path: Path) -> bool:
     """Is this a program's file or source code, and not the name of a workload?"""
     if not path.is_file() or ("/" not in str(path) and _is_workload(path.name)):
         return False
-    return path.suffix.lower() in (*_PYTHON, *_SHELL, *_COMPILERS) or os.access(path, os.X_OK)
+    from hidl_cli.plan.own import compile_line
+
+    return path.suffix.lower() in (*_PYTHON, *_SHELL) or os.access(path, os.X_OK) or compile_line(path.name) is not None
 
 
 def _is_workload(name: str) -> bool:

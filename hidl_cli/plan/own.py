@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Literal
 
 from hidl_cli.errors import InvalidInput, Problem, UsageError
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.plan.arguments import PLACEHOLDER
 from hidl_cli.plan.workload import TIMES, Parameter, Program, Scaling, StackChoice, Workload
+from hidl_cli.quoting import sh_line
 
 ScalingKind = Literal["weak", "strong"]
 
@@ -24,6 +25,11 @@ TARGET = 0.8
 TIME_OF: dict[ScalingKind, str] = {"strong": "wall_time", "weak": "throughput"}
 
 _INTERPRETERS = re.compile(r"(python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
+_COMPILERS = {
+    ".c": "mpicc",
+    **dict.fromkeys((".cc", ".cpp", ".cxx"), "mpicxx"),
+    **dict.fromkeys((".f", ".f90", ".f95", ".f03", ".f08"), "mpifort"),
+}
 _PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _EACH_RANK = {
     "rank": "$RANK",
@@ -49,8 +55,10 @@ def own_workload(
     Names that ``assignments`` (``--set``) or ``matrix`` (``--matrix``) give a value are parameters, and ``{name}`` in
     a word stands for the value, as typed. All other braces reach the program as they are. Raises
     ``InvalidInput`` for a name that no word holds and for one that only a rank knows, such as ``{rank}``, and
-    ``UsageError`` for a word that is not UTF-8.
+    ``UsageError`` for an empty program or a word that is not UTF-8.
     """
+    if not command[0].strip():
+        raise UsageError("the program's name is empty", hint="is a variable of the shell unset?")
     if undecodable := [word for word in command if not _is_text(word)]:
         raise UsageError(f"{undecodable[0]!r} is not UTF-8", hint="rename the file, or name it within a script")
     given = dict(_first_values([*assignments, *matrix]))
@@ -89,6 +97,16 @@ def stem_of(command: Sequence[str]) -> str:
     stem = PurePath(program).name.partition(".")[0].lower()
     name = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:48].strip("-")
     return name if name[:1].isalpha() else f"own-{name}".strip("-")
+
+
+def compile_line(file: str) -> tuple[str, str] | None:
+    """Return the line that compiles ``file`` and the program that it makes; None if it is not C, C++ or Fortran."""
+    path = Path(file)
+    if (compiler := _COMPILERS.get(path.suffix.lower())) is None:
+        return None
+    program = str(path.with_suffix(""))
+    line = sh_line(["hidl", "stack", "exec", STACK, "--", compiler, "-O2", file, "-o", program])
+    return line, program if "/" in program else f"./{program}"
 
 
 def _is_text(word: str) -> bool:

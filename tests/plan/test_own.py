@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hidl_cli.errors import InvalidInput, UsageError
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.plan.own import name_of, own_workload
+from hidl_cli.plan.own import compile_line, name_of, own_workload
 from hidl_cli.plan.prepare import RunRequest, prepare
 from hidl_workloads.own_program import decode, encode
 
@@ -108,6 +108,28 @@ def test_a_name_that_only_a_rank_knows_is_explained(name: str) -> None:
 def test_a_word_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(UsageError, match="is not UTF-8"):
         own_workload(["prog", "\udcff"], directory="/")
+
+
+@pytest.mark.parametrize("command", [("",), (" ", "-n")])
+def test_an_unset_variable_is_no_program(command: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="the program's name is empty"):
+        own_workload(command, directory="/")
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "program"),
+    [
+        ("pi.c", "hidl stack exec mpi -- mpicc -O2 pi.c -o pi", "./pi"),
+        ("src/heat.F90", "hidl stack exec mpi -- mpifort -O2 src/heat.F90 -o src/heat", "src/heat"),
+        ("/x/my sum.cpp", "hidl stack exec mpi -- mpicxx -O2 '/x/my sum.cpp' -o '/x/my sum'", "/x/my sum"),
+    ],
+)
+def test_source_code_has_a_line_that_compiles_it(file: str, line: str, program: str) -> None:
+    assert compile_line(file) == (line, program)
+
+
+def test_a_script_is_not_compiled() -> None:
+    assert compile_line("train.py") is None
 
 
 @pytest.mark.parametrize(("scaling", "metric"), [(None, "wall_time"), ("strong", "wall_time"), ("weak", "throughput")])

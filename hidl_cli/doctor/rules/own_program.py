@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from hidl_cli.doctor.context import Context
 from hidl_cli.doctor.subject import Subject
@@ -17,7 +17,9 @@ from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.mpi import ABI_TITLES, SONAMES, Abi
 from hidl_cli.plan.arguments import arguments, command
-from hidl_cli.quoting import sh
+from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.own import compile_line
+from hidl_cli.quoting import sh, sh_line
 from hidl_cli.site.probes.host import Host
 from hidl_cli.stack import elf
 from hidl_cli.stack.load import load_stack
@@ -41,8 +43,9 @@ class OwnProgram:
 
     ``file``: it, or the script of its interpreter, as named. ``is_there``: it is found; None: unknown. ``beside``: a
     program named without a directory lies in ``directory``, where no shell looks. ``is_executable``: None if unknown,
-    or not required. ``is_bare_text``: it is text without a ``#!`` line, which no kernel executes. ``lacking``: packages
-    that a Python script imports and its interpreter does not find, each with a stack that holds it, if there is one.
+    or not required. ``no_interpreter``: it is text, and its ``#!`` line names this interpreter, which is not found;
+    empty: it has no such line. ``lacking``: packages that a Python script imports and its interpreter does not find,
+    each with a stack that holds it, if there is one.
     ``stack``: the plan's; ``environment``: the directory of the user's own in its place. ``linked``: the ABI that the
     program is linked to, None if unknown or none; ``abi`` and ``family``: of the ranks' MPI library.
     """
@@ -52,7 +55,7 @@ class OwnProgram:
     is_there: bool | None = None
     beside: bool = False
     is_executable: bool | None = None
-    is_bare_text: bool = False
+    no_interpreter: str | None = None
     lacking: tuple[tuple[str, str | None], ...] = ()
     stack: str = ""
     environment: str | None = None
@@ -82,13 +85,20 @@ def probe(context: Context) -> OwnProgram:
         return replace(of_the_plan, file=script, is_there=(directory / script).exists(), lacking=lacking)
     file = directory / words[0]
     if os.sep not in words[0]:
-        found = (Path(plan.prefix) / "bin" / words[0]).exists() or context.host.which(words[0]) is not None
+        found = _is_found(words[0], plan, context.host)
         is_there = True if found else None if plan.modules else False
         return replace(of_the_plan, is_there=is_there, beside=not found and file.is_file())
     linked = next((SONAMES[name] for name in elf.needed(file) or () if name in SONAMES), None)
     can_run = os.access(file, os.X_OK) and not file.is_dir() if file.exists() else None
-    bare = bool(can_run) and _is_bare_text(file)
-    return replace(of_the_plan, is_there=file.exists(), is_executable=can_run, is_bare_text=bare, linked=linked)
+    named = _interpreter_of(file) if can_run else None
+    lacking_one = named is not None and (not named or not (plan.modules or _is_found(named, plan, context.host)))
+    return replace(
+        of_the_plan,
+        is_there=file.exists(),
+        is_executable=can_run,
+        no_interpreter=named if lacking_one else None,
+        linked=linked,
+    )
 
 
 def _script(words: Sequence[str]) -> str | None:
@@ -98,14 +108,30 @@ def _script(words: Sequence[str]) -> str | None:
     return words[1]
 
 
-def _is_bare_text(file: Path) -> bool:
-    """Whether a file is text that names no interpreter; a file that cannot be read may be anything."""
+def _is_found(program: str, plan: Plan, host: Host) -> bool:
+    """Whether the job finds a program, by its path, in the stack or on PATH."""
+    if os.sep in program:
+        return Path(program).exists()
+    return (Path(plan.prefix) / "bin" / program).is_file() or host.which(program) is not None
+
+
+def _interpreter_of(file: Path) -> str | None:
+    """Return what the ``#!`` line of a script names, for ``env`` its first word; empty if it has no such line.
+
+    None for a program, and for a file that cannot be read, which may be anything.
+    """
     try:
         with file.open("rb") as opened:
             start = opened.read(_HEAD)
     except OSError:
-        return False
-    return b"\0" not in start and start.strip() != b"" and not start.startswith((b"#!", b"\x7fELF"))
+        return None
+    if b"\0" in start or start.strip() == b"" or start.startswith(b"\x7fELF"):
+        return None
+    first = start.split(b"\n")[0].decode("utf-8", "replace")
+    words = re.split("[ \t]+", first[2:].strip(" \t")) if first.startswith("#!") else [""]
+    if PurePath(words[0]).name != "env":
+        return words[0]
+    return next((word for word in words[1:] if not word.startswith("-") and "=" not in word), words[0])
 
 
 def _interpreter(launch: Launch) -> str | None:
@@ -191,19 +217,32 @@ def not_found(facts: OwnProgram) -> Iterator[Evidence]:
 
 @RULES.rule(
     "HD013",
-    "The program's file is not executable",
+    "The program's file cannot be executed",
     severity="error",
-    why="Each rank would exit with status 126.",
+    why="Each rank would exit with status 126 or 127.",
 )
 def not_executable(facts: OwnProgram) -> Iterator[Evidence]:
-    """The file has no permission to be executed, is a directory, or is a script that names no interpreter."""
-    if facts.is_executable is False:
+    """The file is source code, a directory or not executable, or a script whose interpreter is not known or found."""
+    if facts.is_executable is False and (compiled := compile_line(facts.file)) is not None:
+        line, program = compiled
+        yield Evidence(f"{facts.file} is source code", f"{line}, then: {sh_line(['hidl', 'run', '--', program])}")
+    elif facts.is_executable is False:
         yield Evidence(f"{facts.file} in {facts.directory}", f"chmod +x {sh(facts.file)}, or name its interpreter")
-    elif facts.is_bare_text:
+    elif facts.no_interpreter == "":
         yield Evidence(
             f"{facts.file} is text without a #! line",
             f"name its interpreter: hidl run ... -- {_INTERPRETER_OF.get(Path(facts.file).suffix, 'bash')} "
             f"{sh(facts.file)}, or begin it with a line such as #!/usr/bin/env python",
+        )
+    elif facts.no_interpreter is not None and facts.no_interpreter.endswith("\r"):
+        yield Evidence(
+            f"the lines of {facts.file} end in CR LF, as on Windows, so that its interpreter is not found",
+            f"sed -i 's/\\r$//' {sh(facts.file)}",
+        )
+    elif facts.no_interpreter is not None:
+        yield Evidence(
+            f"the #! line of {facts.file} names {facts.no_interpreter}, which is not found",
+            "name one that is there: #!/usr/bin/env python, for example",
         )
 
 

@@ -31,7 +31,10 @@ CASES: list[Case] = [
     ("HD014", "no stack has it", replace(GOOD, stack="mpi", lacking=(("torch", "pytorch"), ("x", None))), "error"),
     ("HD014", "all there", GOOD, None),
     ("HD013", "without permission", replace(GOOD, is_executable=False), "error"),
-    ("HD013", "a script without #!", replace(GOOD, file="./train.py", is_bare_text=True), "error"),
+    ("HD013", "source code", replace(GOOD, file="./pi.c", is_executable=False), "error"),
+    ("HD013", "a script without #!", replace(GOOD, file="./train.py", no_interpreter=""), "error"),
+    ("HD013", "a script of an unknown interpreter", replace(GOOD, no_interpreter="/usr/bin/pyhton"), "error"),
+    ("HD013", "a script from Windows", replace(GOOD, no_interpreter="/bin/sh\r"), "error"),
     ("HD013", "a script", replace(GOOD, is_executable=None), None),
 ]
 
@@ -90,6 +93,11 @@ def test_a_program_of_the_directory_needs_its_path(tmp_path: Path) -> None:
     assert (probed(tmp_path, "pi").is_there, probed(tmp_path, "pi").beside) == (False, True)
 
 
+@pytest.mark.parametrize("directory", [".", ".."])
+def test_a_directory_is_not_a_program_of_the_stack(tmp_path: Path, directory: str) -> None:
+    assert probed(tmp_path, directory).is_there is False
+
+
 def test_a_file_must_be_executable(tmp_path: Path) -> None:
     file = tmp_path / "pi"
     file.touch()
@@ -99,21 +107,28 @@ def test_a_file_must_be_executable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "is_bare"),
+    ("content", "missing"),
     [
-        (b"import torch\n", True),
-        (b"#!/usr/bin/env python\nimport torch\n", False),
-        (b"", False),
-        (Path("/bin/true").read_bytes(), False),
-        (b"\x00asm\x01\x00\x00\x00", False),
+        (b"import torch\n", ""),
+        (b"#!/bin/sh\n", None),
+        (b"#! /bin/sh -e\n", None),
+        (b"#!/usr/bin/env awk\n", None),
+        (b"#!/usr/bin/env -S LC_ALL=C awk -f\n", None),
+        (b"#!/usr/bin/env pyhton\n", "pyhton"),
+        (b"#!/no/such/python -u\n", "/no/such/python"),
+        (b"#!/bin/sh\r\necho\r\n", "/bin/sh\r"),
+        (b"#!/usr/bin/env awk\r\n", "awk\r"),
+        (b"", None),
+        (Path("/bin/true").read_bytes(), None),
+        (b"\x00asm\x01\x00\x00\x00", None),
     ],
 )
-def test_text_without_an_interpreter_is_known(tmp_path: Path, content: bytes, is_bare: bool) -> None:
+def test_the_interpreter_of_a_script_is_looked_for(tmp_path: Path, content: bytes, missing: str | None) -> None:
     file = tmp_path / "train.py"
     file.write_bytes(content)
-    assert probed(tmp_path, "./train.py").is_bare_text is False
+    assert probed(tmp_path, "./train.py").no_interpreter is None
     file.chmod(0o755)
-    assert probed(tmp_path, "./train.py").is_bare_text is is_bare
+    assert probed(tmp_path, "./train.py").no_interpreter == missing
 
 
 def test_the_mpi_library_of_a_compiled_program_is_known(tmp_path: Path) -> None:
