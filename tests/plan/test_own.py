@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hidl_cli.errors import InvalidInput, UsageError
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.plan.own import compile_line, name_of, own_workload
+from hidl_cli.plan.own import compiled_by, name_of, own_workload
 from hidl_cli.plan.prepare import RunRequest, prepare
 from hidl_workloads.own_program import decode, encode
 
@@ -117,19 +117,27 @@ def test_an_unset_variable_is_no_program(command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "line", "program"),
+    ("file", "line"),
     [
-        ("pi.c", "hidl stack exec mpi -- mpicc -O2 pi.c -o pi", "./pi"),
-        ("src/heat.F90", "hidl stack exec mpi -- mpifort -O2 src/heat.F90 -o src/heat", "src/heat"),
-        ("/x/my sum.cpp", "hidl stack exec mpi -- mpicxx -O2 '/x/my sum.cpp' -o '/x/my sum'", "/x/my sum"),
+        ("pi.c", "hidl stack exec mpi -- mpicc -O2 pi.c -o pi, then: hidl run -- ./pi"),
+        (
+            "/my sum.cpp",
+            "hidl stack exec mpi -- mpicxx -O2 '/my sum.cpp' -o '/my sum', then: hidl run -- '/my sum'",
+        ),
     ],
 )
-def test_source_code_has_a_line_that_compiles_it(file: str, line: str, program: str) -> None:
-    assert compile_line(file) == (line, program)
+def test_source_code_has_a_line_that_compiles_it(file: str, line: str) -> None:
+    assert compiled_by(file) == line
+
+
+def test_fortran_is_compiled_by_an_mpifort_that_exists() -> None:
+    line = compiled_by("src/heat.F90") or ""
+    assert line.startswith("mpifort -O2 src/heat.F90 -o src/heat (")
+    assert line.endswith(", then: hidl run -- src/heat")
 
 
 def test_a_script_is_not_compiled() -> None:
-    assert compile_line("train.py") is None
+    assert compiled_by("train.py") is None
 
 
 @pytest.mark.parametrize(("scaling", "metric"), [(None, "wall_time"), ("strong", "wall_time"), ("weak", "throughput")])

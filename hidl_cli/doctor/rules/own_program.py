@@ -15,11 +15,11 @@ from hidl_cli.doctor.subject import Subject
 from hidl_cli.errors import HidlError
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.launchers.contract import Launch
-from hidl_cli.mpi import ABI_TITLES, SONAMES, Abi
+from hidl_cli.mpi import ABI_TITLES, Abi, abi_of
 from hidl_cli.plan.arguments import arguments, command
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.plan.own import compile_line
-from hidl_cli.quoting import sh, sh_line
+from hidl_cli.plan.own import compiled_by
+from hidl_cli.quoting import sh
 from hidl_cli.site.probes.host import Host
 from hidl_cli.stack import elf
 from hidl_cli.stack.load import load_stack
@@ -88,7 +88,7 @@ def probe(context: Context) -> OwnProgram:
         found = _is_found(words[0], plan, context.host)
         is_there = True if found else None if plan.modules else False
         return replace(of_the_plan, is_there=is_there, beside=not found and file.is_file())
-    linked = next((SONAMES[name] for name in elf.needed(file) or () if name in SONAMES), None)
+    linked = next((abi for name in elf.needed(file) or () if (abi := abi_of(name))), None)
     can_run = os.access(file, os.X_OK) and not file.is_dir() if file.exists() else None
     named = _interpreter_of(file) if can_run else None
     lacking_one = named is not None and (not named or not (plan.modules or _is_found(named, plan, context.host)))
@@ -191,7 +191,8 @@ def another_library(facts: OwnProgram) -> Iterator[Evidence]:
     stack = _STACKS[facts.linked]
     yield Evidence(
         f"{facts.file} is linked to {ABI_TITLES[facts.linked]}, but the ranks use {facts.family}",
-        f"hidl run --stack {stack}, or compile it for this stack: hidl stack exec {_STACKS[facts.abi]} -- mpicc ...",
+        f"hidl run --stack {stack}, or compile it for {ABI_TITLES[facts.abi]}: "
+        f"hidl stack exec {_STACKS[facts.abi]} -- mpicc ...",
     )
 
 
@@ -223,9 +224,8 @@ def not_found(facts: OwnProgram) -> Iterator[Evidence]:
 )
 def not_executable(facts: OwnProgram) -> Iterator[Evidence]:
     """The file is source code, a directory or not executable, or a script whose interpreter is not known or found."""
-    if facts.is_executable is False and (compiled := compile_line(facts.file)) is not None:
-        line, program = compiled
-        yield Evidence(f"{facts.file} is source code", f"{line}, then: {sh_line(['hidl', 'run', '--', program])}")
+    if facts.is_executable is False and (compiled := compiled_by(facts.file)) is not None:
+        yield Evidence(f"{facts.file} is source code", compiled)
     elif facts.is_executable is False:
         yield Evidence(f"{facts.file} in {facts.directory}", f"chmod +x {sh(facts.file)}, or name its interpreter")
     elif facts.no_interpreter == "":

@@ -131,10 +131,13 @@ def test_the_interpreter_of_a_script_is_looked_for(tmp_path: Path, content: byte
     assert probed(tmp_path, "./train.py").no_interpreter == missing
 
 
-def test_the_mpi_library_of_a_compiled_program_is_known(tmp_path: Path) -> None:
-    library = tmp_path / "libmpi.so.40"
+@pytest.mark.parametrize(
+    "soname", ["libmpi.so.40", "libmpi_mpifh.so.40", "libmpi_usempif08-gfortran.so.40", "libmpi_cxx.so.40"]
+)
+def test_the_mpi_library_of_a_compiled_program_is_known(tmp_path: Path, soname: str) -> None:
+    library = tmp_path / soname
     link = ["gcc", "-x", "c", "-o"]
-    subprocess.run([*link, library, "-shared", "-Wl,-soname,libmpi.so.40", "/dev/null"], check=True)
+    subprocess.run([*link, library, "-shared", f"-Wl,-soname,{soname}", "/dev/null"], check=True)
     (tmp_path / "pi.c").write_text("int main(void) { return 0; }\n")
     subprocess.run([*link, tmp_path / "pi", tmp_path / "pi.c", "-Wl,--no-as-needed", "-x", "none", library], check=True)
     assert (probed(tmp_path, "./pi").linked, probed(tmp_path, "./pi").abi) == ("openmpi", "mpich")
