@@ -143,7 +143,7 @@ def install(
     account: str | None = None,
     qos: str | None = None,
     reservation: str | None = None,
-    time: float | None = None,
+    time: float | str | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> list[Installed]:
     """Install stacks, or those of the site: ``hidl install``. What is installed already stays as it is.
@@ -153,7 +153,7 @@ def install(
     - ``provider``, ``spack`` (its directory), ``mirror``, ``jobs`` (compilers at once), ``prefix``: None is the site's
     - ``link``: files of its own, or hard links into the cache of wheels
     - ``verify``: on this machine, in a job or not at all; ``partition``, ``account``, ``qos``, ``reservation``,
-      ``time`` (limit in seconds) are that job's
+      ``time`` (limit in seconds, or ``"00:10:00"``) are that job's
     - ``progress`` gets a line for each step
 
     Raises the error of the only stack, or ``BuildFailed`` after all others are installed. After an interrupt the same

@@ -59,7 +59,7 @@ def run_options(
     constraint: str | None = None,
     reservation: str | None = None,
     prefix: str | PathLike[str] | None = None,
-    time: float | None = None,
+    time: float | str | None = None,
     check: bool = True,
 ) -> RunOptions:
     """Return the request with these options; ``UsageError`` if they do not fit together."""
@@ -118,10 +118,14 @@ def run_options(
     )
 
 
-def time_limit(time: float | None) -> float | None:
-    """Return ``time``; ``UsageError`` if it is not a positive number of seconds, such as text as Slurm takes it."""
-    if time is not None and not (isinstance(time, int | float) and time > 0):
-        raise UsageError(f"invalid time {time!r}: must be a positive number", hint="in seconds: 600 is ten minutes")
+def time_limit(time: float | str | None) -> float | None:
+    """Return seconds: a number as it is, and text in Slurm's forms; ``UsageError`` if it is not positive."""
+    from hidl_cli.launch.limits import limit_from
+
+    if isinstance(time, str):
+        return limit_from(time)
+    if time is not None and not time > 0:
+        raise UsageError(f"invalid time {time!r}: must be positive", hint='600 (seconds), or "00:10:00"')
     return time
 
 

@@ -276,7 +276,8 @@ def run(options: RunOptions) -> Run:
       (efficiency), ``baseline``, ``until_settled``; for a command also ``scaling``
     - ``uses_mpi=False``: the command uses no MPI, so MPI's world is not checked
     - ``tuning``: run-time variables of the MPI library
-    - ``partition``, ``account``, ``qos``, ``constraint``, ``reservation``, ``time`` (limit in seconds): of the job
+    - ``partition``, ``account``, ``qos``, ``constraint``, ``reservation``, ``time`` (limit in seconds, or text as Slurm
+      takes it: ``"00:10:00"``): of the job
     - ``check=False``: skip the doctor's checks before the submission
 
     Raises ``UsageError``, ``InvalidInput`` (all errors in ``problems``), ``MissingPrecondition`` or ``SubmitRefused``.

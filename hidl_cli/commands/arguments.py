@@ -105,6 +105,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON documen
 NoCheckOption = Annotated[
     bool, typer.Option("--no-check", help="Submit whatever `hidl doctor` would say of this machine.")
 ]
+#: What ``--time`` takes, as its metavar.
+TIME = "MINUTES|HH:MM:SS"
 RunArgument = Annotated[
     str | None,
     typer.Argument(
@@ -129,16 +131,10 @@ def moment(text: str) -> datetime:
         raise UsageError(f"invalid time {text!r}", hint="for example 2026-01-31, 2026-01-31T18:00 or 30d") from None
 
 
-def seconds(text: str) -> float:
-    """Read ``SS``, ``MM:SS``, ``HH:MM:SS`` or ``D-HH:MM:SS`` as seconds; ``UsageError`` where it is none."""
-    days, dash, clock = text.rpartition("-")
-    parts = clock.split(":")
-    if not all(part.isdecimal() for part in (*parts, days or "0")) or len(parts) > 3 or (dash and len(parts) < 3):
-        raise UsageError(f"invalid time {text!r}", hint="for example 90, 15:00, 02:00:00 or 1-12:00:00")
-    total = 0
-    for part in parts:
-        total = total * 60 + int(part)
-    total += int(days or 0) * 86400
-    if total == 0:
-        raise UsageError("the time limit must be positive", hint="for example 90, 15:00, 02:00:00 or 1-12:00:00")
-    return float(total)
+def limit_in_seconds(text: str | None) -> float | None:
+    """Return what ``--time`` requests; None if it is not given. Raises ``UsageError`` for anything but a time."""
+    if text is None:
+        return None
+    from hidl_cli.launch.limits import limit_from
+
+    return limit_from(text)

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption, NoCheckOption, PrefixOption, SiteOption, complete_runs, seconds
+from hidl_cli.commands.arguments import (
+    TIME,
+    JsonOption,
+    NoCheckOption,
+    PrefixOption,
+    SiteOption,
+    complete_runs,
+    limit_in_seconds,
+)
 from hidl_cli.commands.install import OfflineOption
 from hidl_cli.commands.job_options import AccountOption, PartitionOption, QosOption, ReservationOption
 from hidl_cli.errors import ExitCode, UsageError
@@ -68,7 +76,9 @@ def replay(
     account: AccountOption = None,
     qos: QosOption = None,
     reservation: ReservationOption = None,
-    time: Annotated[str | None, typer.Option("--time", "-t", metavar="HH:MM:SS", help="Time limit of the job.")] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of the job: 10 is ten minutes.")
+    ] = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="Repetitions (default: as many as the run had).")] = None,
     tolerance: Annotated[
         float, typer.Option(min=0, max=100, metavar="PERCENT", help="A worsening by less is the same.")
@@ -99,7 +109,7 @@ def replay(
     held = read(file)
     asked = Asked(
         partition=partition,
-        time_limit=seconds(time) if time else None,
+        time_limit=limit_in_seconds(time),
         account=account,
         qos=qos,
         reservation=reservation,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hidl_cli.commands.arguments import (
+    TIME,
     JsonOption,
     MirrorOption,
     PrefixOption,
@@ -15,7 +16,7 @@ from hidl_cli.commands.arguments import (
     SiteOption,
     SpackOption,
     complete_stacks,
-    seconds,
+    limit_in_seconds,
 )
 from hidl_cli.commands.completers import complete_partitions
 
@@ -90,7 +91,9 @@ def install(
     account: Annotated[str | None, typer.Option("--account", "-A", help="Of that job.")] = None,
     qos: Annotated[str | None, typer.Option(help="Of that job.")] = None,
     reservation: Annotated[str | None, typer.Option(help="Of that job.")] = None,
-    time: Annotated[str | None, typer.Option("--time", "-t", metavar="HH:MM:SS", help="Of that job.")] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", "-t", metavar=TIME, help="Of that job: 10 is ten minutes.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and touch nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -125,7 +128,7 @@ def install(
         return
     follower = progress()
     job = {"partition": partition, "account": account, "qos": qos, "reservation": reservation}
-    limit = seconds(time) if time else None
+    limit = limit_in_seconds(time)
     if len(orders) > 1:
         where = f"site {asked.site.name}, {len(orders)} stacks below {arranged.root}"
         say(f"{where}; what they share is downloaded once (uv's cache)")

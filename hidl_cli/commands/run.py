@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hidl_cli.commands.arguments import (
+    TIME,
     HostfileOption,
     HostsOption,
     JsonOption,
@@ -17,7 +18,7 @@ from hidl_cli.commands.arguments import (
     SiteOption,
     complete_stacks,
     complete_workloads,
-    seconds,
+    limit_in_seconds,
 )
 from hidl_cli.commands.completers import complete_matrix, complete_parameters
 from hidl_cli.commands.job_options import (
@@ -164,7 +165,7 @@ def run(
     reservation: ReservationOption = None,
     prefix: PrefixOption = None,
     time: Annotated[
-        str | None, typer.Option("--time", "-t", metavar="[[[D-]HH:]MM:]SS", help="Time limit of the whole job.")
+        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of the whole job: 10 is ten minutes.")
     ] = None,
     wait: Annotated[bool, typer.Option(help="Follow the run to its end and judge it.")] = True,
     estimate: Annotated[
@@ -185,6 +186,7 @@ def run(
     from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.launch.allocation import Asked
     from hidl_cli.launch.hosts import named_hosts, on_hosts
+    from hidl_cli.launch.limits import clock
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import RunRequest, prepare
     from hidl_cli.site.load import load_site
@@ -222,7 +224,7 @@ def run(
             prefix=prefix,
             asked=Asked(
                 partition=partition,
-                time_limit=seconds(time) if time else None,
+                time_limit=limit_in_seconds(time),
                 account=account,
                 qos=qos,
                 constraint=constraint,
@@ -257,6 +259,8 @@ def run(
 
     with started(plan, script) as record:
         say(f"run {record.id} in {record.directory}")
+        if plan.allocation.time_limit is not None:
+            say(f"time limit {clock(plan.allocation.time_limit)}", style="dim")
         if not wait:
             if json:
                 emit_json("hidl.run/1", run=record.id, directory=str(record.directory), state="PENDING")

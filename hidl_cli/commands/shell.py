@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hidl_cli.commands.arguments import (
+    TIME,
     HostfileOption,
     HostsOption,
     JsonOption,
@@ -15,7 +16,7 @@ from hidl_cli.commands.arguments import (
     ShareHostsOption,
     SiteOption,
     complete_stacks,
-    seconds,
+    limit_in_seconds,
 )
 from hidl_cli.commands.job_options import (
     AccountOption,
@@ -63,7 +64,7 @@ def shell(
     reservation: ReservationOption = None,
     prefix: PrefixOption = None,
     time: Annotated[
-        str | None, typer.Option("--time", "-t", metavar="[[[D-]HH:]MM:]SS", help="Time limit of the shell.")
+        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of the shell: 10 is ten minutes.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be requested and started.")] = False,
     no_check: NoCheckOption = False,
@@ -112,7 +113,7 @@ def shell(
             prefix=prefix,
             asked=Asked(
                 partition=partition,
-                time_limit=seconds(time) if time else None,
+                time_limit=limit_in_seconds(time),
                 account=account,
                 qos=qos,
                 constraint=constraint,

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hidl_cli.commands.arguments import (
+    TIME,
     HostfileOption,
     HostsOption,
     JsonOption,
     NoCheckOption,
     PrefixOption,
     SiteOption,
-    seconds,
+    limit_in_seconds,
 )
 from hidl_cli.commands.job_options import AccountOption, DeviceOption, QosOption, ReservationOption
 
@@ -51,7 +52,7 @@ def validate(
     qos: QosOption = None,
     reservation: ReservationOption = None,
     time: Annotated[
-        str | None, typer.Option("--time", metavar="[[[D-]HH:]MM:]SS", help="Time limit of each job.")
+        str | None, typer.Option("--time", metavar=TIME, help="Time limit of each job: 10 is ten minutes.")
     ] = None,
     jobs: Annotated[
         int | None,
@@ -90,7 +91,7 @@ def validate(
         account=account,
         qos=qos,
         reservation=reservation,
-        time_limit=seconds(time) if time else None,
+        time_limit=limit_in_seconds(time),
         prefix=prefix,
         device=device.value if device else None,
         hosts=named.expression if named else None,

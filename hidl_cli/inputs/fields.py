@@ -18,7 +18,7 @@ _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _SCHEDULER_WORD = r"^[A-Za-z0-9_][A-Za-z0-9_.:/+@=,&|*()\[\]-]*$"
 _FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
 _SHA256 = r"^[0-9a-f]{64}$"
-_WALL_TIME = r"^(\d+-)?\d{1,3}:[0-5]\d:[0-5]\d$"
+PATTERN_OF_TIMES = r"^([0-9]{1,4}-[0-9]{1,3}|[0-9]{1,7})(:[0-5]?[0-9]){0,2}$"
 
 MAX_REGEX = 1000  # longer regular expressions are a mistake, and slow to compile
 
@@ -31,7 +31,8 @@ PATTERNS = {
     _SCHEDULER_WORD: "one word without spaces or quotes, not starting with a sign",
     _FILE_NAME: "a file name without a directory: letters, digits and . _ + -",
     _SHA256: "64 hexadecimal digits, in lower case",
-    _WALL_TIME: "[days-]hours:minutes:seconds, such as 48:00:00 or 2-00:00:00",
+    PATTERN_OF_TIMES: "a time in a form of Slurm's: minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
+    "days-hours:minutes or days-hours:minutes:seconds, such as 90, 48:00:00 or 2-00",
 }
 
 Name = Annotated[str, Field(pattern=_NAME, max_length=64, description=PATTERNS[_NAME])]
@@ -41,7 +42,7 @@ EnvironmentVariable = Annotated[str, Field(pattern=_VARIABLE, max_length=128, de
 SchedulerWord = Annotated[str, Field(pattern=_SCHEDULER_WORD, max_length=128, description=PATTERNS[_SCHEDULER_WORD])]
 FileName = Annotated[str, Field(pattern=_FILE_NAME, max_length=255, description=PATTERNS[_FILE_NAME])]
 Sha256 = Annotated[str, Field(pattern=_SHA256, description=PATTERNS[_SHA256])]
-WallTime = Annotated[str, Field(pattern=_WALL_TIME, description=PATTERNS[_WALL_TIME])]
+WallTime = Annotated[str, Field(pattern=PATTERN_OF_TIMES, description=PATTERNS[PATTERN_OF_TIMES])]
 Scalar = bool | int | float | str
 Regex = Annotated[str, Field(max_length=MAX_REGEX)]
 Positive = Annotated[int, Field(ge=1)]

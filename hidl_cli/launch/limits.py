@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from hidl_cli import batch_systems
 from hidl_cli.errors import SubmitRefused, UsageError
+from hidl_cli.inputs.fields import PATTERN_OF_TIMES
 from hidl_cli.site.schema import Partition, Site
 
 _HOUR = 3600.0
+_TIMES = "Slurm's forms: 90 (minutes), 15:00 (minutes:seconds), 02:00:00, 1-12 (days-hours) or 1-12:30:00"
 
 
 def check_nodes(site: Site, name: str | None, nodes: int) -> None:
@@ -60,11 +64,30 @@ def _has_time_limits(site: Site) -> bool:
     return system is not None and system.time_limits
 
 
-def seconds(wall: str) -> float:
-    """Read a ``WallTime``, ``[days-]hours:minutes:seconds``."""
-    days, _, clock = wall.rpartition("-")
-    hours, minutes, secs = (int(part) for part in clock.split(":"))
+def seconds(text: str) -> float:
+    """Read a time in one of Slurm's forms (sbatch(1), ``--time``), so that ``10`` is ten minutes.
+
+    ``minutes``, ``minutes:seconds``, ``hours:minutes:seconds``, ``days-hours``, ``days-hours:minutes`` or
+    ``days-hours:minutes:seconds``. ``UsageError`` for anything else.
+    """
+    if not re.fullmatch(PATTERN_OF_TIMES, text):
+        raise UsageError(f"invalid time {text!r}", hint=_TIMES)
+    days, dash, clock = text.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if dash:
+        hours, minutes, secs = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, minutes, secs = parts
+    else:
+        hours, minutes, secs = [0, *parts, 0][:3]
     return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + secs)
+
+
+def limit_from(text: str) -> float:
+    """Return the time limit that ``--time`` requests, in seconds; ``UsageError`` for an invalid one, and for none."""
+    if (limit := seconds(text)) == 0:
+        raise UsageError("the time limit must be positive", hint=_TIMES)
+    return limit
 
 
 def clock(seconds: float) -> str:

@@ -89,7 +89,7 @@ class WallLimit(Strict):
     """The longest run time of jobs of up to so many nodes."""
 
     max_nodes: Positive | None = Field(None, description="for jobs with at most this number of nodes; null: any size")
-    max_wall: WallTime = Field(description="longest run time, [days-]hours:minutes:seconds")
+    max_wall: WallTime = Field(description="longest run time, such as 48:00:00")
 
 
 class Partition(Strict):
@@ -103,7 +103,7 @@ class Partition(Strict):
     constraint: SchedulerWord | None = Field(None, description="the node feature that jobs request (`--constraint`)")
     min_nodes: Positive = Field(1, description="minimum number of nodes of a job")
     max_nodes: Positive | None = Field(None, description="maximum number of nodes of a job; null: unknown")
-    max_wall: WallTime | None = Field(None, description="longest run time, [days-]hours:minutes:seconds")
+    max_wall: WallTime | None = Field(None, description="longest run time, such as 48:00:00")
     max_wall_by_nodes: list[WallLimit] = Field(
         default_factory=list, description="limits by job size, smallest jobs first"
     )

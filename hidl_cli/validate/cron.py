@@ -18,6 +18,7 @@ from hidl_cli import paths, process
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, ProcessFailed, UsageError
+from hidl_cli.launch.limits import clock
 from hidl_cli.quoting import comment, sh, sh_line
 from hidl_cli.site import hidl_cluster
 from hidl_cli.validate.session import Asked
@@ -56,7 +57,7 @@ class Nightly:
         names = ("hosts", "account", "qos", "reservation", "prefix", "device")
         given = {name: value for name in names if (value := getattr(place, name)) is not None}
         words += [f"--{name}={value}" for name, value in given.items()]
-        words += [f"--time={int(place.time_limit)}"] if place.time_limit else []
+        words += [f"--time={clock(place.time_limit)}"] if place.time_limit else []
         words += [f"--jobs={asked.jobs}"] if asked.jobs else []
         options = [("partition", name) for name in asked.partitions] + list(given.items())
         places = (re.sub(r"[^A-Za-z0-9.]+", "_", f"{name} {value}") for name, value in options)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from hidl_cli.commands.arguments import moment, seconds
+from hidl_cli.commands.arguments import limit_in_seconds, moment
 from hidl_cli.errors import UsageError
 
 
@@ -49,5 +49,5 @@ def test_what_is_not_a_time_is_reported(text: str) -> None:
 @pytest.mark.parametrize("text", ["0", "00:00", "00:00:00", "0-00:00:00"])
 def test_a_time_limit_must_be_positive(text: str) -> None:
     with pytest.raises(UsageError, match="the time limit must be positive") as error:
-        seconds(text)
+        limit_in_seconds(text)
     assert "02:00:00" in str(error.value.hint)

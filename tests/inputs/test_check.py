@@ -85,7 +85,7 @@ def test_six_mistakes_give_six_findings_each_on_its_line(checked: Any) -> None:
             memory_gib: "192"
             gpus: -4
         partitions:
-          normal: {node_type: gpuu, max_wall: 48:00}
+          normal: {node_type: gpuu, max_wall: 48h}
         default_partition: normal
         """)
 
@@ -101,7 +101,7 @@ def test_six_mistakes_give_six_findings_each_on_its_line(checked: Any) -> None:
         (8, '"192"', "192"),
         (9, "-4", None),
         (11, "gpuu", "gpu"),
-        (11, "48:00", None),
+        (11, "48h", None),
     ]
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from hidl_cli.errors import SubmitRefused
+from hidl_cli.errors import SubmitRefused, UsageError
 from hidl_cli.launch.limits import check_nodes, clock, longest, seconds, time_limit
 from hidl_cli.site.schema import Partition
 from tests.launch.sites import site
@@ -45,6 +46,39 @@ def test_time_over_the_limit_is_refused_with_the_limit() -> None:
 )
 def test_default_time_limit(keys: dict[str, object], partition: str, expected: float | None) -> None:
     assert time_limit(site(**keys), partition, 1, None) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("10", 10),
+        ("4:00", 4),
+        ("30:00", 30),
+        ("90:30", 90.5),
+        ("1:30", 1.5),
+        ("1:30:00", 90),
+        ("2-12", 60 * 60),
+        ("1-0", 24 * 60),
+        ("2-12:30", 60 * 60 + 30),
+        ("1-00:00:00", 24 * 60),
+        ("0-0:0:30", 0.5),
+        ("100:00:00", 6000),
+    ],
+)
+def test_times_mean_what_they_mean_to_slurm(text: str, minutes: float) -> None:
+    assert seconds(text) == 60 * minutes
+    assert Partition.model_validate({"node_type": "n", "max_wall": text}).max_wall == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "UNLIMITED", "10m", "1-", "-1", "1:", "1:60", "0:0:60", "1-0:0:0:0", "\u0661\u0660", " 10", "10\n", "1e3"],
+)
+def test_what_is_no_time_of_slurms_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="invalid time"):
+        seconds(text)
+    with pytest.raises(ValidationError):
+        Partition.model_validate({"node_type": "n", "max_wall": text})
 
 
 @given(st.integers(0, 10**6))

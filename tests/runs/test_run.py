@@ -259,7 +259,7 @@ def test_a_killed_job_is_lost_and_leaves_no_ranks(hidl: Hidl) -> None:
 
 
 def test_a_time_limit_ends_the_run(hidl: Hidl) -> None:
-    completed = hidl("run", "toy", "--time", "1", "--set", "sleep=60")
+    completed = hidl("run", "toy", "--time", "0:01", "--set", "sleep=60")
     assert completed.returncode == 8
     assert "time limit" in completed.stderr
     assert processes_of(only_run(hidl)) == []

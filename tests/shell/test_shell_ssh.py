@@ -35,7 +35,7 @@ def test_nothing_is_left(way: str, here: Hidl, tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_at_the_time_limit_nothing_is_left(here: Hidl, tmp_path: Path) -> None:
-    shell = open_shell(here, tmp_path, *HOSTS, "--time", "10", launched=4)
+    shell = open_shell(here, tmp_path, *HOSTS, "--time", "0:10", launched=4)
     assert shell.terminal.wait() == 8
     assert "the shell reached its time limit" in shell.terminal.shown
     shell.nothing_is_left()

@@ -101,7 +101,7 @@ def test_every_option_that_was_asked_for_is_kept() -> None:
         "--account=a b",
         "--qos=q",
         "--hosts=a,b:4",
-        "--time=90",
+        "--time=00:01:30",
         "--partition=p",
         "--tag=scale",
         "--jobs=2",

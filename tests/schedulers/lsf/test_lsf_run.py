@@ -72,7 +72,7 @@ def test_a_run_that_fails_ends_so(hidl: Hidl) -> None:
 @pytest.mark.parametrize("parse_script", [False, deep(True)])
 def test_a_run_that_reaches_its_run_limit_has_timed_out(hidl: Hidl, lsf: FakeLsf, parse_script: bool) -> None:
     lsf.set(minute=2.0, interval=2.0, parse_script=parse_script)
-    assert (run(hidl, "--set", "sleep=60", "--time", "60"), state(hidl)) == (8, "TIMEOUT")
+    assert (run(hidl, "--set", "sleep=60", "--time", "1"), state(hidl)) == (8, "TIMEOUT")
 
 
 def test_a_run_that_lsf_refuses_ends_hidl_with_6(hidl: Hidl, lsf: FakeLsf) -> None:

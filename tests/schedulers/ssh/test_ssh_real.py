@@ -218,7 +218,7 @@ def test_a_lost_host_ends_the_run(here: Hidl, start: Callable[..., subprocess.Po
 
 
 def test_a_time_limit_ends_the_run(here: Hidl, start: Callable[..., subprocess.Popen[str]]) -> None:
-    child = start("300", "--hosts", "node1", "--time", "8")
+    child = start("300", "--hosts", "node1", "--time", "0:08")
     child.communicate(timeout=patience(300))
     assert child.returncode == 8
     assert last(here)["state"] == "TIMEOUT"
