@@ -17,7 +17,7 @@ from hidl_cli.batch_systems import BatchSystem
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.process import Completed
 from hidl_cli.record.run import Run
-from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.decision import Job, Never
 from hidl_cli.schedulers.programs import NoAnswer, Programs, complaint
 from hidl_cli.schedulers.ticket import Ticket
 from hidl_cli.site.schema import Policies
@@ -149,8 +149,8 @@ class Backend(ABC):
         """
         return []
 
-    def never_starts(self, job: Job, waited: float) -> str | None:
-        """Return why a pending job would never start as things stand; None if it may. ``waited``: seconds."""
+    def never_starts(self, job: Job) -> Never | None:
+        """Return why a pending job would never start as things stand; None if it may."""
         return None
 
     @cached_property

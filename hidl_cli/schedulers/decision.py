@@ -41,6 +41,17 @@ class Job:
     ending: bool = False
 
 
+@dataclass(frozen=True)
+class Never:
+    """Why a waiting job would never start, as things stand: final once it has stood for ``after`` seconds.
+
+    0 where the scheduler cannot take it back by itself; nodes come back, and so do accounts that it has yet to load.
+    """
+
+    reason: str
+    after: float = 0.0
+
+
 class Verb(Enum):
     """What to do about a run."""
 
@@ -120,9 +131,13 @@ def without_job(said: Status, reason: str, clock: Clock) -> Decision:
 
 
 def decide(said: Status, title: str, job: Job, never: str | None, clock: Clock) -> Decision:
-    """Decide on a run whose job the scheduler (``title``) knows; ``never``: why it would never start, if so."""
+    """Decide on a run whose job the scheduler (``title``) knows; ``never``: why it would never start, if so.
+
+    A job that has run, and waits again after a preemption or the loss of a node, has started before and may again.
+    """
     if job.state is State.PENDING:
-        return keep(said, None) if _began_since(said, clock.asked) else _waiting(job, never)
+        refused = never if said.started is None else None
+        return keep(said, None) if _began_since(said, clock.asked) else _waiting(job, refused)
     if job.state is State.RUNNING:
         return _running(said, job)
     if job.by_itself and job.state in (State.COMPLETED, State.FAILED):

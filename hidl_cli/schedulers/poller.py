@@ -13,7 +13,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers import decision, ticket
 from hidl_cli.schedulers.backend import Backend
-from hidl_cli.schedulers.decision import LAG_SECONDS, Clock, Decision, Job, Verb
+from hidl_cli.schedulers.decision import LAG_SECONDS, Clock, Decision, Job, Never, Verb
 from hidl_cli.schedulers.programs import QUERY_SECONDS, SUBMIT_SECONDS, NoAnswer
 from hidl_cli.schedulers.query_cache import QueryCache, Snapshot
 from hidl_cli.schedulers.ticket import Ticket
@@ -179,6 +179,7 @@ class _Answer:
         self._cache = cache
         self._elsewhere = elsewhere
         self._recorded: dict[str, Job | None] = {}
+        self._hopeless: set[str] = set()
         self._jobs = backend.parse(snapshot.lines)
 
     def is_outdated(self, each: _Open) -> bool:
@@ -195,10 +196,10 @@ class _Answer:
             return [decision.without_answer(each.said, title, words, self._job(each), clock) for each in here]
         self._read_records([each for each in here if self._is_gone(each) or self._is_ending_slowly(each, clock)])
         decisions = [self._decide(each) for each in here]
-        unclear = {each.run.id for each, decided in zip(here, decisions, strict=True) if decided.unclear}
-        clear = {each.run.id for each in here} - unclear
-        if unclear - self.snapshot.since.keys() or clear & self.snapshot.since.keys():
-            self._cache.note(begun=unclear, over=clear)
+        begun = {each.run.id for each, decided in zip(here, decisions, strict=True) if decided.unclear} | self._hopeless
+        over = {name for each in here for name in (each.run.id, _hopeless(each))} - begun
+        if begun - self.snapshot.since.keys() or over & self.snapshot.since.keys():
+            self._cache.note(begun=begun, over=over)
         return decisions
 
     def _decide(self, each: _Open) -> Decision:
@@ -215,14 +216,21 @@ class _Answer:
             if ticket.read_ticket(each.run).id != job.id:
                 ticket.write_ticket(each.run, self._backend.traits.name, replace(each.ticket, id=job.id))
             waiting = job.state is State.PENDING
-            waited = time.time() - each.ticket.submitted
-            never = self._backend.never_starts(job, waited) if waiting else None
+            never = self._stood(each, self._backend.never_starts(job)) if waiting else None
             return decision.decide(decision.read_status(each.run), title, job, never, clock)
         if each.ticket.id is None and time.time() - each.ticket.submitted < SUBMISSION_SECONDS:
             return decision.keep(each.said, f"being submitted, or {title}'s answer is not known")
         why = "is its directory a copy?" if each.ticket.foreign else "was hidl killed while submitting it?"
         name = f"job {each.ticket.id}" if each.ticket.id else f"no job of this run: {why}"
         return decision.without_job(each.said, f"{title} does not know {name}", clock)
+
+    def _stood(self, each: _Open, never: Never | None) -> str | None:
+        """Return why the job never starts, once that has stood for as long as it must."""
+        if never is None:
+            return None
+        name = _hopeless(each)
+        self._hopeless.add(name)
+        return never.reason if self.snapshot.age_of(name) >= never.after else None
 
     def _job(self, each: _Open) -> Job | None:
         return self._backend.find(self._jobs, each.run, each.ticket)
@@ -261,6 +269,11 @@ class _Answer:
             found = []
         ended = [job for job in found if job.state.is_final]
         self._recorded |= {id: self._backend.find(ended, each.run, each.ticket) for id, each in wanted.items()}
+
+
+def _hopeless(each: _Open) -> str:
+    """Return the name of the condition that the run's job would never start."""
+    return f"{each.run.id} never starts"
 
 
 def _ticket_of(run: Run, said: Status) -> Ticket:

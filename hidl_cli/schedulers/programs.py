@@ -6,7 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hidl_cli import process
@@ -35,11 +35,12 @@ class Programs:
 
     ``dropped``: prefixes of variables of an enclosing job, and of options in disguise, which the programs do not get;
     ``kept``: exceptions; ``added``: variables that they get. ``unreachable`` matches complaints that the server did
-    not answer.
+    not answer; ``waiting``: lines that a program prints until it has its answer, which is what counts then.
     """
 
     dropped: tuple[str, ...]
     unreachable: re.Pattern[str]
+    waiting: re.Pattern[str] = re.compile(r"(?!)")
     kept: frozenset[str] = frozenset()
     added: Mapping[str, str] = field(default_factory=dict)
     variables: Callable[[], Mapping[str, str]] = lambda: os.environ
@@ -70,9 +71,18 @@ class Programs:
             if error.status == -signal.SIGKILL:
                 raise NoAnswer(f"{command[0]} had no answer within {timeout:g} s") from error
             raise NoProgram(f"{command[0]} cannot be started: {error.output}") from error
-        if completed.status != 0 and self.unreachable.search(f"{completed.stderr}\n{completed.stdout}"):
-            raise NoAnswer(complaint(completed))
-        return completed
+        return completed if completed.status == 0 else self._answer(completed)
+
+    def _answer(self, failed: Completed) -> Completed:
+        """Return what a program that failed printed, without the lines from before its answer."""
+        printed = [text.splitlines() for text in (failed.stdout, failed.stderr)]
+        stdout, stderr = (
+            "\n".join(line for line in lines if line.strip() and not self.waiting.search(line)) for lines in printed
+        )
+        is_silent = not (stdout or stderr) and any(printed)
+        if is_silent or self.unreachable.search(f"{stderr}\n{stdout}"):
+            raise NoAnswer(complaint(failed))
+        return replace(failed, stdout=stdout, stderr=stderr)
 
 
 def complaint(completed: Completed) -> str:

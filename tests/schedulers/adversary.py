@@ -18,7 +18,7 @@ from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
 from hidl_cli.schedulers.backend import Backend, Receipt, Refused
-from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.decision import Job, Never
 from hidl_cli.schedulers.programs import NoAnswer
 from hidl_cli.site.schema import Policies
 
@@ -259,9 +259,9 @@ class Hostile(Backend):
         known = [job for job in last.values() if str(job.id) in ids or None in ids]
         return self.parse(json.dumps(asdict(job), default=_plain) for job in known)
 
-    def never_starts(self, job: Job, waited: float) -> str | None:
+    def never_starts(self, job: Job) -> Never | None:
         """See ``Backend``."""
-        return "BadConstraints" if job.reason == "BadConstraints" else None
+        return Never("BadConstraints") if job.reason == "BadConstraints" else None
 
 
 def _plain(value: Any) -> str:

@@ -92,6 +92,12 @@ def test_a_job_that_would_never_start_is_refused() -> None:
     assert shown(decided) == (Verb.REFUSE, State.REFUSED)
 
 
+@pytest.mark.parametrize("said", [RUNNING, FAILED, TRAPPED])
+def test_a_job_that_has_run_and_waits_again_is_never_refused(said: Status) -> None:
+    waits = job(State.PENDING, reason="BadConstraints")
+    assert shown(after(said, waits, never="BadConstraints: no node meets its request")) == (Verb.SHOW, State.PENDING)
+
+
 def test_a_running_jobs_reason_is_shown() -> None:
     assert after(RUNNING, job(State.RUNNING, "UNKWN", reason="no contact")).status.reason == "no contact"
 

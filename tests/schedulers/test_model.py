@@ -266,7 +266,9 @@ class LifeOfRuns(RuleBasedStateMachine):
             job.hidden = False
             if job.settling is not None:
                 world.settle(job)
-            if job.state is State.PENDING and not job.never_starts:
+            # Where it has run, its nodes come back.
+            has_run = decision.read_status(Run(job.directory)).started is not None
+            if job.state is State.PENDING and (has_run or not job.never_starts):
                 world.start(job)
             if job.state is State.RUNNING:
                 world.script_ends(job, "COMPLETED", State.COMPLETED, by_itself=True)

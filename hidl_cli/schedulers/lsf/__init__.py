@@ -9,7 +9,7 @@ from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, Receipt, Refused, options, refusal
-from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.decision import Job, Never
 from hidl_cli.schedulers.lsf import commands, header, jobs
 from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer
 from hidl_cli.schedulers.ticket import Ticket
@@ -80,9 +80,9 @@ class Lsf(Backend):
         """See ``Backend``: LSF's log files, a job at a time."""
         return [job for id in ids if id for job in jobs.parse_history(commands.history(id)) if job.id == id]
 
-    def never_starts(self, job: Job, waited: float) -> str | None:
+    def never_starts(self, job: Job) -> Never | None:
         """See ``Backend``."""
-        return jobs.never_starts(job, waited)
+        return jobs.never_starts(job)
 
 
 BACKEND = Lsf

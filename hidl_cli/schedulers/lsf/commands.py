@@ -27,6 +27,7 @@ PROGRAMS = Programs(
         r"|timed? ?out|library call",
         re.IGNORECASE,
     ),
+    waiting=re.compile(r"please wait|still trying|retrying in", re.IGNORECASE),
 )
 call = PROGRAMS.call
 

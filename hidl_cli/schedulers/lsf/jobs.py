@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hidl_cli.record.state import State
-from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.decision import Job, Never
 
 _NAMES = ("jobid", "stat", "exit_code", "exit_reason", "job_description", "pend_reason")
 FIELDS = f"{' '.join(_NAMES)} delimiter='|'"
@@ -84,11 +84,12 @@ def parse_history(answer: str) -> list[Job]:
     return [replace(job, ended=0.0) for job in jobs]
 
 
-def never_starts(job: Job, waited: float) -> str | None:
-    """Return why a pending job would never start; None if it may. ``waited``: seconds since its submission."""
+def never_starts(job: Job) -> Never | None:
+    """Return why a pending job would never start; None if it may."""
     words = job.reason.lower()
-    never = any(phrase in words for phrase in _NEVER) or (_NO_HOST in words and waited > _NO_HOST_SECONDS)
-    return job.reason if never else None
+    if any(phrase in words for phrase in _NEVER):
+        return Never(job.reason)
+    return Never(job.reason, after=_NO_HOST_SECONDS) if _NO_HOST in words else None
 
 
 def _job(*, jobid: str, stat: str, **told: str) -> Job:

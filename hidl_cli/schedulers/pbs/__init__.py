@@ -12,7 +12,7 @@ from hidl_cli.errors import HidlError
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, Receipt, refusal
-from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.decision import Job, Never
 from hidl_cli.schedulers.pbs import header, jobs
 from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, Programs, complaint
 from hidl_cli.site.schema import Policies
@@ -80,7 +80,7 @@ class Pbs(Backend):
         if completed.status not in (0, _FINISHED, _UNKNOWN):
             raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
 
-    def never_starts(self, job: Job, waited: float) -> str | None:
+    def never_starts(self, job: Job) -> Never | None:
         """See ``Backend``."""
         return jobs.never_starts(job)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from hidl_cli.record.state import State
-from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.decision import Job, Never
 
 _STATES = {State.PENDING: "QHWTM", State.RUNNING: "RESUB"}
 _BY_LETTER = {letter: state for state, letters in _STATES.items() for letter in letters}
@@ -59,9 +59,9 @@ def parse(lines: Iterable[str]) -> list[Job]:
     return [_job(json.loads(line)) for line in lines]
 
 
-def never_starts(job: Job) -> str | None:
+def never_starts(job: Job) -> Never | None:
     """Return why the scheduler says that a job never starts; None if it may."""
-    return job.reason if job.reason.startswith(_NEVER) else None
+    return Never(job.reason) if job.reason.startswith(_NEVER) else None
 
 
 def _job(told: Mapping[str, str]) -> Job:

@@ -14,7 +14,7 @@ from hidl_cli.launch.allocation import Allocation
 from hidl_cli.process import Completed
 from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, Receipt, Refused, options
-from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.decision import Job, Never
 from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, complaint
 from hidl_cli.schedulers.slurm import commands, header, jobs, reasons, refusals
 from hidl_cli.site import hidl_cluster
@@ -134,7 +134,7 @@ class Slurm(Backend):
         found = self._accounted(jobs.sacct(cluster, ids=known)) if known else []
         return found + (self._accounted(jobs.sacct(cluster, since=since)) if len(known) < len(ids) else [])
 
-    def never_starts(self, job: Job, waited: float) -> str | None:
+    def never_starts(self, job: Job) -> Never | None:
         """See ``Backend``."""
         assert isinstance(job, jobs.SlurmJob)
         return reasons.never_starts(job, lambda name: _partition(name, int(time.time() / _PARTITION_SECONDS)))

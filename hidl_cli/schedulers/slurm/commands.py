@@ -43,6 +43,7 @@ PROGRAMS = Programs(
         r"|temporarily unable|unable to accept|not in service|network is unreachable|no route to host",
         re.IGNORECASE,
     ),
+    waiting=re.compile(r"sleeping and retrying|still trying|retrying connection", re.IGNORECASE),
     variables=hidl_cluster.environment,
 )
 call = PROGRAMS.call

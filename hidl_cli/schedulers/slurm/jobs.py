@@ -45,6 +45,15 @@ _BY_WORD = {word: state for state, words in _STATES.items() for word in words.sp
 _ORDER = list(_STATES)
 
 
+#: What lets a held job go on (squeue(1), "JOB REASON CODES").
+_HELD = {
+    "JobHeldUser": "scontrol release {id} lets it start",
+    "JobHeldAdmin": "an administrator of the site has to release it",
+    "launch failed requeued held": "its node could not start it; scontrol release {id} lets it try again",
+    "job requeued in held state": "scontrol release {id} lets it start again",
+}
+
+
 @dataclass(frozen=True)
 class SlurmJob(Job):
     """``mark`` is the directory that it was submitted from. What it asked for, in Slurm's form; empty if not told."""
@@ -119,7 +128,7 @@ def _job(id: str, told: Mapping[str, str]) -> SlurmJob:
         state=state,
         word=told["State"],
         mark=told["WorkDir"],
-        reason=_reason(state, told),
+        reason=_reason(id, state, told),
         ended=ended,
         started=_time(told["Start"]) if state is not State.PENDING else None,
         ending=told["State"].startswith("COMPLETING"),
@@ -137,10 +146,12 @@ def _time(told: str) -> float | None:
     return None
 
 
-def _reason(state: State, told: Mapping[str, str]) -> str:
+def _reason(id: str, state: State, told: Mapping[str, str]) -> str:
     """Format Slurm's word for the state, with what it says beside."""
     word, why = told["State"], told["Reason"]
     if state is State.PENDING:
+        if why in _HELD:
+            return f"{why}: {_HELD[why].format(id=id)}"
         start = f", expected to start at {told['Start']}" if told["Start"] else ""
         return (why if word.startswith("PENDING") else f"{word} {why}".strip()) + start
     if state is State.RUNNING:

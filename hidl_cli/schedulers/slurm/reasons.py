@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from hidl_cli.schedulers.decision import Never
 from hidl_cli.schedulers.slurm.jobs import SlurmJob, minutes
 
 #: As things stand, a job with one of these never starts: what it requests is allowed nowhere.
@@ -21,6 +22,9 @@ _FOR_EVER = {
     "QOSTimeLimit": "it requests more time than the quality of service allows",
     "AssociationTimeLimit": "it requests more time than the account allows",
 }
+#: Seconds for which these must have stood. Nodes of a cloud have constraints that are met once they are up again, and a
+#: controller that starts before its database knows no account.
+_AFTER = {"BadConstraints": 600.0, "InvalidAccount": 60.0, "InvalidQOS": 60.0}
 #: The per-job limits of accounts and qualities of service (AssocMaxWallDurationPerJobLimit, QOSMinGRES, ...). Limits on
 #: all jobs of a user or an account together (AssocMaxJobsLimit, QOSMaxNodePerUserLimit, AssocGrp...) pass.
 _PER_JOB_LIMIT = re.compile(r"(Assoc|QOS)(Max\w*Per(Job|Node)\w*|MaxWallDuration\w*|Min\w+)")
@@ -28,7 +32,7 @@ _PER_JOB_LIMIT = re.compile(r"(Assoc|QOS)(Max\w*Per(Job|Node)\w*|MaxWallDuration
 _UNLIMITED = frozenset(("", "UNLIMITED", "INFINITE", "(null)"))
 
 
-def never_starts(job: SlurmJob, partition: Callable[[str], Mapping[str, str]]) -> str | None:
+def never_starts(job: SlurmJob, partition: Callable[[str], Mapping[str, str]]) -> Never | None:
     """Why a pending job would never start as things stand, with the limit and its value; None where it may start.
 
     ``partition`` gives what ``scontrol show partition`` says. What Slurm calls a partition's limit is believed only
@@ -37,10 +41,10 @@ def never_starts(job: SlurmJob, partition: Callable[[str], Mapping[str, str]]) -
     reason = re.split(r"[\s,(]", job.why, maxsplit=1)[0]
     if reason in ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig"):
         beyond = _beyond(job, partition(job.partition))
-        return f"{reason}: {beyond}" if beyond else None
+        return Never(f"{reason}: {beyond}") if beyond else None
     if reason in _FOR_EVER:
-        return f"{reason}: {_FOR_EVER[reason]}"
-    return f"{reason}: it is beyond a limit on single jobs" if _PER_JOB_LIMIT.fullmatch(reason) else None
+        return Never(f"{reason}: {_FOR_EVER[reason]}", after=_AFTER.get(reason, 0.0))
+    return Never(f"{reason}: it is beyond a limit on single jobs") if _PER_JOB_LIMIT.fullmatch(reason) else None
 
 
 def limits(name: str, partition: Mapping[str, str]) -> str:

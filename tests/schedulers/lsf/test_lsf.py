@@ -16,6 +16,7 @@ from hidl_cli.schedulers import batch, scheduler
 from hidl_cli.schedulers import lsf as lsf_module
 from hidl_cli.schedulers.batch import Batch
 from hidl_cli.schedulers.lsf import Lsf, commands
+from hidl_cli.schedulers.lsf import jobs as lsf_jobs
 from hidl_cli.site.schema import Policies
 from tests.schedulers.lsf.conftest import FakeLsf, is_running, lsf_scheduler
 from tests.waiting import until
@@ -234,6 +235,23 @@ def test_a_job_that_can_never_start_is_refused_and_taken_back(lsf: FakeLsf) -> N
     run = lsf.submitted("true")
     (status,) = lsf_scheduler().poll([run])
     assert (status.state, len(lsf.calls("bkill"))) == (State.REFUSED, 1)
+
+
+def test_a_reason_that_lsf_takes_back_must_stand_before_a_job_is_refused(
+    lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lsf_jobs, "_NO_HOST_SECONDS", 1.0)
+    lsf.set(pending="There are no suitable hosts for the job")
+    run = lsf.submitted("true")
+    scheduler = lsf_scheduler()
+    assert scheduler.poll([run])[0].state is State.PENDING
+    lsf.set(pending="Not enough job slot(s)")
+    until(lambda: "slot" in (scheduler.poll([run])[0].reason or ""))
+    lsf.set(pending="There are no suitable hosts for the job")
+    until(lambda: "suitable" in (scheduler.poll([run])[0].reason or ""))
+    assert not lsf.calls("bkill")
+    until(lambda: scheduler.poll([run])[0].state is State.REFUSED)
+    assert len(lsf.calls("bkill")) == 1
 
 
 # ---- cancel

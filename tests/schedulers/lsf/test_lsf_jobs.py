@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.record.state import State
+from hidl_cli.schedulers.decision import Never
 from hidl_cli.schedulers.lsf.commands import PROGRAMS
 from hidl_cli.schedulers.lsf.jobs import never_starts, parse, parse_history
+from hidl_cli.schedulers.programs import NoAnswer, complaint
 
 ANSWER = """\
 Cannot connect to LSF. Please wait ...
@@ -144,14 +150,22 @@ def test_a_host_that_lsf_cannot_reach_is_reported() -> None:
 
 def test_a_job_without_a_host_never_starts_only_after_a_while() -> None:
     (job,) = parse(["1|PEND|-|-|x|There are no suitable hosts for the job"])
-    assert [never_starts(job, seconds) for seconds in (60, 3600)] == [None, job.reason]
+    assert never_starts(job) == Never(job.reason, after=600.0)
 
 
 @pytest.mark.parametrize(
     "reason", ["New job is waiting for scheduling", "Not enough job slot(s)", "The queue is inactivated by its policy"]
 )
 def test_a_reason_that_may_pass_is_waited_for(reason: str) -> None:
-    assert never_starts(parse([f"1|PEND|-|-|x|{reason}"])[0], 1e7) is None
+    assert never_starts(parse([f"1|PEND|-|-|x|{reason}"])[0]) is None
+
+
+def prints(directory: Path, *lines: str) -> Path:
+    """Return a program that prints these lines as its errors, and fails."""
+    program = directory / "bsub"
+    program.write_text("#!/bin/sh\nprintf '%s\\n' " + shlex.join(lines) + " >&2\nexit 255\n")
+    program.chmod(0o755)
+    return program
 
 
 @pytest.mark.parametrize(
@@ -165,8 +179,9 @@ def test_a_reason_that_may_pass_is_waited_for(reason: str) -> None:
         "Failed in an LSF library call: Communication time out",
     ],
 )
-def test_the_words_of_an_lsf_that_does_not_answer(words: str) -> None:
-    assert PROGRAMS.unreachable.search(words)
+def test_the_words_of_an_lsf_that_does_not_answer(tmp_path: Path, words: str) -> None:
+    with pytest.raises(NoAnswer, match=re.escape(words)):
+        PROGRAMS.call(prints(tmp_path, words))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +191,15 @@ def test_the_words_of_an_lsf_that_does_not_answer(words: str) -> None:
         "No such queue. Job not submitted.",
         "User cannot use the queue. Job not submitted.",
         "Request aborted by esub. Job not submitted.",
+        "Bad argument for option -n. Job not submitted.",
     ],
 )
-def test_the_words_of_an_lsf_that_refuses(words: str) -> None:
-    assert not PROGRAMS.unreachable.search(words)
+@pytest.mark.parametrize("before", [(), ("LSF is processing your request. Please wait ...",) * 2])
+def test_the_words_of_an_lsf_that_refuses(tmp_path: Path, before: tuple[str, ...], words: str) -> None:
+    assert complaint(PROGRAMS.call(prints(tmp_path, *before, words))) == words
+
+
+def test_an_outage_after_a_wait_is_an_outage(tmp_path: Path) -> None:
+    failed = "Failed in an LSF library call: LIM is down; try later. Job not submitted."
+    with pytest.raises(NoAnswer, match="LIM is down"):
+        PROGRAMS.call(prints(tmp_path, "LSF is processing your request. Please wait ...", failed))

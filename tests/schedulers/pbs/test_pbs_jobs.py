@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.record.state import State
-from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.decision import Job, Never
 from hidl_cli.schedulers.pbs.jobs import compact, never_starts, parse
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "pbs"
@@ -52,7 +52,7 @@ def test_each_end_has_its_state_and_reason(name: str, state: State, reason: str,
 
 
 def test_a_job_that_can_never_run_never_starts() -> None:
-    assert never_starts(told("toomany")) == "Can Never Run: Not enough total nodes available"
+    assert never_starts(told("toomany")) == Never("Can Never Run: Not enough total nodes available")
     assert [never_starts(told(name)) for name in ("waiting", "held", "stopped", "depends")] == [None] * 4
 
 

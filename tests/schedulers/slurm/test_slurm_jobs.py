@@ -161,3 +161,18 @@ def test_no_other_word_ends_a_run(words: str) -> None:
 )
 def test_a_reason_is_reported_with_its_detail(word: str, reason: str, shown: str) -> None:
     assert parse([f"1|{word}|{reason}|N/A|1|1:00|N/A|debug|node1|/d"])[0].reason == shown
+
+
+@pytest.mark.parametrize(
+    ("why", "help"),
+    [
+        ("JobHeldUser", "scontrol release 80520 "),
+        ("JobHeldAdmin", "an administrator"),
+        ("launch failed requeued held", "scontrol release 80520 "),
+        ("job requeued in held state", "scontrol release 80520 "),
+    ],
+)
+def test_a_held_job_says_what_lets_it_go_on(why: str, help: str) -> None:
+    (job,) = parse([f"80520_36|PENDING|{why}|N/A|1|UNLIMITED|N/A|n2||/d"])
+    assert job.reason.startswith(f"{why}: ")
+    assert help in job.reason

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from hidl_cli.record.state import State
+from hidl_cli.schedulers.decision import Never
 from hidl_cli.schedulers.slurm.commands import keys
 from hidl_cli.schedulers.slurm.jobs import SlurmJob
 from hidl_cli.schedulers.slurm.reasons import limits, never_starts
@@ -24,7 +25,7 @@ SMALL = keys("""PartitionName=small
 """)
 
 
-def told(reason: str, *, nodes: str = "1", limit: str = "1:00", partition: Mapping[str, str] = SMALL) -> str | None:
+def told(reason: str, *, nodes: str = "1", limit: str = "1:00", partition: Mapping[str, str] = SMALL) -> Never | None:
     return never_starts(
         SlurmJob("1", State.PENDING, "PENDING", why=reason, nodes=nodes, limit=limit, partition="small"),
         lambda _: partition,
@@ -41,7 +42,10 @@ def told(reason: str, *, nodes: str = "1", limit: str = "1:00", partition: Mappi
     ],
 )
 def test_a_partitions_limit_is_reported_with_its_value(reason: str, nodes: str, limit: str, value: str) -> None:
-    assert value in str(told(reason, nodes=nodes, limit=limit))
+    never = told(reason, nodes=nodes, limit=limit)
+    assert never is not None
+    assert value in never.reason
+    assert never.after == 0
 
 
 @pytest.mark.parametrize("reason", ["PartitionNodeLimit", "PartitionConfig", "PartitionTimeLimit"])
@@ -100,6 +104,13 @@ def test_what_is_beyond_a_limit_on_one_job_waits_for_ever(reason: str) -> None:
 )
 def test_what_passes_is_waited_for(reason: str) -> None:
     assert told(reason) is None
+
+
+@pytest.mark.parametrize("reason", ["BadConstraints", "InvalidAccount", "InvalidQOS"])
+def test_what_slurm_may_take_back_must_stand_for_a_while(reason: str) -> None:
+    never = told(reason)
+    assert never is not None
+    assert never.after >= 60
 
 
 def test_a_partitions_limits_are_reported_in_words() -> None:
