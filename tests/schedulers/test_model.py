@@ -121,7 +121,7 @@ class LifeOfRuns(RuleBasedStateMachine):
         self.made[directory] = self.world.now
         self.world.answer_to_sbatch, self.world.steps_to_live = answer, dies_after
         with self._using(hidl) as hidls, suppress(HidlError):
-            hidls.submit(Run(directory), time_limit=None)
+            hidls.submit(Run(directory))
         assert len(self._jobs_of(directory)) <= 1, "two jobs for one run"
         return directory
 
