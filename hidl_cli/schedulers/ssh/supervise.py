@@ -55,7 +55,7 @@ class Supervisor:
         self._asked_to_end = 0  # by which signal
         self._last_beat = 0.0
         pid = os.getpid()
-        self.record = Record(str(pid), birth(pid), run.id, os.path.realpath(run.directory), State.PENDING)
+        self.record = Record(str(pid), birth(pid), self._mark, os.path.realpath(run.directory), State.PENDING)
 
     def run(self) -> None:
         """Run the job to its end, and record it."""
