@@ -28,7 +28,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers import batch, decision, poller, query_cache, ticket
 from hidl_cli.schedulers.batch import Batch
-from tests.schedulers.adversary import Adversary, Hostile, Killed, SimulatedJob
+from tests.schedulers.adversary import Adversary, Hostile, HostileLsf, Killed, SimulatedJob
 
 #: What a scheduler may do to a job, and what its script may write of it.
 ENDS = [
@@ -58,6 +58,7 @@ class LifeOfRuns(RuleBasedStateMachine):
     """Runs of one user, two hidls on two hosts, and the adversary."""
 
     runs = Bundle("runs")
+    backend = Hostile
 
     @initialize()
     def begin(self) -> None:
@@ -88,7 +89,7 @@ class LifeOfRuns(RuleBasedStateMachine):
         return checked
 
     def _hidl(self) -> Batch:
-        return Batch(Hostile(self.world))
+        return Batch(self.backend(self.world))
 
     @contextmanager
     def _using(self, hidl: int) -> Iterator[Batch]:
@@ -297,6 +298,12 @@ class LifeOfRuns(RuleBasedStateMachine):
         assert status.state in true, f"{directory.name} is {status.state.value} ({status.reason}); true: {true}, {job}"
 
 
+class LifeOfRunsOnLsf(LifeOfRuns):
+    """The same on LSF."""
+
+    backend = HostileLsf
+
+
 @pytest.fixture
 def life() -> Iterator[LifeOfRuns]:
     """One history of it, which is told by hand; at its end, what always holds is looked at."""
@@ -376,10 +383,20 @@ def test_a_job_that_comes_back_can_be_cancelled(life: LifeOfRuns) -> None:
     assert not job.lives
 
 
-@pytest.mark.parametrize("examples", [200, pytest.param(20_000, marks=[pytest.mark.deep, pytest.mark.timeout(14_400)])])
-def test_whatever_happens_runs_have_the_ends_of_their_jobs(examples: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "examples"),
+    [
+        (LifeOfRuns, 200),
+        (LifeOfRunsOnLsf, 50),
+        *(
+            pytest.param(kind, 20_000, marks=[pytest.mark.deep, pytest.mark.timeout(14_400)])
+            for kind in (LifeOfRuns, LifeOfRunsOnLsf)
+        ),
+    ],
+)
+def test_whatever_happens_runs_have_the_ends_of_their_jobs(kind: type[LifeOfRuns], examples: int) -> None:
     checks = list(HealthCheck)
     run_state_machine_as_test(
-        LifeOfRuns,
+        kind,
         settings=settings(max_examples=examples, stateful_step_count=50, deadline=None, suppress_health_check=checks),
     )
