@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -381,6 +382,16 @@ def test_a_job_that_comes_back_can_be_cancelled(life: LifeOfRuns) -> None:
     job.hidden = False
     life.cancel(job.directory, None, 1)
     assert not job.lives
+
+
+def test_a_job_that_never_starts_is_cancelled_by_the_number_that_it_has(life: LifeOfRuns) -> None:
+    life.submit("id", None, 0)
+    (job,) = life.world.jobs.values()
+    run = Run(job.directory)
+    ticket.write_ticket(run, "slurm", replace(ticket.read_ticket(run), id=None))  # hidl was killed before it noted it
+    job.never_starts = True
+    life.look_later(20.0, None, 0)
+    assert (run.status().state, job.lives) == (State.REFUSED, False)
 
 
 @pytest.mark.parametrize(
