@@ -364,6 +364,13 @@ def test_why_a_job_ended_is_waited_for_though_the_clean_up_takes_long(life: Life
     life.look_later(200.0, None, 0)
 
 
+def test_why_a_job_ended_is_waited_for_though_the_records_do_not_say_it(life: LifeOfRuns) -> None:
+    _, job = started(life)
+    life.world.script_ends(job, "CANCELLED", State.NODE_FAIL, by_itself=False)
+    for _ in range(3):
+        life.look_later(200.0, None, 0)
+
+
 def test_a_cancellation_that_was_refused_leaves_no_reason(life: LifeOfRuns) -> None:
     run, job = started(life)
     life.world.kill_is_refused = True
