@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 #: What stands for a secret.
 HIDDEN = "***"
@@ -14,7 +15,8 @@ _USER_WITH_SLASH = re.compile(r"(?<=://)[^\s/?#@:]*:(?!\d+(?:[/?#]|$))[^\s\"'<>]
 _WITH_QUERY = re.compile(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
 _VALUE = re.compile(r"(?<==)[^&\s]+")
 _SECRET_NAME = (
-    r"[A-Z0-9_-]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)[A-Z0-9_-]*"
+    r"[A-Z0-9_-]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN(?![A-Z])|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)"
+    r"[A-Z0-9_-]*"
 )
 _IS_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
 _ASSIGNED = re.compile(rf"(?P<name>(?<![A-Za-z0-9_&?-]){_SECRET_NAME})=(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)", re.IGNORECASE)
@@ -33,6 +35,15 @@ def redact(text: str) -> str:
 def redact_variable(name: str, value: str) -> str:
     """Return the value of an environment variable as it may be shown."""
     return HIDDEN if value and _IS_SECRET.fullmatch(name) else redact(value)
+
+
+def redact_document(value: Any, name: str = "") -> Any:
+    """Return a JSON document as it may be shown; ``name``: the key of ``value``."""
+    if isinstance(value, dict):
+        return {key: redact_document(each, key) for key, each in value.items()}
+    if isinstance(value, list):
+        return [redact_document(each, name) for each in value]
+    return redact_variable(name, value) if isinstance(value, str) else value
 
 
 def _without_values(url: str) -> str:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.redaction import redact, redact_variable
+from hidl_cli.redaction import redact, redact_document, redact_variable
+from tests.plan import golden_scripts
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,7 @@ def test_secrets_are_taken_out(text: str, clean: str) -> None:
         "mail@host",
         "MV2_USE_CUDA=1 MPICH_ASYNC_PROGRESS=0",
         "ssh://host/path",
+        "--tokenizer=bpe --max-tokens=512",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -64,3 +66,20 @@ def test_no_part_of_a_password_is_left(user: str, secret: str, port: str) -> Non
 @given(secret=SECRET.filter(lambda text: "&" not in text))
 def test_no_value_of_a_query_is_left(secret: str) -> None:
     assert redact(f"https://host/a?sig={secret}") == "https://host/a?sig=***"
+
+
+@given(secret=SECRET)
+def test_no_secret_is_left_in_a_document(secret: str) -> None:
+    url = f"https://user:{secret}@host/simple"
+    document = {"argv": ["train", f"--data={url}"], "environment": {"HF_TOKEN": secret, "URL": url}, "ranks": 2}
+    clean = "https://***@host/simple"
+    assert redact_document(document) == {
+        "argv": ["train", f"--data={clean}"],
+        "environment": {"HF_TOKEN": "***", "URL": clean},
+        "ranks": 2,
+    }
+
+
+def test_nothing_in_the_job_scripts_of_sites_is_taken_for_a_secret() -> None:
+    for name in golden_scripts.names():
+        assert redact(golden_scripts.read(name)) == golden_scripts.read(name), name

@@ -19,7 +19,7 @@ def submit(plan: Plan, script: str) -> Run:
     from hidl_cli.runs.follow import scheduler_of
 
     record = create_run(plan, script)
-    scheduler_of(plan).submit(record, time_limit=plan.allocation.time_limit)
+    scheduler_of(plan).submit(record)
     return record
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from hidl_cli.api.html import facts, table
 from hidl_cli.api.options import RunOptions, run_options
 from hidl_cli.errors import ExitCode, UsageError
+from hidl_cli.redaction import redact, redact_document
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan as LaunchPlan
@@ -84,8 +85,9 @@ class Plan:
     commands: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the document ``hidl.run-plan/1``: that of ``hidl run --dry-run --json``."""
-        return {"schema": "hidl.run-plan/1", "plan": dict(self.document), "script": self.script}
+        """Return the document ``hidl.run-plan/1``: that of ``hidl run --dry-run --json``, without secrets."""
+        plan = redact_document(dict(self.document))
+        return {"schema": "hidl.run-plan/1", "plan": plan, "script": redact(self.script)}
 
     def __repr__(self) -> str:
         size = len(self.document["steps"])

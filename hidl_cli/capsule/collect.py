@@ -14,6 +14,7 @@ from hidl_cli.capsule.locks import read_lock
 from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.record.run import Run
+from hidl_cli.redaction import redact
 from hidl_cli.site.load import load_site
 from hidl_cli.stack import installation
 from hidl_cli.stack.builds.sources import sha256
@@ -25,7 +26,10 @@ LOG_BYTES = 256 << 10
 
 
 def capsule_of(run: Run) -> Capsule:
-    """Return the capsule of a run that was measured; ``MissingPrecondition`` if it was not, or its lock is gone."""
+    """Return the capsule of a run that was measured, without secrets, for it is given to others.
+
+    ``MissingPrecondition`` if it was not, or its lock is gone.
+    """
     plan = plan_of(run)
     if run.document("metrics") is None:
         raise MissingPrecondition(
@@ -38,9 +42,13 @@ def capsule_of(run: Run) -> Capsule:
         )
     lock, text = _lock(run, plan)
     members = {f"run/{name}": data for name in OF_THE_RUN if (data := _read(run.directory / name)) is not None}
-    members["lock.txt"] = text
     members["stack.yaml"] = _yaml(load_stack(plan.stack).model_dump(mode="json", by_alias=True, exclude_defaults=True))
     members["site.yaml"] = _yaml(load_site(plan.site).model_dump(mode="json", by_alias=True, exclude_defaults=True))
+    members = {
+        name: redact(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+        for name, data in members.items()
+    }
+    members["lock.txt"] = text
     return Capsule(
         run=plan.run,
         hidl=plan.hidl,

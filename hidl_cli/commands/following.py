@@ -32,7 +32,7 @@ def started(plan: Plan, script: str) -> Iterator[Run]:
     """Submit a run of this command's own; if the command is interrupted before the run has ended, that ends too."""
     run = create_run(plan, script)
     try:
-        scheduler_of(plan).submit(run, time_limit=plan.allocation.time_limit)
+        scheduler_of(plan).submit(run)
         yield run
     except KeyboardInterrupt as interrupt:
         if not read_status(run).state.is_final:

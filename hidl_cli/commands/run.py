@@ -189,6 +189,7 @@ def run(
     from hidl_cli.launch.limits import clock
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import RunRequest, prepare
+    from hidl_cli.redaction import redact, redact_document
     from hidl_cli.site.load import load_site
 
     command = program_after(ctx, workload, further=() if matrix else further or ())
@@ -245,9 +246,9 @@ def run(
     script = job_script(plan)
     if dry_run:
         if json:
-            emit_json("hidl.run-plan/1", plan=plan.to_json(), script=script)
+            emit_json("hidl.run-plan/1", plan=redact_document(plan.to_json()), script=redact(script))
         else:
-            write(script)
+            write(redact(script))
         _warn(plan)
         if not no_check:
             check_before_run(plan, machine, hypothetical=True)

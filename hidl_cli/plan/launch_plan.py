@@ -23,6 +23,7 @@ from hidl_cli.plan.patterns import Pattern
 from hidl_cli.plan.workload import Parser, Value, Workload
 from hidl_cli.quoting import sh_line
 from hidl_cli.record.run import Run, create
+from hidl_cli.redaction import redact, redact_variable
 from hidl_cli.stack.environment import Described, prepare_support
 from hidl_cli.stack.schema import Device
 from hidl_cli.tuning.settings import Setting
@@ -146,9 +147,10 @@ class Plan:
         return self.mpi.prefix == self.prefix
 
     def command_line(self, step: Step) -> str:
-        """Format the step as a shell command with its variables."""
+        """Format the step as a shell command with its variables, without secrets."""
         variables = {"HIDL_WORLD_SIZE": str(step.placement.ranks), **self.environment, **step.launch.environment}
-        return sh_line(["env", *(f"{name}={value}" for name, value in variables.items()), *step.launch.words])
+        shown = (f"{name}={redact_variable(name, value)}" for name, value in variables.items())
+        return sh_line(["env", *shown, *map(redact, step.launch.words)])
 
     def to_json(self) -> dict[str, Any]:
         """Return the document ``plan.json``."""

@@ -13,6 +13,7 @@ from hidl_cli import paths
 from hidl_cli.documents import read_json, write_json, write_text
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.record.state import State, Status
+from hidl_cli.redaction import redact, redact_document
 
 
 @dataclass(frozen=True)
@@ -120,10 +121,15 @@ def _status(document: Any) -> Status:
 
 
 def create(run_id: str, plan: dict[str, Any], script: str, *, root: Path | None = None) -> Run:
-    """Create a run's directory with ``plan.json`` and ``job.sh``, under ``root`` (None: the user's runs)."""
+    """Create a run's directory with ``plan.json`` and ``job.sh``, under ``root`` (None: the user's runs).
+
+    The job needs the secrets in its script, so a directory that holds any is readable by its owner alone.
+    """
     run = Run((root or paths.runs()) / run_id)
     try:
         run.directory.mkdir(parents=True)
+        if redact(script) != script or redact_document(plan) != plan:
+            run.directory.chmod(0o700)
         run.write("plan", plan)
         write_text(run.script, script, mode=0o755)
     except OSError as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hidl_cli.analysis.changes.scale import Scale
+from hidl_cli.redaction import redact_variable
 from hidl_cli.report.comparisons import comparisons
 from hidl_cli.report.curves import curves, held_against
 from hidl_cli.report.loaded import Loaded
@@ -97,7 +98,11 @@ def _kind(run: Loaded) -> object:
 def _name(run: Loaded) -> str:
     """Return the workload with its non-default parameters."""
     defaults = {name: parameter.default for name, parameter in run.plan.workload.parameters.items()}
-    changed = [f"{name}={value}" for name, value in run.plan.parameters.items() if defaults.get(name) != value]
+    changed = [
+        f"{name}={redact_variable(name, str(value))}"
+        for name, value in run.plan.parameters.items()
+        if defaults.get(name) != value
+    ]
     return " ".join([run.plan.workload.name, *changed])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hidl_cli.errors import SubmitRefused
 from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.redaction import redact_document
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Measured, Outcome, Pairs, RunRecord, Tuned
 from hidl_cli.report.text import counted
@@ -34,7 +35,7 @@ def record_of(loaded: Loaded) -> RunRecord:
         job=_optional((loaded.run.document("job") or {}).get("id")),
         seconds=status.seconds,
         size=size_of(plan),
-        parameters=_pairs(plan.parameters),
+        parameters=_pairs(redact_document(dict(plan.parameters))),
         stack=plan.stack,
         lock=plan.lock,
         packages=packages_of(loaded),

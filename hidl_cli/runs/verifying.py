@@ -98,7 +98,7 @@ class JobVerification:
         _report(plan).unlink(missing_ok=True)
         launch = self._plan(plan.stack, own, installed, parameters)
         run = create_run(launch, job_script(launch), root=paths.user_state() / "verifications")
-        scheduler_of(launch).submit(run, time_limit=launch.allocation.time_limit)
+        scheduler_of(launch).submit(run)
         (plan.prefix / _MARK).write_text(f"{run.directory}\n", encoding="utf-8")
         self.tell(f"verify in a job: run {run.id}, {launch.mpi.name} through {launch.launcher}")
         return run

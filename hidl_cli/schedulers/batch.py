@@ -58,8 +58,8 @@ class Batch:
         """See ``Scheduler.adopt``."""
         write_ticket(run, self.name, Ticket(job, self.backend.this_cluster(), time.time(), directory))
 
-    def submit(self, run: Run, *, time_limit: float | None) -> None:
-        """See ``Scheduler.submit``; the time limit stands in the script.
+    def submit(self, run: Run) -> None:
+        """See ``Scheduler.submit``.
 
         A failure that leaves open whether the job was taken is looked into: a run is never submitted twice. Raises
         ``MissingPrecondition`` if the batch system's programs are not found.

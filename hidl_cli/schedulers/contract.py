@@ -37,8 +37,8 @@ class Scheduler(Protocol):
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         """Comment lines at the top of a job script that request the allocation, such as ``#SBATCH --nodes=4``."""
 
-    def submit(self, run: Run, *, time_limit: float | None) -> None:
-        """Submit the run's script; ``time_limit`` in seconds.
+    def submit(self, run: Run) -> None:
+        """Submit the run's script, in which the time limit stands.
 
         Raises ``SubmitRefused`` if it is refused, ``SchedulerUnreachable`` if the scheduler does not answer.
         """

@@ -44,7 +44,7 @@ class Local:
         """See ``Scheduler.header``: nothing is requested."""
         return ()
 
-    def submit(self, run: Run, *, time_limit: float | None) -> None:
+    def submit(self, run: Run) -> None:
         """See ``Scheduler.submit``."""
         try:
             child = process.start_detached(
@@ -52,7 +52,7 @@ class Local:
             )
         except OSError as error:
             raise SubmitRefused(f"the job script could not be started: {error}", hint="is bash installed?") from error
-        _record(run, child.pid, deadline=None if time_limit is None else time.time() + time_limit)
+        _record(run, child.pid)
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...]:
         """See ``Scheduler.interactive``."""
@@ -81,7 +81,7 @@ class Local:
         return [self._poll(run) for run in runs]
 
     def _poll(self, run: Run) -> Status:
-        """Return the status of one run. The time limit is enforced here: nothing else on this machine does."""
+        """Return the status of one run, without touching its processes: the job itself enforces its time limit."""
         process = _Process.of(run)  # asked before the status is read: a job that ends in between is not taken for lost
         status = read_status(run)
         if status.state.is_final:
@@ -89,10 +89,7 @@ class Local:
         if process.where is _Where.ELSEWHERE:
             return replace(status, reason=f"on {process.host}; whether it lives cannot be seen on {_host()}")
         if process.where is _Where.GONE:
-            run.end_as(State.LOST, reason=process.why_gone)
-            return run.status()
-        if process.deadline is not None and time.time() > process.deadline:
-            self.cancel(run, state=State.TIMEOUT)
+            run.end_as(State.LOST if process.why_gone else _state_of_killed(run), reason=process.why_gone)
             return run.status()
         return status
 
@@ -137,13 +134,12 @@ class _Where(Enum):
 
 @dataclass(frozen=True)
 class _Process:
-    """A job's process as ``job.json`` tells it; ``deadline`` in seconds since the epoch."""
+    """A job's process as ``job.json`` tells it."""
 
     where: _Where
     pid: int | None = None
     birth: str = ""
     host: str = ""
-    deadline: float | None = None
     why_gone: str | None = None
 
     @property
@@ -161,17 +157,25 @@ class _Process:
             young = time.time() - time_of(run.directory) < _START_SECONDS
             return cls(_Where.COMING if young else _Where.GONE, why_gone="hidl was killed before it started the job")
         host = str(job.get("host", _host()))
-        found = cls(_Where.HERE, job["pid"], str(job.get("birth")), host, job.get("deadline"))
+        found = cls(_Where.HERE, job["pid"], str(job.get("birth")), host)
         same_boot = found.birth.partition(":")[0] == str(birth(os.getpid())).partition(":")[0]
         if (job.get("space", space()) != space()) if same_boot else host != _host():
             return replace(found, where=_Where.ELSEWHERE)
         return found if found.is_alive else replace(found, where=_Where.GONE)
 
 
-def _record(run: Run, pid: int, *, deadline: float | None = None) -> None:
+def _state_of_killed(run: Run) -> State:
+    """Return in which state a job was to end that was killed before it wrote so itself; LOST if in none."""
+    try:
+        return State((run.directory / "reason").read_text(encoding="utf-8").strip())
+    except (OSError, ValueError):
+        return State.LOST
+
+
+def _record(run: Run, pid: int) -> None:
     """Write down that process ``pid`` is the run's job, as the job itself does (``local.sh``)."""
     place = {"host": _host(), "space": space(), "of": identify(run.directory)}
-    job = {"scheduler": Local.name, "pid": pid, "birth": birth(pid), "deadline": deadline, **place}
+    job = {"scheduler": Local.name, "pid": pid, "birth": birth(pid), **place}
     run.write("job", {"schema": "hidl.job/1", **job})
 
 

@@ -247,7 +247,7 @@ class _Answer:
         """Return the end in the records of a job that is not listed (None), or that is ending: not an earlier one's."""
         recorded = self._recorded.get(each.run.id)
         if recorded is None or job is None:
-            return recorded
+            return recorded or job  # an end that the records do not know is still to come
         earlier = (recorded.ended or 0.0) < (each.said.ended or 0.0) - LAG_SECONDS
         return job if earlier else recorded
 

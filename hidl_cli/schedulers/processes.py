@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +26,12 @@ def space() -> str:
 
 def kill_run(run: str) -> None:
     """Kill every process that has the run's id in its environment: ranks have sessions of their own."""
-    _kill("HIDL_RUN_ID", lambda value: value == run)
+    _kill(of_run(run))
+
+
+def of_run(run: str) -> Iterator[int]:
+    """Yield the numbers of the processes that ``kill_run`` kills."""
+    return _with_variable("HIDL_RUN_ID", lambda value: value == run)
 
 
 def kill_job(directory: Path) -> None:
@@ -37,13 +42,19 @@ def kill_job(directory: Path) -> None:
             return Path(value).parent.samefile(directory)
         return False
 
-    _kill("HIDL_FINDINGS", is_there)
+    _kill(_with_variable("HIDL_FINDINGS", is_there))
 
 
-def _kill(variable: str, fits: Callable[[str], bool]) -> None:
+def _kill(pids: Iterator[int]) -> None:
+    for pid in pids:
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _with_variable(variable: str, fits: Callable[[str], bool]) -> Iterator[int]:
     begin = f"{variable}=".encode()
     for environment in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             values = [each for each in environment.read_bytes().split(b"\0") if each.startswith(begin)]
             if values and fits(os.fsdecode(values[-1].removeprefix(begin))):
-                os.kill(int(environment.parent.name), signal.SIGKILL)
+                yield int(environment.parent.name)

@@ -51,6 +51,7 @@ def make_files(plan: Plan, site: Site, command: Sequence[str], cwd: Path) -> Fil
         "shell.sh.j2",
         {
             **values_of(plan),
+            "local_limit": 0,  # what runs at the terminal enforces it
             "batch": batch,
             "command": list(command),
             "cwd": str(cwd),

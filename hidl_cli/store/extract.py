@@ -15,6 +15,7 @@ from hidl_cli.errors import HidlError
 from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan, Step, plan_of
 from hidl_cli.record.run import Run
+from hidl_cli.redaction import redact_document
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def record_of(run: Run, plan: Plan | None = None) -> Record:
             site=plan.site,
             partition=plan.partition,
             workload=plan.workload.name,
-            parameters=dict(plan.parameters),
+            parameters=redact_document(dict(plan.parameters)),
             stack=plan.stack,
             lock=plan.lock,
             launcher=plan.launcher,
@@ -118,7 +119,7 @@ def series_of(plan: Plan, step: Step) -> str:
         "site": plan.site,
         "partition": plan.partition,
         "workload": plan.workload.name,
-        "parameters": dict(plan.parameters),
+        "parameters": redact_document(dict(plan.parameters)),
         "stack": plan.stack,
         "launcher": plan.launcher,
         "mpi": [plan.mpi.name, plan.mpi.family],
@@ -162,7 +163,7 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
                 value=value,
                 rank=rank,
                 hosts=of_step,
-                parameters=dict(plan.parameters),
+                parameters=redact_document(dict(plan.parameters)),
                 point=measured.get("parameters", {}),
                 tuning=_tuning(plan),
                 verdict=verdict,

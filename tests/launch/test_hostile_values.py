@@ -104,6 +104,7 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, ke
         "copies_output": kept,
         "timed": kept,
         "meets": kept,
+        "local_limit": 0,
         "mpi_has_programs": True,
         "cores_per_rank": None,
         "node_memory": None,

@@ -22,6 +22,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 
 VALUES = {
+    "local_limit": 0,
     **of_scheduler("local"),
     "as_root": False,
     "header": [],
@@ -41,7 +42,14 @@ VALUES = {
 }
 
 
-def script(argv: list[str], *, run: str = "run-1", title: str = "toy on local", activate: str = "/dev/null") -> str:
+def script(
+    argv: list[str],
+    *,
+    run: str = "run-1",
+    title: str = "toy on local",
+    activate: str = "/dev/null",
+    local_limit: int = 0,
+) -> str:
     one, two = Placement(1, 1, 1, 1, bind=True), Placement(1, 2, 2, 1, bind=True)
     plain = {"preflight": None, "copies": 0, "parser": None, "patterns": (), "timed": False}
     step = {"title": "1 rank", "placement": one, "launch": Launch(tuple(argv))} | plain | {"patterns": ("found",)}
@@ -56,13 +64,14 @@ def script(argv: list[str], *, run: str = "run-1", title: str = "toy on local", 
             "timed": True,
         }
     )
-    return render_script(
-        "job.sh.j2", VALUES | {"run": run, "title": title, "activate": activate, "steps": [step, checked]}
-    )
+    own = {"run": run, "title": title, "activate": activate, "local_limit": local_limit}
+    return render_script("job.sh.j2", VALUES | own | {"steps": [step, checked]})
 
 
 def test_the_script_is_the_golden_one() -> None:
-    assert script(["/prefix/bin/mpiexec", "-n", "1", "prog", "--note=a b"]) == golden_scripts.read("toy")
+    assert script(["/prefix/bin/mpiexec", "-n", "1", "prog", "--note=a b"], local_limit=600) == golden_scripts.read(
+        "toy"
+    )
 
 
 @settings(max_examples=50, deadline=None)

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -320,6 +321,33 @@ def test_a_dry_run_prints_what_the_run_consumes_and_touches_nothing(hidl: Hidl) 
     plan = json.loads((run / "plan.json").read_text())
     assert shown["plan"] | {"run": plan["run"], "created": plan["created"]} == plan
     assert shown["script"].replace(shown["plan"]["run"], plan["run"]) == (run / "job.sh").read_text()
+
+
+def test_a_secret_that_the_program_needs_is_shown_to_nobody(hidl: Hidl) -> None:
+    note = "note=https://user:hunter2@host/a?sig=hunter2&b=1"
+    for shown in (
+        hidl("run", "toy", "--set", note, "--dry-run"),
+        hidl("run", "toy", "--set", note, "--dry-run", "--json"),
+    ):
+        assert "https://***@host/a?sig=***&b=***" in shown.stdout
+        assert "hunter2" not in shown.stdout + shown.stderr
+
+    ran = hidl("run", "toy", "--set", note)
+    run = only_run(hidl)
+    assert "hunter2" in (run / "job.sh").read_text()
+    assert run.stat().st_mode & 0o077 == 0
+    hidl("report", "-o", str(run / "page.html"))
+    shown = [
+        ran,
+        *(hidl(*words) for words in (("status", run.name), ("results", "show", run.name), ("results", "export"))),
+    ]
+    for each in shown:
+        assert each.returncode == 0, each.stderr
+        assert "hunter2" not in each.stdout + each.stderr
+    assert "hunter2" not in (run / "page.html").read_text()
+    hidl("capsule", run.name, "-o", str(run / "capsule"))
+    with zipfile.ZipFile(run / "capsule") as archive:
+        assert not [name for name in archive.namelist() if b"hunter2" in archive.read(name)]
 
 
 def test_no_secret_of_the_environment_lands_in_the_run(hidl: Hidl) -> None:

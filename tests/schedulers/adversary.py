@@ -19,6 +19,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
 from hidl_cli.schedulers.backend import Backend, Receipt, Refused
 from hidl_cli.schedulers.decision import Job, Never
+from hidl_cli.schedulers.lsf import Lsf
 from hidl_cli.schedulers.programs import NoAnswer
 from hidl_cli.site.schema import Policies
 
@@ -262,6 +263,24 @@ class Hostile(Backend):
     def never_starts(self, job: Job) -> Never | None:
         """See ``Backend``."""
         return Never("BadConstraints") if job.reason == "BadConstraints" else None
+
+
+class HostileLsf(Hostile):
+    """The adversary as LSF: jobs are known by their description, without their start; records are found by number."""
+
+    traits = SYSTEMS["lsf"]
+    grace_seconds = Lsf.grace_seconds
+    first_interval = Lsf.first_interval
+    end_seconds = Lsf.end_seconds
+    is_of = Lsf.is_of
+
+    def parse(self, lines: Iterable[str]) -> list[Job]:
+        """See ``Backend``."""
+        return [replace(job, mark=Path(job.mark).name, started=None) for job in super().parse(lines)]
+
+    def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
+        """See ``Backend``."""
+        return super().history([id for id in ids if id], since, cluster)
 
 
 def _plain(value: Any) -> str:

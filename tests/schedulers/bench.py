@@ -83,7 +83,7 @@ class Bench:
             )
         )
         run.script.chmod(0o755)
-        self.scheduler.submit(run, time_limit=None)
+        self.scheduler.submit(run)
         return run
 
     def polled(self, run: Run, wanted: Callable[[Status], bool] = lambda status: status.state.is_final) -> Status:

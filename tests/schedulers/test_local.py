@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
 from hidl_cli.schedulers import local
 from hidl_cli.schedulers.local import Local
+from tests.plan.test_job_script import script
 from tests.waiting import patience, until
 
 SCRIPT = """\
@@ -50,7 +52,7 @@ def change(run: Run, **values: Any) -> None:
 
 def submit(run: Run) -> None:
     """Submit it, and wait until its script has written all that it writes."""
-    Local().submit(run, time_limit=None)
+    Local().submit(run)
     until(lambda: Path(f"/proc/{job(run)['pid']}/comm").read_text() == "sleep\n")
 
 
@@ -130,3 +132,48 @@ def test_the_process_of_the_first_run_is_not_that_of_a_copy(run: Run, tmp_path: 
         assert Local().cancel(copy, state=State.CANCELLED)
         assert process.wait(patience(10)) == -signal.SIGTERM
     assert state(run) is State.PENDING
+
+
+def limited(run: Run, program: str) -> None:
+    """Submit a job that has a time limit of 1 s; each of its ranks does ``program``."""
+    run.script.write_text(script(["bash", "-c", program], local_limit=1))
+    Local().submit(run)
+
+
+def words_of_processes(run: Run) -> list[str]:
+    """What runs of the job, here."""
+    mark = f"HIDL_FINDINGS={run.directory}/findings.json".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return [words for words in found if words]
+
+
+def test_a_job_ends_at_its_time_limit_though_nobody_looks(run: Run) -> None:
+    limited(run, "setsid sleep 301 & sleep 302")
+    until(lambda: run.status().state is State.TIMEOUT)
+    assert run.status().exit_status == 143
+    until(lambda: not words_of_processes(run), otherwise=lambda: "\n".join(words_of_processes(run)))
+
+
+@pytest.mark.deep  # 10 s of grace
+def test_a_job_that_ignores_the_signal_is_killed_at_its_time_limit(run: Run) -> None:
+    limited(run, "trap '' TERM; while true; do sleep 1; done")
+    until(lambda: not words_of_processes(run), otherwise=lambda: "\n".join(words_of_processes(run)))
+    assert state(run) is State.TIMEOUT
+
+
+def test_nothing_waits_for_the_time_limit_of_a_job_that_has_ended(run: Run) -> None:
+    run.script.write_text(script(["true"], local_limit=300))
+    Local().submit(run)
+    until(lambda: run.status().state.is_final)
+    until(lambda: not words_of_processes(run), otherwise=lambda: "\n".join(words_of_processes(run)))
+
+
+def test_a_look_at_a_job_beyond_its_time_limit_ends_nothing(run: Run) -> None:
+    submit(run)
+    change(run, deadline=time.time() - 60)
+    assert state(run) is State.PENDING
+    assert not (run.directory / "reason").exists()

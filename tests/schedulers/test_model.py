@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,7 +29,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers import batch, decision, poller, query_cache, ticket
 from hidl_cli.schedulers.batch import Batch
-from tests.schedulers.adversary import Adversary, Hostile, Killed, SimulatedJob
+from tests.schedulers.adversary import Adversary, Hostile, HostileLsf, Killed, SimulatedJob
 
 #: What a scheduler may do to a job, and what its script may write of it.
 ENDS = [
@@ -58,6 +59,7 @@ class LifeOfRuns(RuleBasedStateMachine):
     """Runs of one user, two hidls on two hosts, and the adversary."""
 
     runs = Bundle("runs")
+    backend = Hostile
 
     @initialize()
     def begin(self) -> None:
@@ -88,7 +90,7 @@ class LifeOfRuns(RuleBasedStateMachine):
         return checked
 
     def _hidl(self) -> Batch:
-        return Batch(Hostile(self.world))
+        return Batch(self.backend(self.world))
 
     @contextmanager
     def _using(self, hidl: int) -> Iterator[Batch]:
@@ -121,7 +123,7 @@ class LifeOfRuns(RuleBasedStateMachine):
         self.made[directory] = self.world.now
         self.world.answer_to_sbatch, self.world.steps_to_live = answer, dies_after
         with self._using(hidl) as hidls, suppress(HidlError):
-            hidls.submit(Run(directory), time_limit=None)
+            hidls.submit(Run(directory))
         assert len(self._jobs_of(directory)) <= 1, "two jobs for one run"
         return directory
 
@@ -299,6 +301,12 @@ class LifeOfRuns(RuleBasedStateMachine):
         assert status.state in true, f"{directory.name} is {status.state.value} ({status.reason}); true: {true}, {job}"
 
 
+class LifeOfRunsOnLsf(LifeOfRuns):
+    """The same on LSF."""
+
+    backend = HostileLsf
+
+
 @pytest.fixture
 def life() -> Iterator[LifeOfRuns]:
     """One history of it, which is told by hand; at its end, what always holds is looked at."""
@@ -358,6 +366,13 @@ def test_why_a_job_ended_is_waited_for_though_the_clean_up_takes_long(life: Life
     life.look_later(200.0, None, 0)
 
 
+def test_why_a_job_ended_is_waited_for_though_the_records_do_not_say_it(life: LifeOfRuns) -> None:
+    _, job = started(life)
+    life.world.script_ends(job, "CANCELLED", State.NODE_FAIL, by_itself=False)
+    for _ in range(3):
+        life.look_later(200.0, None, 0)
+
+
 def test_a_cancellation_that_was_refused_leaves_no_reason(life: LifeOfRuns) -> None:
     run, job = started(life)
     life.world.kill_is_refused = True
@@ -378,10 +393,30 @@ def test_a_job_that_comes_back_can_be_cancelled(life: LifeOfRuns) -> None:
     assert not job.lives
 
 
-@pytest.mark.parametrize("examples", [200, pytest.param(20_000, marks=[pytest.mark.deep, pytest.mark.timeout(14_400)])])
-def test_whatever_happens_runs_have_the_ends_of_their_jobs(examples: int) -> None:
+def test_a_job_that_never_starts_is_cancelled_by_the_number_that_it_has(life: LifeOfRuns) -> None:
+    life.submit("id", None, 0)
+    (job,) = life.world.jobs.values()
+    run = Run(job.directory)
+    ticket.write_ticket(run, "slurm", replace(ticket.read_ticket(run), id=None))  # hidl was killed before it noted it
+    job.never_starts = True
+    life.look_later(20.0, None, 0)
+    assert (run.status().state, job.lives) == (State.REFUSED, False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "examples"),
+    [
+        (LifeOfRuns, 200),
+        (LifeOfRunsOnLsf, 50),
+        *(
+            pytest.param(kind, 20_000, marks=[pytest.mark.deep, pytest.mark.timeout(14_400)])
+            for kind in (LifeOfRuns, LifeOfRunsOnLsf)
+        ),
+    ],
+)
+def test_whatever_happens_runs_have_the_ends_of_their_jobs(kind: type[LifeOfRuns], examples: int) -> None:
     checks = list(HealthCheck)
     run_state_machine_as_test(
-        LifeOfRuns,
+        kind,
         settings=settings(max_examples=examples, stateful_step_count=50, deadline=None, suppress_health_check=checks),
     )

@@ -125,7 +125,7 @@ def _run(run: Run, planned: Examination, *, inside: bool, tell: Callable[[str], 
     """Run the job script to its end, here or through the scheduler."""
     if inside:
         local, began = Local(), time.monotonic()
-        local.submit(run, time_limit=None)
+        local.submit(run)
         try:
             while not (status := local.poll([run])[0]).state.is_final:
                 time.sleep(local.pause(time.monotonic() - began))
@@ -133,7 +133,7 @@ def _run(run: Run, planned: Examination, *, inside: bool, tell: Callable[[str], 
             local.cancel(run, state=State.INTERRUPTED)
             raise
         return status
-    scheduler_of(planned.plan).submit(run, time_limit=planned.plan.allocation.time_limit)
+    scheduler_of(planned.plan).submit(run)
     seen: list[str] = []
 
     def report_state(_: Run, status: Status) -> None:

@@ -17,6 +17,7 @@ from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, Receipt, Refused
 from hidl_cli.schedulers.decision import Job
+from hidl_cli.schedulers.processes import kill_run
 from hidl_cli.schedulers.programs import NotTaken, Programs
 from hidl_cli.schedulers.ssh import header, jobs
 from hidl_cli.schedulers.ssh.needs import look_at_hosts
@@ -98,6 +99,8 @@ class Ssh(Backend):
             if record.id == id and record.is_alive:
                 with suppress(ProcessLookupError):
                     os.kill(int(id), signal.SIGTERM)
+            elif record.id == id and record.ended is None:
+                kill_run(record.run)
 
 
 def _request_of(run: Run) -> header.Request:

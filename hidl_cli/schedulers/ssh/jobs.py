@@ -14,7 +14,7 @@ from hidl_cli import paths
 from hidl_cli.documents import write_json
 from hidl_cli.record.state import State
 from hidl_cli.schedulers.decision import Job
-from hidl_cli.schedulers.processes import birth, kill_run
+from hidl_cli.schedulers.processes import birth, of_run
 
 #: Records of jobs that ended so many seconds ago are removed.
 _KEPT_SECONDS = 7 * 86400.0
@@ -23,7 +23,7 @@ KILLED = "its supervisor was killed"
 
 @dataclass(frozen=True)
 class Record:
-    """A job: the process ``id`` supervises it (``birth``: which of that number), ``run`` is the run's id.
+    """A job: the process ``id`` supervises it (``birth``: which of that number), its processes carry the id ``run``.
 
     ``ended``: seconds since the epoch. ``by_itself``: see ``decision.Job``.
     """
@@ -53,7 +53,7 @@ def here() -> str:
 
 
 def records() -> list[Record]:
-    """Read the records; a job whose supervisor was killed is ended here, and on its hosts by its guards."""
+    """Read the records; a job whose supervisor was killed has ended when none of its processes is left here."""
     found = []
     for file in sorted(_place().glob("*.json")):
         with suppress(OSError, ValueError, TypeError, KeyError):
@@ -61,9 +61,7 @@ def records() -> list[Record]:
             if record.ended is None and not record.is_alive:
                 record = _read(file)  # again: it may have ended in between
                 if record.ended is None:
-                    kill_run(record.run)
-                    record = replace(record, state=State.LOST, reason=KILLED, ended=time.time(), by_itself=False)
-                    record.write()
+                    record = _without_supervisor(record)
             elif record.ended is not None and time.time() - record.ended > _KEPT_SECONDS:
                 file.unlink()
             found.append(record)
@@ -78,6 +76,15 @@ def format_lines(found: Iterable[Record]) -> list[str]:
 def parse(lines: Iterable[str]) -> list[Job]:
     """Return the jobs of the lines."""
     return [_job(json.loads(line)) for line in lines]
+
+
+def _without_supervisor(record: Record) -> Record:
+    if left := sum(1 for _ in of_run(record.run)):
+        reason = f"{KILLED}; {left} process(es) left (hidl cancel ends them)"
+        return replace(record, state=State.RUNNING, reason=reason)
+    record = replace(record, state=State.LOST, reason=KILLED, ended=time.time(), by_itself=False)
+    record.write()
+    return record
 
 
 def _read(file: Path) -> Record:

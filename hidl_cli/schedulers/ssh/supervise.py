@@ -55,7 +55,7 @@ class Supervisor:
         self._asked_to_end = 0  # by which signal
         self._last_beat = 0.0
         pid = os.getpid()
-        self.record = Record(str(pid), birth(pid), run.id, os.path.realpath(run.directory), State.PENDING)
+        self.record = Record(str(pid), birth(pid), self._mark, os.path.realpath(run.directory), State.PENDING)
 
     def run(self) -> None:
         """Run the job to its end, and record it."""
@@ -82,11 +82,21 @@ class Supervisor:
             end = self._lock(guards, needs) or self._with_script(guards)
             kill_run(self._mark)
             unsure = guards.end()
+        if unsure:
+            unsure = self._end_anew(unsure, replace(needs, lock=""))
         if unsure and end.state is not State.NODE_FAIL:
             return replace(
                 end, reason="; ".join(filter(None, (end.reason, f"not confirmed clean: {', '.join(unsure)}")))
             )
         return end
+
+    def _end_anew(self, hosts: list[str], needs: Needs) -> list[str]:
+        """End what is left on hosts whose guards are gone, by new ones; return the hosts that did not confirm it."""
+        with Guards(hosts, self._mark, needs) as guards:
+            guards.look()
+            for guard in guards.all:
+                guard.say("start")
+            return guards.end()
 
     def _lock(self, guards: Guards, needs: Needs) -> End | None:
         """Lock the hosts one after another; return the end if it comes before."""

@@ -86,12 +86,39 @@ list_hosts() {
 job_id() {
     local birth
     birth=$(< /proc/sys/kernel/random/boot_id):$(cut -d ' ' -f 22 "/proc/$$/stat")
-    printf '{"schema": "hidl.job/1", "scheduler": "local", "pid": %d, "birth": "%s", "host": "%s", "space": "%s", "of": {"inode": %d}, "deadline": %s}\n' \
-        "$$" "$birth" "$(hostname)" "$(readlink "/proc/$$/ns/pid")" "$(stat -c %i .)" "${deadline:-null}" > .job.json.new
+    printf '{"schema": "hidl.job/1", "scheduler": "local", "pid": %d, "birth": "%s", "host": "%s", "space": "%s", "of": {"inode": %d}}\n' \
+        "$$" "$birth" "$(hostname)" "$(readlink "/proc/$$/ns/pid")" "$(stat -c %i .)" > .job.json.new
     mv -f -- .job.json.new job.json
     echo "$$"
 }
 
+# No scheduler ends this job. Beside the script, this waits for the time limit, or for the end of the script; at the limit
+# it tells the script to end, and kills what is left of the job.
+end_at() { # seconds
+    local status=0 files pid
+    IFS= read -r -t "$1" _ || status=$?
+    if ((status <= 128)); then
+        return 0
+    fi
+    echo TIMEOUT > reason || true
+    tell_script TERM
+    IFS= read -r -t 10 _ || true
+    mapfile -t files < <(grep -slzxF "HIDL_FINDINGS=$HIDL_FINDINGS" /proc/[0-9]*/environ)
+    for pid in "${files[@]//[^0-9]/}"; do
+        [[ $pid == "$BASHPID" ]] || kill -KILL "$pid" 2> /dev/null || true
+    done
+    tell_script KILL
+}
+
+tell_script() { # signal
+    local parent
+    read -r _ _ _ parent _ < "/proc/$BASHPID/stat"
+    if [[ $parent == "$$" ]]; then # else the script is gone, and its number may be another's
+        kill -"$1" "$$" || true
+    fi
+}
+
+coproc end_at 600 2> /dev/null
 #@ hosts
 #@ stack
 source /dev/null

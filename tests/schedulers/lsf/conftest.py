@@ -115,7 +115,7 @@ class FakeLsf:
     def submitted(self, program: str, name: str = "run-1", **asked: Any) -> Run:
         """The same, submitted."""
         run = self.run(program, name, **asked)
-        lsf_scheduler().submit(run, time_limit=None)
+        lsf_scheduler().submit(run)
         return run
 
     def end_daemon(self) -> None:

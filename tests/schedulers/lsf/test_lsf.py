@@ -146,7 +146,7 @@ def test_a_machine_without_lsf_is_distinguished(lsf: FakeLsf, monkeypatch: pytes
     run = lsf.run("true")
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(MissingPrecondition, match="cannot be started"):
-        lsf_scheduler().submit(run, time_limit=None)
+        lsf_scheduler().submit(run)
 
 
 def test_what_a_site_prints_with_every_submission_does_no_harm(lsf: FakeLsf) -> None:
@@ -174,7 +174,7 @@ def test_a_job_submitted_from_within_a_job_is_one_of_its_own(
 def test_a_value_that_lsf_would_take_for_an_option_is_refused(lsf: FakeLsf) -> None:
     run = lsf.run("echo 'a\n#BSUB -q other\n'")
     with pytest.raises(Exception, match="LSF would take it for an option"):
-        lsf_scheduler().submit(run, time_limit=None)
+        lsf_scheduler().submit(run)
     assert lsf.calls("bsub") == []
 
 

@@ -95,7 +95,7 @@ import os, signal
 from pathlib import Path
 from hidl_cli.record.run import Run
 from hidl_cli.schedulers import scheduler
-scheduler("lsf").submit(Run(Path({str(run.directory)!r})), time_limit=None)
+scheduler("lsf").submit(Run(Path({str(run.directory)!r})))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=False)

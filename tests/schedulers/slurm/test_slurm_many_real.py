@@ -45,7 +45,7 @@ def submitted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         monkeypatch.setenv(name, bench.hidl.environment[name])
     names = [f"20260101-000000-toy-{number:04d}" for number in range(RUNS)]
     for name in names:
-        scheduler("slurm").submit(create_run(replace(plan, run=name), SCRIPT), time_limit=None)
+        scheduler("slurm").submit(create_run(replace(plan, run=name), SCRIPT))
     return names
 
 
