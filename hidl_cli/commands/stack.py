@@ -57,7 +57,7 @@ def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption
                 "stack": document["name"],
                 "title": document["title"],
                 "from": document["origin"],
-                "installed": "\n".join(_in_words(found) for found in document["installations"]),
+                "installed": "\n".join(_format_installation(found) for found in document["installations"]),
             }
             for document in documents
         ]
@@ -105,7 +105,7 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
     facts += [("lock", str(choice.file) if choice.file else "none fits; the next installation makes one")]
     facts += [("not used", f"{other['file']}: {other['reason']}") for other in passed_over]
     for found in installed:
-        facts += [("installed", _in_words(found)), ("verified", _verified_in_words(found["verification"]))]
+        facts += [("installed", _format_installation(found)), ("verified", _format_verification(found["verification"]))]
     show_table([{"": fact, " ": value} for fact, value in facts])
     rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in stack.packages.items()]
     rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in stack.requirements]
@@ -382,12 +382,12 @@ def _to_verify(site: Site, root: Path, names: list[str], *, every: bool) -> list
     return found
 
 
-def _in_words(found: dict[str, Any]) -> str:
+def _format_installation(found: dict[str, Any]) -> str:
     mark = "" if found["current"] else " (not in use)"
     return f"{found['prefix']}  {found['bytes'] / 2**20:,.0f} MiB{mark}"
 
 
-def _verified_in_words(verification: dict[str, Any]) -> str:
+def _format_verification(verification: dict[str, Any]) -> str:
     """Where, in which job and with which MPI library an installation was verified."""
     if verification["where"] == "skip":
         return "never (--verify skip)"

@@ -13,7 +13,7 @@ from hidl_cli.launch.limits import seconds
 from hidl_cli.quoting import sh
 from hidl_cli.site.keeping import read_record
 from hidl_cli.site.probes import lsf, modules, slurm
-from hidl_cli.site.probes.facts import Node, Queue
+from hidl_cli.site.probes.facts import ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import NodeType, Partition, Site
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
@@ -35,7 +35,7 @@ class Counterpart:
     program: str | None = None
     silence: str | None = None
     queues: tuple[Queue, ...] | None = None
-    nodes: tuple[Node, ...] | None = None
+    nodes: tuple[ProbedNode, ...] | None = None
     accounting: str | None = None
     modules: frozenset[str] | None = None
     stale: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ def too_much(facts: Counterpart) -> Iterator[Evidence]:
             yield Evidence("; ".join(said), f"correct the site file: hidl site show {sh(facts.site.name)}", key)
 
 
-def _limits(partition: Partition, queue: Queue, members: list[Node]) -> Iterator[str]:
+def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> Iterator[str]:
     """Limits of jobs."""
     most = partition.max_nodes
     if most is not None and queue.max_nodes is not None and most > queue.max_nodes:
@@ -159,7 +159,7 @@ def _limits(partition: Partition, queue: Queue, members: list[Node]) -> Iterator
         yield f"max_wall: {longest} in the file, {queue.max_wall} in the scheduler"
 
 
-def _hardware(kind: NodeType, members: list[Node]) -> Iterator[str]:
+def _hardware(kind: NodeType, members: list[ProbedNode]) -> Iterator[str]:
     """Node sizes: the file may not exceed the largest node."""
     for name, said, found in (
         ("cores", kind.cores, [node.hardware.cores for node in members]),

@@ -100,7 +100,7 @@ class Ssh(Backend):
                     os.kill(int(id), signal.SIGTERM)
 
 
-def _request_of(run: Run) -> header.Request:
+def _request_of(run: Run) -> header.HostsRequest:
     """Return what the run's script requests; raises ``Refused``."""
     try:
         return header.read_request(run.script.read_text(encoding="utf-8"))

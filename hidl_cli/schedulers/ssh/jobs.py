@@ -22,7 +22,7 @@ KILLED = "its supervisor was killed"
 
 
 @dataclass(frozen=True)
-class Record:
+class JobRecord:
     """A job: the process ``id`` supervises it (``birth``: which of that number), ``run`` is the run's id.
 
     ``ended``: seconds since the epoch. ``by_itself``: see ``decision.Job``.
@@ -52,7 +52,7 @@ def here() -> str:
     return os.uname().nodename
 
 
-def records() -> list[Record]:
+def records() -> list[JobRecord]:
     """Read the records; a job whose supervisor was killed is ended here, and on its hosts by its guards."""
     found = []
     for file in sorted(_place().glob("*.json")):
@@ -70,7 +70,7 @@ def records() -> list[Record]:
     return found
 
 
-def format_lines(found: Iterable[Record]) -> list[str]:
+def format_lines(found: Iterable[JobRecord]) -> list[str]:
     """Return a line for each record; ``parse`` reads them."""
     return [json.dumps(asdict(record)) for record in found]
 
@@ -80,21 +80,21 @@ def parse(lines: Iterable[str]) -> list[Job]:
     return [_job(json.loads(line)) for line in lines]
 
 
-def _read(file: Path) -> Record:
+def _read(file: Path) -> JobRecord:
     document = json.loads(file.read_text(encoding="utf-8"))
-    return Record(**(document | {"state": State(document["state"])}))
+    return JobRecord(**(document | {"state": State(document["state"])}))
 
 
-def _job(told: dict[str, object]) -> Job:
-    ended = told["ended"]
+def _job(job: dict[str, object]) -> Job:
+    ended = job["ended"]
     return Job(
-        str(told["id"]),
-        State(told["state"]),
-        str(told["state"]),
-        str(told["directory"]),
-        str(told["reason"]),
+        str(job["id"]),
+        State(job["state"]),
+        str(job["state"]),
+        str(job["directory"]),
+        str(job["reason"]),
         float(ended) if isinstance(ended, int | float) else None,
-        by_itself=bool(told["by_itself"]),
+        by_itself=bool(job["by_itself"]),
     )
 
 
