@@ -41,7 +41,7 @@ def install(
     *,
     site: SiteOption = None,
     prefix: PrefixOption = None,
-    locked: Annotated[bool, typer.Option("--locked", help="Fail where no lock fits, rather than make one.")] = False,
+    locked: Annotated[bool, typer.Option("--locked", help="Fail if no lock fits, rather than make one.")] = False,
     offline: OfflineOption = False,
     with_: Annotated[
         list[str] | None,
@@ -85,12 +85,14 @@ def install(
         ),
     ] = None,
     partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="Of that job.", autocompletion=complete_partitions)
+        str | None, typer.Option("--partition", "-p", help="Partition of that job.", autocompletion=complete_partitions)
     ] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="Of that job.")] = None,
-    qos: Annotated[str | None, typer.Option(help="Of that job.")] = None,
-    reservation: Annotated[str | None, typer.Option(help="Of that job.")] = None,
-    time: Annotated[str | None, typer.Option("--time", "-t", metavar="HH:MM:SS", help="Of that job.")] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="Account of that job.")] = None,
+    qos: Annotated[str | None, typer.Option(help="Quality of service of that job.")] = None,
+    reservation: Annotated[str | None, typer.Option(help="Reservation of that job.")] = None,
+    time: Annotated[
+        str | None, typer.Option("--time", "-t", metavar="HH:MM:SS", help="Time limit of that job.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and touch nothing.")] = False,
     json: JsonOption = False,
 ) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hidl_cli.stack.lock import Locked
     from hidl_cli.stack.switching import Switch
 
-app = typer.Typer(no_args_is_help=True, help="What can be installed, and what is.")
+app = typer.Typer(no_args_is_help=True, help="Stacks: what can be installed, and what is.")
 
 StackArgument = Annotated[str, typer.Argument(help="A stack's name.", autocompletion=complete_stacks)]
 
@@ -293,7 +293,7 @@ def use(
 def rollback(
     name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False
 ) -> None:
-    """Use the installation of a stack that was in use before the present one; once more takes that back."""
+    """Use the installation of a stack that was in use before the present one; repeat it to undo."""
     from hidl_cli.commands.progress import progress
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation, switching

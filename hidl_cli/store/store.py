@@ -112,7 +112,7 @@ class Store:
 
     def renew(self) -> None:
         """Replace the tables of an earlier hidl by empty ones that keep its roots."""
-        with self.database.writing(anew=True):
+        with self.database.writing(renew=True):
             pass
 
     def known(self, root: str, read_as: str | None = None) -> dict[str, str]:

@@ -223,11 +223,11 @@ def no_accounting(facts: Counterpart) -> Iterator[Evidence]:
 def silent_scheduler(facts: Counterpart) -> Iterator[Evidence]:
     """Its programs are missing on the site, or its daemon is down."""
     if facts.silence is not None:
-        mend = f"try again later: hidl status; if it persists, contact the staff of {facts.site.name}"
-        yield Evidence(facts.silence, mend, where=facts.site.name)
+        fix = f"try again later: hidl status; if it persists, contact the staff of {facts.site.name}"
+        yield Evidence(facts.silence, fix, where=facts.site.name)
     elif facts.program is not None:
-        mend = "load the scheduler's module, or log in to a submit node"
-        yield Evidence(f"{facts.program} not found on PATH", mend, where=facts.site.name)
+        fix = "load the scheduler's module, or log in to a submit node"
+        yield Evidence(f"{facts.program} not found on PATH", fix, where=facts.site.name)
 
 
 @RULES.rule(
