@@ -7,7 +7,7 @@
 Rank 0 reads from its standard input how many steps the next block has, a line each, and answers with one line of JSON;
 its first line says that it is ready. Each line has the ranks' process numbers too, and, where the contender has a plan,
 what a step of the next block is predicted to take. The end of the input is the end. Between its blocks a contender
-computes nothing, but its MPI, and Horovod's own thread, may take whole cores: whoever measures others stops it.
+computes nothing, but its MPI, and Horovod's own thread, may take whole cores: measurements of others stop it.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def main(contender: str, depth: int, settings: dict[str, Any]) -> None:
         step()
     _answer(world, {"ready": True, **foresee()})
     while steps := _told(world):
-        step()  # whoever ran in between has the caches
+        step()  # what ran in between filled the caches
         world.Barrier()
         before = time.perf_counter()
         for _ in range(steps):

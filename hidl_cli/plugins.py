@@ -40,7 +40,7 @@ class Entry:
         """Import the target; ``MissingPrecondition`` if that fails, in whatever way."""
         try:
             return load_target(self.target)
-        except Exception as error:  # the package's own code runs here
+        except (Exception, SystemExit) as error:  # the package's own code runs here
             raise self.broken(f"{type(error).__name__}: {error}") from error
 
     def broken(self, why: str) -> MissingPrecondition:
@@ -160,7 +160,7 @@ class Registry(Generic[T]):
         found = entry.load()
         try:
             made: T = self.make(found)
-        except Exception as error:  # the package's own code runs here
+        except (Exception, SystemExit) as error:  # the package's own code runs here
             raise entry.broken(f"{type(error).__name__}: {error}") from error
         if missing := [member for member in self.members if not hasattr(made, member)]:
             raise entry.broken(f"a {self.what} must have {', '.join(f'`{one}`' for one in missing)}")

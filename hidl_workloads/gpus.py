@@ -28,7 +28,7 @@ GPU_FACTS = "HIDL_GPU_FACTS"
 _VISIBLE = "HIDL_VISIBLE_GPUS"
 """What the job may see, before a rank put its own first."""
 
-_SECONDS = 60.0  # without its persistence daemon, the driver starts anew for each query
+_SECONDS = 60.0  # without its persistence daemon, the driver starts again for each query
 _PROC = Path("/proc/driver/nvidia")
 _NVIDIA = (
     "nvidia-smi",

@@ -72,7 +72,7 @@ class Attended:
         self.pid = os.fork()
         if self.pid == 0:
             _become(command, parent, foreground=self._terminal)
-        with suppress(OSError):  # whoever comes first, parent or child
+        with suppress(OSError):  # parent or child, the first of them does it
             os.setpgid(self.pid, self.pid)
         self._to_foreground(self.pid)
 

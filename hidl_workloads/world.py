@@ -168,7 +168,7 @@ def _format_wrong_world(world: World) -> str:
     (wrong,) = [finding for finding in RULES.findings(world) if finding.rule in ("HD001", "HD008")]
     in_job.keep([wrong])
     what, *more = wrong.seen.split("; ")
-    lines = (wrong.why, f"fix: {wrong.mend}", "The MPI library of the program, and what its launcher reported:")
+    lines = (wrong.why, f"fix: {wrong.fix}", "The MPI library of the program, and what its launcher reported:")
     return "\n".join((f"hidl: {wrong.severity} {wrong.rule}: {what}.", *lines, *(f"  {each}" for each in more)))
 
 

@@ -44,7 +44,7 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
 def refusal(examined: Examined, *, detailed: bool = False) -> MissingPrecondition:
     """Return the error of a run that the doctor's errors would make fail; ``detailed``: with what was found."""
     ids = ", ".join(dict.fromkeys(finding.rule for finding in examined.errors))
-    found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.mend}" for each in examined.errors]
+    found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.fix}" for each in examined.errors]
     return MissingPrecondition(
         "\n".join([f"the run would fail: {ids}; nothing was submitted", *(found if detailed else ())]),
         hint="apply the fix (hidl doctor checks again), or skip these checks: --no-check",

@@ -23,7 +23,7 @@ from hidl_cli.cluster.claimed.build import claim
 from hidl_cli.cluster.claimed.of_dress import claimed_by
 from hidl_cli.cluster.dress import Dress
 from hidl_cli.cluster.layout import Layout
-from hidl_cli.cluster.nodes import Node
+from hidl_cli.cluster.nodes import ClusterNode
 from hidl_cli.cluster.settings import Settings
 from hidl_cli.cluster.twin import surroundings as twin
 from hidl_cli.cluster.twin import truth
@@ -62,7 +62,7 @@ class Cluster:
         return dress_.load(self.layout) or self.settings.dress()
 
     @property
-    def nodes(self) -> dict[str, Node]:
+    def nodes(self) -> dict[str, ClusterNode]:
         """Nodes by name, including a login host."""
         return self._nodes(self.dress)
 
@@ -227,13 +227,13 @@ class Cluster:
             if service.ensure():
                 self._say(f"{service.name} started")
 
-    def _nodes(self, dress: Dress) -> dict[str, Node]:
+    def _nodes(self, dress: Dress) -> dict[str, ClusterNode]:
         def daemons(name: str) -> tuple[str, ...]:
             if name == dress.login_name:
                 return ()
             return ("sshd", "slurmd") if dress.scheduler == "slurm" else ("sshd",)
 
-        return {name: Node(self.layout, name, full, daemons(name)) for name, full in dress.machines.items()}
+        return {name: ClusterNode(self.layout, name, full, daemons(name)) for name, full in dress.machines.items()}
 
     def _ensure_nodes(self, settings: Settings, dress: Dress, changed: frozenset[str]) -> None:
         for share in settings.shares:
@@ -276,7 +276,7 @@ class Cluster:
         known = {service.name: service for service in self._all_services()}
         roles = marks.find(self.layout.directory)
         for node in sorted(roles.keys() - known.keys() - {network.ROLE}):
-            Node(self.layout, node).kill()
+            ClusterNode(self.layout, node).kill()
             self._say(f"{node} ended")
         for name, service in known.items():
             if name in roles:

@@ -15,7 +15,7 @@ from hidl_cli.errors import HidlError
 _SECONDS = 120.0
 
 
-class Node:
+class ClusterNode:
     """One node, running or not. ``daemons``: its services (sshd; slurmd on a compute node of Slurm).
 
     A login host has none, and this machine's network: it reaches what this machine reaches.

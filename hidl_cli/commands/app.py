@@ -72,7 +72,7 @@ class _Hidl(TyperGroup):
         # Being told to end is an interrupt too: children are ended, and what was begun is marked.
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                signal.signal(number, _told_to_end)
+                signal.signal(number, _interrupt)
         try:
             return super().invoke(ctx)
         except HidlError as error:
@@ -83,7 +83,7 @@ class _Hidl(TyperGroup):
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
-def _told_to_end(*_: object) -> None:
+def _interrupt(*_: object) -> None:
     raise ToldToEnd
 
 

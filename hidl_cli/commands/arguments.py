@@ -102,15 +102,15 @@ ShareHostsOption = Annotated[
     bool, typer.Option("--share-hosts", help="With --hosts: start at once, even if another run uses them.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-NoCheckOption = Annotated[
-    bool, typer.Option("--no-check", help="Submit whatever `hidl doctor` would say of this machine.")
-]
+NoCheckOption = Annotated[bool, typer.Option("--no-check", help="Submit without the checks of `hidl doctor`.")]
 #: What ``--time`` takes, as its metavar.
 TIME = "MINUTES|HH:MM:SS"
 RunArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]", help="A run's id, its begin or end (default: the last run).", autocompletion=complete_runs
+        metavar="[RUN]",
+        help="A run's id, or its first or last characters (default: the last run).",
+        autocompletion=complete_runs,
     ),
 ]
 

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 def capsule(
     run: Annotated[
         str | None,
-        typer.Argument(help="A run's id, its begin or end (default: the last).", autocompletion=complete_runs),
+        typer.Argument(
+            help="A run's id, or its first or last characters (default: the last).", autocompletion=complete_runs
+        ),
     ] = None,
     *,
     output: Annotated[
@@ -81,11 +83,11 @@ def replay(
     ] = None,
     repeat: Annotated[int | None, typer.Option(min=1, help="Repetitions (default: as many as the run had).")] = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=100, metavar="PERCENT", help="A worsening by less is the same.")
+        float, typer.Option(min=0, max=100, metavar="PERCENT", help="Ignore a smaller worsening.")
     ] = 3.0,
     offline: OfflineOption = False,
     changed_inputs: Annotated[
-        bool, typer.Option("--changed-inputs", help="Run though input files are missing or have changed.")
+        bool, typer.Option("--changed-inputs", help="Run even if input files are missing or have changed.")
     ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Do not ask before code of the capsule is installed and run.")
@@ -96,7 +98,7 @@ def replay(
 ) -> None:
     """Install a capsule's stack by its lock, run its plan again, and compare: same within noise, or what differs.
 
-    Ends with 10 where the replay is worse, with 11 where that cannot be told.
+    Exit code 10 if the replay is worse, 11 if inconclusive.
     """
     from hidl_cli.capsule.capsule import read
     from hidl_cli.capsule.replay import check_inputs, machine_for, order_for, request_of, unpacked

@@ -35,7 +35,7 @@ def show(findings: Iterable[Finding], *, on_stderr: bool = False) -> None:
             if finding.where and finding.where not in finding.seen:
                 line("where", finding.where)
             line("seen", finding.seen)
-            line("fix", finding.mend)
+            line("fix", finding.fix)
         line("why", alike[0].why)
 
 

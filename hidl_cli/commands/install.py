@@ -42,7 +42,7 @@ def install(
     *,
     site: SiteOption = None,
     prefix: PrefixOption = None,
-    locked: Annotated[bool, typer.Option("--locked", help="Fail where no lock fits, rather than make one.")] = False,
+    locked: Annotated[bool, typer.Option("--locked", help="Fail if no lock fits, rather than make one.")] = False,
     offline: OfflineOption = False,
     with_: Annotated[
         list[str] | None,
@@ -86,13 +86,13 @@ def install(
         ),
     ] = None,
     partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="Of that job.", autocompletion=complete_partitions)
+        str | None, typer.Option("--partition", "-p", help="Partition of that job.", autocompletion=complete_partitions)
     ] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="Of that job.")] = None,
-    qos: Annotated[str | None, typer.Option(help="Of that job.")] = None,
-    reservation: Annotated[str | None, typer.Option(help="Of that job.")] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="Account of that job.")] = None,
+    qos: Annotated[str | None, typer.Option(help="Quality of service of that job.")] = None,
+    reservation: Annotated[str | None, typer.Option(help="Reservation of that job.")] = None,
     time: Annotated[
-        str | None, typer.Option("--time", "-t", metavar=TIME, help="Of that job: 10 is ten minutes.")
+        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of that job: 10 is ten minutes.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and touch nothing.")] = False,
     json: JsonOption = False,

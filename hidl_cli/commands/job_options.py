@@ -22,6 +22,13 @@ class Device(str, Enum):
     gpu = "gpu"
 
 
+NodesOption = Annotated[
+    int | None, typer.Option("--nodes", min=1, help="Number of nodes (default: 1; with --hosts all of them).")
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="Threads of each rank (default: the node's cores divided among its ranks)."),
+]
 DeviceOption = Annotated[
     Device | None,
     typer.Option(

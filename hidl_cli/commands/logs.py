@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 def logs(
     run: RunArgument = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
-    stderr: Annotated[
-        bool, typer.Option("--stderr", help="What it complained about, rather than what it printed.")
-    ] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Print its stderr, not its stdout.")] = False,
 ) -> None:
     """Print what a run's program printed."""
     from hidl_cli.commands.render import say

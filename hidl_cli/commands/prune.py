@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def prune(
     *,
     older_than: Annotated[
-        float, typer.Option("--older-than", metavar="DAYS", min=0, help="Keep what was of use in the last days.")
+        float, typer.Option("--older-than", metavar="DAYS", min=0, help="Keep what was used in the last DAYS days.")
     ] = 30,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be removed, and why the rest stays.")

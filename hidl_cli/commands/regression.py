@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hidl_cli.store.filters import Filters
     from hidl_cli.store.store import Store
 
-_NAMES = "a run's id (its begin or end), a series (its begin), or a workload"
+_NAMES = "a run's id (or its first or last characters), a series (or its first characters), or a workload"
 
 
 @app.command()
@@ -46,11 +46,11 @@ def compare(
     ] = None,
     metric: MetricOption = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, max=100, metavar="PERCENT", help="A worsening by less is the same.")
+        float, typer.Option(min=0, max=100, metavar="PERCENT", help="Ignore a smaller worsening.")
     ] = 3.0,
     json: JsonOption = False,
 ) -> None:
-    """Is B different from A, metric by metric? Ends with 10 where B is worse, with 11 where that cannot be told."""
+    """Compare B with A, metric by metric. Exit code 10 if B is worse, 11 if inconclusive."""
     from hidl_cli.analysis.changes import compare as comparing
     from hidl_cli.commands.render import emit_json
 

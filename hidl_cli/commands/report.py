@@ -27,7 +27,7 @@ def report(
     since: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only runs planned since: a date, a time, or 12h, 30d, 2w ago.")
     ] = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="At most so many, the newest.")] = 200,
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="At most this many, the newest.")] = 200,
     baseline: Annotated[
         str | None,
         typer.Option(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hidl_cli.store.indexing import Indexed, Progress
     from hidl_cli.store.store import Store
 
-app = typer.Typer(no_args_is_help=True, help="What runs yielded.")
+app = typer.Typer(no_args_is_help=True, help="Results of runs: list, compare, export.")
 
 #: Seconds that a command which only looks waits for those that write.
 _AT_MOST = 15.0
@@ -90,7 +90,9 @@ def show(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]", help="A run's id, its begin or end (default: the last).", autocompletion=complete_runs
+            metavar="[RUN]",
+            help="A run's id, or its first or last characters (default: the last).",
+            autocompletion=complete_runs,
         ),
     ] = None,
     json: JsonOption = False,
@@ -150,12 +152,12 @@ def reindex(
     """Rebuild the index from the run directories, and forget those that are gone."""
     from hidl_cli.commands.render import emit_json, say, stdout
     from hidl_cli.runs.history import refresh
-    from hidl_cli.store.indexing import reindex as make_anew
+    from hidl_cli.store.indexing import reindex as rebuild
     from hidl_cli.store.store import Store
 
     store = Store(on_wait=say)
     with _progress() as tell:
-        indexed = make_anew(store, directory or [], judge=refresh, tell=tell)
+        indexed = rebuild(store, directory or [], judge=refresh, tell=tell)
     _tell(indexed)
     runs, samples = store.count()
     if json:

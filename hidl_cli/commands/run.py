@@ -27,9 +27,11 @@ from hidl_cli.commands.job_options import (
     DeviceOption,
     LauncherOption,
     MpiOption,
+    NodesOption,
     PartitionOption,
     QosOption,
     ReservationOption,
+    ThreadsOption,
     TuneOption,
 )
 from hidl_cli.commands.own_program import Scaling, describe_environment, describe_program, program_after
@@ -69,9 +71,7 @@ def run(
     ] = None,
     *,
     site: SiteOption = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Number of nodes (default: 1; with --hosts all of them).")
-    ] = None,
+    nodes: NodesOption = None,
     hosts: HostsOption = None,
     hostfile: HostfileOption = None,
     share_hosts: ShareHostsOption = False,
@@ -79,10 +79,7 @@ def run(
         int | None,
         typer.Option(min=1, help="MPI ranks on each node (default: one for each GPU, else what the workload needs)."),
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads of each rank (default: the node's cores divided among its ranks)."),
-    ] = None,
+    threads: ThreadsOption = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(

@@ -24,9 +24,11 @@ from hidl_cli.commands.job_options import (
     DeviceOption,
     LauncherOption,
     MpiOption,
+    NodesOption,
     PartitionOption,
     QosOption,
     ReservationOption,
+    ThreadsOption,
     TuneOption,
 )
 
@@ -39,9 +41,7 @@ def shell(
     ] = None,
     *,
     site: SiteOption = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Number of nodes (default: 1; with --hosts all of them).")
-    ] = None,
+    nodes: NodesOption = None,
     hosts: HostsOption = None,
     hostfile: HostfileOption = None,
     share_hosts: ShareHostsOption = False,
@@ -49,10 +49,7 @@ def shell(
         int | None,
         typer.Option(min=1, help="MPI ranks that `ranks` starts on each node (default: one for each GPU, else 1)."),
     ] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads of each rank (default: the node's cores divided among its ranks)."),
-    ] = None,
+    threads: ThreadsOption = None,
     device: DeviceOption = None,
     launcher: LauncherOption = None,
     mpi: MpiOption = None,

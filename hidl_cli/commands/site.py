@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="The machines that hidl knows.")
 
 @app.command("list")
 def list_(json: JsonOption = False) -> None:
-    """List the sites: what each is, who gives nodes and starts ranks there, and whether hidl can run jobs or why not.
+    """List the sites: title, scheduler, launchers, and whether hidl can run jobs or why not.
 
     `hidl config show --origin` tells where each one's file comes from.
     """
@@ -155,7 +155,7 @@ def _check_on_host(sites: list[str] | None, *, json: bool) -> None:
 
 @app.command()
 def externals(spack: SpackOption = None) -> None:
-    """Draft `externals` for a site file, by what `spack external find` believes to find on this machine.
+    """Draft `externals` for a site file, from what `spack external find` finds on this machine.
 
     It is a draft: Spack takes programs by their names, and MPI libraries for others. Read it, keep what is right, and
     hold it against the machine: hidl site check --on-host
@@ -173,7 +173,7 @@ def externals(spack: SpackOption = None) -> None:
 
 @app.command()
 def detect(json: JsonOption = False) -> None:
-    """Tell which site this is and why, and what hidl finds on this machine."""
+    """Show which site this is and why, and what hidl finds on this machine."""
     from dataclasses import asdict
 
     from hidl_cli.commands.render import emit_json, say

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hidl_cli.stack.lock import Locked
     from hidl_cli.stack.switching import Switch
 
-app = typer.Typer(no_args_is_help=True, help="What can be installed, and what is.")
+app = typer.Typer(no_args_is_help=True, help="Stacks: what can be installed, and what is.")
 
 StackArgument = Annotated[str, typer.Argument(help="A stack's name.", autocompletion=complete_stacks)]
 
@@ -57,7 +57,7 @@ def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption
                 "stack": document["name"],
                 "title": document["title"],
                 "from": document["origin"],
-                "installed": "\n".join(_in_words(found) for found in document["installations"]),
+                "installed": "\n".join(_format_installation(found) for found in document["installations"]),
             }
             for document in documents
         ]
@@ -105,7 +105,7 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
     facts += [("lock", str(choice.file) if choice.file else "none fits; the next installation makes one")]
     facts += [("not used", f"{other['file']}: {other['reason']}") for other in passed_over]
     for found in installed:
-        facts += [("installed", _in_words(found)), ("verified", _verified_in_words(found["verification"]))]
+        facts += [("installed", _format_installation(found)), ("verified", _format_verification(found["verification"]))]
     show_table([{"": fact, " ": value} for fact, value in facts])
     rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in stack.packages.items()]
     rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in stack.requirements]
@@ -293,7 +293,7 @@ def use(
 def rollback(
     name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False
 ) -> None:
-    """Use the installation of a stack that was in use before the present one; once more takes that back."""
+    """Use the installation of a stack that was in use before the present one; repeat it to undo."""
     from hidl_cli.commands.progress import progress
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation, switching
@@ -382,12 +382,12 @@ def _to_verify(site: Site, root: Path, names: list[str], *, every: bool) -> list
     return found
 
 
-def _in_words(found: dict[str, Any]) -> str:
+def _format_installation(found: dict[str, Any]) -> str:
     mark = "" if found["current"] else " (not in use)"
     return f"{found['prefix']}  {found['bytes'] / 2**20:,.0f} MiB{mark}"
 
 
-def _verified_in_words(verification: dict[str, Any]) -> str:
+def _format_verification(verification: dict[str, Any]) -> str:
     """Where, in which job and with which MPI library an installation was verified."""
     if verification["where"] == "skip":
         return "never (--verify skip)"

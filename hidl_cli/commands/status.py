@@ -20,7 +20,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until they have ended.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show how a run fares, or the last runs. The scheduler is asked once for all of them."""
+    """Show the state of a run, or of the last runs. One query to the scheduler serves all of them."""
     from itertools import islice
 
     from hidl_cli.commands.render import emit_json, say
@@ -79,7 +79,7 @@ def resume(
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Runs, each by its id, its begin or end (default: the last run).",
+            help="Runs, each by its id, or the first or last characters of it (default: the last run).",
             autocompletion=complete_runs,
         ),
     ] = None,
@@ -88,7 +88,7 @@ def resume(
 ) -> None:
     """Follow runs that were started before (--no-wait, or hidl was killed) to their ends, and judge them.
 
-    Ctrl-C ends the following, not the runs.
+    Ctrl-C stops following; the runs go on.
     """
     from hidl_cli.commands.following import follow_all, follow_and_judge
     from hidl_cli.commands.render import say

@@ -65,9 +65,9 @@ def validate(
         bool, typer.Option("--dry-run", help="Print ReFrame's configuration and the commands, and touch nothing.")
     ] = False,
     no_check: NoCheckOption = False,
-    install_cron: Annotated[bool, typer.Option("--install-cron", help="Run this very validation every night.")] = False,
+    install_cron: Annotated[bool, typer.Option("--install-cron", help="Run this validation every night.")] = False,
     uninstall_cron: Annotated[
-        bool, typer.Option("--uninstall-cron", help="Take the nightly of this site away.")
+        bool, typer.Option("--uninstall-cron", help="Remove the nightly validation of this site.")
     ] = False,
     at: Annotated[str, typer.Option("--at", metavar="HH:MM", help="When the nightly begins.")] = "02:00",
     cron_with: Annotated[

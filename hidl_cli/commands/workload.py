@@ -9,7 +9,7 @@ import typer
 from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks, complete_workloads
 from hidl_cli.commands.own_program import Scaling, WithWords, given_words, program_line, refuse_source
 
-app = typer.Typer(no_args_is_help=True, help="What can be run.")
+app = typer.Typer(no_args_is_help=True, help="Workloads: what can be run.")
 
 
 @app.command("list")

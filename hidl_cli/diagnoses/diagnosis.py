@@ -30,7 +30,7 @@ class Example(Strict):
 class Diagnosis(Strict):
     """One cause: patterns that match its output, why it matters, and how to fix it.
 
-    ``mend`` may contain ``{name}`` for a named group of every pattern; the group ``host`` names the node.
+    ``fix`` may contain ``{name}`` for a named group of every pattern; the group ``host`` names the node.
     ``unless``: causes that explain this one; it is not reported with any of them. ``not_after``: a pattern of the
     program's own exit; matches after it are ignored.
     """
@@ -40,7 +40,7 @@ class Diagnosis(Strict):
     title: str
     patterns: Annotated[list[str], Field(min_length=1)]
     why: str
-    mend: str
+    fix: str
     unless: list[Annotated[str, Field(pattern=_ID)]] = Field(default_factory=list)
     not_after: str | None = None
     examples: Annotated[list[Example], Field(min_length=1)]
@@ -55,9 +55,9 @@ class Diagnosis(Strict):
     def finding(self, match: re.Match[str]) -> Finding:
         """Report a match of ``first_match``, with control characters escaped and the fix quoted for the shell."""
         groups = {name: value for name, value in match.groupdict().items() if value}
-        mend = _PLACEHOLDER.sub(lambda place: sh(visible(groups.get(place[1], place[1].upper()))), self.mend)
+        fix = _PLACEHOLDER.sub(lambda place: sh(visible(groups.get(place[1], place[1].upper()))), self.fix)
         where = visible(groups["host"]) if "host" in groups else None
-        return Finding(self.id, self.severity, self.title, _line(match), self.why, mend, where)
+        return Finding(self.id, self.severity, self.title, _line(match), self.why, fix, where)
 
 
 @cache

@@ -25,7 +25,7 @@ def _specifier(text: str) -> str:
 
 
 class Advisory(Strict):
-    """One vulnerability: ``affected`` version ranges, and the first fixed version; None: ``mend`` describes a
+    """One vulnerability: ``affected`` version ranges, and the first fixed version; None: ``fix`` describes a
     workaround."""
 
     id: Annotated[str, Field(pattern=r"^(CVE|GHSA|PYSEC)-[0-9A-Za-z-]+$")]
@@ -33,13 +33,13 @@ class Advisory(Strict):
     affected: Annotated[list[Annotated[str, AfterValidator(_specifier)]], Field(min_length=1)]
     fixed: str | None
     text: str
-    mend: str | None = None
+    fix: str | None = None
     url: Annotated[str, Field(pattern=r"^https://")]
 
     @model_validator(mode="after")
     def _mendable(self) -> Advisory:
-        if (self.fixed is None) == (self.mend is None):
-            raise ValueError(f"{self.id}: either `fixed` or `mend`")
+        if (self.fixed is None) == (self.fix is None):
+            raise ValueError(f"{self.id}: either `fixed` or `fix`")
         return self
 
     def affects(self, version: str) -> bool:

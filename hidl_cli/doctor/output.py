@@ -17,7 +17,7 @@ def _register(diagnosis: Diagnosis) -> None:
         match = diagnosis.first_match(text)
         if match is not None:
             finding = diagnosis.finding(match)
-            yield Evidence(finding.seen, finding.mend, finding.where)
+            yield Evidence(finding.seen, finding.fix, finding.where)
 
     example = next(matches(diagnosis.examples[0].text))
     matches.__doc__ = f"From the output of a job, for example: {example.seen}"

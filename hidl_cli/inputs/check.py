@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from hidl_cli.errors import Problem
 from hidl_cli.inputs.faults import Check, Fault
-from hidl_cli.inputs.tree import Node, place, plain
-from hidl_cli.inputs.wording import in_words
+from hidl_cli.inputs.tree import YamlNode, place, plain
+from hidl_cli.inputs.wording import fault_of
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -23,7 +23,7 @@ _BRANCHES = 4
 
 
 def check(
-    root: Node, model: type[M], checks: Iterable[Check], *, complete: bool = True
+    root: YamlNode, model: type[M], checks: Iterable[Check], *, complete: bool = True
 ) -> tuple[M | None, tuple[Problem, ...]]:
     """The document as a model (None where anything is wrong), and what is wrong with it.
 
@@ -38,7 +38,7 @@ def check(
     except ValidationError as error:
         details = error.errors(include_url=False)
     faults = chain(
-        (in_words(model, detail) for detail in details if complete or detail["type"] != "missing"),
+        (fault_of(model, detail) for detail in details if complete or detail["type"] != "missing"),
         (fault for rule in checks for fault in rule(data)),
     )
     # a fault inside of a union comes once per branch; wording hundreds of thousands would take long
@@ -51,6 +51,6 @@ def check(
     return (None if problems else checked), tuple(problems)
 
 
-def _at_its_place(root: Node, fault: Fault) -> Problem:
+def _at_its_place(root: YamlNode, fault: Fault) -> Problem:
     mark = place(root, fault.path, on_key=fault.on_key)
     return Problem(fault.message, fault.expected, fault.path, mark, fault.suggestion)

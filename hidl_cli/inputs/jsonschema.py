@@ -24,7 +24,7 @@ _WHOLE = "Whole"
 def schema(kind: KindName) -> dict[str, Any]:
     """The JSON Schema of a file of this kind.
 
-    A file that extends another may leave out any key, on any level: the root demands none. Where a file extends
+    A file that extends another may leave out any key, on any level: the root requires none. Where a file extends
     nothing, it must be whole, which is a second set of definitions.
     """
     document = _closed(model_schema(kind))

@@ -15,7 +15,7 @@ from hidl_cli.inputs.check import check
 from hidl_cli.inputs.faults import Check, Fault, nearest, one_of
 from hidl_cli.inputs.overlay import Entry, KindName
 from hidl_cli.inputs.problems import clipped
-from hidl_cli.inputs.tree import Node
+from hidl_cli.inputs.tree import YamlNode
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -93,7 +93,7 @@ class _Link:
     """One file of a chain of ``extends``; ``root`` is None where it could not be read."""
 
     entry: Entry
-    root: Node | None
+    root: YamlNode | None
     problems: tuple[Problem, ...]
 
 
@@ -116,7 +116,7 @@ def _chain(entry: Entry) -> tuple[list[_Link], bool]:
     return links, True
 
 
-def _base(entry: Entry, root: Node, above: Sequence[Entry]) -> Entry | Fault | None:
+def _base(entry: Entry, root: YamlNode, above: Sequence[Entry]) -> Entry | Fault | None:
     """What ``entry`` extends: nothing, another entry, or the one of its own name that it hides."""
     name = tree.plain(root).get("extends")
     if name is None:

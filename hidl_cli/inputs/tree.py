@@ -27,11 +27,11 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class YamlNode:
     """A value and where it is written; an alias shares the node of its anchor."""
 
     span: Span
-    content: Scalar | Sequence[Node] | dict[str, Member]
+    content: Scalar | Sequence[YamlNode] | dict[str, Member]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +39,10 @@ class Member:
     """A mapping's entry: where its key is written, and its value."""
 
     key: Span
-    value: Node
+    value: YamlNode
 
 
-def plain(node: Node) -> Any:
+def plain(node: YamlNode) -> Any:
     """The node as nested dicts, lists and scalars."""
     match node.content:
         case dict() as members:
@@ -53,7 +53,7 @@ def plain(node: Node) -> Any:
             return scalar
 
 
-def place(root: Node, path: Path, *, on_key: bool = False) -> Mark:
+def place(root: YamlNode, path: Path, *, on_key: bool = False) -> Mark:
     """Where ``path`` is written: its value, or with ``on_key`` its key; the nearest thing around it if it is not there.
 
     A mapping or list stands for many lines, so its key is shown in its stead.
@@ -67,7 +67,7 @@ def place(root: Node, path: Path, *, on_key: bool = False) -> Mark:
     return key.mark() if on_key or isinstance(node.content, dict | list) else node.span.mark()
 
 
-def merge(base: Node, own: Node, *, appended: Collection[Path] = (), _path: Path = ()) -> Node:
+def merge(base: YamlNode, own: YamlNode, *, appended: Collection[Path] = (), _path: Path = ()) -> YamlNode:
     """``own`` laid over ``base``: mappings merge key by key, all else is replaced; lists at ``appended`` paths grow."""
     if isinstance(base.content, dict) and isinstance(own.content, dict):
         members = dict(base.content)
@@ -82,7 +82,7 @@ def merge(base: Node, own: Node, *, appended: Collection[Path] = (), _path: Path
     return own
 
 
-def without(root: Node, keys: Collection[str]) -> Node:
+def without(root: YamlNode, keys: Collection[str]) -> YamlNode:
     """The mapping without some of its keys."""
     assert isinstance(root.content, dict)
     return replace(root, content={key: member for key, member in root.content.items() if key not in keys})
@@ -94,7 +94,7 @@ def describe(value: Any) -> str:
     return words.get(type(value)) or ("a mapping" if isinstance(value, dict) else "a list")
 
 
-def _step(node: Node, step: str | int) -> tuple[Node, Span] | None:
+def _step(node: YamlNode, step: str | int) -> tuple[YamlNode, Span] | None:
     """The node one step below and the span of its key (a list item's is its own), or None."""
     if isinstance(node.content, dict) and isinstance(step, str) and step in node.content:
         member = node.content[step]
@@ -104,7 +104,7 @@ def _step(node: Node, step: str | int) -> tuple[Node, Span] | None:
     return None
 
 
-def _first_key(root: Node) -> Span:
+def _first_key(root: YamlNode) -> Span:
     if isinstance(root.content, dict) and root.content:
         return next(iter(root.content.values())).key
     return root.span

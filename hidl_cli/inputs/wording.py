@@ -22,7 +22,7 @@ Context = Mapping[str, Any]
 _YAML_1_1_BOOLEANS = {"yes": "true", "y": "true", "on": "true", "no": "false", "n": "false", "off": "false"}
 
 
-def in_words(model: type[BaseModel], detail: ErrorDetails) -> Fault:
+def fault_of(model: type[BaseModel], detail: ErrorDetails) -> Fault:
     """The fault that one of pydantic's errors about ``model`` stands for."""
     spot = locate(model, detail["loc"])
     return _WORDING.get(detail["type"], _wrong_type)(spot, detail["input"], detail.get("ctx", {}))

@@ -19,7 +19,7 @@ from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.inputs import scalars
 from hidl_cli.inputs.problems import clipped
 from hidl_cli.inputs.source import UNPRINTABLE, Source, read_source
-from hidl_cli.inputs.tree import Member, Node, Span, describe
+from hidl_cli.inputs.tree import Member, Span, YamlNode, describe
 
 MAX_DEPTH = 50
 MAX_VALUES = 50_000
@@ -48,7 +48,7 @@ class Document:
     """What was read: the tree (None where the file is of no use at all), and every fault of its form."""
 
     file: Path
-    root: Node | None
+    root: YamlNode | None
     problems: tuple[Problem, ...]
 
 
@@ -74,7 +74,7 @@ def parse(source: Source) -> Document:
 class _Anchor:
     """A node that aliases may refer to (None while it is being built), the values and the levels that it holds."""
 
-    node: Node | None = None
+    node: YamlNode | None = None
     values: int = 0
     levels: int = 0
 
@@ -89,7 +89,7 @@ class _Builder:
     values: int = 0
     deepest: int = 0
 
-    def document(self) -> Node:
+    def document(self) -> YamlNode:
         """The root, a mapping; raises ``InvalidInput`` with the fault that ends the reading."""
         events = self._events()
         next(events)  # the stream's start
@@ -112,7 +112,7 @@ class _Builder:
         except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter: escapes beyond Unicode, in Python
             self._stop(Span(self.source, 0, 0), f"invalid YAML: {error}", "valid YAML")
 
-    def _node(self, event: Any, events: Iterator[Any], *, depth: int) -> Node:
+    def _node(self, event: Any, events: Iterator[Any], *, depth: int) -> YamlNode:
         """The node that begins with ``event``; takes what belongs to it from ``events``."""
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, depth)
@@ -132,7 +132,7 @@ class _Builder:
         self.deepest = max(deepest, self.deepest)
         return anchor.node
 
-    def _alias(self, event: Any, depth: int) -> Node:
+    def _alias(self, event: Any, depth: int) -> YamlNode:
         anchor = self.anchors.get(event.anchor)
         name = clipped(event.anchor)
         if anchor is None:
@@ -147,12 +147,12 @@ class _Builder:
         self.deepest = max(self.deepest, depth + anchor.levels)
         return anchor.node
 
-    def _scalar(self, event: yaml.ScalarEvent) -> Node:
+    def _scalar(self, event: yaml.ScalarEvent) -> YamlNode:
         span = self._span(event)
         if UNPRINTABLE.search(event.value):  # by an escape sequence in double quotes
             self._fault(span, "the text contains a control character", "printable text")
         if (event.tag is None and not event.implicit[0]) or event.tag in (_TAG + "str", "!"):
-            return Node(span, event.value)
+            return YamlNode(span, event.value)
         try:
             value = scalars.resolve(event.value)
         except ValueError as error:
@@ -164,17 +164,17 @@ class _Builder:
             )
         elif event.tag is not None and event.tag not in _SCALAR_TAGS:
             self._unknown_tag(event)
-        return Node(span, value)
+        return YamlNode(span, value)
 
-    def _sequence(self, start: yaml.SequenceStartEvent, events: Iterator[Any], depth: int) -> Node:
+    def _sequence(self, start: yaml.SequenceStartEvent, events: Iterator[Any], depth: int) -> YamlNode:
         if start.tag not in (None, "!", _TAG + "seq"):
             self._unknown_tag(start)
         items = []
         while not isinstance(event := next(events), yaml.SequenceEndEvent):
             items.append(self._node(event, events, depth=depth + 1))
-        return Node(self._span(start), items)
+        return YamlNode(self._span(start), items)
 
-    def _mapping(self, start: yaml.MappingStartEvent, events: Iterator[Any], depth: int) -> Node:
+    def _mapping(self, start: yaml.MappingStartEvent, events: Iterator[Any], depth: int) -> YamlNode:
         if start.tag not in (None, "!", _TAG + "map"):
             self._unknown_tag(start)
         members: dict[str, Member] = {}
@@ -184,9 +184,9 @@ class _Builder:
             name = self._key(key, members)
             if name is not None:
                 members[name] = Member(key.span, value)
-        return Node(self._span(start), members)
+        return YamlNode(self._span(start), members)
 
-    def _key(self, key: Node, members: dict[str, Member]) -> str | None:
+    def _key(self, key: YamlNode, members: dict[str, Member]) -> str | None:
         """The text of a new key of the mapping, or None, with the fault noted, where it cannot be one."""
         written = clipped(self.source.text[key.span.start : key.span.end])
         if written == "<<":

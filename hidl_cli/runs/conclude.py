@@ -100,7 +100,7 @@ def error_for(run: Run, status: Status) -> HidlError:
     next_step = hint.format(run=run.id)
     causes = likely_causes(run, status)
     if causes and causes[0].severity == "error":
-        next_step = f"{causes[0].mend}\n      hidl logs --stderr {run.id} shows its errors"
+        next_step = f"{causes[0].fix}\n      hidl logs --stderr {run.id} shows its errors"
     return JobFailed("\n".join(part for part in (message, tail, _format_causes(causes)) if part), hint=next_step)
 
 
@@ -155,7 +155,7 @@ def _format_causes(causes: list[Finding]) -> str:
     place = f" on {likely.where}" if likely.where else ""
     word = "likely" if likely.severity == "error" else "possible"
     lines = [f"{word} cause: {likely.title}{place} ({likely.rule})", f"  seen: {likely.seen}", f"  why: {likely.why}"]
-    lines += [f"  fix: {likely.mend}"] if likely.severity != "error" else []
+    lines += [f"  fix: {likely.fix}"] if likely.severity != "error" else []
     lines += [f"also seen: {other.title} ({other.rule})" for other in others[:_FURTHER_CAUSES]]
     return "\n".join(lines)
 

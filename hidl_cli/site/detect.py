@@ -50,7 +50,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Detection:
     """Whether this is that site: the conditions of its ``match``; ``problems``: why they could not be read."""
 
     site: str
@@ -81,7 +81,7 @@ class _Here:
         return cluster(self.host)
 
 
-def detect(host: Host | None = None, *, thorough: bool = False) -> tuple[Outcome, ...]:
+def detect(host: Host | None = None, *, thorough: bool = False) -> tuple[Detection, ...]:
     """The outcome for every known site.
 
     The host's name is what the kernel says (``hostname``), without asking a name server. Only the ``match`` of a file
@@ -92,7 +92,7 @@ def detect(host: Host | None = None, *, thorough: bool = False) -> tuple[Outcome
     return tuple(_outcome(entry, here, thorough) for entry in overlay.list_all("site"))
 
 
-def choose(outcomes: Iterable[Outcome]) -> str | None:
+def choose(outcomes: Iterable[Detection]) -> str | None:
     """The site that matched by the most conditions, None where none did.
 
     Raises ``InvalidInput`` where two matched by equally many, or where a site's ``match`` could not be read.
@@ -120,7 +120,7 @@ def conditions_of(site: Site, host: Host) -> tuple[Condition, ...]:
     return _evaluate(site.name, site.match, _Here(host), thorough=False).conditions if site.match else ()
 
 
-def _evaluate(site: str, match: Match, here: _Here, thorough: bool) -> Outcome:
+def _evaluate(site: str, match: Match, here: _Here, thorough: bool) -> Detection:
     """The conditions of a ``match`` with what they were held against."""
     found = [] if match.hostname is None else [Condition("host name", match.hostname, here.host.hostname)]
     found += [Condition(f"${name}", pattern, here.host.environment.get(name)) for name, pattern in match.env.items()]
@@ -131,26 +131,26 @@ def _evaluate(site: str, match: Match, here: _Here, thorough: bool) -> Outcome:
             found.append(Condition(subject, match.cluster, name, f"is unknown: {here.cluster.source}"))
         else:
             found.append(Condition(subject, match.cluster, None, "not queried, as another condition does not match"))
-    return Outcome(site, tuple(found))
+    return Detection(site, tuple(found))
 
 
-def _outcome(entry: Entry, here: _Here, thorough: bool) -> Outcome:
+def _outcome(entry: Entry, here: _Here, thorough: bool) -> Detection:
     try:
         source = read_source(entry.path)
     except InvalidInput as error:
-        return Outcome(entry.name, problems=error.problems)
+        return Detection(entry.name, problems=error.problems)
     text = source.text.replace("\r\n", "\n").replace("\r", "\n")
     block = _MATCH_BLOCK.search(text)
     inherits = bool(entry.shadows) and "extends" in text  # possibly the file of the same name that this one hides
     if not block and not inherits and not _NOT_PLAIN_KEYS.search(text):
-        return Outcome(entry.name)
+        return Detection(entry.name)
     match = _read_plain(Source(entry.path, block[0])) if block else None
     if match is None:
         examined = examine(RULES, entry)
         if examined.model is None:
-            return Outcome(entry.name, problems=examined.problems)
+            return Detection(entry.name, problems=examined.problems)
         match = examined.model.match
-    return _evaluate(entry.name, match, here, thorough) if match else Outcome(entry.name)
+    return _evaluate(entry.name, match, here, thorough) if match else Detection(entry.name)
 
 
 def _read_plain(block: Source) -> Match | None:

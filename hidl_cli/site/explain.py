@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hidl_cli.site.detect import Outcome
+from hidl_cli.site.detect import Detection
 
 FALLBACK = "local"  # the site where none matches
 
 
-def explained(site: str | None, outcomes: Iterable[Outcome], schedulers: Mapping[str, str]) -> str:
+def explained(site: str | None, outcomes: Iterable[Detection], schedulers: Mapping[str, str]) -> str:
     """What was decided, on what ground, and what would be used otherwise; ``schedulers``: those whose programs are
     here, each with one."""
     if site is None:
@@ -29,7 +29,7 @@ def explained(site: str | None, outcomes: Iterable[Outcome], schedulers: Mapping
     )
 
 
-def as_document(outcome: Outcome) -> dict[str, Any]:
+def as_document(outcome: Detection) -> dict[str, Any]:
     """One site's outcome for programs: what each of its conditions was held against."""
     conditions = [
         {

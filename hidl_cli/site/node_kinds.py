@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ClusterShell.NodeSet import NodeSet
 
-from hidl_cli.site.probes.facts import Hardware, Node
+from hidl_cli.site.probes.facts import Hardware, ProbedNode
 
 _ALIKE = 1.03  # memory that differs by less is what firmware keeps for itself, not another kind of node
 _PLACES = 3  # a feature of which there are more variants by number (rack1, rack2, ...) says where a node is, not what
@@ -23,7 +23,7 @@ class Kind:
 
     name: str
     hardware: Hardware
-    nodes: tuple[Node, ...]
+    nodes: tuple[ProbedNode, ...]
     features: frozenset[str]
 
     @property
@@ -33,7 +33,7 @@ class Kind:
         return known.pop() if len(known) == 1 else None
 
 
-def kinds(nodes: Sequence[Node]) -> tuple[Kind, ...]:
+def kinds(nodes: Sequence[ProbedNode]) -> tuple[Kind, ...]:
     """The kinds of nodes, the most frequent first, each with a name of its own."""
     found = [kind for alike in _by_hardware(nodes) for kind in _by_features(alike)]
     found.sort(key=lambda kind: -len(kind.nodes))
@@ -59,9 +59,9 @@ def unique(name: str, taken: Iterable[str]) -> str:
     return candidate
 
 
-def _by_hardware(nodes: Sequence[Node]) -> Iterator[list[Node]]:
+def _by_hardware(nodes: Sequence[ProbedNode]) -> Iterator[list[ProbedNode]]:
     """Nodes of the same hardware; of memories that are nearly the same, the smallest counts."""
-    groups: dict[Hardware, list[Node]] = {}
+    groups: dict[Hardware, list[ProbedNode]] = {}
     for node in nodes:
         groups.setdefault(replace(node.hardware, memory_mib=None), []).append(node)
     for hardware, group in groups.items():
@@ -71,19 +71,19 @@ def _by_hardware(nodes: Sequence[Node]) -> Iterator[list[Node]]:
         for size in sizes:
             first = first if first and size <= first * _ALIKE else size
             smallest[size] = first
-        classes: dict[int | None, list[Node]] = {}
+        classes: dict[int | None, list[ProbedNode]] = {}
         for node in group:
             classes.setdefault(smallest[node.hardware.memory_mib or None], []).append(node)
         for memory, alike in classes.items():
             yield [replace(node, hardware=replace(hardware, memory_mib=memory)) for node in alike]
 
 
-def _by_features(nodes: list[Node]) -> Iterator[Kind]:
+def _by_features(nodes: list[ProbedNode]) -> Iterator[Kind]:
     variants: dict[str, set[str]] = {}
     for feature in frozenset().union(*(node.features for node in nodes)):
         variants.setdefault(re.sub(r"\d+", "#", feature), set()).add(feature)
     places = {one for stem, ones in variants.items() if "#" in stem and len(ones) > _PLACES for one in ones}
-    classes: dict[frozenset[str], list[Node]] = {}
+    classes: dict[frozenset[str], list[ProbedNode]] = {}
     for node in nodes:
         classes.setdefault(node.features - places, []).append(node)
     if len(classes) > _MOST_CLASSES:

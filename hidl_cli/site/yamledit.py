@@ -12,7 +12,7 @@ from typing import Any
 
 from hidl_cli.inputs import tree, yamlfile
 from hidl_cli.inputs.source import Source
-from hidl_cli.inputs.tree import Node
+from hidl_cli.inputs.tree import YamlNode
 from hidl_cli.site.yamltext import Item, document, scalar
 
 #: How the comment of a value begins that was put here; such a comment goes with its value.
@@ -81,7 +81,7 @@ def _with(text: str, value: Value) -> str | None:
     return None
 
 
-def _appended(text: str, mapping: Node, lines: str) -> str | None:
+def _appended(text: str, mapping: YamlNode, lines: str) -> str | None:
     """The text with further lines at the end of a block mapping, indented as its keys are."""
     assert isinstance(mapping.content, dict)
     last = list(mapping.content.values())[-1]
@@ -96,7 +96,7 @@ def _appended(text: str, mapping: Node, lines: str) -> str | None:
     return begin + textwrap.indent(lines, indent) + text[end:]
 
 
-def _replaced(text: str, key: int, old: Node, value: Value) -> str | None:
+def _replaced(text: str, key: int, old: YamlNode, value: Value) -> str | None:
     """The text with another scalar, and the value's comment in the line above (in place of an older one of hidl's)."""
     indent = _indent(text, key)
     if indent is None or old.span.start < key:
@@ -117,7 +117,7 @@ def _indent(text: str, key: int) -> str | None:
     return None if begin.strip(" ") else begin
 
 
-def _end(node: Node) -> int:
+def _end(node: YamlNode) -> int:
     """Where the last scalar below a node ends."""
     match node.content:
         case dict() as members if members:
@@ -127,7 +127,7 @@ def _end(node: Node) -> int:
     return node.span.end
 
 
-def _root(text: str) -> Node | None:
+def _root(text: str) -> YamlNode | None:
     found = yamlfile.parse(Source(Path("site.yaml"), text))
     return None if found.problems else found.root
 

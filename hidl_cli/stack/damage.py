@@ -37,4 +37,4 @@ def look(prefix: Path, *, deep: bool) -> Evidence | None:
 
 def finding(evidence: Evidence) -> Finding:
     """The same as a finding."""
-    return Finding(RULE, "error", TITLE, evidence.seen, WHY, evidence.mend, evidence.where)
+    return Finding(RULE, "error", TITLE, evidence.seen, WHY, evidence.fix, evidence.where)

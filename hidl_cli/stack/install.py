@@ -33,7 +33,7 @@ Action = Literal["installed", "switched", "nothing to do"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class InstallResult:
     """What came of an order. ``switched``: it was installed already, but another one was in use."""
 
     action: Action
@@ -106,14 +106,14 @@ def preview(order: Order, progress: Progress, verified: str = "here") -> dict[st
     }
 
 
-def install(order: Order, progress: Progress, verifier: Verifier | None = None) -> Outcome:
+def install(order: Order, progress: Progress, verifier: Verifier | None = None) -> InstallResult:
     """Carry out the order, unless it is done already. ``verifier``: who proves that it works; None: ``verify.Here``.
 
     Raises ``BuildFailed`` or ``MissingPrecondition``; nothing is published then.
     """
     done = _published(draft(order).plan)
     if done:
-        return Outcome("nothing to do", done)
+        return InstallResult("nothing to do", done)
     verifier = verifier or Here(progress)
     verifier.check()
     with _writing(order), _alone(order, progress):
@@ -123,11 +123,11 @@ def install(order: Order, progress: Progress, verifier: Verifier | None = None) 
         plan = planned.plan or _plan_with_new_lock(order, planned.provider, planned.target, progress)
         done = _published(plan)
         if done:
-            return Outcome("nothing to do", done)
+            return InstallResult("nothing to do", done)
         already = installation.at(plan.prefix)
         made = already or _build(planned.provider, plan, progress, verifier)
         installation.publish(plan.prefix)
-        return Outcome("switched" if already else "installed", made)
+        return InstallResult("switched" if already else "installed", made)
 
 
 def make_lock(order: Order, progress: Progress) -> tuple[Locked, Path]:

@@ -118,7 +118,7 @@ class Stack(Strict):
     requirements: list[str] = Field(
         default_factory=list,
         description="further requirements (PEP 508) with extras and markers, from wheels alone; `--hash=sha256:...` "
-        "after one admits these files only. `hidl install --with ... -r ... --as NAME` writes them",
+        "after one allows these files only. `hidl install --with ... -r ... --as NAME` writes them",
     )
     constraints: list[str] = Field(
         default_factory=list, description="limits on the versions of what is required, which require nothing themselves"

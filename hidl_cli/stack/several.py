@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hidl_cli.errors import ExitCode, HidlError, UsageError
 from hidl_cli.stack.builds import sources
-from hidl_cli.stack.install import Action, Outcome
+from hidl_cli.stack.install import Action, InstallResult
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.order import Order, Progress
 
@@ -65,7 +65,7 @@ def _missing_source(order: Order) -> HidlError | None:
 
 
 def install_each(
-    orders: Sequence[Order], carry_out: Callable[[Order, Progress], Outcome], progress: Progress
+    orders: Sequence[Order], carry_out: Callable[[Order, Progress], InstallResult], progress: Progress
 ) -> Iterator[Result]:
     """Carry the orders out, one after another; the error of one does not stop the next."""
     for number, order in enumerate(orders, start=1):

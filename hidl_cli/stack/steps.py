@@ -10,7 +10,7 @@ from hidl_cli.quoting import sh_line
 
 
 @dataclass(frozen=True)
-class Step:
+class InstallStep:
     """One command of an installation.
 
     ``variables`` are added to the environment that it gets. ``without_network`` is the same command for the case that

@@ -16,7 +16,7 @@ from hidl_cli.documents import read_json
 from hidl_cli.errors import BuildFailed, ProcessFailed
 from hidl_cli.mpi import MPICH_ON_ONE_HOST
 from hidl_cli.stack.installation import Installation
-from hidl_cli.stack.steps import Step, log_command
+from hidl_cli.stack.steps import InstallStep, log_command
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
@@ -123,7 +123,7 @@ def library_record(
     return {"name": name, "family": family, "version": version, "library": library}
 
 
-def step(plan: InstallPlan) -> Step:
+def step(plan: InstallPlan) -> InstallStep:
     """The command that verifies the plan's prefix."""
     prefix = plan.prefix
     mpi = [prefix / "bin" / "mpiexec", "-n", _RANKS, prefix / "bin" / "python", "-m", "hidl_workloads.verify"]
@@ -136,7 +136,7 @@ def step(plan: InstallPlan) -> Step:
         variables |= OPEN_MPI_AS_ROOT
     elif plan.mpi == "mpich":
         variables |= MPICH_ON_ONE_HOST
-    return Step(f"verify on {_RANKS} MPI ranks", tuple(map(str, argv)), variables)
+    return InstallStep(f"verify on {_RANKS} MPI ranks", tuple(map(str, argv)), variables)
 
 
 def run(plan: InstallPlan, log: Path) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from hidl_cli.analysis.samples import Sample
@@ -19,16 +20,14 @@ from hidl_cli.redaction import redact_document
 
 
 @dataclass(frozen=True)
-class Record:
-    """One judged run with its samples; ``steps`` has the number of the step (from 1) of each sample.
+class StoredRun:
+    """A judged run in the store; ``efficiency``: that of the largest step of a study.
 
-    ``root`` and ``name`` locate its directory. ``efficiency`` is that of the largest step of a study, ``metric`` the
-    workload's scaling metric, or else its first.
+    ``metric`` is the workload's scaling metric, or else its first.
     """
 
-    root: str
-    name: str
     run: str
+    directory: str
     created: str
     site: str
     partition: str | None
@@ -43,8 +42,24 @@ class Record:
     reason: str | None
     efficiency: float | None
     metric: str | None
+
+
+@dataclass(frozen=True)
+class RunRecord(StoredRun):
+    """A run to store, with its samples; ``steps`` has the number of the step (from 1) of each sample."""
+
     samples: tuple[Sample, ...]
     steps: tuple[int, ...]
+
+    @property
+    def root(self) -> str:
+        """The parent of its directory."""
+        return str(Path(self.directory).parent)
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+        return Path(self.directory).name
 
     @property
     def time(self) -> int:
@@ -60,7 +75,7 @@ def samples_of(run: Run) -> list[Sample]:
     return list(record_of(run).samples)
 
 
-def record_of(run: Run, plan: Plan | None = None) -> Record:
+def record_of(run: Run, plan: Plan | None = None) -> RunRecord:
     """Return the record of a run; pass ``plan`` to avoid reading it. Raises as ``samples_of`` does."""
     plan = plan or plan_of(run)
     verdict = run.document("verdict") or {}
@@ -77,10 +92,9 @@ def record_of(run: Run, plan: Plan | None = None) -> Record:
             )
         ]
         json.dumps([run.id, metrics, verdict, hosts], ensure_ascii=False).encode()  # what is no text raises
-        return Record(
-            root=str(run.directory.resolve().parent),
-            name=run.directory.resolve().name,
+        return RunRecord(
             run=plan.run,
+            directory=str(run.directory.resolve()),
             created=plan.created,
             site=plan.site,
             partition=plan.partition,

@@ -14,7 +14,7 @@ from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import SCHEMA, plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.store.extract import Record, record_of
+from hidl_cli.store.extract import RunRecord, record_of
 from hidl_cli.store.sqlite.database import Outdated
 from hidl_cli.store.store import Store
 
@@ -155,7 +155,7 @@ def _records(
     without: dict[str, dict[str, str]],
     indexed: Indexed,
     tell: Progress,
-) -> Iterator[Record]:
+) -> Iterator[RunRecord]:
     for number, (name, status) in enumerate(found.items(), start=1):
         run = Run(root / name)
         try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from hidl_cli.store.extract import StoredRun
 from hidl_cli.store.filters import Filters
-from hidl_cli.store.store import Store, StoredRun
+from hidl_cli.store.store import Store
 
 
 def result_document(store: Store, run: StoredRun, *, metric: str | None = None) -> dict[str, Any]:

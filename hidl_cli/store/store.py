@@ -15,7 +15,7 @@ from typing import Any
 from hidl_cli import paths
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.errors import UsageError
-from hidl_cli.store.extract import Record
+from hidl_cli.store.extract import RunRecord, StoredRun
 from hidl_cli.store.filters import Filters, of_a_series, of_runs, of_samples
 from hidl_cli.store.sqlite.database import Absent, Database
 from hidl_cli.store.sqlite.inserting import drop, insert, note, purge
@@ -27,31 +27,6 @@ _PAGE = 5_000
 _RUNS = 100
 #: Samples that are written in one transaction.
 _SAMPLES = 1_000
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """A judged run in the store; ``efficiency``: that of the largest step of a study.
-
-    ``metric`` is the workload's scaling metric, or else its first.
-    """
-
-    run: str
-    directory: str
-    created: str
-    site: str
-    partition: str | None
-    workload: str
-    parameters: Mapping[str, bool | int | float | str]
-    stack: str
-    lock: str
-    launcher: str
-    mpi: str
-    tuning: Mapping[str, str]
-    verdict: str | None
-    reason: str | None
-    efficiency: float | None
-    metric: str | None
 
 
 @dataclass(frozen=True)
@@ -96,7 +71,7 @@ class Store:
         self.file = file or paths.results()
         self.database = Database(self.file, on_wait, at_most)
 
-    def add(self, records: Iterable[Record]) -> int:
+    def add(self, records: Iterable[RunRecord]) -> int:
         """Add these runs, replacing what their directories had; return how many were added.
 
         Each transaction has about a thousand samples, so nobody waits long. A copy of a run whose other directory is
@@ -137,7 +112,7 @@ class Store:
 
     def renew(self) -> None:
         """Replace the tables of an earlier hidl by empty ones that keep its roots."""
-        with self.database.writing(anew=True):
+        with self.database.writing(renew=True):
             pass
 
     def known(self, root: str, read_as: str | None = None) -> dict[str, str]:
@@ -289,9 +264,9 @@ def _iso(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
 
 
-def _batches(records: Iterable[Record]) -> Iterator[list[Record]]:
+def _batches(records: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
     """Yield the records in batches of about a thousand samples or a hundred runs."""
-    batch: list[Record] = []
+    batch: list[RunRecord] = []
     samples = 0
     for record in records:
         batch.append(record)

@@ -14,8 +14,8 @@ from hidl_cli.record.state import State
 from hidl_cli.runs.follow import Watch
 from hidl_cli.validate.reframe import Listed
 
-Outcome = Literal["pass", "fail", "inconclusive", "skipped"]
-_Verdict = tuple[Outcome, str, str | None, ExitCode]
+CaseVerdict = Literal["pass", "fail", "inconclusive", "skipped"]
+_Verdict = tuple[CaseVerdict, str, str | None, ExitCode]
 
 _NOT_JUDGED = ("skip", "xfail")
 _SUBMISSION = ("setup", "compile", "run")
@@ -31,7 +31,7 @@ class Case:
 
     name: str
     place: str
-    verdict: Outcome
+    verdict: CaseVerdict
     reason: str
     hint: str | None
     exit_code: int
@@ -95,24 +95,24 @@ def _case(entry: Mapping[str, Any]) -> Case:
 
 
 def _verdict(entry: Mapping[str, Any]) -> _Verdict:
-    result, told = str(entry["result"]), entry.get("hidl_verdict") or ""
+    result, verdict = str(entry["result"]), entry.get("hidl_verdict") or ""
     reason, hint = str(entry.get("hidl_reason") or ""), entry.get("hidl_hint") or None
     if result in _NOT_JUDGED:
         return "skipped", str(entry.get("fail_reason") or result), None, ExitCode.OK
     if result == "pass":
-        if told in ("", "pass"):  # a check of the user's own says nothing of hidl
+        if verdict in ("", "pass"):  # a check of the user's own has no verdict of hidl
             return "pass", reason, None, ExitCode.OK
-        return _as_told(told, reason, hint, entry)
-    if told in ("fail", "inconclusive"):
-        return _as_told(told, reason, hint, entry)
+        return _not_passed(reason, hint, entry)
+    if verdict in ("fail", "inconclusive"):
+        return _not_passed(reason, hint, entry)
     code, reason = _failure(entry)
     run = entry.get("hidl_run")
     return "fail", reason, hint or (f"hidl logs {run}" if run else None), code
 
 
-def _as_told(told: str, reason: str, hint: str | None, entry: Mapping[str, Any]) -> _Verdict:
+def _not_passed(reason: str, hint: str | None, entry: Mapping[str, Any]) -> _Verdict:
     code = ExitCode(int(entry.get("hidl_exit") or ExitCode.BELOW_TARGET))
-    verdict: Outcome = "inconclusive" if code is ExitCode.INCONCLUSIVE else "fail"
+    verdict: CaseVerdict = "inconclusive" if code is ExitCode.INCONCLUSIVE else "fail"
     return verdict, reason, hint, code
 
 

@@ -209,7 +209,7 @@ def run(validation: Validation, listed: Sequence[Listed], tell: Callable[[str], 
     """
     runs = validation.directory / "runs"
     try:
-        with _told(validation.log, tell):
+        with _following_log(validation.log, tell):
             reframe.run(
                 validation.selection,
                 validation.directory,
@@ -280,8 +280,8 @@ def _end_all(runs: Path) -> None:
 
 
 @contextmanager
-def _told(log: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell what is added to ``log`` meanwhile, line by line."""
+def _following_log(log: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Pass on the lines that are added to ``log`` meanwhile."""
     stop = threading.Event()
     thread = threading.Thread(target=_follow, args=(log, tell, stop), daemon=True)
     thread.start()

@@ -19,13 +19,13 @@ Facts = TypeVar("Facts")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a rule found (``seen``), the fix (``mend``), and the host or file (``where``).
+    """What a rule found (``seen``), the ``fix``, and the host or file (``where``).
 
     ``severity`` overrides that of the rule.
     """
 
     seen: str
-    mend: str
+    fix: str
     where: str | None = None
     severity: Severity | None = None
 
@@ -39,17 +39,17 @@ class Finding:
     title: str
     seen: str
     why: str
-    mend: str
+    fix: str
     where: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The finding as plain data."""
-        return asdict(self)
+        """The finding as plain data; the key of ``fix`` is ``mend``, which documents of earlier versions have."""
+        return {"mend" if name == "fix" else name: value for name, value in asdict(self).items()}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Finding:
         """Parse a document of ``to_json``. Raises ``TypeError`` if a field is missing or unknown."""
-        return cls(**document)
+        return cls(**{"fix" if name == "mend" else name: value for name, value in {**document}.items()})
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Rule(Generic[Facts]):
     def findings(self, facts: Facts) -> list[Finding]:
         """The findings of this rule."""
         return [
-            Finding(self.id, seen.severity or self.severity, self.title, seen.seen, self.why, seen.mend, seen.where)
+            Finding(self.id, seen.severity or self.severity, self.title, seen.seen, self.why, seen.fix, seen.where)
             for seen in self.check(facts)
         ]
 

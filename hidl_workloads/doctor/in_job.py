@@ -112,7 +112,7 @@ def keep(findings: Iterable[Finding]) -> list[Finding]:
 def line(finding: Finding) -> str:
     """A finding in one line."""
     where = f" ({finding.where})" if finding.where else ""
-    return f"{finding.severity} {finding.rule}{where}: {finding.title}: {finding.seen}; fix: {finding.mend}"
+    return f"{finding.severity} {finding.rule}{where}: {finding.title}: {finding.seen}; fix: {finding.fix}"
 
 
 def is_first_of_its_node(environment: Mapping[str, str]) -> bool:

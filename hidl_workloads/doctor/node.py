@@ -110,8 +110,8 @@ def little_tmp(node: Node) -> Iterator[Evidence]:
         yield Evidence(f"{path} is not writable", f"chmod 1777 {path}, or export TMPDIR=...", node.host, "error")
     elif none or node.tmp.free < _TMP_LITTLE:
         seen = f"{_size(node.tmp.free)} of {_size(node.tmp.total)} free in {path}{_no_files(node.tmp)}"
-        mend = f"remove old files (du -xhd1 {path}), or export TMPDIR=<a directory with space>"
-        yield Evidence(seen, mend, node.host, "error" if none else None)
+        fix = f"remove old files (du -xhd1 {path}), or export TMPDIR=<a directory with space>"
+        yield Evidence(seen, fix, node.host, "error" if none else None)
     elif (node.tmp.files_free or _FILES_LITTLE) < _FILES_LITTLE:
         yield Evidence(f"{path} has space for {node.tmp.files_free} more files", f"du --inodes -xd1 {path}", node.host)
 
@@ -131,11 +131,11 @@ def little_shared_memory(node: Node) -> Iterator[Evidence]:
     if not node.shm.writable:
         yield Evidence(f"{path} is not writable", f"chmod 1777 {path}", node.host, "error")
     elif node.shm.free < _SHM_NONE or node.shm.files_free == 0:
-        mend = f"remove files of ended jobs: ls -l {path}; enlarge it: mount -o remount,size=50% {path}"
-        yield Evidence(of + _no_files(node.shm), mend, node.host, "error")
+        fix = f"remove files of ended jobs: ls -l {path}; enlarge it: mount -o remount,size=50% {path}"
+        yield Evidence(of + _no_files(node.shm), fix, node.host, "error")
     elif node.shm.total <= _SHM_LITTLE:
-        mend = f"mount -o remount,size=50% {path}; in a container: --shm-size=8g, or --ipc=host"
-        yield Evidence(of, mend, node.host)
+        fix = f"mount -o remount,size=50% {path}; in a container: --shm-size=8g, or --ipc=host"
+        yield Evidence(of, fix, node.host)
     elif node.shm.free < _SHM_LITTLE:
         yield Evidence(of, f"remove files of ended jobs: ls -l {path}", node.host)
 
@@ -152,11 +152,11 @@ def limited_memlock(node: Node) -> Iterator[Evidence]:
     if node.memlock is None or node.memlock == UNLIMITED:
         return
     seen = f"ulimit -l is {node.memlock // 1024} KiB"
-    mend = "LimitMEMLOCK=infinity for slurmd (systemctl edit slurmd) and `* - memlock unlimited` in limits.conf"
+    fix = "LimitMEMLOCK=infinity for slurmd (systemctl edit slurmd) and `* - memlock unlimited` in limits.conf"
     if node.rdma:
-        yield Evidence(f"{seen}, with an RDMA device", mend, node.host, "error" if node.memlock < MIB else None)
+        yield Evidence(f"{seen}, with an RDMA device", fix, node.host, "error" if node.memlock < MIB else None)
     elif node.memlock < _USUAL_MEMLOCK:
-        yield Evidence(f"{seen}; no RDMA device requires more", mend, node.host, "info")
+        yield Evidence(f"{seen}; no RDMA device requires more", fix, node.host, "info")
 
 
 @RULES.rule(
@@ -168,9 +168,9 @@ def limited_memlock(node: Node) -> Iterator[Evidence]:
 def limited_nofile(node: Node) -> Iterator[Evidence]:
     """``ulimit -n`` of the ranks."""
     if node.nofile is not None and node.nofile != UNLIMITED and node.nofile < _NOFILE_LITTLE:
-        mend = "ulimit -n 4096 before the launch; LimitNOFILE=131072 for slurmd if the job is limited"
+        fix = "ulimit -n 4096 before the launch; LimitNOFILE=131072 for slurmd if the job is limited"
         worse = node.nofile < _NOFILE_NONE
-        yield Evidence(f"ulimit -n is {node.nofile}", mend, node.host, "error" if worse else None)
+        yield Evidence(f"ulimit -n is {node.nofile}", fix, node.host, "error" if worse else None)
 
 
 @RULES.rule(
@@ -188,8 +188,8 @@ def limited_memory(node: Node) -> Iterator[Evidence]:
         seen = (
             f"the control group allows {_size(node.memory_limit)}, the placement requires {_size(node.wanted_memory)}"
         )
-        mend = "`policies: {memory: mem}` in the site's file asks for it; or correct `memory_gib` of its node type"
-        yield Evidence(seen, mend, node.host)
+        fix = "`policies: {memory: mem}` in the site's file asks for it; or correct `memory_gib` of its node type"
+        yield Evidence(seen, fix, node.host)
 
 
 def _no_files(room: Room) -> str:

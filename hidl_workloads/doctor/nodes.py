@@ -78,9 +78,9 @@ def shared_directories(facts: Nodes) -> Iterator[Evidence]:
         for nodes in places.values():
             room = room_of(nodes[0])
             if len(nodes) > 1 and room is not None:
-                mend = "use a local directory of each node: export TMPDIR=/tmp, or job_container/tmpfs in Slurm"
+                fix = "use a local directory of each node: export TMPDIR=/tmp, or job_container/tmpfs in Slurm"
                 seen = f"{room.path} is the same ({room.type} {room.source}) on {_hosts(nodes)}"
-                yield Evidence(seen, mend if name == "TMPDIR" else "mount a tmpfs on /dev/shm of each node")
+                yield Evidence(seen, fix if name == "TMPDIR" else "mount a tmpfs on /dev/shm of each node")
 
 
 @RULES.rule(
@@ -148,8 +148,8 @@ def invisible_stack(facts: Nodes) -> Iterator[Evidence]:
             seen = f"{node.prefix} has no manifest: incomplete installation"
         else:
             continue
-        mend = "mount its file system, or install in a directory that all nodes see (--prefix)"
-        yield Evidence(seen, mend, node.host)
+        fix = "mount its file system, or install in a directory that all nodes see (--prefix)"
+        yield Evidence(seen, fix, node.host)
 
 
 @RULES.rule(
@@ -161,8 +161,8 @@ def invisible_stack(facts: Nodes) -> Iterator[Evidence]:
 def silent_nodes(facts: Nodes) -> Iterator[Evidence]:
     """Nothing could be started on a host of the allocation."""
     for host in facts.silent:
-        mend = f"scontrol show node {host} (State and Reason); run without it: --exclude={host}"
-        yield Evidence(f"no response{f'; output: {facts.said}' if facts.said else ''}", mend, host)
+        fix = f"scontrol show node {host} (State and Reason); run without it: --exclude={host}"
+        yield Evidence(f"no response{f'; output: {facts.said}' if facts.said else ''}", fix, host)
 
 
 @RULES.rule(

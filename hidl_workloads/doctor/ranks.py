@@ -144,12 +144,12 @@ def singletons(world: World) -> Iterator[Evidence]:
 )
 def several_libraries(world: World) -> Iterator[Evidence]:
     """Two libraries in a process, another one than the stack's own, or different ones in different processes."""
-    mend = "env | grep -E 'LD_PRELOAD|LD_LIBRARY_PATH' shows its origin; unset it, or unload its module"
+    fix = "env | grep -E 'LD_PRELOAD|LD_LIBRARY_PATH' shows its origin; unset it, or unload its module"
     many = Counter(rank.libraries for rank in world.ranks if rank.libraries and len(rank.libraries) > 1)
     for libraries, count in many.items():
-        yield Evidence(f"{_ranks(count)} with {len(libraries or ())}: {', '.join(libraries or ())}", mend, world.launch)
+        yield Evidence(f"{_ranks(count)} with {len(libraries or ())}: {', '.join(libraries or ())}", fix, world.launch)
     for strange in sorted({rank.strange for rank in world.ranks if rank.strange}):
-        yield Evidence(f"{', '.join(strange)} replaces the stack's own", mend, world.launch)
+        yield Evidence(f"{', '.join(strange)} replaces the stack's own", fix, world.launch)
 
 
 @RULES.rule(
@@ -166,8 +166,8 @@ def another_size(world: World) -> Iterator[Evidence]:
         return
     found = " and ".join(map(str, sizes))
     seen = f"{world.expected} ranks requested, but the MPI world has {found}"
-    mend = "the launcher started another number than $HIDL_WORLD_SIZE: compare its -n with the job's"
-    yield Evidence("; ".join((seen, *_library(world), *world.evidence)), mend, world.launch)
+    fix = "the launcher started another number than $HIDL_WORLD_SIZE: compare its -n with the job's"
+    yield Evidence("; ".join((seen, *_library(world), *world.evidence)), fix, world.launch)
 
 
 @RULES.rule(
@@ -202,8 +202,8 @@ def unbound(world: World) -> Iterator[Evidence]:
     if wrong:
         listed = ", ".join(f"rank {rank.rank} has {len(rank.cores)} core(s)" for rank in wrong[:_NAMED])
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-        mend = "TaskPlugin=task/affinity in slurm.conf where srun does not bind; another --launcher that does"
-        yield Evidence(f"{listed}{more} (requested: {world.cores_per_rank})", mend, world.launch, world.cost)
+        fix = "TaskPlugin=task/affinity in slurm.conf where srun does not bind; another --launcher that does"
+        yield Evidence(f"{listed}{more} (requested: {world.cores_per_rank})", fix, world.launch, world.cost)
 
 
 @RULES.rule(
@@ -223,8 +223,8 @@ def same_core(world: World) -> Iterator[Evidence]:
         shared = sorted({tuple(found) for found in users.values() if len(found) > 1})
         if shared:
             listed = "; ".join(f"ranks {', '.join(map(str, found[:_NAMED]))} share cores" for found in shared[:_NAMED])
-            mend = "taskset, numactl or *_BIND* variables around the launcher; MV2_ENABLE_AFFINITY=0 if srun binds"
-            yield Evidence(listed, mend, _where(host, world), world.cost)
+            fix = "taskset, numactl or *_BIND* variables around the launcher; MV2_ENABLE_AFFINITY=0 if srun binds"
+            yield Evidence(listed, fix, _where(host, world), world.cost)
             return
 
 

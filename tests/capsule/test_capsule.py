@@ -1,4 +1,4 @@
-"""The file of a capsule: whole or refused, whoever made it."""
+"""The file of a capsule: whole or refused, also one that another tool made."""
 
 from __future__ import annotations
 

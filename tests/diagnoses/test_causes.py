@@ -110,17 +110,17 @@ def test_errors_come_before_warnings_then_by_position() -> None:
 def test_a_cause_is_reported_once_with_its_line_and_fix() -> None:
     (cause,) = find_causes("ModuleNotFoundError: No module named 'zarr'\n" * 8)
     assert cause.seen == "ModuleNotFoundError: No module named 'zarr'"
-    assert "add zarr to a stack" in cause.mend
+    assert "add zarr to a stack" in cause.fix
 
 
 def test_output_in_a_fix_is_quoted_for_the_shell() -> None:
     (cause,) = find_causes("execvp error on file /tmp/x; rm -rf ~ $(id) (No such file or directory)")
-    assert "check that '/tmp/x; rm -rf ~ $(id)' is spelled correctly" in cause.mend
+    assert "check that '/tmp/x; rm -rf ~ $(id)' is spelled correctly" in cause.fix
 
 
 def test_escape_sequences_are_escaped() -> None:
     (cause,) = find_causes("\x1b]0;owned\x07execvp error on file \x1b[2J\u202e/bin/x (No such file or directory)")
-    assert (cause.seen + cause.mend).isprintable()
+    assert (cause.seen + cause.fix).isprintable()
     assert "\\x1b[2J" in cause.seen
 
 

@@ -78,7 +78,7 @@ def repeats(tree: Any) -> Iterator[int]:
 
 @pytest.mark.parametrize(("diagnosis", "pattern"), PATTERNS)
 def test_every_pattern_has_the_groups_that_the_fix_uses(diagnosis: Diagnosis, pattern: str) -> None:
-    assert set(re.findall(r"\{([a-z]+)\}", diagnosis.mend)) <= re.compile(pattern).groupindex.keys()
+    assert set(re.findall(r"\{([a-z]+)\}", diagnosis.fix)) <= re.compile(pattern).groupindex.keys()
 
 
 def test_ids_are_unique() -> None:

@@ -16,7 +16,7 @@ def severity(rules: Rules[Any], id: str, facts: Any) -> str | None:
     (rule,) = (rule for rule in rules if rule.id == id)
     found = rule.findings(facts)
     assert len(found) < 2, found
-    assert all(one.seen and one.mend for one in found)
+    assert all(one.seen and one.fix for one in found)
     return found[0].severity if found else None
 
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, ValidationError
 
 from hidl_cli.inputs.fields import NameIn, Strict
-from hidl_cli.inputs.wording import in_words
+from hidl_cli.inputs.wording import fault_of
 from hidl_cli.plugins import Registry
 
 FRUIT: Registry[object] = Registry("hidl.parsers", "fruit", {"apple": "a:a", "pear": "a:b"})
@@ -44,7 +44,7 @@ def test_errors_are_those_of_a_literal(given: dict[str, object]) -> None:
     for model in (Named, Written):
         with pytest.raises(ValidationError) as caught:
             model.model_validate(given)
-        faults.append([in_words(model, detail) for detail in caught.value.errors()])
+        faults.append([fault_of(model, detail) for detail in caught.value.errors()])
     assert faults[0] == faults[1]
     assert len(faults[0]) == 1
 

@@ -81,11 +81,12 @@ def test_a_name_that_two_packages_take_is_invalid(installed: pytest.MonkeyPatch,
     ("target", "code", "why"),
     [
         ("hidl_other:parse", "1 / 0", "ZeroDivisionError: division by zero"),
+        ("hidl_other:parse", "import sys; sys.exit('no license')", "SystemExit: no license"),
         ("hidl_other:nosuch", "", "AttributeError: module 'hidl_other' has no attribute 'nosuch'"),
         ("hidl_nosuch:parse", "", "ModuleNotFoundError: No module named 'hidl_nosuch'"),
         ("hidl_other:parse", "parse = 7", "a parser must have `__call__`"),
     ],
-    ids=["its module fails", "no attribute", "no module", "another kind of object"],
+    ids=["its module fails", "its module exits", "no attribute", "no module", "another kind of object"],
 )
 def test_a_broken_plug_in_names_its_package_and_entry_point(
     target: str, code: str, why: str, installed: pytest.MonkeyPatch, tmp_path: Path

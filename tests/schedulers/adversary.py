@@ -241,7 +241,7 @@ class Hostile(Backend):
 
     def parse(self, lines: Iterable[str]) -> list[Job]:
         """See ``Backend``."""
-        return [_told(json.loads(line)) for line in lines]
+        return [_job(json.loads(line)) for line in lines]
 
     def kill(self, id: str, cluster: str | None) -> None:
         """See ``Backend``."""
@@ -287,7 +287,7 @@ def _plain(value: Any) -> str:
     return value.value if isinstance(value, State) else str(value)
 
 
-def _told(job: dict[str, Any]) -> Job:
+def _job(job: dict[str, Any]) -> Job:
     state = State(job["state"])
     final = "" if job["by_itself"] else state.value
     return Job(

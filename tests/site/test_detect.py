@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.site.detect import Outcome, choose, detect
+from hidl_cli.site.detect import Detection, choose, detect
 from hidl_cli.site.explain import explained
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.cluster import cluster, schedulers
@@ -46,7 +46,7 @@ def host(hostname: str, environment: Mapping[str, str] | None = None, **answers:
     )
 
 
-def outcome(site: str, hostname: str = "login1.frontera.edu", **environment: str) -> Outcome:
+def outcome(site: str, hostname: str = "login1.frontera.edu", **environment: str) -> Detection:
     return next(found for found in detect(host(hostname, environment)) if found.site == site)
 
 

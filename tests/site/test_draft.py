@@ -19,7 +19,7 @@ from hidl_cli.site.checks import RULES
 from hidl_cli.site.detect import detect
 from hidl_cli.site.draft import Draft, default_name, draft, host_pattern
 from hidl_cli.site.machine import Machine
-from hidl_cli.site.probes.facts import Batch, Hardware, Library, Node, Queue
+from hidl_cli.site.probes.facts import Batch, Hardware, Library, ProbedNode, Queue
 from hidl_cli.site.probes.gpus import Cards
 from hidl_cli.site.probes.survey import Found, survey
 from hidl_cli.site.schema import Site
@@ -181,7 +181,7 @@ hostile = st.text(max_size=40) | st.sampled_from(
     ]
 )
 nodes = st.builds(
-    Node,
+    ProbedNode,
     name=hostile,
     hardware=st.builds(
         Hardware,
@@ -205,7 +205,7 @@ nodes = st.builds(
     known=st.lists(nodes, max_size=6),
 )
 def test_whatever_a_machine_calls_its_parts_the_draft_is_in_order(
-    config: Path, tmp_path: Path, words: tuple[str, str, str], names: list[str], known: list[Node]
+    config: Path, tmp_path: Path, words: tuple[str, str, str], names: list[str], known: list[ProbedNode]
 ) -> None:
     hostname, cluster, module = words
     called = dict(zip(("q0", "q1", "q2"), names, strict=True))
@@ -290,7 +290,7 @@ def test_whatever_value_a_field_of_slurm_has_the_draft_is_in_order(
 def test_ten_thousand_nodes_of_a_thousand_racks_make_few_types(config: Path, tmp_path: Path) -> None:
     """Features that say where a node is (rack17) do not make a kind of node."""
     many_nodes = tuple(
-        Node(
+        ProbedNode(
             f"c{number:05}",
             Hardware(2, 56, 1, 192_000 + number % 7, 0),
             frozenset({f"rack{number // 40}", "clx" if number < 8000 else "icx"}),

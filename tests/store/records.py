@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli.analysis.samples import Sample
-from hidl_cli.store.extract import Record
+from hidl_cli.store.extract import RunRecord
 from hidl_cli.store.sqlite import database
 from hidl_cli.store.store import Store
 
@@ -26,7 +26,7 @@ def record(
     hosts: Sequence[str] = ("node1",),
     tuning: Mapping[str, str] | None = None,
     **more: Any,
-) -> Record:
+) -> RunRecord:
     """A run with one step for each value."""
     shared: dict[str, Any] = {
         "run": name,
@@ -50,9 +50,8 @@ def record(
         for number, value in enumerate(values, start=1)
     )
     steps = tuple(range(1, len(values) + 1))
-    return Record(
-        root=root, name=name, **shared, reason="so", efficiency=None, metric=metric, samples=samples, steps=steps
-    )
+    stored: dict[str, Any] = {"directory": f"{root}/{name}", "reason": "so", "efficiency": None, "metric": metric}
+    return RunRecord(**shared, **stored, samples=samples, steps=steps)
 
 
 def main(file: str, prefix: str, count: str, *options: str) -> None:

@@ -17,7 +17,7 @@ TOLERANCE = 0.03  # a worsening by less is nobody's business
 ALPHA = 0.05
 PER_SIDE = 10  # values a side, beyond which more are not asked for
 
-Outcome = Literal["worse", "better", "different", "same", "inconclusive"]
+ComparisonOutcome = Literal["worse", "better", "different", "same", "inconclusive"]
 Independent = Literal["runs", "repetitions"]
 
 
@@ -44,7 +44,7 @@ class Difference:
     effect_in_words: str
     p: float
     p_holm: float
-    outcome: Outcome
+    outcome: ComparisonOutcome
     reason: str
 
 
@@ -167,7 +167,7 @@ def _difference(
 
 def _outcome(
     better: str | None, shift: float, interval: Interval | None, p_holm: float, tolerance: float
-) -> tuple[Outcome, str]:
+) -> tuple[ComparisonOutcome, str]:
     if p_holm <= ALPHA and abs(shift) > tolerance:
         found = f"differs by {shift:+.1%} (p = {p_holm:.2g})"
         if better is None:

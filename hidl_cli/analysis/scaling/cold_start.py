@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from hidl_cli.analysis.scaling.study import Observation
 
 LEAST_ROUNDS = 4  # of three, two say nothing about what is usual
-SIGNIFICANT = 0.01  # of all studies without a cold round are said to have one
+SIGNIFICANT = 0.01  # false-positive rate: studies without a cold round that are reported to have one
 _SIMULATED = 100_000
 
 

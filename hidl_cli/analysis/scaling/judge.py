@@ -252,7 +252,7 @@ def _conclude(steps: Sequence[StepResult], step_unit: str) -> tuple[Verdict | No
     verdicts: tuple[Verdict, ...] = ("fail", "inconclusive", "pass")
     verdict = next(verdict for verdict in verdicts if any(step.verdict == verdict for step in scaled))
     deciding = [step for step in scaled if step.verdict == verdict]
-    if verdict == "inconclusive":  # what repetitions cannot mend comes first
+    if verdict == "inconclusive":  # what repetitions cannot fix comes first
         worst = max(deciding, key=lambda step: step.repetitions_needed or math.inf)
     else:
         worst = min(deciding, key=lambda step: step.interval.low if step.interval else 0.0)

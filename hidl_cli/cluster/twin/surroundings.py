@@ -12,7 +12,7 @@ from hidl_cli.cluster.dress import Dress
 from hidl_cli.cluster.layout import Layout
 from hidl_cli.cluster.twin import libraries, modules, of_site, programs
 from hidl_cli.documents import read_json, write_json
-from hidl_cli.mpi import WHEEL_OVER_PMI2
+from hidl_cli.mpi import TRAITS, WHEEL_OVER_PMI2
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 
@@ -87,9 +87,9 @@ def grafts(layout: Layout) -> dict[str, str]:
 
 
 def _over_pmi2(site: Site) -> dict[str, str]:
-    """Variables that MPICH, which stands in for Cray's library, requires over Slurm's PMI-2."""
-    default = site.mpi.get(site.default_mpi or "")
-    return WHEEL_OVER_PMI2 if default and default.family == "cray-mpich" else {}
+    """Variables that MPICH from wheels, which stands in for its derivatives, requires over Slurm's PMI-2."""
+    derivatives = [library for library in site.mpi.values() if TRAITS[library.family].abi == "mpich"]
+    return WHEEL_OVER_PMI2 if derivatives else {}
 
 
 def _make_gpus(directory: Path, count: int) -> None:

@@ -195,14 +195,14 @@ def program_missing(facts: Libraries) -> Iterator[Evidence]:
         return
     in_the_stack = facts.prefix is not None and job.program.startswith(f"{facts.prefix}/")
     if in_the_stack:
-        mend = f"hidl uninstall {sh(job.library.name)} && hidl install {sh(job.library.name)}"
+        fix = f"hidl uninstall {sh(job.library.name)} && hidl install {sh(job.library.name)}"
     elif "/" in job.program:
-        mend = "correct `prefix` of the MPI library in the site file; hidl site check --on-host"
+        fix = "correct `prefix` of the MPI library in the site file; hidl site check --on-host"
     else:
-        mend = f"put {job.launcher} on PATH (load its module), or use another: hidl run --launcher NAME"
+        fix = f"put {job.launcher} on PATH (load its module), or use another: hidl run --launcher NAME"
     yield Evidence(
         f"launcher {job.launcher}: {job.program} not found on this host",
-        mend,
+        fix,
         severity=None if facts.on_this_host or in_the_stack else "warning",
     )
 

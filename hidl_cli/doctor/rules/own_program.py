@@ -266,11 +266,11 @@ def lacking_package(facts: OwnProgram) -> Iterator[Evidence]:
     with_all = {stack for _, stack in facts.lacking}
     stack = with_all.pop() if len(with_all) == 1 else None
     if stack is not None:
-        mend = f"hidl run --stack {sh(stack)} (hidl install {sh(stack)})"
+        fix = f"hidl run --stack {sh(stack)} (hidl install {sh(stack)})"
     else:
         packages = " ".join(f"--with {sh(name)}" for name in names)
-        mend = f"hidl install {sh(facts.stack)} {packages} --as mine, then hidl run --stack mine"
-    yield Evidence(f"{facts.file} imports {', '.join(names)}, which stack {facts.stack} does not hold", mend)
+        fix = f"hidl install {sh(facts.stack)} {packages} --as mine, then hidl run --stack mine"
+    yield Evidence(f"{facts.file} imports {', '.join(names)}, which stack {facts.stack} does not hold", fix)
 
 
 SUBJECT = Subject(probe, RULES, before_runs=True)

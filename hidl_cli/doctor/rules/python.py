@@ -139,23 +139,23 @@ def user_site(facts: Python) -> Iterator[Evidence]:
 )
 def python_path(facts: Python) -> Iterator[Evidence]:
     """An error if a directory contains modules of the stack or of Python, or belongs to another Python."""
-    for places, origin, mend in (
+    for places, origin, fix in (
         (facts.given, "PYTHONPATH of the site file", "remove PYTHONPATH from `environment` in the site file"),
         (facts.shell, "PYTHONPATH of your shell", "unset PYTHONPATH"),
     ):
         for place in places:
-            yield _of(facts, place, origin, mend)
+            yield _of(facts, place, origin, fix)
 
 
-def _of(facts: Python, place: Place, origin: str, mend: str) -> Evidence:
+def _of(facts: Python, place: Place, origin: str, fix: str) -> Evidence:
     stack = f"stack {facts.stack}" if facts.stack else "the stack"
     if place.shadows:
-        return Evidence(f"{origin} adds {place.directory}, whose {_shown(place.shadows)} shadows that of {stack}", mend)
+        return Evidence(f"{origin} adds {place.directory}, whose {_shown(place.shadows)} shadows that of {stack}", fix)
     if place.python not in (None, facts.version):
         return Evidence(
-            f"{origin} adds {place.directory} of Python {place.python}; {stack} has Python {facts.version}", mend
+            f"{origin} adds {place.directory} of Python {place.python}; {stack} has Python {facts.version}", fix
         )
-    return Evidence(f"{origin} adds {place.directory} to {stack}", mend, severity="info")
+    return Evidence(f"{origin} adds {place.directory} to {stack}", fix, severity="info")
 
 
 def _shown(names: tuple[str, ...]) -> str:

@@ -13,7 +13,7 @@ from hidl_cli.launch.limits import seconds
 from hidl_cli.quoting import sh
 from hidl_cli.site.keeping import read_record
 from hidl_cli.site.probes import lsf, modules, slurm
-from hidl_cli.site.probes.facts import Node, Queue
+from hidl_cli.site.probes.facts import ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import NodeType, Partition, Site
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
@@ -35,7 +35,7 @@ class Counterpart:
     program: str | None = None
     silence: str | None = None
     queues: tuple[Queue, ...] | None = None
-    nodes: tuple[Node, ...] | None = None
+    nodes: tuple[ProbedNode, ...] | None = None
     accounting: str | None = None
     modules: frozenset[str] | None = None
     stale: tuple[str, ...] = ()
@@ -144,7 +144,7 @@ def too_much(facts: Counterpart) -> Iterator[Evidence]:
             yield Evidence("; ".join(said), f"correct the site file: hidl site show {sh(facts.site.name)}", key)
 
 
-def _limits(partition: Partition, queue: Queue, members: list[Node]) -> Iterator[str]:
+def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> Iterator[str]:
     """Limits of jobs."""
     most = partition.max_nodes
     if most is not None and queue.max_nodes is not None and most > queue.max_nodes:
@@ -159,7 +159,7 @@ def _limits(partition: Partition, queue: Queue, members: list[Node]) -> Iterator
         yield f"max_wall: {longest} in the file, {queue.max_wall} in the scheduler"
 
 
-def _hardware(kind: NodeType, members: list[Node]) -> Iterator[str]:
+def _hardware(kind: NodeType, members: list[ProbedNode]) -> Iterator[str]:
     """Node sizes: the file may not exceed the largest node."""
     for name, said, found in (
         ("cores", kind.cores, [node.hardware.cores for node in members]),
@@ -223,11 +223,11 @@ def no_accounting(facts: Counterpart) -> Iterator[Evidence]:
 def silent_scheduler(facts: Counterpart) -> Iterator[Evidence]:
     """Its programs are missing on the site, or its daemon is down."""
     if facts.silence is not None:
-        mend = f"try again later: hidl status; if it persists, contact the staff of {facts.site.name}"
-        yield Evidence(facts.silence, mend, where=facts.site.name)
+        fix = f"try again later: hidl status; if it persists, contact the staff of {facts.site.name}"
+        yield Evidence(facts.silence, fix, where=facts.site.name)
     elif facts.program is not None:
-        mend = "load the scheduler's module, or log in to a submit node"
-        yield Evidence(f"{facts.program} not found on PATH", mend, where=facts.site.name)
+        fix = "load the scheduler's module, or log in to a submit node"
+        yield Evidence(f"{facts.program} not found on PATH", fix, where=facts.site.name)
 
 
 @RULES.rule(

@@ -30,8 +30,8 @@ RULES: Rules[Site] = Rules()
 def retired(site: Site) -> Iterator[Evidence]:
     """The file has ``status: retired``."""
     if site.status == "retired":
-        mend = f"hidl site show {sh(site.successor)}" if site.successor else "hidl site list shows sites in service"
-        yield Evidence(f"status of site {site.name}: retired", mend, where=site.name)
+        fix = f"hidl site show {sh(site.successor)}" if site.successor else "hidl site list shows sites in service"
+        yield Evidence(f"status of site {site.name}: retired", fix, where=site.name)
 
 
 @RULES.rule(
@@ -44,10 +44,10 @@ def unsupported_scheduler(site: Site) -> Iterator[Evidence]:
     """The file names a scheduler that hidl cannot submit to, or none."""
     if reason := unusable(site):
         supported = ", ".join(names())
-        mend = f"set `scheduler` in the site file to one of: {supported}" if site.scheduler is None else None
+        fix = f"set `scheduler` in the site file to one of: {supported}" if site.scheduler is None else None
         yield Evidence(
             f"site {site.name}: {reason}",
-            mend or f"supported schedulers: {supported}; a plug-in can add one (hidl.schedulers)",
+            fix or f"supported schedulers: {supported}; a plug-in can add one (hidl.schedulers)",
             where=site.name,
         )
 

@@ -171,7 +171,7 @@ def _update(package: str, fixed: str, facts: Held) -> str:
 
 
 def _live_with(found: list[Advisory]) -> str:
-    return "no fixed version; " + "; ".join(each.mend for each in found if each.mend)
+    return "no fixed version; " + "; ".join(each.fix for each in found if each.fix)
 
 
 @RULES.rule(
@@ -183,8 +183,8 @@ def _live_with(found: list[Advisory]) -> str:
 def not_whole(facts: Held) -> Iterator[Evidence]:
     """Parts are missing, or its libraries belong to another version of hidl."""
     if facts.faults:
-        mend = f"{facts.again} (keeps the lock)" if facts.again else "install the stack again"
-        yield Evidence(f"{facts.source}: {'; '.join(facts.faults)}", mend, where=facts.source)
+        fix = f"{facts.again} (keeps the lock)" if facts.again else "install the stack again"
+        yield Evidence(f"{facts.source}: {'; '.join(facts.faults)}", fix, where=facts.source)
 
 
 @RULES.rule(damage.RULE, damage.TITLE, severity="error", why=damage.WHY)

@@ -189,13 +189,13 @@ def both_remedies(facts: Tuning) -> Iterator[Evidence]:
 def library_missing(facts: Tuning) -> Iterator[Evidence]:
     """The path does not exist on this host; a warning on a login node, which may lack files of compute nodes."""
     for name, files in facts.missing.items():
-        mend = f"unset {name}, or correct the path"
+        fix = f"unset {name}, or correct the path"
         if name in facts.job.given:
-            mend = f"correct {name} in the site file, or hidl run --tune {name}=PATH"
+            fix = f"correct {name} in the site file, or hidl run --tune {name}=PATH"
         for file in files:
             yield Evidence(
                 f"{name}: {file} not found",
-                mend,
+                fix,
                 where=file,
                 severity=None if facts.on_this_host and name == GDRCOPY else "warning",
             )

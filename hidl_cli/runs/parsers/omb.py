@@ -84,7 +84,7 @@ def parse(text: str) -> Metrics:
         _check(table)
     _refuse_wrong_data(text)
     metrics = dict(startup)
-    for prefix, suffix, table in _told_apart(tables):
+    for prefix, suffix, table in _with_affixes(tables):
         metrics.update({f"{prefix}{name}{suffix}": found for name, found in _metrics(table).items()})
     return metrics
 
@@ -205,7 +205,7 @@ def _metrics(table: _Table) -> Metrics:
     return found
 
 
-def _told_apart(tables: Sequence[_Table]) -> Iterator[tuple[str, str, _Table]]:
+def _with_affixes(tables: Sequence[_Table]) -> Iterator[tuple[str, str, _Table]]:
     """Each table with what its metrics' names begin and end with: nothing, where there is one table only."""
     several = len({table.benchmark for table in tables}) > 1
     datatypes: dict[str, set[str]] = {}

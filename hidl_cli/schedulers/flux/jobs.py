@@ -40,33 +40,33 @@ def parse(lines: Iterable[str]) -> list[Job]:
     return [_job(json.loads(line)) for line in lines]
 
 
-def _job(told: Mapping[str, Any]) -> Job:
+def _job(job: Mapping[str, Any]) -> Job:
     """A job ends only in the state INACTIVE; any other unknown state counts as running."""
-    word, id, mark = str(told.get("state", "")), str(told["jobid"]), str(told.get("cwd", ""))
+    word, id, mark = str(job.get("state", "")), str(job["jobid"]), str(job.get("cwd", ""))
     if word != "INACTIVE":
         state = _STATES.get(word, State.RUNNING)
-        reason = _waiting(told) if state is State.PENDING else "the job is ending" if word == "CLEANUP" else ""
+        reason = _waiting(job) if state is State.PENDING else "the job is ending" if word == "CLEANUP" else ""
         return Job(id, state, word, mark, reason)
-    result, exception = str(told.get("result", "")), told.get("exception") or {}
+    result, exception = str(job.get("result", "")), job.get("exception") or {}
     occurred = bool(exception.get("occurred"))
     known = _RESULTS.get(result, State.FAILED)
     state = _EXCEPTIONS.get(str(exception.get("type")), known) if occurred else known
     why = ": ".join(filter(None, (str(exception.get("type", "")), str(exception.get("note", ""))))) if occurred else ""
-    ended = float(told.get("t_inactive") or 0)
-    return Job(id, state, result, mark, why or _status(told, state), ended, by_itself=not occurred)
+    ended = float(job.get("t_inactive") or 0)
+    return Job(id, state, result, mark, why or _status(job, state), ended, by_itself=not occurred)
 
 
-def _waiting(told: Mapping[str, Any]) -> str:
-    scheduled = (told.get("annotations") or {}).get("sched") or {}
+def _waiting(job: Mapping[str, Any]) -> str:
+    scheduled = (job.get("annotations") or {}).get("sched") or {}
     estimate = scheduled.get("t_estimate")
     parts = [
-        *([f"waits for {', '.join(told['dependencies'])}"] if told.get("dependencies") else []),
-        *(["held (urgency 0)"] if told.get("urgency") == 0 else []),
+        *([f"waits for {', '.join(job['dependencies'])}"] if job.get("dependencies") else []),
+        *(["held (urgency 0)"] if job.get("urgency") == 0 else []),
         *filter(None, [scheduled.get("reason_pending")]),
         *([f"expected to start at {datetime.fromtimestamp(estimate):%Y-%m-%dT%H:%M:%S}"] if estimate else []),
     ]
     return ", ".join(parts)
 
 
-def _status(told: Mapping[str, Any], state: State) -> str:
-    return "" if state is State.COMPLETED else f"Flux says {told.get('result')}, exit code {told.get('returncode')}"
+def _status(job: Mapping[str, Any], state: State) -> str:
+    return "" if state is State.COMPLETED else f"Flux says {job.get('result')}, exit code {job.get('returncode')}"

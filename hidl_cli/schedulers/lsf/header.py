@@ -65,12 +65,12 @@ def options(script: str) -> list[str]:
 
 
 def _option(letter: str, what: str, use: Use, value: str | None) -> list[str]:
-    if use == "never" or value is None:  # what the site demands and nobody gave, the plan tells
+    if use == "never" or value is None:  # the plan reports what the site requires and the user did not give
         return []
     if not _WORD.fullmatch(value):
         raise InvalidInput(
-            f"{value!r} cannot stand for {what} in a job script of LSF ({letter})",
-            hint="letters, digits and _ . : / + @ = , # - can, with no sign at the beginning",
+            f"invalid value {value!r} for {what} (LSF's {letter}): must be one plain word",
+            hint="letters, digits and _ . : / + @ = , # - are allowed, with no sign at the beginning",
         )
     return [f"{letter} {value}"]
 

@@ -64,42 +64,42 @@ def never_starts(job: Job) -> Never | None:
     return Never(job.reason) if job.reason.startswith(_NEVER) else None
 
 
-def _job(told: Mapping[str, str]) -> Job:
+def _job(job: Mapping[str, str]) -> Job:
     """A job ends only by state F (finished) or X; any other unknown letter counts as running."""
-    letter, id, comment = told.get("job_state", ""), told["id"], told.get("comment", "").strip()
-    directory = _DIRECTORY.search(told.get("Variable_List", ""))
+    letter, id, comment = job.get("job_state", ""), job["id"], job.get("comment", "").strip()
+    directory = _DIRECTORY.search(job.get("Variable_List", ""))
     mark = re.sub(r"\\(.)", r"\1", directory[1]) if directory else ""
     if letter not in ("F", "X"):
         state = _BY_LETTER.get(letter, State.RUNNING)
-        reason = _waiting(told, letter, comment) if state is State.PENDING else _ABOUT.get(letter, "")
+        reason = _waiting(job, letter, comment) if state is State.PENDING else _ABOUT.get(letter, "")
         return Job(id, state, letter, mark, reason)
-    state, by_itself = _end(told, comment)
-    reason = "" if state is State.COMPLETED else _why(told, comment)
-    return Job(id, state, letter, mark, reason, float(told.get("history_timestamp", 0)), by_itself)
+    state, by_itself = _end(job, comment)
+    reason = "" if state is State.COMPLETED else _why(job, comment)
+    return Job(id, state, letter, mark, reason, float(job.get("history_timestamp", 0)), by_itself)
 
 
-def _waiting(told: Mapping[str, str], letter: str, comment: str) -> str:
+def _waiting(job: Mapping[str, str], letter: str, comment: str) -> str:
     held = {"u": "held by its owner", "o": "held by an operator", "s": "held by PBS, or for a dependency"}
-    holds = [held[kind] for kind in told.get("Hold_Types", "n") if kind in held] if letter == "H" else []
-    start = told.get("estimated.start_time")
+    holds = [held[kind] for kind in job.get("Hold_Types", "n") if kind in held] if letter == "H" else []
+    start = job.get("estimated.start_time")
     return ", ".join([*filter(None, [comment]), *holds, *([f"expected to start at {start}"] if start else [])])
 
 
-def _end(told: Mapping[str, str], comment: str) -> tuple[State, bool]:
+def _end(job: Mapping[str, str], comment: str) -> tuple[State, bool]:
     """Return the final state, and whether the job came to it by itself."""
-    status, limit = told.get("Exit_status"), _LIMIT.search(comment)
+    status, limit = job.get("Exit_status"), _LIMIT.search(comment)
     if limit and limit[1] in _LIMITS:
         return _LIMITS[limit[1]], False
-    if status is None or told.get("substate") == _DELETED:
+    if status is None or job.get("substate") == _DELETED:
         return State.CANCELLED, False
     if int(status) in _ENDED_BY:
         return _ENDED_BY[int(status)], False
     return (State.COMPLETED if status == "0" else State.FAILED), int(status) >= 0
 
 
-def _why(told: Mapping[str, str], comment: str) -> str:
-    if "Exit_status" not in told:
-        failed = told.get("substate") == _DEPENDENCY_FAILED
+def _why(job: Mapping[str, str], comment: str) -> str:
+    if "Exit_status" not in job:
+        failed = job.get("substate") == _DEPENDENCY_FAILED
         return "a job that it depends on did not end as required" if failed else "deleted before it started"
     how = re.sub(r"^Job run at .*? on \S+( and )?", "", comment)
-    return f"PBS says Exit_status {told['Exit_status']}" if how in ("", "failed", "finished") else how
+    return f"PBS says Exit_status {job['Exit_status']}" if how in ("", "failed", "finished") else how

@@ -103,7 +103,7 @@ class Ssh(Backend):
                 kill_run(record.run)
 
 
-def _request_of(run: Run) -> header.Request:
+def _request_of(run: Run) -> header.HostsRequest:
     """Return what the run's script requests; raises ``Refused``."""
     try:
         return header.read_request(run.script.read_text(encoding="utf-8"))

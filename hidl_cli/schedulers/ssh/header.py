@@ -15,7 +15,7 @@ _LINE = re.compile(r"^# ssh: --(hosts|time|share-hosts|run)(?:=(.*))?$", re.MULT
 
 
 @dataclass(frozen=True)
-class Request:
+class HostsRequest:
     """What a script requests. ``seconds``: its time limit; ``shared``: it does not wait for the hosts' lock.
 
     ``run``: the run that it starts, by whose id processes are found; None: that of the script's own directory.
@@ -52,7 +52,7 @@ def started_run(run: str) -> str:
     return f"# ssh: --run={run}"
 
 
-def read_request(script: str) -> Request:
+def read_request(script: str) -> HostsRequest:
     """Read the lines of ``header`` in a job script; ``InvalidInput`` if one is invalid or the hosts are missing."""
     given: dict[str, str] = {}
     for name, value in _LINE.findall(script):
@@ -61,4 +61,4 @@ def read_request(script: str) -> Request:
     time = given.get("time")
     if not all(map(is_host_name, hosts)) or (time is not None and not time.isdecimal()):
         raise InvalidInput("the job script names no valid hosts", hint="a line `# ssh: --hosts=HOST,HOST` names them")
-    return Request(hosts, None if time is None else float(time), "share-hosts" in given, given.get("run"))
+    return HostsRequest(hosts, None if time is None else float(time), "share-hosts" in given, given.get("run"))

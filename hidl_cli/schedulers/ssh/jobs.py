@@ -22,7 +22,7 @@ KILLED = "its supervisor was killed"
 
 
 @dataclass(frozen=True)
-class Record:
+class JobRecord:
     """A job: the process ``id`` supervises it (``birth``: which of that number), its processes carry the id ``run``.
 
     ``ended``: seconds since the epoch. ``by_itself``: see ``decision.Job``.
@@ -52,7 +52,7 @@ def here() -> str:
     return os.uname().nodename
 
 
-def records() -> list[Record]:
+def records() -> list[JobRecord]:
     """Read the records; a job whose supervisor was killed has ended when none of its processes is left here."""
     found = []
     for file in sorted(_place().glob("*.json")):
@@ -68,7 +68,7 @@ def records() -> list[Record]:
     return found
 
 
-def format_lines(found: Iterable[Record]) -> list[str]:
+def format_lines(found: Iterable[JobRecord]) -> list[str]:
     """Return a line for each record; ``parse`` reads them."""
     return [json.dumps(asdict(record)) for record in found]
 
@@ -78,7 +78,7 @@ def parse(lines: Iterable[str]) -> list[Job]:
     return [_job(json.loads(line)) for line in lines]
 
 
-def _without_supervisor(record: Record) -> Record:
+def _without_supervisor(record: JobRecord) -> JobRecord:
     if left := sum(1 for _ in of_run(record.run)):
         reason = f"{KILLED}; {left} process(es) left (hidl cancel ends them)"
         return replace(record, state=State.RUNNING, reason=reason)
@@ -87,21 +87,21 @@ def _without_supervisor(record: Record) -> Record:
     return record
 
 
-def _read(file: Path) -> Record:
+def _read(file: Path) -> JobRecord:
     document = json.loads(file.read_text(encoding="utf-8"))
-    return Record(**(document | {"state": State(document["state"])}))
+    return JobRecord(**(document | {"state": State(document["state"])}))
 
 
-def _job(told: dict[str, object]) -> Job:
-    ended = told["ended"]
+def _job(job: dict[str, object]) -> Job:
+    ended = job["ended"]
     return Job(
-        str(told["id"]),
-        State(told["state"]),
-        str(told["state"]),
-        str(told["directory"]),
-        str(told["reason"]),
+        str(job["id"]),
+        State(job["state"]),
+        str(job["state"]),
+        str(job["directory"]),
+        str(job["reason"]),
         float(ended) if isinstance(ended, int | float) else None,
-        by_itself=bool(told["by_itself"]),
+        by_itself=bool(job["by_itself"]),
     )
 
 

@@ -24,8 +24,8 @@ from hidl_cli.record.state import State
 from hidl_cli.schedulers.processes import birth, kill_run
 from hidl_cli.schedulers.ssh import ATTENDED
 from hidl_cli.schedulers.ssh.guards import Guards, Needs
-from hidl_cli.schedulers.ssh.header import Request, read_request
-from hidl_cli.schedulers.ssh.jobs import Record
+from hidl_cli.schedulers.ssh.header import HostsRequest, read_request
+from hidl_cli.schedulers.ssh.jobs import JobRecord
 from hidl_cli.schedulers.ssh.needs import needs_of
 
 #: Seconds between two words to the guards, which take a longer silence (180 s) for the end of this machine.
@@ -50,12 +50,12 @@ class Supervisor:
         self._run = run
         self._script = script
         self._attended = attended
-        self._request: Request = read_request(script.read_text(encoding="utf-8"))
+        self._request: HostsRequest = read_request(script.read_text(encoding="utf-8"))
         self._mark = self._request.run or run.id
         self._asked_to_end = 0  # by which signal
         self._last_beat = 0.0
         pid = os.getpid()
-        self.record = Record(str(pid), birth(pid), self._mark, os.path.realpath(run.directory), State.PENDING)
+        self.record = JobRecord(str(pid), birth(pid), self._mark, os.path.realpath(run.directory), State.PENDING)
 
     def run(self) -> None:
         """Run the job to its end, and record it."""

@@ -24,7 +24,7 @@ class Hardware:
 
 
 @dataclass(frozen=True)
-class Node:
+class ProbedNode:
     """A compute node as its scheduler knows it; ``arch`` is known of nodes only that have been up."""
 
     name: str
@@ -68,7 +68,7 @@ class Batch:
     scheduler: str
     version: str | None = None
     cluster: str | None = None
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[ProbedNode, ...] = ()
     queues: tuple[Queue, ...] = ()
     policies: tuple[Policy, ...] = ()
     srun_mpi: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from typing import Any
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from hidl_cli.batch_systems import SYSTEMS
-from hidl_cli.site.probes.facts import Batch, Hardware, Node, Queue
+from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
 
 _SECONDS = 30.0
@@ -57,7 +57,7 @@ def _rows(text: str | None) -> Iterator[dict[str, str]]:
 
 def _nodes(
     table: Iterable[Mapping[str, str]], exact: Mapping[str, tuple[Hardware, frozenset[str]]], queues: Sequence[str]
-) -> Iterator[Node]:
+) -> Iterator[ProbedNode]:
     """Yield the nodes; without a resource set, a row's cores and GPUs are divided among its nodes."""
     members: dict[str, list[str]] = {}
     shares: dict[str, Hardware] = {}
@@ -69,7 +69,7 @@ def _nodes(
             shares[name] = Hardware(cores=_share(row.get("NCORES"), names), gpus=_share(row.get("NGPUS"), names))
     for name, its_queues in members.items():
         hardware, properties = exact.get(name, (shares[name], frozenset()))
-        yield Node(name, hardware, properties - {*queues}, tuple(its_queues))
+        yield ProbedNode(name, hardware, properties - {*queues}, tuple(its_queues))
 
 
 def _share(total: str | None, names: Sequence[str]) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hidl_cli.site.probes.facts import Batch, Hardware, Node, Queue
+from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
 from hidl_cli.site.probes.host import Host, split_blocks
 
 _SECONDS = 30.0
@@ -56,7 +56,7 @@ def _queues(text: str, default: str | None) -> Iterator[Queue]:
         )
 
 
-def _nodes(host: Host, queues: tuple[str, ...]) -> Iterator[Node]:
+def _nodes(host: Host, queues: tuple[str, ...]) -> Iterator[ProbedNode]:
     """The hosts that run jobs (``bhosts -w``) with what ``lshosts -w`` knows of each.
 
     Hosts whose limit of jobs is 0 run none. Where hosts are marked as compute nodes (the resource ``CN`` of IBM's
@@ -68,7 +68,7 @@ def _nodes(host: Host, queues: tuple[str, ...]) -> Iterator[Node]:
     rows = [row for row in rows if row.get("server") != "No"]
     compute = [row for row in rows if "CN" in row.get("RESOURCES", "").strip("()").split()]
     for row in compute or rows:
-        yield Node(row["HOST_NAME"], Hardware(memory_mib=_mebibytes(row.get("maxmem", ""))), queues=queues)
+        yield ProbedNode(row["HOST_NAME"], Hardware(memory_mib=_mebibytes(row.get("maxmem", ""))), queues=queues)
 
 
 def _rows(text: str | None) -> Iterator[dict[str, str]]:

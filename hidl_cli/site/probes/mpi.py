@@ -49,17 +49,17 @@ def on_path(host: Host) -> Iterator[Library]:
     """The libraries whose programs are on the PATH; one that reports its version in two ways is there once."""
     of_mpich = next((program for program in ("mpiname", "mpichversion") if host.which(program)), None)
     if of_mpich:
-        yield from _told(host, of_mpich)
+        yield from _libraries_of(host, of_mpich)
     else:
         yield from _of_loaded_modules(host)
-    yield from _told(host, "ompi_info")
+    yield from _libraries_of(host, "ompi_info")
     if place := host.which("impi_info"):
         found = re.search(r"Version (\d\S*)", host.ask("mpiexec", "--version") or "")
         version = found[1] if found else None
         yield Library(_key("intel-mpi", version), "intel-mpi", version, "impi_info", prefix=_prefix(place))
 
 
-def _told(host: Host, program: str) -> Iterator[Library]:
+def _libraries_of(host: Host, program: str) -> Iterator[Library]:
     """The library that a program of ``TELLERS`` is of."""
     arguments = TELLERS[program].arguments
     place = host.which(program)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hidl_cli.batch_systems import SYSTEMS
-from hidl_cli.site.probes.facts import Batch, Hardware, Node, Queue
+from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
 
 _SECONDS = 30.0
@@ -68,11 +68,11 @@ def _resources(node: Mapping[str, Any]) -> Mapping[str, Any]:
     return _mapping(node, "resources_available")
 
 
-def _node(name: str, node: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], *, has_gpus: bool) -> Node:
+def _node(name: str, node: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], *, has_gpus: bool) -> ProbedNode:
     resources = _resources(node)
     custom = {key: each for key, each in resources.items() if isinstance(each, str) and key not in _BUILT_IN}
     gpus = _number(resources.get("ngpus")) or 0 if has_gpus else None
-    return Node(
+    return ProbedNode(
         name,
         Hardware(
             processors=_number(resources.get("ncpus")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from hidl_cli.site.probes.facts import Batch, Hardware, Node, Policy, Queue
+from hidl_cli.site.probes.facts import Batch, Hardware, Policy, ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
 
 _SECONDS = 30.0  # a controller of thousands of nodes takes some
@@ -68,7 +68,7 @@ def _lines(text: str | None, first: str) -> Iterator[dict[str, str]]:
             yield dict(reversed(_FIELD.findall(_FREE_TEXT.sub("", line))))
 
 
-def _node(fields: Mapping[str, str], has_gpu_gres: bool) -> Node:
+def _node(fields: Mapping[str, str], has_gpu_gres: bool) -> ProbedNode:
     sockets, per_socket = _number(fields.get("Sockets")) or None, _number(fields.get("CoresPerSocket"))
     reserved_cores = _number(fields.get("CoreSpecCount")) or 0
     memory = _number(fields.get("RealMemory"))
@@ -82,7 +82,7 @@ def _node(fields: Mapping[str, str], has_gpu_gres: bool) -> Node:
         gpus=gpus,
         gpu_model=model,
     )
-    return Node(
+    return ProbedNode(
         name=fields["NodeName"],
         hardware=hardware,
         features=frozenset(_words(fields.get("AvailableFeatures"))),

@@ -16,7 +16,7 @@ from hidl_cli.stack.builds.contract import Workplace
 from hidl_cli.stack.builds.kinds import KINDS
 from hidl_cli.stack.builds.planned import PlannedBuild
 from hidl_cli.stack.installation import Installation
-from hidl_cli.stack.steps import Step, log_command
+from hidl_cli.stack.steps import InstallStep, log_command
 
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.contract import Packager
@@ -142,7 +142,7 @@ def _slots(plan: InstallPlan) -> list[tuple[PlannedBuild, Slot]]:
     ]
 
 
-def _run(step: Step, build: PlannedBuild, tree: Path, environment: Mapping[str, str], log: Path) -> None:
+def _run(step: InstallStep, build: PlannedBuild, tree: Path, environment: Mapping[str, str], log: Path) -> None:
     log_command(log, step.argv)
     try:
         process.run((*GUARD, *step.argv), cwd=tree, env={**environment, **step.variables}, log=log)

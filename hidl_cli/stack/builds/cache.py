@@ -86,7 +86,7 @@ def products() -> Iterator[tuple[Path, float]]:
 
 
 def remove(product: Path, on_wait: Callable[[str], None]) -> None:
-    """Remove a product of ``products``; whoever builds or takes it just now is waited for."""
+    """Remove a product of ``products``; waits for processes that build or copy it."""
     with held(_root() / ".locks" / product.name, on_wait):
         shutil.rmtree(product)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.schema import Build
-    from hidl_cli.stack.steps import Step
+    from hidl_cli.stack.steps import InstallStep
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Kind(Protocol):
 
     relocatable: bool
 
-    def commands(self, place: Workplace) -> tuple[Step, ...]:
+    def commands(self, place: Workplace) -> tuple[InstallStep, ...]:
         """What turns the source into a product; run in order, in ``place.source``."""
         ...
 
-    def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[Step, ...]:
+    def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[InstallStep, ...]:
         """What puts a product, which may come from the cache, into the plan's prefix; run by the provider."""
         ...
 
@@ -45,18 +45,18 @@ class Kind(Protocol):
 class Packager(Protocol):
     """Who installs wheels, and serves those that build more of them."""
 
-    def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> Step:
+    def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> InstallStep:
         """The command that puts a build's source archive into ``directory``; ``wanted`` holds it, with its hash."""
         ...
 
-    def build_tools(self, plan: InstallPlan, build: Build, directory: Path) -> Step:
+    def build_tools(self, plan: InstallPlan, build: Build, directory: Path) -> InstallStep:
         """The command that installs what only the build needs into ``directory``, beside the stack."""
         ...
 
-    def install_wheel(self, plan: InstallPlan, wheel: Path) -> Step:
+    def install_wheel(self, plan: InstallPlan, wheel: Path) -> InstallStep:
         """The command that adds a wheel that was built to the plan's prefix; nothing else changes there."""
         ...
 
-    def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
+    def run(self, step: InstallStep, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
         """Run one of these commands; its output is appended to ``log``. ``meanwhile`` is called while it runs."""
         ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hidl_cli.stack.steps import Step
+from hidl_cli.stack.steps import InstallStep
 
 if TYPE_CHECKING:
     from hidl_cli.stack.lock import Choice, Locked
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Preview:
     """What a provider would do: its commands, what it would compile (documents), and more lines for people."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[InstallStep, ...]
     builds: tuple[Mapping[str, Any], ...] = ()
 
 

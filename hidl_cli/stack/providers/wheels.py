@@ -22,7 +22,7 @@ from hidl_cli.stack.architectures import find_unserved
 from hidl_cli.stack.lock import Lock, Package, requirements
 from hidl_cli.stack.pip_settings import Sources
 from hidl_cli.stack.requirement import bare, hashes_of, name_of
-from hidl_cli.stack.steps import Step, log_command
+from hidl_cli.stack.steps import InstallStep, log_command
 from hidl_cli.stack.target import PORTABLE_PLATFORMS, TORCH_BACKENDS
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Wheels:
                     lacking.append(f"{package.name}=={package.version}")
             return tuple(lacking)
 
-    def steps(self, plan: InstallPlan, interpreter: Path | None = None) -> tuple[Step, ...]:
+    def steps(self, plan: InstallPlan, interpreter: Path | None = None) -> tuple[InstallStep, ...]:
         """The commands that fill the plan's prefix: a virtual environment of ``interpreter``, and the wheels.
 
         Hashes are checked for every package but hidl's own wheels, which are built here.
@@ -155,8 +155,8 @@ class Wheels:
         install = self._install(plan, "--python", python, "-r", str(plan.lock_file), *own)
         variables = pip_settings.uv_variables(self.sources, self.environ)
         return (
-            Step("make the virtual environment", (find_uv_bin(), *venv)),
-            Step(
+            InstallStep("make the virtual environment", (find_uv_bin(), *venv)),
+            InstallStep(
                 title=f"install {len(plan.lock.wheels.packages)} packages",
                 argv=(find_uv_bin(), *install),
                 variables=variables,
@@ -164,19 +164,19 @@ class Wheels:
             ),
         )
 
-    def add(self, title: str, python: Path, *words: str) -> Step:
+    def add(self, title: str, python: Path, *words: str) -> InstallStep:
         """The command that installs requirements, from wheels alone, for an interpreter; ``words``: options too."""
         flags = pip_settings.uv_flags(self.sources, self.environ)
         options = ("--python", str(python), "--only-binary", ":all:")
         argv = (find_uv_bin(), "pip", "install", *flags, *options, *words)
-        return Step(title, argv, pip_settings.uv_variables(self.sources, self.environ))
+        return InstallStep(title, argv, pip_settings.uv_variables(self.sources, self.environ))
 
-    def download(self, title: str, requirements: Path, directory: Path, target: Target) -> Step:
+    def download(self, title: str, requirements: Path, directory: Path, target: Target) -> InstallStep:
         """The command that puts the wheels of a requirements file, for ``target``, into ``directory``; by pip."""
         options = ("--no-deps", "--only-binary", ":all:", "--dest", str(directory), "-r", str(requirements))
         flags = pip_settings.uv_flags(self.sources, self.environ)
         python = ("--no-project", "--isolated", *flags, "--python", str(target.interpreter), "--with", "pip")
-        return Step(
+        return InstallStep(
             title=title,
             argv=(find_uv_bin(), "run", *python, "--", "python", "-m", "pip", "download", *options),
             variables={
@@ -185,14 +185,14 @@ class Wheels:
             },
         )
 
-    def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> Step:
+    def fetch_source(self, plan: InstallPlan, build: Build, wanted: Path, directory: Path) -> InstallStep:
         """See ``Packager``. uv fetches no source without building it, pip does."""
         tools = [word for tool in ("pip", *_requirements(build.requires)) for word in ("--with", tool)]
         python = ("--python", str(plan.target.interpreter))
         options = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes")
         pip = ("python", "-m", "pip", "download", *options, "--dest", str(directory), "-r", str(wanted))
         flags = pip_settings.uv_flags(self.sources, self.environ)
-        return Step(
+        return InstallStep(
             title=f"fetch {build.source.file}",
             argv=(find_uv_bin(), "run", "--no-project", "--isolated", *flags, *python, *tools, "--", *pip),
             variables={
@@ -201,23 +201,23 @@ class Wheels:
             },
         )
 
-    def build_tools(self, plan: InstallPlan, build: Build, directory: Path) -> Step:
+    def build_tools(self, plan: InstallPlan, build: Build, directory: Path) -> InstallStep:
         """See ``Packager``."""
         into = ("--target", str(directory), "--python", str(plan.prefix / "bin" / "python"), "--only-binary", ":all:")
         flags = (*pip_settings.uv_flags(self.sources, self.environ), *(("--offline",) if plan.offline else ()))
-        return Step(
+        return InstallStep(
             title=f"install what builds {build.name}",
             argv=(find_uv_bin(), "pip", "install", *flags, *into, *_requirements(build.requires)),
             variables=pip_settings.uv_variables(self.sources, self.environ),
         )
 
-    def install_wheel(self, plan: InstallPlan, wheel: Path) -> Step:
+    def install_wheel(self, plan: InstallPlan, wheel: Path) -> InstallStep:
         """See ``Packager``."""
         into = ("--python", str(plan.prefix / "bin" / "python"))
         argv = (find_uv_bin(), "pip", "install", "--no-deps", "--offline", *into, str(wheel))
-        return Step(f"install {wheel.name}", argv, pip_settings.uv_variables(self.sources, self.environ))
+        return InstallStep(f"install {wheel.name}", argv, pip_settings.uv_variables(self.sources, self.environ))
 
-    def run(self, step: Step, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
+    def run(self, step: InstallStep, log: Path, *, meanwhile: Callable[[], object] | None = None) -> None:
         """See ``Packager``."""
         env = pip_settings.environment(step.variables, self.environ)
         try:

@@ -124,9 +124,10 @@ class Database:
                 yield connection
 
     @contextmanager
-    def writing(self, *, anew: bool = False) -> Iterator[sqlite3.Connection]:
-        """Open a write transaction (one at a time), committed at the end; ``anew``: replace an earlier hidl's tables by
-        empty ones that keep its roots.
+    def writing(self, *, renew: bool = False) -> Iterator[sqlite3.Connection]:
+        """Open a write transaction (one at a time), committed at the end.
+
+        ``renew``: replace an earlier hidl's tables by empty ones that keep its roots.
 
         Creates the file with the permissions of the umask. Raises as ``reading`` does.
         """
@@ -135,7 +136,7 @@ class Database:
             with hold_lock(self.lock, on_wait=self.on_wait, at_most=self.at_most) as lock:
                 with suppress(FileExistsError):
                     os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666))
-                with closing(self._open("rw", anew=anew)) as connection:
+                with closing(self._open("rw", renew=renew)) as connection:
                     yield connection
                     lock.confirm()
                     connection.commit()
@@ -166,7 +167,7 @@ class Database:
                     Path(f"{self.file}{more}").rename(f"{aside}{more}")
             return aside
 
-    def _open(self, mode: str, *, anew: bool = False) -> sqlite3.Connection:
+    def _open(self, mode: str, *, renew: bool = False) -> sqlite3.Connection:
         if not self.file.exists():
             raise Absent(f"{self.file} does not exist yet", hint="hidl results reindex creates it")
         connection = sqlite3.connect(self._address(mode), uri=True, timeout=_READ_SECONDS, isolation_level=None)
@@ -177,7 +178,7 @@ class Database:
                 connection.execute("PRAGMA journal_mode = DELETE")
             connection.execute("BEGIN" if mode == "ro" else "BEGIN IMMEDIATE")
             state = self._look(connection)
-            if mode == "rw" and (state is _State.EMPTY or (anew and state is _State.OLD)):
+            if mode == "rw" and (state is _State.EMPTY or (renew and state is _State.OLD)):
                 _make(connection)
             elif state is _State.OLD:
                 raise Outdated(

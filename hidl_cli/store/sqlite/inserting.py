@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hidl_cli.analysis.samples import Sample
-from hidl_cli.store.extract import Record
+from hidl_cli.store.extract import RunRecord
 
 _NO_RANK = -1
 
 
-def insert(connection: sqlite3.Connection, records: Iterable[Record]) -> int:
+def insert(connection: sqlite3.Connection, records: Iterable[RunRecord]) -> int:
     """Insert these runs, replacing what their directories had; return how many were inserted."""
     return sum(_insert(connection, record) for record in records)
 
@@ -40,7 +40,7 @@ def purge(connection: sqlite3.Connection) -> None:
     connection.execute("DELETE FROM metrics WHERE id NOT IN (SELECT metric FROM samples)")
 
 
-def _insert(connection: sqlite3.Connection, record: Record) -> bool:
+def _insert(connection: sqlite3.Connection, record: RunRecord) -> bool:
     """Insert one run; False if it is a copy of an indexed run whose directory still exists."""
     other = connection.execute(
         "SELECT d.root, d.name FROM runs r JOIN directories d ON d.id = r.id WHERE r.run = ?", (record.run,)
@@ -77,7 +77,7 @@ def _insert(connection: sqlite3.Connection, record: Record) -> bool:
     return True
 
 
-def _insert_samples(connection: sqlite3.Connection, run: int, record: Record) -> None:
+def _insert_samples(connection: sqlite3.Connection, run: int, record: RunRecord) -> None:
     steps = dict(zip(record.steps, record.samples, strict=True))
     series = {sample.series: 0 for sample in steps.values()}
     for digest in series:

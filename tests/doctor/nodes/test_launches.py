@@ -46,7 +46,7 @@ def test_another_type_that_fails_loudly_is_not_a_finding() -> None:
 def test_the_cure_of_a_type_that_does_not_work_is_one_that_does() -> None:
     facts = JobFacts(NODES, (tried(USUAL, size=1), tried(replace(OTHER, mpi_type="pmix"))))
     (finding,) = find_in_launches(facts)
-    assert "use one that works: srun --mpi=pmix" in finding.mend
+    assert "use one that works: srun --mpi=pmix" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_launch_that_starts_not_all_ranks_is_found(status: int, count: int, wo
 def test_where_a_node_is_broken_that_is_to_be_fixed_first() -> None:
     silent = replace(NODES, hosts=("n0", "n1", "n2"))
     (finding,) = find_in_launches(JobFacts(silent, (tried(USUAL, status=1, count=0),)))
-    assert finding.mend == "first fix n2"
+    assert finding.fix == "first fix n2"
 
 
 def test_a_launch_that_the_job_did_not_come_to_is_not_a_finding() -> None:
@@ -84,7 +84,7 @@ def test_a_launch_that_the_job_did_not_come_to_is_not_a_finding() -> None:
 )
 def test_each_refusal_of_ssh_has_its_cure(said: str, cure: str) -> None:
     (finding,) = find_in_launches(JobFacts(NODES, (), (Ssh("n0", "n1", 255, said),)))
-    assert (finding.rule, finding.where, cure in finding.mend) == ("HD006", "n1", True)
+    assert (finding.rule, finding.where, cure in finding.fix) == ("HD006", "n1", True)
 
 
 def test_ssh_that_answers_is_not_a_finding() -> None:

@@ -54,7 +54,7 @@ def test_every_rule_has_positive_and_negative_cases() -> None:
 )
 def test_the_fix_is_a_library_that_fits(facts: UserEnvironment, fix: str) -> None:
     (finding,) = RULES.findings(facts)
-    assert finding.mend.startswith(fix)
+    assert finding.fix.startswith(fix)
 
 
 def test_without_an_environment_nothing_is_known() -> None:

@@ -36,4 +36,4 @@ def test_every_rule_has_positive_and_negative_cases() -> None:
 
 def test_of_two_installations_none_is_chosen_for_the_user() -> None:
     (finding,) = RULES.findings((NONE_OF_TWO,))
-    assert "--fix" not in finding.mend
+    assert "--fix" not in finding.fix

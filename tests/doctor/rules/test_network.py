@@ -65,4 +65,4 @@ def test_every_rule_has_positive_and_negative_cases() -> None:
 
 def test_what_no_proxy_says_already_is_kept_in_the_line_that_fixes() -> None:
     (finding,) = RULES.findings(Network(PROXY, ("localhost", "node1"), ".site.example"))
-    assert finding.mend.startswith("export no_proxy=.site.example,localhost,node1 ")
+    assert finding.fix.startswith("export no_proxy=.site.example,localhost,node1 ")

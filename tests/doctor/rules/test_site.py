@@ -12,14 +12,16 @@ from hidl_cli.doctor.context import Context
 from hidl_cli.doctor.rules.site import RULES, SUBJECT, Counterpart, probe
 from hidl_cli.site.keeping import Record, write_record
 from hidl_cli.site.load import load_site
-from hidl_cli.site.probes.facts import Hardware, Node, Queue
+from hidl_cli.site.probes.facts import Hardware, ProbedNode, Queue
 from hidl_workloads.doctor.finding import Finding
 from tests.site.recording import DIRECTORY, RecordedHost, recorded
 from tests.stack.spack.conftest import site
 
 UP = {"scontrol ping": "Slurmctld(primary) at head is UP\n"}
 NORMAL = Queue("normal", is_default=True, max_nodes=8, max_wall="48:00:00")
-NODES = tuple(Node(f"n{i}", Hardware(cores=64, memory_mib=256 * 1024, gpus=4), queues=("normal",)) for i in range(8))
+NODES = tuple(
+    ProbedNode(f"n{i}", Hardware(cores=64, memory_mib=256 * 1024, gpus=4), queues=("normal",)) for i in range(8)
+)
 
 
 def facts(**found: Any) -> Counterpart:
@@ -97,7 +99,7 @@ def test_a_file_may_promise_less_than_the_machine_has(keys: dict[str, Any]) -> N
 
 
 def test_nodes_that_the_partitions_feature_leaves_out_do_not_count() -> None:
-    fat = Node("fat1", Hardware(cores=128), frozenset({"fat"}), ("normal",))
+    fat = ProbedNode("fat1", Hardware(cores=128), frozenset({"fat"}), ("normal",))
     kinds = {"node_types": {"node": {"cores": 128}}}
     mixed = facts(site=site(**partition(constraint="fat"), **kinds), nodes=(*NODES, fat))
     assert findings(mixed) == []

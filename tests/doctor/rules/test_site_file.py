@@ -30,7 +30,7 @@ def test_a_site_that_is_not_retired_has_no_finding(status: str | None) -> None:
 
 def test_a_retired_site_is_an_error_with_its_successor() -> None:
     (finding,) = RULES.findings(site(status="retired", successor="vista"))
-    assert (finding.rule, finding.severity, finding.mend) == ("HD090", "error", "hidl site show vista")
+    assert (finding.rule, finding.severity, finding.fix) == ("HD090", "error", "hidl site show vista")
 
 
 @pytest.mark.parametrize("scheduler", ["local", *SYSTEMS])
@@ -46,12 +46,12 @@ def test_an_unsupported_scheduler_is_an_error(scheduler: str) -> None:
 def test_an_unknown_scheduler_is_an_error_with_the_supported_ones() -> None:
     (finding,) = RULES.findings(site(scheduler=None))
     assert (finding.rule, finding.seen) == ("HD097", "site here: unknown scheduler")
-    assert "slurm" in finding.mend
+    assert "slurm" in finding.fix
 
 
 def test_names_in_a_fix_are_quoted_for_the_shell() -> None:
     (finding,) = RULES.findings(site(status="retired", successor="x; rm -rf ~"))
-    assert "hidl site show 'x; rm -rf ~'" in finding.mend
+    assert "hidl site show 'x; rm -rf ~'" in finding.fix
 
 
 def without_cores(**keys: Any) -> Site:

@@ -75,13 +75,13 @@ def test_the_installed_files_report_whether_horovod_knows_keras_3(tmp_path: Path
 def test_an_old_package_is_a_warning_that_names_the_version_that_fixes_it() -> None:
     (finding,) = RULES.findings(Held("mine", "lock.txt", {"torch": "2.5.1+cpu"}, again="hidl install mine"))
     assert (finding.rule, finding.severity) == ("HD081", "warning")
-    assert finding.mend == "torch>=2.11.0: hidl stack lock mine, then: hidl install mine"
+    assert finding.fix == "torch>=2.11.0: hidl stack lock mine, then: hidl install mine"
     assert "CVE-2025-32434" in finding.seen
 
 
 def test_what_no_version_fixes_is_good_to_know() -> None:
     (finding,) = RULES.findings(Held("mine", "lock.txt", {"dask": "2026.8.0"}))
-    assert (finding.severity, finding.mend.partition(";")[0]) == ("info", "no fixed version")
+    assert (finding.severity, finding.fix.partition(";")[0]) == ("info", "no fixed version")
 
 
 def test_runs_do_not_repeat_it() -> None:
@@ -98,7 +98,7 @@ def test_a_lock_with_an_old_version_is_found(config: Path) -> None:
 
     (tornado,) = (finding for finding in found if "tornado 6.4.2" in finding.seen)
     assert (tornado.severity, tornado.where) == ("warning", str(old))
-    assert "tornado>=6.5.0" in tornado.mend
+    assert "tornado>=6.5.0" in tornado.fix
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_cure_is_the_command_that_installs_it_there(installed: Path, tmp_pat
     (installed / "bin" / "mpiexec").unlink()
     context = Context(ThisHost(), load_site("local"), installation.at(installed))
     (finding,) = (each for each in SUBJECT.examine(context) if each.rule == "HD082")
-    assert finding.mend == f"hidl install mpi --prefix {tmp_path} (keeps the lock)"
+    assert finding.fix == f"hidl install mpi --prefix {tmp_path} (keeps the lock)"
 
 
 def test_before_a_run_the_installation_is_looked_at_too(installed: Path) -> None:

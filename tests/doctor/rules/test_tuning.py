@@ -86,4 +86,4 @@ def test_every_rule_has_positive_and_negative_cases() -> None:
 
 def test_each_variable_of_the_shell_that_is_not_read_is_named() -> None:
     found = RULES.findings(shell(MPICH, MV2_IBA_HCA="mlx5_0", MV2_NUM_HCAS="2"))
-    assert [one.mend for one in found] == ["unset MV2_IBA_HCA", "unset MV2_NUM_HCAS"]
+    assert [one.fix for one in found] == ["unset MV2_IBA_HCA", "unset MV2_NUM_HCAS"]

@@ -1,4 +1,4 @@
-"""Weights are what was loaded or trained, whoever reads them: beside plain Keras in one process, 2 partitions."""
+"""Weights are what was loaded or trained, on every rank, as in plain Keras: one process, 2 partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How LSF is asked about runs: seldom, once for all, and so that no run is lost, whoever is killed or silent."""
+"""How LSF is asked about runs: seldom, once for all, and no run is lost if a process is killed or LSF is silent."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.schedulers.slurm.conftest import Bench, read
 from tests.waiting import patience, until
 
 
-def until_told(stream: IO[str], texts: set[str]) -> None:
+def wait_for_texts(stream: IO[str], texts: set[str]) -> None:
     """Read lines until each of these texts was in one."""
     left = set(texts)
     while left:
@@ -125,7 +125,7 @@ def test_all_unfinished_runs_are_resumed(bench: Bench) -> None:
     runs = {bench.start("--set", f"go={bench.go}").name for _ in range(2)}
     follower = bench.hidl.start("resume", "--all", "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert follower.stderr is not None
-    until_told(follower.stderr, runs)
+    wait_for_texts(follower.stderr, runs)
     bench.go.touch()
     document, _ = follower.communicate(timeout=patience(300))
     assert {run["run"] for run in json.loads(document)["runs"]} == runs
@@ -135,7 +135,7 @@ def test_a_table_is_watched_until_all_have_ended(bench: Bench) -> None:
     run = bench.running(bench.start("--set", f"go={bench.go}"))
     watcher = bench.hidl.start("status", "--watch", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert watcher.stderr is not None
-    until_told(watcher.stderr, {f"{run.name}: running"})
+    wait_for_texts(watcher.stderr, {f"{run.name}: running"})
     bench.go.touch()
     table, _ = watcher.communicate(timeout=patience(300))
     assert watcher.returncode == 0

@@ -6,7 +6,7 @@ import pytest
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.allocation import Allocation
-from hidl_cli.schedulers.ssh.header import Request, header, read_request, started_run
+from hidl_cli.schedulers.ssh.header import HostsRequest, header, read_request, started_run
 from hidl_cli.site.schema import Policies
 
 
@@ -14,7 +14,7 @@ def test_what_is_written_is_read() -> None:
     allocation = Allocation("hidl", 2, 1, hosts=("gpu11", "gpu12"), time_limit=90.5, share_hosts=True)
     lines = header(allocation, Policies())
     assert lines == ("# ssh: --hosts=gpu11,gpu12", "# ssh: --time=91", "# ssh: --share-hosts")
-    assert read_request("\n".join(lines)) == Request(("gpu11", "gpu12"), 91.0, True)
+    assert read_request("\n".join(lines)) == HostsRequest(("gpu11", "gpu12"), 91.0, True)
 
 
 def test_a_script_can_start_that_of_a_run_in_another_directory() -> None:

@@ -45,7 +45,7 @@ def test_ranks_that_are_each_alone_are_singletons() -> None:
 
 def test_a_launch_that_works_is_the_cure_of_one_that_does_not() -> None:
     (finding,) = RULES.findings(World(ranks(4, size=1), expected=4, instead=("srun --mpi=pmi2",)))
-    assert "srun --mpi=pmi2" in finding.mend
+    assert "srun --mpi=pmi2" in finding.fix
 
 
 def test_one_rank_that_was_asked_for_alone_is_not_a_singleton() -> None:

@@ -11,8 +11,8 @@ from hidl_workloads.doctor.finding import Finding
 from tests.conftest import REPOSITORY
 from tests.waiting import patience
 
-ERROR = Finding("HD041", "error", "full", "seen", "why", "mend", "n1")
-INFO = Finding("HD001", "info", "alone", "seen", "why", "mend")
+ERROR = Finding("HD041", "error", "full", "seen", "why", "fix", "n1")
+INFO = Finding("HD001", "info", "alone", "seen", "why", "fix")
 WRITER = """
 import sys
 from pathlib import Path
@@ -28,6 +28,12 @@ def test_what_is_new_is_reported_and_kept_the_worst_first(tmp_path: Path) -> Non
     assert record.add(file, [INFO, INFO]) == [INFO]
     assert record.add(file, [INFO, ERROR]) == [ERROR]
     assert record.read(file) == [ERROR, INFO]
+
+
+def test_documents_name_the_fix_as_those_of_earlier_versions() -> None:
+    document = ERROR.to_json()
+    assert document["mend"] == "fix"
+    assert Finding.from_json(document) == ERROR
 
 
 def test_a_file_that_cannot_be_understood_holds_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli.errors import BuildFailed
-from hidl_cli.stack.steps import Step
+from hidl_cli.stack.steps import InstallStep
 
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.contract import Packager, Workplace
@@ -22,27 +22,30 @@ class _Autotools:
 
     relocatable = False
 
-    def commands(self, place: Workplace) -> tuple[Step, ...]:
+    def commands(self, place: Workplace) -> tuple[InstallStep, ...]:
         """See ``Kind``."""
         staged = _staged(place.product, place.prefix)
         steps = [
-            Step("configure", ("./configure", f"--prefix={place.prefix}", *place.recipe.configure)),
-            Step("compile", ("make",)),
-            Step("install", ("make", "install", f"DESTDIR={place.product}")),
+            InstallStep("configure", ("./configure", f"--prefix={place.prefix}", *place.recipe.configure)),
+            InstallStep("compile", ("make",)),
+            InstallStep("install", ("make", "install", f"DESTDIR={place.product}")),
         ]
         if place.recipe.link_programs:
             programs, bin_ = staged / place.recipe.link_programs, staged / "bin"
             find = ("find", str(programs), "-type", "f", "-perm", "-u+x")
             link = ("-exec", "ln", "--symbolic", "--relative", "--target-directory", str(bin_), "{}", "+")
-            steps += [Step("make bin", ("mkdir", "-p", str(bin_))), Step("link the programs", (*find, *link))]
+            steps += [
+                InstallStep("make bin", ("mkdir", "-p", str(bin_))),
+                InstallStep("link the programs", (*find, *link)),
+            ]
         return tuple(steps)
 
-    def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[Step, ...]:
+    def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[InstallStep, ...]:
         """See ``Kind``."""
         staged = _staged(product, plan.prefix)
         if not staged.is_dir():
             raise BuildFailed(f"`make install` left nothing below {plan.prefix}: it heeds no --prefix or no DESTDIR")
-        return (Step(f"copy to {plan.prefix}", ("cp", "-a", f"{staged}/.", str(plan.prefix))),)
+        return (InstallStep(f"copy to {plan.prefix}", ("cp", "-a", f"{staged}/.", str(plan.prefix))),)
 
 
 def _staged(product: Path, prefix: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uv import find_uv_bin
 
 from hidl_cli.errors import BuildFailed
-from hidl_cli.stack.steps import Step
+from hidl_cli.stack.steps import InstallStep
 
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.contract import Packager, Workplace
@@ -20,7 +20,7 @@ class _Wheel:
 
     relocatable = True
 
-    def commands(self, place: Workplace) -> tuple[Step, ...]:
+    def commands(self, place: Workplace) -> tuple[InstallStep, ...]:
         """See ``Kind``."""
         options = ("--wheel", "--no-build-isolation", "--no-config", "--offline")
         python = str(place.prefix / "bin" / "python")
@@ -34,9 +34,9 @@ class _Wheel:
             str(place.product),
             str(place.source),
         )
-        return (Step("build the wheel", argv),)
+        return (InstallStep("build the wheel", argv),)
 
-    def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[Step, ...]:
+    def installation(self, plan: InstallPlan, provider: Packager, product: Path) -> tuple[InstallStep, ...]:
         """See ``Kind``."""
         wheels = sorted(product.glob("*.whl"))
         if len(wheels) != 1:

@@ -15,7 +15,7 @@ from hidl_cli.stack.builds.building import GUARD
 from hidl_cli.stack.providers.spack import output
 from hidl_cli.stack.providers.spack.instance import Instance
 from hidl_cli.stack.providers.spack.places import cache
-from hidl_cli.stack.steps import Step, log_command
+from hidl_cli.stack.steps import InstallStep, log_command
 
 # What would show Spack another environment, or its Python other modules.
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
@@ -56,13 +56,13 @@ def step(
     python: Path | None,
     offline: bool = False,
     shell: Sequence[str] = (),
-) -> Step:
+) -> InstallStep:
     """A command of Spack's in the environment that lies in the directory ``environment``."""
     argv = (*shell, str(instance.program), "--color", "never", "-e", str(environment), *words)
-    return Step(title, argv, variables(python) | (_NO_NETWORK if offline else {}))
+    return InstallStep(title, argv, variables(python) | (_NO_NETWORK if offline else {}))
 
 
-def run(command: Step, log: Path, *, doing: str) -> str:
+def run(command: InstallStep, log: Path, *, doing: str) -> str:
     """Run it and return what it said; all goes to ``log`` too.
 
     Raises ``MissingPrecondition`` or ``BuildFailed`` with the first real error of Spack or of the package that failed.

@@ -12,7 +12,7 @@ from hidl_cli.mpi import TRAITS
 from hidl_cli.stack.providers.spack import call
 from hidl_cli.stack.providers.spack.instance import Instance
 from hidl_cli.stack.providers.spack.places import VARIABLE
-from hidl_cli.stack.steps import Step
+from hidl_cli.stack.steps import InstallStep
 
 _SPEC = re.compile(r"(?P<name>[a-z0-9_-]+)@=?(?P<version>[A-Za-z0-9._-]+)\s*(?P<variants>.*)")
 _HEAD = """\
@@ -37,7 +37,7 @@ def draft(instance: Instance) -> str:
         argv = (str(instance.program), "--color", "never", "-C", str(place), "external", "find", "--scope", "user")
         told = call.variables(None) | {"SPACK_USER_CONFIG_PATH": str(place)}
         del told["SPACK_DISABLE_LOCAL_CONFIG"]
-        call.run(Step("look for software", argv, told), log, doing="Spack could not look for software")
+        call.run(InstallStep("look for software", argv, told), log, doing="Spack could not look for software")
         file = place / "packages.yaml"
         packages: dict[str, Any] = (
             yaml.safe_load(file.read_text(encoding="utf-8"))["packages"] if file.is_file() else {}

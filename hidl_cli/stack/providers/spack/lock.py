@@ -21,7 +21,7 @@ SCHEMA = "hidl.spack-lock/1"
 
 
 @dataclass(frozen=True)
-class Node:
+class LockedSpec:
     """One package of Spack's lock. ``external``: where the site has it already; None: Spack installs it."""
 
     name: str
@@ -52,10 +52,10 @@ class SpackLock:
         return filename(self.stack, self.site)
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[LockedSpec, ...]:
         """All packages, by name."""
         found = [
-            Node(
+            LockedSpec(
                 name=spec["name"],
                 version=str(spec["version"]),
                 hash=key,
@@ -85,7 +85,7 @@ class SpackLock:
         """The locked version of a package, None where the lock does not hold it."""
         return next((locked.version for locked in self.packages if locked.name == package), None)
 
-    def node(self, package: str) -> Node | None:
+    def node(self, package: str) -> LockedSpec | None:
         """The first package of that name."""
         return next((node for node in self.nodes if node.name == package), None)
 

@@ -12,7 +12,7 @@ from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack.builds.sources import sha256
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.providers.spack.lock import Node
+    from hidl_cli.stack.providers.spack.lock import LockedSpec
     from hidl_cli.stack.providers.spack.part import SpackPart
 
 #: What a directory of ``hidl stack fetch`` holds, in its ``manifest.json``.
@@ -62,7 +62,7 @@ def _brought(mirror: Path) -> Mapping[str, Any]:
     )
 
 
-def _why_missing(node: Node, mirror: Path, brought: Mapping[str, Any]) -> str | None:
+def _why_missing(node: LockedSpec, mirror: Path, brought: Mapping[str, Any]) -> str | None:
     """What of a package is not here; None: all is. A package without a source needs none."""
     what = f"{node.name} {node.version}"
     if node.hash not in brought:

@@ -25,7 +25,7 @@ from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES, Inst
 from hidl_cli.stack.providers.spack.lock import SpackLock
 from hidl_cli.stack.providers.spack.part import SpackPart, part_of
 from hidl_cli.stack.providers.spack.places import places
-from hidl_cli.stack.steps import Step
+from hidl_cli.stack.steps import InstallStep
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
@@ -186,14 +186,14 @@ class FromSpack:
         venv.install_wheels(plan, self.uv, log, progress, interpreter=base)
         layout.lay_over(plan)
 
-    def _steps(self, plan: InstallPlan, interpreter: Path | None) -> tuple[Step, ...]:
+    def _steps(self, plan: InstallPlan, interpreter: Path | None) -> tuple[InstallStep, ...]:
         """Fetch first, so that nothing is built where a source is missing; then build, and make the view."""
         part = part_of(plan)
         directory = plan.prefix / layout.ENVIRONMENT
         jobs = ("-j", str(part.jobs)) if part.jobs else ()
         number = part.to_install
 
-        def command(title: str, *words: str, shell: tuple[str, ...] = ()) -> Step:
+        def command(title: str, *words: str, shell: tuple[str, ...] = ()) -> InstallStep:
             return call.step(
                 part.instance, directory, title, *words, python=interpreter, offline=plan.offline, shell=shell
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.stack.providers.spack.places import cache
-from hidl_cli.stack.steps import Step
+from hidl_cli.stack.steps import InstallStep
 
 if TYPE_CHECKING:
     from hidl_cli.stack.order import Progress
@@ -43,7 +43,7 @@ def python(target: Target, uv: Wheels, log: Path, progress: Progress, *, offline
         beside = Path(directory, "python")
         # Its scripts would name the place that it is made in; Spack uses the interpreter alone.
         options = ("--no-project", "--relocatable", "--python", str(target.interpreter))
-        uv.run(Step("make it", (find_uv_bin(), "venv", *options, str(beside))), log)
+        uv.run(InstallStep("make it", (find_uv_bin(), "venv", *options, str(beside))), log)
         asked = (*(("--find-links", str(wheels)) if wheels else ()), *(("--offline",) if offline else ()), CLINGO)
         try:
             uv.run(uv.add("install clingo", beside / "bin" / "python", *asked), log)

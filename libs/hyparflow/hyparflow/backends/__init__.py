@@ -1,6 +1,6 @@
 """What the engine asks of a framework: one stage of a model as compiled programs.
 
-A backend is small on purpose. Whoever adds one implements ``StageProgram`` and a function like
+A backend is small on purpose. To add one, implement ``StageProgram`` and a function like
 ``hyparflow.backends.tensorflow.build``; everything else (schedules, messages, allreduce) knows only this protocol.
 """
 

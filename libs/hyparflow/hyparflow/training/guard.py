@@ -1,8 +1,8 @@
 """A rank that fails ends all ranks, within seconds and with one message.
 
 Every rank holds a connection to rank 0 (TCP; rank 0 is connected to all). A process that ends without a farewell, by a
-signal for one, closes its connection: whoever sees that says it and ends; rank 0 tells the others. A node that falls
-silent is noticed by TCP's keepalive, in about 15 seconds. This needs nothing of the MPI library, whose calls wait
+signal for one, closes its connection: a rank that sees it reports it and ends; rank 0 tells the others. A silent
+node is noticed by TCP's keepalive, in about 15 seconds. This needs nothing of the MPI library, whose calls wait
 for ever for a rank that is gone; a launcher that ends all ranks by itself may be faster, and does no harm.
 """
 

@@ -88,7 +88,7 @@ class Sessions:
         return held is not None and held.home is self and held.serves(model)
 
     def _make_whole(self, model: keras.Model) -> None:
-        """Give all ranks what was trained of a model, by this strategy or another, to be shared out anew."""
+        """Give all ranks what was trained of a model, by this strategy or another, to be distributed again."""
         held = session_of(model)
         trained = held is not None and held.engine.step > 0
         if any_of(self.comm, trained or not all(is_here(each) for each in model.variables)):
