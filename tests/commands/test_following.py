@@ -22,7 +22,7 @@ class Recorder:
         self.ended: list[State] = []
         self.interrupt: BaseException | None = None
 
-    def submit(self, run: Run, *, time_limit: float | None) -> None:
+    def submit(self, run: Run) -> None:
         """Take it, and perhaps be interrupted."""
         if self.interrupt is not None:
             raise self.interrupt

@@ -12,7 +12,7 @@ import pytest
 from hidl_cli import paths
 from hidl_cli.record.state import State
 from hidl_cli.schedulers.ssh import Ssh, jobs
-from hidl_cli.schedulers.ssh.jobs import Record
+from hidl_cli.schedulers.ssh.jobs import JobRecord
 from tests.waiting import patience, until
 
 
@@ -20,7 +20,7 @@ from tests.waiting import patience, until
 def orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     """A process of a job whose supervisor is gone."""
     monkeypatch.setattr(paths, "user_state", lambda: tmp_path)
-    Record("1", "an-earlier-boot:1", f"run-{tmp_path.name}", str(tmp_path / "run"), State.RUNNING).write()
+    JobRecord("1", "an-earlier-boot:1", f"run-{tmp_path.name}", str(tmp_path / "run"), State.RUNNING).write()
     with subprocess.Popen(["sleep", "300"], env={"HIDL_RUN_ID": f"run-{tmp_path.name}"}) as process:
         until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n")
         yield process

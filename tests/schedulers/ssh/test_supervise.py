@@ -14,7 +14,7 @@ import pytest
 from hidl_cli.record.state import State
 from hidl_cli.schedulers.processes import kill_run, of_run
 from hidl_cli.schedulers.ssh import jobs
-from hidl_cli.schedulers.ssh.jobs import Record
+from hidl_cli.schedulers.ssh.jobs import JobRecord
 from tests.waiting import until
 
 SSH = """\
@@ -56,7 +56,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     kill_run(directory.name)
 
 
-def record() -> Record:
+def record() -> JobRecord:
     (found,) = jobs.records()
     return found
 
