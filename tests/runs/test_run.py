@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.launch.limits import clock
 from hidl_cli.store.store import Store
 from tests.conftest import Hidl
 from tests.waiting import patience, until
@@ -290,7 +291,7 @@ def test_a_study_without_repetitions_is_inconclusive(hidl: Hidl) -> None:
 @pytest.mark.deep
 def test_a_study_that_spends_its_time_is_judged_by_the_repetitions_that_it_completed(hidl: Hidl) -> None:
     hidl.add_workload("hangs", "hangs_late.py", parameters=PARAMETERS, metrics=METRICS, scaling=SCALING)
-    limit = f"{patience(12):.0f}"  # seconds: enough for a repetition that does not hang
+    limit = clock(patience(12))  # enough for a repetition that does not hang
     study = ("--scale", "1,2", "--repeat", "40", "--until-settled", "--time", limit)
     document = hidl.json("run", "hangs", *study, status=11)
 

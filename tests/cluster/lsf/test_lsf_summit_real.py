@@ -172,7 +172,7 @@ def test_a_run_passes_over_two_hosts(summit: Twin, on_summit: Hidl, mpi: str) ->
 
 def test_a_run_that_reaches_its_limit_has_timed_out(fast: Twin, on_summit: Hidl) -> None:
     add_toy(on_summit)
-    status, said, directory = run(fast, on_summit, "toy", "--site", "mine", "--set", "sleep=60", "--time", "180")
+    status, said, directory = run(fast, on_summit, "toy", "--site", "mine", "--set", "sleep=60", "--time", "3")
     state = json.loads((directory / "status.json").read_text())["state"]
     assert (status, state, "TERM_RUNLIMIT" in said) == (8, "TIMEOUT", True)
     assert left_over(fast, "toy.py") == []

@@ -62,7 +62,7 @@ def faults(cluster: LivingCluster, with_mpi: Hidl, tmp_path: Path) -> Iterator[H
         cluster.on("node2", "umount", prefix)
         cluster.on("node3", "umount", prefix)
         cluster.on("node4", "umount", "/dev/shm")
-        cluster.fix()
+        cluster.mend()
 
 
 def test_a_healthy_cluster_has_no_finding_above_info(with_mpi: Hidl) -> None:
