@@ -204,7 +204,7 @@ TRAITS: Mapping[Family, Traits] = {
         product="Open MPI",
         spack="openmpi",
         told_by=("ompi_info",),
-        modules=("openmpi", "ompi"),
+        modules=("openmpi", "ompi", "hpcx", "hpcx-mpi", "hpcx-ompi", "hpcx-mt", "hpcx-mt-ompi"),
         srun_mpi="pmix",
         srun_mpi_tried=True,
         flux_options=("pmi=pmix",),
@@ -269,10 +269,49 @@ def abi_of(soname: str) -> Abi | None:
     return None if found is None else "mpich" if found[2] == "12" else "openmpi"
 
 
+#: What stands before the name of an MPI library in a module's: a category, or the compiler of a tree of modules.
+_BEFORE_LIBRARY = re.compile(
+    r"mpi|mpilibs|libs?|librar(y|ies)|parallel|devel"
+    r"|(gcc|intel|intel-compilers|oneapi|nvhpc|aocc|clang|llvm|pgi|cce|xl)(-?[0-9][\w.+-]*)?|[0-9][\w.+-]*"
+)
+#: What centres add to the name of a library: OpenHPC its major version, distributions the machine, Spack the version.
+_AFTER_NAME = r"(?P<major>[0-9])?(?:-(?:x86_64|aarch64|ppc64le|i[36]86)|[-_](?P<version>[0-9][\w.+-]*))?"
+
+
+@dataclass(frozen=True)
+class ModuleName:
+    """A module of an MPI library, by its name: family, version (None: not told), and all that distinguishes it."""
+
+    family: Family
+    version: str | None
+    rest: str
+
+
+def library_of_module(name: str) -> ModuleName | None:
+    """Return what a module's name tells of the MPI library that it brings; None if it brings none.
+
+    ``openmpi/4.1.6``, EasyBuild's ``OpenMPI/4.1.6-GCC-13.2.0``, OpenHPC's ``openmpi4/4.1.6``, Red Hat's
+    ``mpi/openmpi-x86_64``, Spack's ``openmpi-4.1.6-gcc-13.2.0-abcdefg`` and ``gcc/13.2.0/openmpi/4.1.6``. The version
+    of NVIDIA's HPC-X is not that of the Open MPI in it.
+    """
+    parts = name.split("/")
+    for at, part in enumerate(parts):
+        word = part.lower()
+        for family, traits in TRAITS.items():
+            names = "|".join(map(re.escape, sorted(traits.modules, key=len, reverse=True)))
+            if found := re.fullmatch(f"({names}){_AFTER_NAME}", word):
+                rest = "-".join(filter(None, [found["version"], *parts[at + 1 :]]))
+                number = None if found[1].startswith("hpcx") else re.match(r"v?([0-9][0-9A-Za-z_.]*)", rest)
+                return ModuleName(family, number[1] if number else None, rest)
+        if not _BEFORE_LIBRARY.fullmatch(word):
+            return None
+    return None
+
+
 def family_of_module(name: str) -> Family | None:
     """Return the family of the MPI library that a module of this name brings; None if it brings none."""
-    word = name.partition("/")[0].lower()
-    return next((family for family, traits in TRAITS.items() if word in traits.modules), None)
+    found = library_of_module(name)
+    return found.family if found else None
 
 
 @dataclass(frozen=True)

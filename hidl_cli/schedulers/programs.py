@@ -71,9 +71,9 @@ class Programs:
             if error.status == -signal.SIGKILL:
                 raise NoAnswer(f"{command[0]} had no answer within {timeout:g} s") from error
             raise NoProgram(f"{command[0]} cannot be started: {error.output}") from error
-        return completed if completed.status == 0 else self._answer(completed)
+        return completed if completed.status == 0 else self.answer_of(completed)
 
-    def _answer(self, failed: Completed) -> Completed:
+    def answer_of(self, failed: Completed) -> Completed:
         """Return what a program that failed printed, without the lines from before its answer."""
         printed = [text.splitlines() for text in (failed.stdout, failed.stderr)]
         stdout, stderr = (

@@ -13,7 +13,7 @@ from typing import Literal
 
 from hidl_cli.mpi import TELLERS, TRAITS
 from hidl_cli.site.probes import compilers, externals
-from hidl_cli.site.probes.externals import same_version
+from hidl_cli.site.probes.externals import VERSION, same_version
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import Mpi, Site
 from hidl_cli.site.software import Compiler, External
@@ -21,7 +21,6 @@ from hidl_cli.site.software import Compiler, External
 Verdict = Literal["right", "wrong", "not checked"]
 
 _SECONDS = 20.0
-_NUMBER = re.compile(r"\d+(?:\.\d+)+")
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ def _by_modules(path: tuple[str, ...], modules: list[str]) -> Checked:
 
 def _version(path: tuple[str, ...], program: str, version: str | None, said: str | None) -> Checked:
     """Compare what a program says of itself with the file; either may leave the end of the version out."""
-    found = _NUMBER.search(said or "")
+    found = VERSION.search(said or "")
     if found is None:
         return Checked(path, "not checked", f"{program} does not print its version")
     if version is None:

@@ -83,14 +83,14 @@ class Supervisor:
             kill_run(self._mark)
             unsure = guards.end()
         if unsure:
-            unsure = self._end_anew(unsure, replace(needs, lock=""))
+            unsure = self._clean_up(unsure, replace(needs, lock=""))
         if unsure and end.state is not State.NODE_FAIL:
             return replace(
                 end, reason="; ".join(filter(None, (end.reason, f"not confirmed clean: {', '.join(unsure)}")))
             )
         return end
 
-    def _end_anew(self, hosts: list[str], needs: Needs) -> list[str]:
+    def _clean_up(self, hosts: list[str], needs: Needs) -> list[str]:
         """End what is left on hosts whose guards are gone, by new ones; return the hosts that did not confirm it."""
         with Guards(hosts, self._mark, needs) as guards:
             guards.look()

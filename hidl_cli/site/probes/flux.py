@@ -66,7 +66,9 @@ def _nodes(
         listed = [word for word in row["QUEUE"].split(",") if word in queues] if "QUEUE" in row else list(queues)
         for name in names:
             members.setdefault(name, []).extend(one for one in listed if one not in members.get(name, ()))
-            shares[name] = Hardware(cores=_share(row.get("NCORES"), names), gpus=_share(row.get("NGPUS"), names))
+            shares[name] = Hardware(
+                cores=_share(row.get("NCORES"), names) or None, gpus=_share(row.get("NGPUS"), names)
+            )
     for name, its_queues in members.items():
         hardware, properties = exact.get(name, (shares[name], frozenset()))
         yield ProbedNode(name, hardware, properties - {*queues}, tuple(its_queues))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hidl_cli.site.probes.host import Host
 
 T = TypeVar("T")
 _NVIDIA = ("nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
+_NVIDIA_OLD = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")  # drivers before 495
 _AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+_AMD_NEW = ("amd-smi", "static", "--asic", "--vram", "--json")
+_INTEL = ("xpu-smi", "discovery", "-j")
 
 #: The architecture of data-centre GPUs by a word of their name: NVIDIA's table of compute capabilities, AMD's table of
 #: supported GPUs (ROCm documentation, "System requirements").
@@ -46,16 +49,27 @@ class Cards:
 
 
 def probe(host: Host) -> Cards | None:
-    """The GPUs that ``nvidia-smi`` or ``rocm-smi`` lists; None where neither is there or answers."""
+    """The GPUs that a vendor's tool lists; None where none is there or answers."""
     if (text := host.ask(*_NVIDIA)) is not None:
-        rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
-        rows = [row for row in rows if len(row) == 3]
-        arch = _common([f"sm_{row[1].replace('.', '')}" for row in rows if re.fullmatch(r"\d+\.\d", row[1])])
-        memory = _common([round(int(row[2]) / 1024, 1) for row in rows if row[2].isdecimal()])
-        return Cards(len(rows), _models([row[0] for row in rows]), arch, memory, "nvidia-smi") if rows else None
+        return _nvidia(text)
+    if (text := host.ask(*_NVIDIA_OLD)) is not None:
+        return _nvidia("\n".join(line.replace(",", ", ,", 1) for line in text.splitlines()))
     if (text := host.ask(*_AMD)) is not None:
         return _amd(text)
+    if (text := host.ask(*_AMD_NEW)) is not None:
+        return _amd_new(text)
+    if (text := host.ask(*_INTEL)) is not None:
+        return _intel(text)
     return None
+
+
+def _nvidia(text: str) -> Cards | None:
+    """Rows of name, compute capability and memory in MiB."""
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
+    rows = [row for row in rows if len(row) == 3]
+    arch = _common([f"sm_{row[1].replace('.', '')}" for row in rows if re.fullmatch(r"\d+\.\d", row[1])])
+    memory = _common([round(int(row[2]) / 1024, 1) for row in rows if row[2].isdecimal()])
+    return Cards(len(rows), _models([row[0] for row in rows]), arch, memory, "nvidia-smi") if rows else None
 
 
 def architecture(model: str | None) -> str | None:
@@ -68,10 +82,7 @@ def architecture(model: str | None) -> str | None:
 
 def _amd(text: str) -> Cards | None:
     """``rocm-smi``'s JSON: ``{"card0": {"Card Series": ..., "GFX Version": ..., "VRAM Total Memory (B)": ...}}``."""
-    try:
-        document = json.loads(text)
-    except ValueError:
-        return None
+    document = _json(text)
     if not isinstance(document, dict):
         return None
     cards = [card for name, card in document.items() if re.fullmatch(r"card\d+", name) and isinstance(card, dict)]
@@ -81,10 +92,58 @@ def _amd(text: str) -> Cards | None:
     return Cards(
         len(cards),
         _models([str(card.get("Card Series") or card.get("Card series") or "") for card in cards]),
-        _common([str(card["GFX Version"]) for card in cards if "GFX Version" in card]),
+        _common([_gfx(str(card["GFX Version"])) for card in cards if "GFX Version" in card]),
         _common([round(int(size) / 2**30, 1) for size in sizes if size.isdecimal()]),
         "rocm-smi",
     )
+
+
+def _amd_new(text: str) -> Cards | None:
+    """``amd-smi``'s JSON: ``[{"asic": {"market_name": ..., "target_graphics_version": ...}, "vram": ...}]``."""
+    document = _json(text)
+    listed = document.get("gpu_data") if isinstance(document, dict) else document
+    cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
+    asics = [asic for card in cards if isinstance(asic := card.get("asic"), dict)]
+    sizes = [size for card in cards if isinstance(vram := card.get("vram"), dict) and (size := _mebibytes(vram))]
+    if not cards:
+        return None
+    return Cards(
+        len(cards),
+        _models([str(asic.get("market_name", "")) for asic in asics]),
+        _common([_gfx(str(version)) for asic in asics if (version := asic.get("target_graphics_version"))]),
+        _common([round(size / 1024, 1) for size in sizes]),
+        "amd-smi",
+    )
+
+
+def _mebibytes(vram: Mapping[str, Any]) -> int | None:
+    """``{"size": {"value": 196592, "unit": "MB"}}``, or ``{"size": "196592 MB"}`` of early releases; MB are MiB."""
+    size = vram.get("size")
+    words = [str(size.get("value", "")), str(size.get("unit", ""))] if isinstance(size, dict) else str(size).split()
+    return int(words[0]) if words[0].isdecimal() and words[1:] == ["MB"] else None
+
+
+def _intel(text: str) -> Cards | None:
+    """``xpu-smi``'s JSON: ``{"device_list": [{"device_type": "GPU", "device_name": ...}]}``."""
+    document = _json(text)
+    listed = document.get("device_list") if isinstance(document, dict) else None
+    cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
+    cards = [card for card in cards if card.get("device_type", "GPU") == "GPU"]
+    names = [str(card.get("device_name", "")) for card in cards]
+    return Cards(len(cards), _models(names), None, None, "xpu-smi") if cards else None
+
+
+def _gfx(version: str) -> str:
+    """Return the compilers' name: ROCm 6 prints the stepping in decimal, ``gfx9010`` for gfx90a."""
+    found = re.fullmatch(r"gfx9(\d)(1[0-5])", version)
+    return f"gfx9{found[1]}{int(found[2]):x}" if found else version
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _models(names: Sequence[str]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
 from hidl_cli.site.probes.host import Host, split_blocks
@@ -13,7 +14,12 @@ _CLUSTER = re.compile(r"^My cluster name is (\S+)\s*$", re.MULTILINE)
 _VERSION = re.compile(r"\bLSF\b[^\n]*?\s(\d+(?:\.\d+)+)")
 _DEFAULT_QUEUES = re.compile(r"^Default Queues:\s*(\S+)", re.MULTILINE)
 _QUEUE = re.compile(r"^QUEUE:\s*(\S+)\s*$", re.MULTILINE)
-_RUN_LIMIT = re.compile(r"^\s*RUNLIMIT\b[^\n]*\n\s*([0-9]+(?:\.[0-9]+)?)\s*min", re.MULTILINE)
+_LIMITS = re.compile(r"^(DEFAULT|MAXIMUM) LIMITS:\s*$", re.MULTILINE)
+_SECTION = re.compile(r"^[A-Z][A-Z /_-]*:", re.MULTILINE)  # what begins after a queue's limits
+_LIMIT = re.compile(r"[A-Z]+LIMIT")
+_MINUTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*min(?:\s+of\s+(\S+))?")
+#: What the numbers of a limit are, by how many there are (bqueues(1), "PROCLIMIT").
+_OF_TASKS = {1: ("maximum",), 2: ("minimum", "maximum"), 3: ("minimum", "default", "maximum")}
 _USERS = re.compile(r"^USERS:\s*(.*\S)\s*$", re.MULTILINE)
 _STATUS = re.compile(r"\b(Open|Closed):(Active|Inact\w*)")
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
@@ -43,17 +49,55 @@ def probe(host: Host) -> Batch | None:
 
 def _queues(text: str, default: str | None) -> Iterator[Queue]:
     for name, block in split_blocks(_QUEUE, text):
-        limit, users, status = _RUN_LIMIT.search(block), _USERS.search(block), _STATUS.search(block)
+        users, status = _USERS.search(block), _STATUS.search(block)
+        default_limits, limits = _limits(block)
+        wall = _MINUTES.match(limits.get("RUNLIMIT", ""))
         remarks = [f"USERS: {users[1]}"] if users and users[1] != "all" else []
+        remarks += [f"{name} {_format_limit(name, value)}" for name, value in limits.items() if name != "RUNLIMIT"]
+        if "RUNLIMIT" in default_limits:
+            remarks.append(f"default RUNLIMIT {default_limits['RUNLIMIT']}: for jobs that request no time")
+        if wall and wall[2]:
+            remarks.append(f"RUNLIMIT {wall[0]}: relative to a host's speed, so hosts allow more or less than that")
         if status and status[0] != "Open:Active":
             remarks.append(f"STATUS {status[0]}")
         yield Queue(
             name,
             is_default=name == default,
-            max_wall=_wall(float(limit[1])) if limit else None,
+            max_wall=_wall(float(wall[1])) if wall and not wall[2] else None,
             restricted=bool(users and not {"all", "all users"} & {users[1]}),
             remarks=tuple(remarks),
         )
+
+
+def _limits(block: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the default and the maximum limits of a queue, by name; limits without a title are maxima.
+
+    Names stand in one line, and their values below them in the next.
+    """
+    found: dict[str, dict[str, str]] = {"DEFAULT": {}, "MAXIMUM": {}}
+    starts = [(0, 0, "MAXIMUM"), *((each.start(), each.end(), each[1]) for each in _LIMITS.finditer(block))]
+    ends = [start for start, _, _ in starts[1:]] + [len(block)]
+    for (_, begin, title), end in zip(starts, ends, strict=True):
+        part = block[begin:end]
+        other = _SECTION.search(part) if begin else None
+        lines = (part[: other.start()] if other else part).splitlines()
+        for names, values in pairwise(lines):
+            columns = list(_LIMIT.finditer(names))
+            if not columns or _LIMIT.sub("", names).strip():
+                continue
+            stops = [column.start() for column in columns[1:]] + [None]
+            for column, stop in zip(columns, stops, strict=True):
+                start = 0 if column is columns[0] else column.start()
+                if value := values[start:stop].strip():
+                    found[title].setdefault(column[0], value)
+    return found["DEFAULT"], found["MAXIMUM"]
+
+
+def _format_limit(name: str, value: str) -> str:
+    numbers = value.split()
+    if name in ("PROCLIMIT", "TASKLIMIT") and len(numbers) in _OF_TASKS:
+        return ", ".join(f"{word} {number}" for word, number in zip(_OF_TASKS[len(numbers)], numbers, strict=True))
+    return value
 
 
 def _nodes(host: Host, queues: tuple[str, ...]) -> Iterator[ProbedNode]:

@@ -14,12 +14,23 @@ from hidl_cli.site.probes.host import Host
 
 _SECONDS = 20.0  # a cold cache on a parallel file system
 _LOAD_SECONDS = 60.0
-_MARKS = re.compile(r"\((?:[^()]*:)?(?:default|D|L)(?::[^()]*)?\)$|<[A-Za-z]+>$")
+#: What follows a name, or several: Lmod's ``(D)``, ``(L,D)``, ``<L>``; Environment Modules' ``(default)``,
+#: ``(default:stable)``, ``<L>``, ``<aL>``, and ``(@)`` of an alias.
+_MARK = re.compile(r"\s*(?:\((?P<round>[^()]*)\)|<(?P<angle>[^<>]*)>)\s*$")
 _USER = ("HOME", "USER", "LOGNAME")
 #: A module tree, which can be set up by hand; modules that are loaded may have extended it.
 _TREE = ("MODULEPATH", "MODULESHOME", "LMOD_CMD", "LMOD_PKG", "LMOD_DIR", "MODULES_CMD")
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 _LONGEST = 300  # characters of what a module command says
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A module that the site offers: its name with its version, as ``module load`` takes it."""
+
+    name: str
+    is_default: bool = False
+    is_loaded: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,7 +42,13 @@ class Loaded:
 
 
 def available(host: Host) -> tuple[str, ...] | None:
-    """Every module's name with its version; None where there is no module command, or it gives no answer.
+    """Every module's name with its version; None where there is no module command, or it gives no answer."""
+    found = offered(host)
+    return None if found is None else tuple(each.name for each in found)
+
+
+def offered(host: Host) -> tuple[Offered, ...] | None:
+    """Every module; None where there is no module command, or it gives no answer.
 
     On a site of module trees these are the modules that can be loaded now, beside the compiler that is loaded.
     """
@@ -41,7 +58,18 @@ def available(host: Host) -> tuple[str, ...] | None:
         text = host.ask(tcl, "bash", "avail", "--terse", seconds=_SECONDS, stderr=True)
     else:
         return None
-    return None if text is None else tuple(_MARKS.sub("", line.strip()) for line in text.splitlines())
+    return None if text is None else tuple(filter(None, map(_offered, text.splitlines())))
+
+
+def _offered(line: str) -> Offered | None:
+    """Read a line of ``module avail --terse``; None for a directory, the name of several modules, and an alias."""
+    name, words = line.strip(), set[str]()
+    while mark := _MARK.search(name):
+        name = name[: mark.start()]
+        words |= set(re.split(r"[:,]", mark["round"] or mark["angle"] or ""))
+    if not name or name.endswith((":", "/")) or " " in name or any(word.startswith("@") for word in words):
+        return None
+    return Offered(name, is_default=bool(words & {"default", "D"}), is_loaded=bool(words & {"L", "aL"}))
 
 
 def load(host: Host, modules: Sequence[str]) -> Loaded:

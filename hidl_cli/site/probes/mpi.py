@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from hidl_cli.launchers import LAUNCHERS
-from hidl_cli.mpi import RUNTIMES, TELLERS, TRAITS, Abi, Family, family_of_module, tell
+from hidl_cli.mpi import RUNTIMES, TELLERS, TRAITS, Abi, Family, library_of_module, tell
 from hidl_cli.site.probes import modules
 from hidl_cli.site.probes.facts import Library
 from hidl_cli.site.probes.host import Host
 
-_MODULE = re.compile(r"([A-Za-z][\w.+-]{0,40})(?:/([\w.+/-]{1,80}))?", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z][\w.+/-]{0,120}", re.ASCII)
 MAX_MODULES = 12  # of one family: the last versions
 
 
@@ -80,17 +80,19 @@ def _of_loaded_modules(host: Host) -> Iterator[Library]:
 
 def _modules(host: Host) -> Iterator[Library]:
     """The MPI libraries among ``module -t avail``; on a site of module trees, those of the compiler that is loaded."""
-    families: dict[Family, list[Library]] = {}
-    for word in modules.available(host) or ():
-        found = _MODULE.fullmatch(word)
-        if found is None or (family := family_of_module(found[1])) is None:
+    families: dict[Family, list[tuple[Library, bool]]] = {}
+    for module in modules.offered(host) or ():
+        told = library_of_module(module.name) if _MODULE.fullmatch(module.name) else None
+        if told is None:
             continue
-        version = re.match(r"\d[\w.]*", found[2] or "")
-        name = version[0] if version else None
-        library = Library(_key(family, found[2]), family, name, f"module {word}", modules=(word,))
-        families.setdefault(family, []).append(library)
-    for found_libraries in families.values():
-        yield from found_libraries[-MAX_MODULES:]
+        marks = [word for word, holds in (("default", module.is_default), ("loaded", module.is_loaded)) if holds]
+        source = f"module {module.name}" + (f" ({', '.join(marks)})" if marks else "")
+        key = _key(told.family, told.rest)
+        library = Library(key, told.family, told.version, source, modules=(module.name,))
+        families.setdefault(told.family, []).append((library, bool(marks)))
+    for found in families.values():
+        last = len(found) - MAX_MODULES
+        yield from (library for number, (library, is_marked) in enumerate(found) if is_marked or number >= last)
 
 
 def _key(family: str, version: str | None) -> str:

@@ -16,6 +16,7 @@ _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=.*")  # what administrators 
 _FIELD = re.compile(r"(?:^| )([A-Za-z_]+)=(\S*)")
 _WALL = re.compile(r"([0-9]{1,5}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 _ACCESS = ("AllowAccounts", "AllowGroups", "AllowQos")
+_SLICE = re.compile(r"(^|[_.-])\d+g\.\d+gb")  # of NVIDIA's MIG: h100_4g.40gb
 _SOCKETS = re.compile(r"\([^()]*\)")  # gpu:a100:4(S:0-1)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20}
 
@@ -108,6 +109,8 @@ def _queue(fields: Mapping[str, str]) -> Queue:
         remarks.append("OverSubscribe=EXCLUSIVE: jobs get whole nodes")
     if most is not None and most < fewest:
         remarks.append(f"MaxNodes={most} is below MinNodes={fewest}")
+    if _known(fields.get("DefaultTime")):
+        remarks.append(f"DefaultTime={fields['DefaultTime']}: for jobs that request no time")
     if fields.get("MaxNodes") == "UNLIMITED":
         remarks.append(f"MaxNodes=UNLIMITED ({fields.get('TotalNodes', '?')} nodes)")
     return Queue(
@@ -179,8 +182,12 @@ def _words(value: str | None) -> list[str]:
 
 
 def gpus_of(gres: str) -> tuple[int | None, str | None]:
-    """(GPUs, models) of a ``Gres=`` such as ``gpu:a100:4(S:0-1),fpga:1`` (gres.conf(5)); (None, None) if invalid."""
-    total, models = 0, []
+    """(GPUs, models) of a ``Gres=`` such as ``gpu:a100:4(S:0-1),fpga:1`` (gres.conf(5)); (None, None) if invalid.
+
+    Slices of GPUs (MIG) are no GPUs: they are named beside the models, and counted only where there are no others.
+    """
+    whole: dict[str, int] = {}
+    slices: dict[str, int] = {}
     for item in _SOCKETS.sub("", gres).split(","):
         kind, *rest = item.strip().split(":")
         if kind != "gpu":
@@ -189,6 +196,9 @@ def gpus_of(gres: str) -> tuple[int | None, str | None]:
         number = re.fullmatch(r"([0-9]{1,6})([KM]?)", words.pop()) if words else None
         if rest and number is None:
             return None, None
-        total += int(number[1]) * _UNITS[number[2]] if number else 1
-        models += words[:1]
-    return total, ", ".join(sorted(set(models))) or None
+        count = int(number[1]) * _UNITS[number[2]] if number else 1
+        model = words[0] if words else ""
+        kinds = slices if _SLICE.search(model.lower()) else whole
+        kinds[model] = kinds.get(model, 0) + count
+    beside = [f"{count} x {name}" for name, count in slices.items()] if whole else list(slices)
+    return sum((whole or slices).values()), ", ".join([*sorted(filter(None, whole)), *sorted(beside)]) or None

@@ -112,6 +112,12 @@ def test_an_instance_without_queues_is_described_too() -> None:
     assert "no queues are configured: jobs name none" in found.remarks
 
 
+def test_nodes_whose_cores_are_not_told_have_an_unknown_number() -> None:
+    table = "     STATE NNODES NCORES NGPUS NODELIST\n      free      2      0     0 n[1-2]\n"
+    found = composed(flux_resource_list=table, flux_queue_list="", flux_resource_R="")
+    assert [(node.hardware.cores, node.hardware.gpus) for node in found.nodes] == [(None, 0)] * 2
+
+
 def test_a_broker_that_gives_no_answer_has_no_sources() -> None:
     host = RecordedHost(DIRECTORY / "none", programs={"flux": "/usr/bin/flux"})
     assert flux.probe(host) == Batch("flux")

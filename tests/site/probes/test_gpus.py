@@ -36,6 +36,61 @@ def test_nvidia_smi_reports_model_architecture_and_memory(text: str, expected: C
     assert gpus.probe(nvidia(text)) == expected
 
 
+def answering(command: str, text: str) -> RecordedHost:
+    program = command.split(maxsplit=1)[0]
+    return RecordedHost(DIRECTORY / "none", programs={program: f"/usr/bin/{program}"}, answers={command: text})
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "expected"),
+    [
+        (
+            "nvidia-smi --query-gpu=name,memory.total --format=csv,noheader,nounits",
+            "Tesla V100-SXM2-16GB, 16160\n" * 2,
+            Cards(2, "Tesla V100-SXM2-16GB", None, 15.8, "nvidia-smi"),
+        ),
+        (
+            "rocm-smi --showproductname --showmeminfo vram --json",
+            '{"card0": {"Card series": "Instinct MI100", "GFX Version": "gfx908"}, "system": {}}',
+            Cards(1, "Instinct MI100", "gfx908", None, "rocm-smi"),
+        ),
+        (
+            "amd-smi static --asic --vram --json",
+            '[{"gpu": 0, "asic": {"market_name": "AMD Instinct MI300X", "target_graphics_version": "gfx942"},'
+            ' "vram": {"type": "HBM", "size": {"value": 196592, "unit": "MB"}}}]',
+            Cards(1, "AMD Instinct MI300X", "gfx942", 192.0, "amd-smi"),
+        ),
+        (
+            "amd-smi static --asic --vram --json",
+            '{"gpu_data": [{"gpu": 0, "asic": "N/A", "vram": {"size": "65520 MB"}}]}',
+            Cards(1, None, None, 64.0, "amd-smi"),
+        ),
+        ("amd-smi static --asic --vram --json", "[]", None),
+        ("amd-smi static --asic --vram --json", "no GPU", None),
+        (
+            "xpu-smi discovery -j",
+            '{"device_list": [{"device_id": 0, "device_name": "Intel(R) Data Center GPU Max 1550"},'
+            ' {"device_type": "FPGA"}]}',
+            Cards(1, "Intel(R) Data Center GPU Max 1550", None, None, "xpu-smi"),
+        ),
+        ("xpu-smi discovery -j", '{"error": "no device"}', None),
+    ],
+)
+def test_tools_of_all_makers_in_their_forms_are_read(command: str, text: str, expected: Cards | None) -> None:
+    assert gpus.probe(answering(command, text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("printed", "name"),
+    [("gfx9010", "gfx90a"), ("gfx90a", "gfx90a"), ("gfx9412", "gfx94c"), ("gfx942", "gfx942"), ("gfx1030", "gfx1030")],
+)
+def test_the_stepping_of_an_architecture_is_hexadecimal(printed: str, name: str) -> None:
+    text = f'{{"card0": {{"Card Series": "it", "GFX Version": "{printed}"}}}}'
+    cards = gpus.probe(answering("rocm-smi --showproductname --showmeminfo vram --json", text))
+    assert cards is not None
+    assert cards.arch == name
+
+
 def test_rocm_smi_reports_the_same_of_amds() -> None:
     assert gpus.probe(recorded("mi250x")) == Cards(8, "AMD Instinct MI250X", "gfx90a", 64.0, "rocm-smi")
 

@@ -71,6 +71,34 @@ def test_hosts_without_a_limit_of_jobs_are_compute_nodes() -> None:
     assert [node.name for node in found.nodes] == ["a1", "a2"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "wall", "remarks"),
+    [
+        (" RUNLIMIT\n 120.0 min\n", "02:00:00", []),
+        (" RUNLIMIT\n 120.0 min of hostA\n", None, ["RUNLIMIT 120.0 min of hostA: relative to a host's speed"]),
+        ("MAXIMUM LIMITS:\n RUNLIMIT\n 2880.0 min\n\nSCHEDULING POLICIES:  FAIRSHARE\n", "2-00:00:00", []),
+        ("DEFAULT LIMITS:\n RUNLIMIT\n 10.0 min\n\nUSERS: all\n", None, ["default RUNLIMIT 10.0 min"]),
+        (
+            "MAXIMUM LIMITS:\n CPULIMIT             RUNLIMIT\n 30.0 min of hostA    60.0 min\n",
+            "01:00:00",
+            ["CPULIMIT 30.0 min of hostA"],
+        ),
+        ("MAXIMUM LIMITS:\n TASKLIMIT\n 1 4 64\n", None, ["TASKLIMIT minimum 1, default 4, maximum 64"]),
+        (" PROCLIMIT   MEMLIMIT\n 2 8         64 G\n", None, ["PROCLIMIT minimum 2, maximum 8", "MEMLIMIT 64 G"]),
+    ],
+)
+def test_limits_of_queues_are_told_apart(limits: str, wall: str | None, remarks: list[str]) -> None:
+    queue = f"QUEUE: q\n  -- For jobs.\n\nPRIO NICE STATUS          MAX\n 30   20  Open:Active       -\n\n{limits}"
+    programs = {"lsid": "/usr/bin/lsid"}
+    answers = {"lsid": "My cluster name is a\n", "bqueues -l": queue}
+    found = lsf.probe(RecordedHost(DIRECTORY / "none", programs=programs, answers=answers))
+    assert found is not None
+    (read,) = found.queues
+    assert read.max_wall == wall
+    assert len(read.remarks) == len(remarks)
+    assert all(one.startswith(other) for one, other in zip(read.remarks, remarks, strict=True))
+
+
 def test_an_lsf_that_gives_no_answer_reports_nothing() -> None:
     assert lsf.probe(RecordedHost(DIRECTORY / "none", programs={"lsid": "/usr/bin/lsid"})) == Batch("lsf")
 

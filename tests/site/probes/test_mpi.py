@@ -86,6 +86,19 @@ def test_mpiexec_is_hydras_and_mpirun_is_open_mpis(here: RecordedHost, expected:
         ("OpenMPI/4.1.4-GCC-11.3.0", ("openmpi", "4.1.4")),
         ("impi/21.9.0", ("intel-mpi", "21.9.0")),
         ("openmpi", ("openmpi", None)),
+        ("openmpi/4.1.6--gcc--12.2.0-cuda-12.2(default) <L>", ("openmpi", "4.1.6")),
+        ("openmpi/5.0.3 (L,D)", ("openmpi", "5.0.3")),
+        ("openmpi/5.0.3(default:stable) <aL>", ("openmpi", "5.0.3")),
+        ("hpcx-mpi/2.25.1", ("openmpi", None)),
+        ("impi/2021.9.0-intel-compilers-2023.1.0", ("intel-mpi", "2021.9.0")),
+        ("openmpi4/4.1.6", ("openmpi", "4.1.6")),
+        ("mpi/openmpi-x86_64", ("openmpi", None)),
+        ("mpi/mpich/4.2", ("mpich", "4.2")),
+        ("openmpi-4.1.6-gcc-13.2.0-o3l7jxw", ("openmpi", "4.1.6")),
+        ("openmpi/4.1.6-gcc-13.2.0-o3l7jxw", ("openmpi", "4.1.6")),
+        ("gcc/13.2.0/mvapich2/2.3.7", ("mvapich2", "2.3.7")),
+        ("mvapich/3.0", ("mvapich", "3.0")),
+        ("cray-mpich/8.1.32", ("cray-mpich", "8.1.32")),
     ],
 )
 def test_a_module_of_an_mpi_library_is_one(line: str, expected: tuple[str, str | None]) -> None:
@@ -96,10 +109,33 @@ def test_a_module_of_an_mpi_library_is_one(line: str, expected: tuple[str, str |
 
 @pytest.mark.parametrize(
     "line",
-    ["mpi4py/3.1.4", "openmpi-examples/1", "mpich/ü", "/opt/openmpi/4:", "$(openmpi)", "mpich/" + "9" * 200, ""],
+    [
+        "boost/1.85.0--openmpi--4.1.6--gcc--12.2.0(default)",
+        "osu-micro-benchmarks/7.4--openmpi--4.1.6",
+        "boost/openmpi/1.85",
+        "openmpi/",
+        "openmpi/default(@)",
+        "mpi4py/3.1.4",
+        "openmpi-examples/1",
+        "mpich/ü",
+        "/opt/openmpi/4:",
+        "$(openmpi)",
+        "mpich/" + "9" * 200,
+        "",
+    ],
 )
 def test_other_modules_are_none(line: str) -> None:
     assert mpi.libraries(host({"LMOD_CMD": "/opt/lmod"}, lmod=f"{line}\n")) == ()
+
+
+def test_marks_tell_the_default_and_the_loaded() -> None:
+    lines = "openmpi/4.1.6 (D)\nopenmpi/5.0.3 <L>\nopenmpi/5.0.5\n"
+    found = mpi.libraries(host({"LMOD_CMD": "/opt/lmod"}, lmod=lines))
+    assert [library.source for library in found] == [
+        "module openmpi/4.1.6 (default)",
+        "module openmpi/5.0.3 (loaded)",
+        "module openmpi/5.0.5",
+    ]
 
 
 def test_of_many_versions_the_last_are_reported() -> None:

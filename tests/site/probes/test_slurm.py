@@ -174,6 +174,8 @@ def test_what_srun_offers_is_read_with_the_versions_of_pmix() -> None:
         ("gpu:a100:no_consume:4", (4, "a100")),
         ("gpu:v100:2,gpu:t4:2", (4, "t4, v100")),
         ("gpu:a100:2,gpu:a100:2", (4, "a100")),
+        ("gpu:h100:2,gpu:h100_1g.10gb:7,shard:8,mps:400", (2, "h100, 7 x h100_1g.10gb")),
+        ("gpu:1g.5gb:4,gpu:a100_3g.20gb:2", (6, "1g.5gb, a100_3g.20gb")),
         ("fpga:1,gpu:v100:2(S:0),mps:200", (2, "v100")),
         ("gpu:1g.5gb:7", (7, "1g.5gb")),
         ("craynetwork:4", (0, None)),

@@ -1,0 +1,82 @@
+"""What people really feed in: each output of ``index.yaml`` is read as it says. A new one is a file and an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hidl_cli.process import Completed
+from hidl_cli.record.state import State
+from hidl_cli.schedulers.lsf import commands
+from hidl_cli.schedulers.programs import complaint
+from hidl_cli.schedulers.slurm import jobs, reasons
+from hidl_cli.site.probes import gpus, lsf, mpi, slurm
+from tests.site.recording import RecordedHost
+
+PLACE = Path(__file__).parent
+INDEX = yaml.safe_load((PLACE / "index.yaml").read_text(encoding="utf-8"))
+
+
+def host(*programs: str, environment: Mapping[str, str] | None = None, **answers: str) -> RecordedHost:
+    """A host with these programs, which answers so to a command's first word."""
+
+    class Host(RecordedHost):
+        def ask(self, *command: str, seconds: float = 0, stderr: bool = False) -> str | None:
+            return answers.get(Path(command[0]).name.replace("-", "_"))
+
+    return Host(PLACE / "none", environment=environment or {}, programs={name: f"/usr/bin/{name}" for name in programs})
+
+
+def mpi_modules(text: str) -> Any:
+    found = mpi.libraries(host("modulecmd", environment={"MODULES_CMD": "/usr/bin/modulecmd"}, modulecmd=text))
+    return [[library.family, library.version, library.source] for library in found]
+
+
+def queues(text: str) -> Any:
+    batch = lsf.probe(host("lsid", lsid="My cluster name is c\n", bqueues=text))
+    assert batch is not None
+    return {queue.name: [queue.max_wall, *queue.remarks] for queue in batch.queues}
+
+
+def amd_gpus(text: str) -> Any:
+    cards = gpus.probe(host("rocm-smi", rocm_smi=text))
+    assert cards is not None
+    return [cards.count, cards.model, cards.arch]
+
+
+def gres(text: str) -> Any:
+    return list(slurm.gpus_of(text.strip()))
+
+
+def refusal(text: str) -> Any:
+    return complaint(commands.PROGRAMS.answer_of(Completed(("bsub",), 255, "", text)))
+
+
+def pending(text: str) -> Any:
+    found = [job for job in jobs.parse(text.splitlines()) if job.state is State.PENDING]
+    never = {job.id: reasons.never_starts(job, lambda _: {}) for job in found}
+    return {job.id: [job.reason, after.after if (after := never[job.id]) else None] for job in found}
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "modules of MPI libraries": mpi_modules,
+    "queues of LSF": queues,
+    "GPUs of rocm-smi": amd_gpus,
+    "GPUs of a node of Slurm": gres,
+    "refusal of LSF": refusal,
+    "pending jobs of Slurm": pending,
+}
+
+
+@pytest.mark.parametrize("entry", INDEX, ids=lambda entry: str(entry["file"]))
+def test_it_is_read_right(entry: Mapping[str, Any]) -> None:
+    assert READERS[entry["reader"]]((PLACE / entry["file"]).read_text(encoding="utf-8")) == entry["right"]
+
+
+def test_every_file_is_in_the_index() -> None:
+    files = {file.name for file in PLACE.iterdir() if file.suffix not in (".py", ".yaml", ".pyc") and file.is_file()}
+    assert files == {entry["file"] for entry in INDEX}
