@@ -108,7 +108,8 @@ def show_results(documents: Sequence[dict[str, Any]]) -> None:
 def _result(document: dict[str, Any]) -> dict[str, Any]:
     largest = max((step["ranks"] for step in document["steps"]), default=None)
     metrics = [step["metrics"] for step in document["steps"] if step["ranks"] == largest]
-    name = document["metric"] if any(document["metric"] in each for each in metrics) else next(iter(*metrics[:1]), "")
+    names = [name for each in metrics for name in each]
+    name = document["metric"] if document["metric"] in names or not names else names[0]
     found = [each[name] for each in metrics if name in each]
     return {
         "run": document["run"],

@@ -40,6 +40,14 @@ def test_the_list_shows_the_newest_run_first(hidl_with_runs: Hidl) -> None:
     assert lines[2].split() == ["20250101-toy-old", "other", "1", "rate", "50", "items/s", "fail"]
 
 
+def test_a_run_that_yielded_nothing_is_listed(hidl_with_runs: Hidl) -> None:
+    run = judged(hidl_with_runs.runs, run="20270101-toy-none", created="2027-01-01T00:00:00+00:00", verdict="fail")
+    run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": []})
+    lines = hidl_with_runs("results", "list").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["20270101-toy-none", "20260101-toy-new", "20250101-toy-old"]
+    assert lines[1].split()[1:] == ["machine", "rate", "fail"]
+
+
 @pytest.mark.parametrize(
     "asked",
     [

@@ -73,10 +73,10 @@ class Jobs:
         job = self._submit(steps.script(launcher(name).launch(request), FOUR.ranks, hosts=None, exports=exports))
         return self._cancel(job, FOUR.ranks)
 
-    def cancel_deaf(self) -> Ended:
-        """Cancel a job whose script never gets the signal; its launch fails when Slurm ends the job."""
+    def cancel_deaf(self, status: int) -> Ended:
+        """Cancel a job whose script never gets the signal; its launch ends with ``status`` when Slurm ends the job."""
         ends = f"touch {self.directory}/0.json; until squeue -hj $SLURM_JOB_ID -o %T | grep -q COMPLETING; do :; done"
-        script = steps.script(Launch(("sh", "-c", f"{ends}; exit 255")), 1, hosts=None, exports={})
+        script = steps.script(Launch(("sh", "-c", f"{ends}; exit {status}")), 1, hosts=None, exports={})
         (self.directory / "deaf.sh").write_text(script, encoding="utf-8")
         return self._cancel(self._submit("exec env --block-signal=TERM bash deaf.sh\n"), 1)
 
@@ -190,6 +190,7 @@ def test_a_job_that_is_cancelled_leaves_no_process_on_any_node(
     until(lambda: not jobs.left())  # Open MPI's daemons end when they find that mpirun is gone
 
 
-def test_a_launch_that_ends_before_the_script_is_told_was_cancelled(jobs: Jobs) -> None:
-    ended = jobs.cancel_deaf()
+@pytest.mark.parametrize("status", [255, 0])
+def test_a_launch_that_ends_before_the_script_is_told_was_cancelled(jobs: Jobs, status: int) -> None:
+    ended = jobs.cancel_deaf(status)
     assert (ended.state, ended.status) == ("CANCELLED", 143)

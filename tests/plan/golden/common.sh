@@ -35,8 +35,8 @@ begin_attempt() {
 
 finish() { # state exit-status
     # The signal that ends a run early may reach the ranks first: then the launch fails before this script is told.
-    # Some schedulers' functions can ask for it.
-    if [[ $1 == FAILED ]] && { [[ -e reason ]] || { declare -F is_ending > /dev/null && is_ending; }; }; then
+    # Some schedulers' functions can ask for it; srun returns 0 if the nodes of all ranks were lost.
+    if [[ $1 == FAILED && -e reason ]] || { declare -F is_ending > /dev/null && is_ending; }; then
         ended_early
     fi
     end_as "$@"
@@ -239,10 +239,11 @@ job_id() {
     echo "${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-}}"
 }
 
-# What others end is COMPLETING while its script still runs.
+# What others end is COMPLETING while its script still runs; if its nodes were lost, NODE_FAIL.
 is_ending() {
     [[ -n ${SLURM_JOB_ID:-} ]] &&
-        timeout 10 squeue --noheader --states=all --jobs="$SLURM_JOB_ID" --format=%T 2> /dev/null | grep -qx COMPLETING
+        timeout 10 squeue --noheader --states=all --jobs="$SLURM_JOB_ID" --format=%T 2> /dev/null |
+        grep -Eqx 'COMPLETING|NODE_FAIL'
 }
 
 #@ hosts
