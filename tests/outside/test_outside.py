@@ -95,6 +95,13 @@ def test_lines_of_a_good_run_before_a_failure_change_nothing(good: Mapping[str, 
     assert cause("".join(texts)) == log["right"]
 
 
+@pytest.mark.parametrize(
+    "log", yaml.safe_load((PLACE / "logs.yaml").read_text(encoding="utf-8")), ids=lambda log: log["source"]
+)
+def test_the_cause_in_a_public_log_is_told(log: Mapping[str, Any]) -> None:
+    assert cause(log["text"]) == log["right"]
+
+
 def test_every_file_is_in_the_index() -> None:
     files = {file.name for file in PLACE.iterdir() if file.suffix not in (".py", ".yaml", ".pyc") and file.is_file()}
     assert files == {entry["file"] for entry in INDEX}
