@@ -96,7 +96,7 @@ def test_lines_of_a_good_run_before_a_failure_change_nothing(good: Mapping[str, 
 
 
 @pytest.mark.parametrize(
-    "log", yaml.safe_load((PLACE / "logs.yaml").read_text(encoding="utf-8")), ids=lambda log: log["source"]
+    "log", yaml.safe_load((PLACE / "logs.yaml").read_text(encoding="utf-8")), ids=lambda log: str(log["program"])
 )
 def test_the_cause_in_a_public_log_is_told(log: Mapping[str, Any]) -> None:
     assert cause(log["text"]) == log["right"]
