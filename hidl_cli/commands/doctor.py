@@ -56,10 +56,25 @@ def doctor(
     prefix: PrefixOption = None,
     fix: Annotated[bool, typer.Option("--fix", help="Apply safe and reversible fixes; see hidl doctor rules.")] = False,
     deep: Annotated[bool, typer.Option("--deep", help="Read every file of the stacks, not only their sizes.")] = False,
+    log: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Find known errors in this log instead, of any run or build; -: stdin."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Check for problems; exit code 4 if there is an error."""
     if context.invoked_subcommand is not None:
+        return
+    if log is not None:
+        others = {
+            "--stack": stack,
+            "--nodes": nodes,
+            "--hosts": hosts,
+            "--hostfile": hostfile,
+            "--fix": fix,
+            "--deep": deep,
+        }
+        _diagnose(log, [name for name, value in others.items() if value], json=json)
         return
     from hidl_cli.commands.render import say
     from hidl_cli.doctor.examine import contexts, examine
@@ -143,6 +158,36 @@ def rules(json: JsonOption = False) -> None:
         ],
         whole=("rule",),
     )
+
+
+def _diagnose(log: str, others: list[str], *, json: bool) -> None:
+    """Show the likely causes of what a log shows, likeliest first."""
+    from dataclasses import replace
+
+    from hidl_cli.commands.findings import show, summary
+    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.diagnoses.search import search_file
+    from hidl_cli.errors import ExitCode, UsageError
+
+    if others:
+        raise UsageError(f"--log reads a log only; remove {', '.join(others)}")
+    try:
+        causes = search_file(log)
+    except OSError as error:
+        raise UsageError(f"cannot read {log}: {error.strerror}", hint="--log - reads standard input") from error
+    if json:
+        keys = ("rule", "severity", "title", "why", "fix")
+        documents = [
+            {key: getattr(cause.finding, key) for key in keys}
+            | {"evidence": {"line": cause.line, "text": cause.finding.seen}}
+            for cause in causes
+        ]
+        emit_json("hidl.doctor-log/1", log=log, causes=documents)
+    else:
+        show(replace(cause.finding, seen=f"line {cause.line}: {cause.finding.seen}") for cause in causes)
+        say(f"{log}: {summary([cause.finding for cause in causes]) if causes else 'no known error found'}")
+    if any(cause.finding.severity == "error" for cause in causes):
+        raise typer.Exit(ExitCode.MISSING_PRECONDITION)
 
 
 def _document(rule: Rule[Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hidl_cli.diagnoses.diagnosis import load_diagnoses
+from hidl_cli.diagnoses.search import search
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run
 from hidl_workloads.doctor.finding import SEVERITIES, Finding
@@ -19,16 +19,8 @@ _CAUSES, _FINDINGS = "causes", "findings"
 
 
 def find_causes(text: str) -> list[Finding]:
-    """Find the known causes in ``text``, each once: errors before warnings, then by position.
-
-    A consequence of another cause found in ``text`` is left out.
-    """
-    text = text[-MAX_TEXT:]
-    matches = ((diagnosis, diagnosis.first_match(text)) for diagnosis in load_diagnoses())
-    found = {diagnosis.id: (diagnosis, match) for diagnosis, match in matches if match is not None}
-    kept = [(diagnosis, match) for diagnosis, match in found.values() if not found.keys() & set(diagnosis.unless)]
-    kept.sort(key=lambda one: (SEVERITIES.index(one[0].severity), one[1].start()))
-    return [diagnosis.finding(match) for diagnosis, match in kept]
+    """Find the known causes in ``text``, each once, likeliest first."""
+    return [cause.finding for cause in search([text[-MAX_TEXT:].encode("utf-8", "replace")])]
 
 
 def read_causes(run: Run) -> list[Finding]:

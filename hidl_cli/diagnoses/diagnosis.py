@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -18,6 +19,12 @@ from hidl_workloads.doctor.finding import Finding, Severity
 _ID = r"^HD[0-9]{3}$"
 _PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
 _MAX_LINE = 300  # characters of the matching line that a finding quotes
+_HARMLESS = "harmless.yaml"
+
+Role = Literal["cause", "symptom", "consequence"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+_Entry = TypeVar("_Entry")
 
 
 class Example(Strict):
@@ -27,12 +34,21 @@ class Example(Strict):
     source: str
 
 
+class Harmless(Strict):
+    """Lines that their own program calls harmless, or that it prints in good runs too: no cause is found in them."""
+
+    title: str
+    patterns: Annotated[list[str], Field(min_length=1)]
+    examples: Annotated[list[Example], Field(min_length=1)]
+
+
 class Diagnosis(Strict):
     """One cause: patterns that match its output, why it matters, and how to fix it.
 
+    ``role`` orders what is found together: a ``cause`` comes before a ``symptom`` (how a rank ended, or a general
+    error that any cause can have), and both before a ``consequence`` (what other ranks print because one died).
     ``fix`` may contain ``{name}`` for a named group of every pattern; the group ``host`` names the node.
-    ``unless``: causes that explain this one; it is not reported with any of them. ``not_after``: a pattern of the
-    program's own exit; matches after it are ignored.
+    ``unless``: causes that explain this one; it is not reported with any of them.
     """
 
     id: Annotated[str, Field(pattern=_ID)]
@@ -41,15 +57,13 @@ class Diagnosis(Strict):
     patterns: Annotated[list[str], Field(min_length=1)]
     why: str
     fix: str
+    role: Role = "cause"
     unless: list[Annotated[str, Field(pattern=_ID)]] = Field(default_factory=list)
-    not_after: str | None = None
     examples: Annotated[list[Example], Field(min_length=1)]
 
     def first_match(self, text: str) -> re.Match[str] | None:
         """The first match of any pattern in ``text``."""
-        end = _compiled(self.not_after).search(text) if self.not_after else None
-        before = end.start() if end else len(text)
-        found = [match for pattern in self.patterns if (match := _compiled(pattern).search(text, 0, before))]
+        found = [match for pattern in self.patterns if (match := compiled(pattern).search(text))]
         return min(found, key=lambda match: match.start(), default=None)
 
     def finding(self, match: re.Match[str]) -> Finding:
@@ -63,22 +77,35 @@ class Diagnosis(Strict):
 @cache
 def load_diagnoses() -> tuple[Diagnosis, ...]:
     """Read every diagnosis, sorted by id. Raises ``InvalidInput`` if a file is invalid."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    entries = TypeAdapter(list[Diagnosis])
-    known: list[Diagnosis] = []
-    for file in sorted((paths.shipped() / "recipes" / "diagnoses").glob("*.yaml")):
-        try:
-            known += entries.validate_python(yaml.load(file.read_text(encoding="utf-8"), loader))
-        except (OSError, yaml.YAMLError, ValidationError) as error:
-            raise InvalidInput(f"invalid diagnoses in {file}: {error}") from error
+    files = (file for file in _folder().glob("*.yaml") if file.name != _HARMLESS)
+    known = [entry for file in files for entry in _read(file, TypeAdapter(list[Diagnosis]))]
     return tuple(sorted(known, key=lambda diagnosis: diagnosis.id))
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def load_harmless() -> tuple[Harmless, ...]:
+    """Read what is harmless. Raises ``InvalidInput`` if the file is invalid."""
+    return tuple(_read(_folder() / _HARMLESS, TypeAdapter(list[Harmless])))
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern of the catalogue, compiled once."""
     return re.compile(pattern, re.MULTILINE)
+
+
+def _folder() -> Path:
+    return paths.shipped() / "recipes" / "diagnoses"
+
+
+def _read(file: Path, entries: TypeAdapter[list[_Entry]]) -> list[_Entry]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return entries.validate_python(yaml.load(file.read_text(encoding="utf-8"), loader))
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        raise InvalidInput(f"invalid diagnoses in {file}: {error}") from error
 
 
 def _line(match: re.Match[str]) -> str:

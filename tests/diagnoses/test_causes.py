@@ -33,7 +33,7 @@ def rules(run: Run) -> list[str]:
 
 
 def test_both_logs_are_searched(run: Run) -> None:
-    assert rules(run) == ["HD132", "HD150"]
+    assert rules(run) == ["HD150", "HD132"]
 
 
 def test_findings_of_the_job_come_first_and_once(run: Run) -> None:
@@ -45,7 +45,7 @@ def test_findings_of_the_job_come_first_and_once(run: Run) -> None:
 
 def test_warnings_of_the_job_come_after_errors(run: Run) -> None:
     run.write("findings", {"schema": "hidl.findings/1", "findings": [UNBOUND.to_json()]})
-    assert rules(run) == ["HD132", "HD150", "HD046"]
+    assert rules(run) == ["HD150", "HD132", "HD046"]
 
 
 def test_info_findings_are_not_causes(run: Run) -> None:
@@ -58,14 +58,14 @@ def test_info_findings_are_not_causes(run: Run) -> None:
 )
 def test_invalid_findings_are_ignored(run: Run, text: str) -> None:
     (run.directory / "findings.json").write_text(text)
-    assert rules(run) == ["HD132", "HD150"]
+    assert rules(run) == ["HD150", "HD132"]
 
 
 def test_causes_are_written_once(run: Run) -> None:
     write_causes(run)
     run.stderr.write_text("nothing\n")
     write_causes(run)
-    assert rules(run) == ["HD132", "HD150"]
+    assert rules(run) == ["HD150", "HD132"]
     assert read_json(run.directory / "causes.json")["schema"] == "hidl.causes/1"
 
 
@@ -78,7 +78,7 @@ def test_only_the_end_of_a_large_log_is_read(run: Run) -> None:
         log.write("No space left on device\n")
         log.writelines("all is well, as it was before\n" for _ in range(10**6 // 3))  # 10 MB
         log.write("srun: error: node2: task 289: Bus error\n")
-    assert rules(run) == ["HD132", "HD150"]
+    assert rules(run) == ["HD150", "HD132"]
 
 
 def test_invalid_utf8_does_not_hide_a_cause(run: Run) -> None:

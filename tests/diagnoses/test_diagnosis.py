@@ -1,4 +1,4 @@
-"""Diagnoses: each matches its own examples only, in linear time."""
+"""Diagnoses: each comes first for its own examples, in linear time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hidl_cli.diagnoses.causes import find_causes
-from hidl_cli.diagnoses.diagnosis import Diagnosis, Example, load_diagnoses
+from hidl_cli.diagnoses.diagnosis import Diagnosis, Example, Harmless, load_diagnoses, load_harmless
+from hidl_cli.diagnoses.search import fixed_word
 from hidl_cli.doctor.registry import list_rules
 
 try:
@@ -30,11 +31,51 @@ PATTERNS = [
     for number, pattern in enumerate(diagnosis.patterns)
 ]
 WIDEST, MOST_WAYS = 300, 5000
+SHORTEST_WORD = 5
+NOISE = "\n".join(example.text for harmless in load_harmless() for example in harmless.examples)
 
 
 @pytest.mark.parametrize(("diagnosis", "example"), EXAMPLES)
-def test_each_example_matches_its_own_diagnosis_only(diagnosis: Diagnosis, example: Example) -> None:
-    assert [cause.rule for cause in find_causes(f"epoch 1\n{example.text}\nepoch 2\n")] == [diagnosis.id]
+def test_each_example_is_told_by_its_own_diagnosis_first(diagnosis: Diagnosis, example: Example) -> None:
+    assert find_causes(f"epoch 1\n{example.text}\nepoch 2\n")[0].rule == diagnosis.id
+
+
+@pytest.mark.parametrize(("diagnosis", "example"), EXAMPLES)
+def test_harmless_lines_before_an_example_change_nothing(diagnosis: Diagnosis, example: Example) -> None:
+    assert [cause.rule for cause in find_causes(f"{NOISE}\n{example.text}")] == [
+        cause.rule for cause in find_causes(example.text)
+    ]
+
+
+@pytest.mark.parametrize("harmless", load_harmless(), ids=lambda harmless: harmless.title)
+def test_harmless_lines_are_no_cause_and_each_pattern_matches_one(harmless: Harmless) -> None:
+    texts = [example.text for example in harmless.examples]
+    assert find_causes("\n".join(texts)) == []
+    assert [each for each in harmless.patterns if not any(re.search(each, text) for text in texts)] == []
+
+
+@pytest.mark.parametrize(("diagnosis", "pattern"), PATTERNS)
+def test_every_pattern_has_a_word_that_its_matches_contain(diagnosis: Diagnosis, pattern: str) -> None:
+    """Long logs are searched for these words first."""
+    word = fixed_word(pattern)
+    assert len(word) >= SHORTEST_WORD
+    matches = (re.search(pattern, example.text, re.MULTILINE) for example in diagnosis.examples)
+    assert [match[0] for match in matches if match and word not in match[0]] == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "word"),
+    [
+        ("abc", "abc"),
+        (r"ab\.c\d{1,3}de", "ab.c"),
+        ("abc?def", "def"),
+        ("(?:ab|cd) of (?P<x>[^)]+)", " of "),
+        (r"^a{2,3}bcd\b", "bcd"),
+        ("[ab]+", ""),
+    ],
+)
+def test_the_word_of_a_pattern(pattern: str, word: str) -> None:
+    assert fixed_word(pattern) == word
 
 
 @pytest.mark.parametrize("diagnosis", load_diagnoses(), ids=lambda diagnosis: diagnosis.id)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hidl_cli.diagnoses.causes import find_causes
 from hidl_cli.process import Completed
 from hidl_cli.record.state import State
 from hidl_cli.schedulers.lsf import commands
@@ -62,6 +63,11 @@ def pending(text: str) -> Any:
     return {job.id: [job.reason, after.after if (after := never[job.id]) else None] for job in found}
 
 
+def cause(text: str) -> Any:
+    found = find_causes(text)
+    return found[0].rule if found else None
+
+
 READERS: dict[str, Callable[[str], Any]] = {
     "modules of MPI libraries": mpi_modules,
     "queues of LSF": queues,
@@ -69,12 +75,31 @@ READERS: dict[str, Callable[[str], Any]] = {
     "GPUs of a node of Slurm": gres,
     "refusal of LSF": refusal,
     "pending jobs of Slurm": pending,
+    "cause of a log": cause,
 }
 
 
 @pytest.mark.parametrize("entry", INDEX, ids=lambda entry: str(entry["file"]))
 def test_it_is_read_right(entry: Mapping[str, Any]) -> None:
     assert READERS[entry["reader"]]((PLACE / entry["file"]).read_text(encoding="utf-8")) == entry["right"]
+
+
+LOGS = [entry for entry in INDEX if entry["reader"] == "cause of a log"]
+GOOD = [entry for entry in LOGS if entry["right"] is None]
+
+
+@pytest.mark.parametrize("good", GOOD, ids=lambda entry: str(entry["file"]))
+@pytest.mark.parametrize("log", LOGS, ids=lambda entry: str(entry["file"]))
+def test_lines_of_a_good_run_before_a_failure_change_nothing(good: Mapping[str, Any], log: Mapping[str, Any]) -> None:
+    texts = [(PLACE / entry["file"]).read_text(encoding="utf-8") for entry in (good, log)]
+    assert cause("".join(texts)) == log["right"]
+
+
+@pytest.mark.parametrize(
+    "log", yaml.safe_load((PLACE / "logs.yaml").read_text(encoding="utf-8")), ids=lambda log: str(log["program"])
+)
+def test_the_cause_in_a_public_log_is_told(log: Mapping[str, Any]) -> None:
+    assert cause(log["text"]) == log["right"]
 
 
 def test_every_file_is_in_the_index() -> None:

@@ -6,9 +6,9 @@ to MkDocs.
 
 from __future__ import annotations
 
-from . import codes, commands, json_documents, python_api, rules, schemas, sites, variables
+from . import codes, commands, json_documents, logs, python_api, rules, schemas, sites, variables
 
-_MAKERS = (codes, commands, json_documents, python_api, rules, schemas, sites, variables)
+_MAKERS = (codes, commands, json_documents, logs, python_api, rules, schemas, sites, variables)
 
 
 def pages() -> dict[str, str]:

@@ -1,0 +1,145 @@
+"""Search output of any length for known errors, in one pass and bounded memory.
+
+Few blocks of a long log contain an error. A block is searched for the fixed words of all patterns first, which is a
+hundred times faster than a search for the patterns.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+from hidl_cli.diagnoses.diagnosis import ROLES, Diagnosis, compiled, load_diagnoses, load_harmless
+from hidl_workloads.doctor.finding import SEVERITIES, Finding
+
+_BLOCK = 1024 * 1024  # bytes that are read at once
+_STEM = 4  # letters that are searched first
+_OVERLAP = 4096  # bytes of a longer line that are searched again with what follows
+_LONGEST_LINE = 2000  # characters around a match in which words of harmlessness count
+_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]{0,30}[ -/]{0,5}[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:P<\w+>|<?[=!]|:)|\{[0-9,]+\}|.", re.DOTALL
+)  # of a regular expression
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A finding, and the number of the line in which it was found, from 1."""
+
+    finding: Finding
+    line: int
+
+
+def read_blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Read whole lines, about 1 MiB at a time; a longer line comes in overlapping pieces."""
+    kept = b""
+    while chunk := file.read(_BLOCK):
+        block = kept + chunk
+        end = block.rfind(b"\n") + 1
+        yield block[: end or None]
+        kept = block[end:] if end else block[-_OVERLAP:]
+    if kept:
+        yield kept
+
+
+def search_file(name: str) -> list[Cause]:
+    """Find the known causes in a file, or in standard input if its name is ``-``. Raises ``OSError``."""
+    if name == "-":
+        return search(read_blocks(sys.stdin.buffer))
+    with Path(name).open("rb") as file:
+        return search(read_blocks(file))
+
+
+def search(blocks: Iterable[bytes]) -> list[Cause]:
+    """Find the known causes in blocks of whole lines, each once, likeliest first.
+
+    Errors come before warnings, then by role, then by position. Left out are a cause that another one explains,
+    consequences beside an error of another role, and matches in harmless lines. The line quoted has its escape
+    sequences, unless they stand within what matches.
+    """
+    found: dict[str, tuple[Diagnosis, tuple[int, int], Cause]] = {}
+    lines = 0
+    for number, block in enumerate(blocks):
+        for text in dict.fromkeys((block, _ESCAPE.sub(b"", block) if b"\x1b" in block else block)):
+            for diagnosis, match, line in _first_matches(text, known=found):
+                cause = Cause(diagnosis.finding(match), lines + line)
+                found[diagnosis.id] = diagnosis, (number, match.start()), cause
+        lines += block.count(b"\n")
+    kept = [one for one in found.values() if not found.keys() & set(one[0].unless)]
+    if any(diagnosis.severity == "error" and diagnosis.role != "consequence" for diagnosis, _, _ in kept):
+        kept = [one for one in kept if one[0].role != "consequence"]
+    kept.sort(key=lambda one: (SEVERITIES.index(one[0].severity), ROLES.index(one[0].role), one[1]))
+    return [cause for _, _, cause in kept]
+
+
+def fixed_word(pattern: str) -> str:
+    """The longest text that every match of ``pattern`` contains; empty if there is none."""
+    words, depth = [""], 0
+    for token in _TOKEN.findall(pattern):
+        depth += token.startswith("(")
+        if depth or token[0] in "(.[^$*?+{|" or (token[0] == "\\" and token[1].isalnum()):
+            if token[0] in "*?{":
+                words[-1] = words[-1][:-1]
+            words.append("")
+        else:
+            words[-1] += token[-1]
+        depth -= token == ")"
+    return max(words, key=len)
+
+
+@cache
+def _by_word() -> dict[bytes, list[tuple[Diagnosis, re.Pattern[str]]]]:
+    """Every pattern, by the text that its matches contain."""
+    table: dict[bytes, list[tuple[Diagnosis, re.Pattern[str]]]] = {}
+    for diagnosis in load_diagnoses():
+        for pattern in diagnosis.patterns:
+            table.setdefault(fixed_word(pattern).encode(), []).append((diagnosis, compiled(pattern)))
+    return table
+
+
+@cache
+def _by_stem() -> dict[bytes, list[bytes]]:
+    """The words of all patterns, by a part that many of them share: of each, the most frequent one."""
+    parts = {word: {word[at : at + _STEM] for at in range(max(1, len(word) - _STEM + 1))} for word in _by_word()}
+    frequency = Counter(part for those in parts.values() for part in those)
+    table: dict[bytes, list[bytes]] = {}
+    for word, those in parts.items():
+        table.setdefault(max(those, key=lambda part: (frequency[part], part)), []).append(word)
+    return table
+
+
+def _likely(block: bytes) -> Iterator[tuple[Diagnosis, re.Pattern[str]]]:
+    """The patterns whose words the block contains."""
+    for stem, words in _by_stem().items():
+        if stem in block:
+            for word in words:
+                if word in block:
+                    yield from _by_word()[word]
+
+
+def _first_matches(block: bytes, known: Container[str]) -> Iterator[tuple[Diagnosis, re.Match[str], int]]:
+    """The first match outside harmless lines of each diagnosis that is not yet ``known``, and its line from 1."""
+    patterns = [(diagnosis, pattern) for diagnosis, pattern in _likely(block) if diagnosis.id not in known]
+    plain = block.decode("utf-8", "replace") if patterns else ""
+    text = plain.replace("\r\n", " \n").replace("\r", "\n")  # of the same length
+    first: dict[str, tuple[Diagnosis, re.Match[str], int]] = {}
+    for diagnosis, pattern in patterns:
+        match = next((match for match in pattern.finditer(text) if not _is_harmless(match)), None)
+        if match and (diagnosis.id not in first or match.start() < first[diagnosis.id][1].start()):
+            first[diagnosis.id] = diagnosis, match, plain.count("\n", 0, match.start()) + 1
+    return iter(first.values())
+
+
+def _is_harmless(match: re.Match[str]) -> bool:
+    """Whether the line of a match is one of those that are harmless."""
+    text, begin, end = match.string, match.start(), match.end()
+    begin = max(text.rfind("\n", 0, begin) + 1, begin - _LONGEST_LINE)
+    stop = text.find("\n", end, end + _LONGEST_LINE)
+    line = text[begin : end + _LONGEST_LINE if stop < 0 else stop]
+    return any(compiled(pattern).search(line) for each in load_harmless() for pattern in each.patterns)
