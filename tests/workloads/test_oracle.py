@@ -20,12 +20,18 @@ TORCH = {
     "adversaries": 1e-5,
     "amp with overflow": 1e-6,
     "assigned gradients": 1e-5,
+    "averaged weights": 1e-5,
     "batches left out": 1e-5,
     "checkpoints and hooks": 1e-5,
     "clipped": 1e-5,
+    "compiled": 1e-5,
+    "epochs that end with the shortest": 1e-5,
     "everything is given to all": 1e-5,
     "frozen in mid training": 1e-5,
+    "functions with gradients of their own": 1e-5,
+    "gradient penalty": 1e-12,
     "line searches": 1e-4,
+    "low rank adapters": 1e-5,
     "parameters outside of the model": 1e-5,
     "schedule by the mean loss": 1e-4,
     "smaller last batch": 1e-5,
@@ -88,6 +94,7 @@ REFUSED = {
     "sums of sparse gradients": "ValueError: average=False takes no sparse gradients: 0.weight",
     "sums that are not cleared": "RuntimeError: a gradient that is summed over the ranks (average=False) was not",
     "sums that are replaced": "RuntimeError: gradients were replaced after they were summed over the ranks",
+    "unequal numbers of batches": "ValueError: ranks {others} of {ranks} differ from rank 0 in the number of batches",
 }
 
 

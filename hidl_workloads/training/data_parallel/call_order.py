@@ -160,6 +160,6 @@ def _end_all() -> None:
         return
     for order in _ORDERS:
         order.end()
-    while not all([order.has_ended() for order in _ORDERS]):
+    while not all(order.has_ended() for order in _ORDERS):
         time.sleep(_EXIT_SECONDS)
     _ORDERS.clear()

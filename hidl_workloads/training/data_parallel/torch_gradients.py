@@ -155,7 +155,7 @@ class GradientAverager:
                 weights.require_equal(
                     self._communicator,
                     {"the number of batches": batch is _NOTHING},
-                    "give all ranks equally many, or leave the others' rest out by uneven=\"stop\"",
+                    'give all ranks equally many, or leave the others\' rest out by uneven="stop"',
                 )
             if lacks:
                 return
