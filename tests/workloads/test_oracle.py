@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -205,15 +206,56 @@ def test_every_keras_program_is_held(keras_results: dict[str, Any]) -> None:
     assert sorted(keras_results["refused"]) == sorted(REFUSED_BY_KERAS)
 
 
+#: Partitions and replicas of the model.
+LAYOUTS = {"2 partitions": (2, 1), "2 replicas": (1, 2)}
+_OWN_STEP = "UnsupportedModel: model 'adversaries' (Adversaries) has a call() of its own"
+#: What hyparflow refuses of ``KERAS``; the rest is equal. It takes no part in steps that a program makes by itself.
+REFUSED_BY_HYPARFLOW = {
+    ("2 partitions", "adversaries"): _OWN_STEP,
+    ("2 replicas", "adversaries"): _OWN_STEP,
+    ("2 partitions", "metrics by their states"): "PlanError: sequential has 1 nodes: too few for 2 partitions",
+}
+THROUGH_HYPARFLOW = sorted(set(KERAS) - {"other gradients in each step"})
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_hyparflow_trains_the_same_programs_or_refuses_them(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, layout: str
+) -> None:
+    path = ":".join(map(str, (ranks.REPOSITORY, ranks.REPOSITORY / "libs" / "hyparflow", ranks.PROGRAMS)))
+    file = tmp_path / "results.json"
+    words = ("-m", "hidl_workloads.world", "hyparflow_oracle", file, *map(str, LAYOUTS[layout]))
+    completed = ranks.run(stack_prefix("tensorflow"), 2, *words, PYTHONPATH=path)
+    assert completed.status == 0, completed.stderr
+    results = json.loads(file.read_text())
+    assert sorted(results) == THROUGH_HYPARFLOW
+    for program, result in results.items():
+        refusal = REFUSED_BY_HYPARFLOW.get((layout, program))
+        if refusal is None:
+            assert isinstance(result, float), (program, result)
+            assert result < KERAS[program], program
+        else:
+            assert [error.startswith(refusal) for error in result] == [True, True], result
+
+
+def _through_hyparflow(program: str) -> str:
+    """The layouts in which hyparflow trains this program as one process does."""
+    if program not in (f"Keras: {each}" for each in THROUGH_HYPARFLOW):
+        return ""
+    refused = {layout for layout, name in REFUSED_BY_HYPARFLOW if f"Keras: {name}" == program}
+    return ", ".join(layout for layout in LAYOUTS if layout not in refused) or "refused"
+
+
 def _tables() -> str:
     """What docs/how-to/train-data-parallel.md shows of this module."""
-    equal = [f"| {name} | {bound:.0e} |" for name, bound in _both(TORCH, KERAS)]
+    equal = [f"| {name} | {bound:.0e} | {_through_hyparflow(name)} |" for name, bound in _both(TORCH, KERAS)]
     refused = [
         f"| {name} | `{error.format(others=[1], ranks=2)} ...` |" for name, error in _both(REFUSED, REFUSED_BY_KERAS)
     ]
     lines = (
-        "| program | largest difference allowed |",
-        "|---|---|",
+        "| program | largest difference allowed | also by hyparflow |",
+        "|---|---|---|",
         *equal,
         "",
         "These raise an error on all ranks, before a weight changes:",

@@ -49,6 +49,11 @@ def start(joint: bool, *callbacks: Any) -> list[Any]:
     return [*callbacks] if joint else [BroadcastInitialState(WORLD), AverageMetrics(WORLD), *callbacks]
 
 
+def slots(optimizer: Any) -> dict[str, Any]:
+    """The variables of an optimizer, by name."""
+    return {variable.path: variable.numpy() for variable in optimizer.variables}
+
+
 def two_headed() -> Any:
     inputs = keras.Input((FEATURES,))
     h = keras.layers.Dense(4, activation="tanh")(inputs)
@@ -71,7 +76,7 @@ def unused_weights(joint: bool, *, eager: bool) -> list[Any]:
     x, y = (mine(joint, each) for each in data())
     batch = len(x) // STEPS
     history = model.fit(x, y, batch, epochs=2, shuffle=False, verbose=0, callbacks=start(joint)).history
-    return [*model.get_weights(), *(variable.numpy() for variable in optimizer.variables), *history.values()]
+    return [*model.get_weights(), slots(optimizer), *history.values()]
 
 
 def other_gradients_in_each_step(joint: bool) -> list[Any]:
@@ -87,7 +92,7 @@ def other_gradients_in_each_step(joint: bool) -> list[Any]:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(x)[number % 2] - y) ** 2)
         optimizer.apply(tape.gradient(loss, [v.value for v in model.trainable_variables]), model.trainable_variables)
-    return [*model.get_weights(), *(variable.numpy() for variable in optimizer.variables)]
+    return [*model.get_weights(), slots(optimizer)]
 
 
 def metrics_by_their_states(joint: bool) -> list[Any]:
@@ -126,7 +131,7 @@ def trained(joint: bool, model: Any, optimizer: Any, *callbacks: Any, batches: A
         x, y, PER_RANK * (WORLD.size if joint else 1), epochs=2, shuffle=False, verbose=0,
         callbacks=start(joint, *callbacks),
     ).history  # fmt: skip
-    return [*model.get_weights(), *(variable.numpy() for variable in optimizer.variables), *history.values()]
+    return [*model.get_weights(), slots(optimizer), *history.values()]
 
 
 def momentum(**options: Any) -> Any:
@@ -188,7 +193,7 @@ def adversaries(joint: bool) -> list[Any]:
     batch = PER_RANK * (WORLD.size if joint else 1)
     callbacks = [] if joint else [BroadcastInitialState(WORLD)]
     model.fit(mine(joint, data()[0]), batch_size=batch, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
-    return [*model.get_weights(), *(variable.numpy() for each in optimizers for variable in each.variables)]
+    return [*model.get_weights(), *map(slots, optimizers)]
 
 
 def averaged_weights(joint: bool) -> list[Any]:
@@ -241,8 +246,14 @@ def compare(act: Callable[[bool], list[Any]]) -> float:
         keras.backend.clear_session()
         keras.utils.set_random_seed(0 if joint else WORLD.rank)
         seen.append(act(joint))
-    own = max(float(np.abs(np.asarray(a) - np.asarray(b)).max(initial=0)) for a, b in zip(*seen, strict=True))
-    return WORLD.allreduce(own, MPI.MAX)
+    return WORLD.allreduce(max(difference(*both) for both in zip(*seen, strict=True)), MPI.MAX)
+
+
+def difference(own: Any, joint: Any) -> float:
+    """The largest one."""
+    if isinstance(own, dict):
+        return max(difference(*both) for both in zip(own.values(), joint.values(), strict=True))
+    return float(np.abs(np.asarray(own) - np.asarray(joint)).max(initial=0))
 
 
 def statistics(*callbacks: Any) -> dict[str, Any]:
