@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -20,12 +21,18 @@ TORCH = {
     "adversaries": 1e-5,
     "amp with overflow": 1e-6,
     "assigned gradients": 1e-5,
+    "averaged weights": 1e-5,
     "batches left out": 1e-5,
     "checkpoints and hooks": 1e-5,
     "clipped": 1e-5,
+    "compiled": 1e-5,
+    "epochs that end with the shortest": 1e-5,
     "everything is given to all": 1e-5,
     "frozen in mid training": 1e-5,
+    "functions with gradients of their own": 1e-5,
+    "gradient penalty": 1e-12,
     "line searches": 1e-4,
+    "low rank adapters": 1e-5,
     "parameters outside of the model": 1e-5,
     "schedule by the mean loss": 1e-4,
     "smaller last batch": 1e-5,
@@ -88,6 +95,7 @@ REFUSED = {
     "sums of sparse gradients": "ValueError: average=False takes no sparse gradients: 0.weight",
     "sums that are not cleared": "RuntimeError: a gradient that is summed over the ranks (average=False) was not",
     "sums that are replaced": "RuntimeError: gradients were replaced after they were summed over the ranks",
+    "unequal numbers of batches": "ValueError: ranks {others} of {ranks} differ from rank 0 in the number of batches",
 }
 
 
@@ -138,8 +146,15 @@ def test_running_statistics_are_averaged_by_choice(torch_results: dict[str, Any]
 
 #: As ``TORCH``, of keras_oracle.
 KERAS = {
+    "adversaries": 1e-5,
+    "averaged weights": 1e-5,
+    "clipped": 1e-5,
+    "frozen and unfrozen": 1e-5,
     "metrics by their states": 1e-5,
     "other gradients in each step": 1e-5,
+    "scaled with overflow": 1e-3,  # it computes in half precision
+    "schedule by a metric": 1e-5,
+    "smaller last batch": 1e-5,
     "unused weights": 1e-4,
     "unused weights, eagerly": 1e-4,
 }
@@ -153,6 +168,7 @@ REFUSED_BY_KERAS = {
     "other numbers of steps": "ValueError: ranks {others} of {ranks} differ from rank 0 in steps: all ranks must take",
     "steps of two kinds": "ValueError: not in all steps is there a gradient of",
     "synchronized normalization": "ValueError: synchronized=True does nothing over MPI: norm",
+    "unfrozen with the same optimizer": "ValueError: the trainable variables have changed: compile the model again",
 }
 
 
@@ -190,15 +206,56 @@ def test_every_keras_program_is_held(keras_results: dict[str, Any]) -> None:
     assert sorted(keras_results["refused"]) == sorted(REFUSED_BY_KERAS)
 
 
+#: Partitions and replicas of the model.
+LAYOUTS = {"2 partitions": (2, 1), "2 replicas": (1, 2)}
+_OWN_STEP = "UnsupportedModel: model 'adversaries' (Adversaries) has a call() of its own"
+#: What hyparflow refuses of ``KERAS``; the rest is equal. It takes no part in steps that a program makes by itself.
+REFUSED_BY_HYPARFLOW = {
+    ("2 partitions", "adversaries"): _OWN_STEP,
+    ("2 replicas", "adversaries"): _OWN_STEP,
+    ("2 partitions", "metrics by their states"): "PlanError: sequential has 1 nodes: too few for 2 partitions",
+}
+THROUGH_HYPARFLOW = sorted(set(KERAS) - {"other gradients in each step"})
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_hyparflow_trains_the_same_programs_or_refuses_them(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, layout: str
+) -> None:
+    path = ":".join(map(str, (ranks.REPOSITORY, ranks.REPOSITORY / "libs" / "hyparflow", ranks.PROGRAMS)))
+    file = tmp_path / "results.json"
+    words = ("-m", "hidl_workloads.world", "hyparflow_oracle", file, *map(str, LAYOUTS[layout]))
+    completed = ranks.run(stack_prefix("tensorflow"), 2, *words, PYTHONPATH=path)
+    assert completed.status == 0, completed.stderr
+    results = json.loads(file.read_text())
+    assert sorted(results) == THROUGH_HYPARFLOW
+    for program, result in results.items():
+        refusal = REFUSED_BY_HYPARFLOW.get((layout, program))
+        if refusal is None:
+            assert isinstance(result, float), (program, result)
+            assert result < KERAS[program], program
+        else:
+            assert [error.startswith(refusal) for error in result] == [True, True], result
+
+
+def _through_hyparflow(program: str) -> str:
+    """The layouts in which hyparflow trains this program as one process does."""
+    if program not in (f"Keras: {each}" for each in THROUGH_HYPARFLOW):
+        return ""
+    refused = {layout for layout, name in REFUSED_BY_HYPARFLOW if f"Keras: {name}" == program}
+    return ", ".join(layout for layout in LAYOUTS if layout not in refused) or "refused"
+
+
 def _tables() -> str:
     """What docs/how-to/train-data-parallel.md shows of this module."""
-    equal = [f"| {name} | {bound:.0e} |" for name, bound in _both(TORCH, KERAS)]
+    equal = [f"| {name} | {bound:.0e} | {_through_hyparflow(name)} |" for name, bound in _both(TORCH, KERAS)]
     refused = [
         f"| {name} | `{error.format(others=[1], ranks=2)} ...` |" for name, error in _both(REFUSED, REFUSED_BY_KERAS)
     ]
     lines = (
-        "| program | largest difference allowed |",
-        "|---|---|",
+        "| program | largest difference allowed | also by hyparflow |",
+        "|---|---|---|",
         *equal,
         "",
         "These raise an error on all ranks, before a weight changes:",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,37 @@ def test_a_rank_that_fails_in_its_backward_pass_ends_all(stack_prefix: Callable[
     completed = ranks.run(stack_prefix("pytorch"), 2, *program, timeout=300)
     assert completed.status != 0
     assert "ArithmeticError: rank 1 cannot compute its gradient" in completed.stderr
+
+
+#: What rank 0 does, and where it and the others are when nothing can go on.
+UNEVEN = {
+    "ends": ("the end of its program", "a backward pass"),
+    "ends after a backward pass": ("the end of its program", "a step"),
+    "raises": ("the end of its program", "a backward pass"),
+    "skips a batch": ("the end of its program", "a backward pass"),
+    "skips a step": ("a backward pass", "a step"),
+    "closes": ("the end of an optimizer", "a backward pass"),
+    "finalizes": ("the end of its program", "a backward pass"),
+    "goes on after the error": ("the end of its program", "a backward pass"),
+    "trains another model": ("a new optimizer", "a backward pass"),
+}
+_SHOWN = ("ends", "skips a step")
+
+
+@pytest.mark.parametrize("number", [2, deep(3)])
+@pytest.mark.parametrize("case", [case if case in _SHOWN else deep(case) for case in UNEVEN])
+def test_ranks_that_do_unequally_much_end_with_one_message(
+    stack_prefix: Callable[[str], Path], case: str, number: int
+) -> None:
+    """Without failure_ends_all_ranks, and without waiting for a time limit."""
+    completed = ranks.run(stack_prefix("pytorch"), number, ranks.PROGRAMS / "torch_uneven.py", case, timeout=60)
+    first, other = UNEVEN[case]
+    assert completed.status != 0
+    assert re.search(f"rank 0 is at {first} and rank [12] is at {other}: all ranks must take", completed.stderr)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_rank_may_be_late(stack_prefix: Callable[[str], Path], number: int) -> None:
+    completed = ranks.run(stack_prefix("pytorch"), number, ranks.PROGRAMS / "torch_uneven.py", "is late", timeout=120)
+    assert completed.status == 0, completed.stderr

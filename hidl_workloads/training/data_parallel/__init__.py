@@ -11,6 +11,7 @@ Below them:
 - ``torch_gradients``, ``tensorflow_gradients``: gradients, averaged while the backward pass still runs;
   ``torch_buffers``: their places, ``torch_state``: what a model holds
 - ``buckets``: which gradients travel together, in the order of the backward pass
+- ``call_order``: where a rank ends or does less than the others, all raise an error
 - ``allreduce``, ``shared_memory``, ``compression``: non-blocking sums of flat buffers over the ranks, by MPI, in a
   node's shared memory, and as 16-bit numbers; ``choice``: which of them
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -58,16 +58,20 @@ class Allreduce:
             while self._request is not None and self._request.Test():
                 self._advance()
 
+    def complete(self, wait: Callable[[MPI.Request], object] = MPI.Request.Wait) -> None:
+        """Wait, for each request by ``wait``, until every sum is complete."""
+        with self._lock:
+            while self._request is not None:
+                wait(self._request)
+                self._advance()
+
     def finish(self) -> None:
         """Wait until every sum is complete.
 
         Raises ``FloatingPointError``, on all ranks alike, where a sum that travelled compressed is infinite or not a
         number; everything is complete then, and the next sums can be started.
         """
-        with self._lock:
-            while self._request is not None:
-                self._request.Wait()
-                self._advance()
+        self.complete()
         if self._overflow:
             self._overflow = False
             raise FloatingPointError(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hidl_workloads.training.data_parallel import weights
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Gradient, plan
+from hidl_workloads.training.data_parallel.call_order import order_of
 from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.training.data_parallel.compression import Compression, numpy_halves
 
@@ -73,6 +74,7 @@ class GradientAverager:
     ) -> None:
         check(compression, accumulate)
         self._communicator = communicator
+        self._order = order_of(communicator)
         self._accumulate = accumulate
         self._variables = list(variables)
         gradients = [Gradient(v.path, int(np.prod(v.shape)), v.dtype) for v in self._variables]
@@ -172,6 +174,8 @@ class GradientAverager:
     def _finish(self, eager: bool) -> list[tf.Tensor]:
         self._passes = [0] * len(self._buckets)
         self._next = 0
+        with self._order.operation("an average"):
+            self._allreduce.complete(self._order.wait)
         self._allreduce.finish()
         if not eager and (changed := self._lacking() ^ (self._absent or frozenset())):
             names = ", ".join(self._variables[index].path for index in sorted(changed))

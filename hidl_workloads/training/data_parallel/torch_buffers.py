@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +53,9 @@ class Group:
             filling.missing.clear()
         self._start_full()
 
-    def finish(self, failed: bool = False) -> None:
+    def finish(self, wait: Callable[[MPI.Request], object], failed: bool = False) -> None:
         """Wait for the sums, and let the parameters have them; see ``Allreduce.finish``."""
+        self._allreduce.complete(wait)
         try:
             self._allreduce.finish()
         finally:
@@ -145,14 +146,14 @@ class Sparse:
         """Whether a gradient is there that was not averaged."""
         return self.weight.grad is not None and self.weight.grad is not self.delivered
 
-    def average(self, communicator: MPI.Comm, averages: bool, failed: bool = False) -> None:
+    def average(self, communicator: MPI.Comm, averages: bool) -> None:
         """Bring the gradient to the average, or the sum, over the ranks; collective."""
         own = None
-        if self.weight.grad is not None and not failed:
+        if self.weight.grad is not None:
             grad = self.weight.grad.coalesce()
             own = grad.indices().numpy(), grad.values().numpy()
         everywhere = [rows for rows in communicator.allgather(own) if rows is not None]
-        if failed or not everywhere:
+        if not everywhere:
             return
         share = 1 / communicator.size if averages else 1.0
         indices = torch.from_numpy(np.concatenate([rows for rows, _ in everywhere], 1))

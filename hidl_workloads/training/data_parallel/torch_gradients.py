@@ -6,21 +6,23 @@ import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from mpi4py import MPI
 from torch.nn.modules.batchnorm import _NormBase
 
 from hidl_workloads.training.data_parallel import weights
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Gradient, plan
+from hidl_workloads.training.data_parallel.call_order import order_of
 from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.training.data_parallel.compression import Compression
 from hidl_workloads.training.data_parallel.torch_buffers import Group, Sparse, filling_of, torch_halves
 from hidl_workloads.training.data_parallel.torch_state import Named, broadcast, bytes_of
 
 Statistics = Literal["average", "local"]
+Uneven = Literal["refuse", "stop"]
+_NOTHING: Any = object()
 
 
 class GradientAverager:
@@ -74,6 +76,8 @@ class GradientAverager:
         self.options = (bucket_bytes, compression, average, accumulate, share_memory, statistics)
         self._bucket_bytes, self._compression, self._average = bucket_bytes, compression, average
         self._accumulate, self._share_memory, self._statistics = accumulate, share_memory, statistics
+        self._order = order_of(communicator)
+        self._order.meet("a new optimizer")
         self._communicator = communicator.Dup()
         self._others: list[Named] = []
         self._groups: list[Group] = []
@@ -91,6 +95,7 @@ class GradientAverager:
 
     def add(self, named: Iterable[Named]) -> None:
         """Include named parameters, of the model or others, with the values of rank 0; collective."""
+        self._order.meet("new parameters")
         new = [(name, weight) for name, weight in named if id(weight) not in self._planned]
         held = {id(weight) for _, weight in self._candidates()}
         self._others += [(name, weight) for name, weight in new if id(weight) not in held]
@@ -124,7 +129,7 @@ class GradientAverager:
             return
         self._discard_failed_pass()
         mark = zlib.crc32(settings.encode())
-        due, largest, smallest = self._agree(int(self._due()), mark, -mark)
+        due, largest, smallest = self._order.meet("a step", int(self._due()), mark, -mark)
         if largest != -smallest:
             weights.require_equal(
                 self._communicator,
@@ -138,6 +143,24 @@ class GradientAverager:
         if overflow is not None:
             raise overflow
 
+    def batches(self, data: Iterable[Any], uneven: Uneven) -> Iterator[Any]:
+        """Yield ``data`` while all ranks have some; see ``_Distributed.batches``."""
+        if uneven not in get_args(Uneven):
+            raise ValueError(f"uneven must be one of {', '.join(get_args(Uneven))}, not {uneven!r}")
+        rest = iter(data)
+        while True:
+            batch = next(rest, _NOTHING)
+            some, lacks = self._order.meet("the next batch", int(batch is not _NOTHING), int(batch is _NOTHING))
+            if some and lacks and uneven == "refuse":
+                weights.require_equal(
+                    self._communicator,
+                    {"the number of batches": batch is _NOTHING},
+                    'give all ranks equally many, or leave the others\' rest out by uneven="stop"',
+                )
+            if lacks:
+                return
+            yield batch
+
     def mean(self, value: float) -> float:
         """Return the mean of ``value`` over the ranks, or the sum with ``average=False``; collective."""
         total = self._communicator.allreduce(value)
@@ -145,16 +168,19 @@ class GradientAverager:
 
     def close(self) -> None:
         """Let go of the model, and give the communicator and the buffers back; gradients are gone."""
+        if not self._order.failure:
+            self._order.meet("the end of an optimizer")
         for _, handle in self._watched.values():
             handle.remove()
         self._watched.clear()
         for weight in self._weights():
             weight.grad = None
-        for group in self._groups:
-            group.close()
+        if not self._order.failure:  # else other ranks may never come to these
+            for group in self._groups:
+                group.close()
+            self._communicator.Free()
         self._groups, self._sparse, self._others = [], [], []
         self._places.clear()
-        self._communicator.Free()
 
     def _weights(self) -> Iterator[torch.Tensor]:
         for group in self._groups:
@@ -269,29 +295,34 @@ class GradientAverager:
         self._passes = 0
         self._overflow = None
         with torch.no_grad():
-            for group in self._groups:
-                group.start_rest(failed)
-            for group in self._groups:
-                self._complete(group, failed)
-            for sparse in self._sparse:
-                sparse.average(self._communicator, self._average, failed)
+            with self._order.operation("a backward pass"):
+                for group in self._groups:
+                    group.start_rest(failed)
+                for group in self._groups:
+                    self._complete(group, failed)
+                failures, grows = self._order.largest(int(failed), int(bool(self._unplanned())))
             self._average_statistics()
-            failures, grows = self._agree(int(failed), int(bool(self._unplanned())))
-            if failures and not failed:
+            if failures:
+                self._delivered = self._delivered and not failed
+                if failed:
+                    return
                 raise RuntimeError("the backward pass failed on another rank: these gradients are no averages")
-            if grows and not failures:
+            for sparse in self._sparse:
+                sparse.average(self._communicator, self._average)
+            if grows:
                 before = len(self._groups), len(self._sparse)
                 self._include(self._unplanned(), compare=True)
-                for group in self._groups[before[0] :]:
-                    group.start_rest()
-                    self._complete(group)
+                with self._order.operation("new parameters"):
+                    for group in self._groups[before[0] :]:
+                        group.start_rest()
+                        self._complete(group)
                 for sparse in self._sparse[before[1] :]:
                     sparse.average(self._communicator, self._average)
-        self._delivered = not failed
+        self._delivered = True
 
     def _complete(self, group: Group, failed: bool = False) -> None:
         try:
-            group.finish(failed)
+            group.finish(self._order.wait, failed)
         except FloatingPointError as error:
             self._overflow = error  # finish raises it, unless a GradScaler skips this step
 
@@ -301,12 +332,6 @@ class GradientAverager:
             return
         self._pass = None
         self._settle(failed=True)
-
-    def _agree(self, *numbers: int) -> list[int]:
-        """Return the largest of each number over the ranks."""
-        largest = np.array(numbers, np.int64)
-        self._communicator.Allreduce(MPI.IN_PLACE, largest, MPI.MAX)
-        return [int(number) for number in largest]
 
     def _average_statistics(self) -> None:
         if self._statistics == "local":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES
 from hidl_workloads.training.data_parallel.compression import Compression
-from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, Statistics
+from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, Statistics, Uneven
 from hidl_workloads.training.data_parallel.torch_state import Named, broadcast
 
 _AVERAGERS: weakref.WeakSet[GradientAverager] = weakref.WeakSet()
@@ -93,6 +93,14 @@ class _Distributed:
     def synchronize(self) -> None:
         """Average what is not averaged yet: an unfinished accumulation, and gradients that were assigned."""
         self._averager.finish()
+
+    def batches(self, data: Iterable[Any], *, uneven: Uneven = "refuse") -> Iterator[Any]:
+        """Yield the batches of ``data`` while every rank has one; collective, as is each batch.
+
+        Where a rank has fewer than others, raises ``ValueError`` on all ranks, or with ``uneven="stop"`` leaves the
+        rest of the others out.
+        """
+        return self._averager.batches(data, uneven)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""

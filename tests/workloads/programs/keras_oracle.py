@@ -49,6 +49,11 @@ def start(joint: bool, *callbacks: Any) -> list[Any]:
     return [*callbacks] if joint else [BroadcastInitialState(WORLD), AverageMetrics(WORLD), *callbacks]
 
 
+def slots(optimizer: Any) -> dict[str, Any]:
+    """The variables of an optimizer, by name."""
+    return {variable.path: variable.numpy() for variable in optimizer.variables}
+
+
 def two_headed() -> Any:
     inputs = keras.Input((FEATURES,))
     h = keras.layers.Dense(4, activation="tanh")(inputs)
@@ -71,7 +76,7 @@ def unused_weights(joint: bool, *, eager: bool) -> list[Any]:
     x, y = (mine(joint, each) for each in data())
     batch = len(x) // STEPS
     history = model.fit(x, y, batch, epochs=2, shuffle=False, verbose=0, callbacks=start(joint)).history
-    return [*model.get_weights(), *(variable.numpy() for variable in optimizer.variables), *history.values()]
+    return [*model.get_weights(), slots(optimizer), *history.values()]
 
 
 def other_gradients_in_each_step(joint: bool) -> list[Any]:
@@ -87,7 +92,7 @@ def other_gradients_in_each_step(joint: bool) -> list[Any]:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((model(x)[number % 2] - y) ** 2)
         optimizer.apply(tape.gradient(loss, [v.value for v in model.trainable_variables]), model.trainable_variables)
-    return [*model.get_weights(), *(variable.numpy() for variable in optimizer.variables)]
+    return [*model.get_weights(), slots(optimizer)]
 
 
 def metrics_by_their_states(joint: bool) -> list[Any]:
@@ -108,11 +113,129 @@ def metrics_by_their_states(joint: bool) -> list[Any]:
     return [*map(np.array, history.values()), *map(np.array, average.evaluated.values())]
 
 
+def dense(**options: Any) -> Any:
+    return keras.Sequential(
+        [
+            keras.Input((FEATURES,)),
+            keras.layers.Dense(4, activation="tanh", **options),
+            keras.layers.Dense(1, **options),
+        ]
+    )
+
+
+def trained(joint: bool, model: Any, optimizer: Any, *callbacks: Any, batches: Any = None) -> list[Any]:
+    """What is seen of two epochs."""
+    model.compile(optimizer, loss="mse", metrics=["mae"])
+    x, y = batches or (mine(joint, each) for each in data())
+    history = model.fit(
+        x, y, PER_RANK * (WORLD.size if joint else 1), epochs=2, shuffle=False, verbose=0,
+        callbacks=start(joint, *callbacks),
+    ).history  # fmt: skip
+    return [*model.get_weights(), slots(optimizer), *history.values()]
+
+
+def momentum(**options: Any) -> Any:
+    return keras.optimizers.SGD(0.1, momentum=0.9, **options)
+
+
+def clipped(joint: bool) -> list[Any]:
+    ways: list[dict[str, float]] = [{"clipnorm": 0.1}, {"global_clipnorm": 0.1}, {"clipvalue": 0.05}]
+    return [each for way in ways for each in trained(joint, dense(), wrap(joint, momentum(**way)))]
+
+
+def scaled_with_overflow(joint: bool) -> list[Any]:
+    """Half precision; in the second step of each epoch rank 0's samples overflow, and it is left out."""
+    x, y = data()
+    x.reshape(STEPS, WORLD.size, PER_RANK, FEATURES)[1, 0] = np.inf
+    optimizer = keras.optimizers.LossScaleOptimizer(momentum(), initial_scale=2.0**10, dynamic_growth_steps=3)
+    batches = mine(joint, x), mine(joint, y)
+    return trained(joint, dense(dtype="mixed_float16"), wrap(joint, optimizer), batches=batches)[:-2]  # nan: metrics
+
+
+def frozen_and_unfrozen(joint: bool) -> list[Any]:
+    model = dense()
+    seen = []
+    for frozen in (False, True, False):
+        model.layers[0].trainable = not frozen
+        seen += trained(joint, model, wrap(joint, keras.optimizers.AdamW(0.05)))
+    return seen
+
+
+class Adversaries(keras.Model):  # type: ignore[misc]
+    """A GAN with a step of its own; the first column of its samples is real, the others are noise."""
+
+    def __init__(self, of_generator: Any, of_critic: Any) -> None:
+        super().__init__()
+        self.generator = keras.Sequential([keras.Input((FEATURES - 1,)), keras.layers.Dense(1)])
+        self.critic = keras.Sequential([keras.Input((1,)), keras.layers.Dense(4, "softplus"), keras.layers.Dense(1)])
+        self.of_generator, self.of_critic = of_generator, of_critic
+        self.built = True
+
+    def train_step(self, samples: Any) -> dict[str, Any]:
+        real, noise = samples[:, :1], samples[:, 1:]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(self.critic(self.generator(noise)) - self.critic(real))
+        self._step(self.of_critic, tape, loss, self.critic)
+        with tf.GradientTape() as tape:
+            loss = -tf.reduce_mean(self.critic(self.generator(noise)))
+        self._step(self.of_generator, tape, loss, self.generator)
+        return {"loss": loss}
+
+    def _step(self, optimizer: Any, tape: Any, loss: Any, part: Any) -> None:
+        weights = part.trainable_variables
+        optimizer.apply(tape.gradient(loss, [weight.value for weight in weights]), weights)
+
+
+def adversaries(joint: bool) -> list[Any]:
+    optimizers = [wrap(joint, keras.optimizers.Adam(0.01)) for _ in range(2)]
+    model = Adversaries(*optimizers)
+    model.compile()
+    batch = PER_RANK * (WORLD.size if joint else 1)
+    callbacks = [] if joint else [BroadcastInitialState(WORLD)]
+    model.fit(mine(joint, data()[0]), batch_size=batch, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+    return [*model.get_weights(), *map(slots, optimizers)]
+
+
+def averaged_weights(joint: bool) -> list[Any]:
+    """The moving averages of use_ema, which replace the weights in between."""
+    options = {"use_ema": True, "ema_momentum": 0.7, "ema_overwrite_frequency": 2}
+    return trained(joint, dense(), wrap(joint, momentum(**options)))
+
+
+def schedule_by_a_metric(joint: bool) -> list[Any]:
+    model, optimizer = dense(), wrap(joint, momentum())
+    callbacks = [keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=0, min_delta=10, cooldown=0)]
+    seen = trained(joint, model, optimizer, *callbacks)
+    assert float(optimizer.learning_rate.numpy()) < 0.1
+    return seen
+
+
+def smaller_last_batch(joint: bool) -> list[Any]:
+    """The last one of each epoch has half as many samples, on each rank."""
+    cut = len(data()[0]) // STEPS // 2
+    parts = [each.reshape(STEPS, WORLD.size, PER_RANK, -1) for each in data()]
+    if joint:
+        return trained(joint, dense(), wrap(joint, momentum()), batches=[
+            np.concatenate([each[:-1].reshape(-1, each.shape[-1]), each[-1, :, : PER_RANK // 2].reshape(cut, -1)])
+            for each in parts
+        ])  # fmt: skip
+    return trained(joint, dense(), wrap(joint, momentum()), batches=[
+        each[:, WORLD.rank].reshape(STEPS * PER_RANK, -1)[: -(PER_RANK // 2)] for each in parts
+    ])  # fmt: skip
+
+
 PROGRAMS: dict[str, Callable[[bool], list[Any]]] = {
     "unused weights": lambda joint: unused_weights(joint, eager=False),
     "unused weights, eagerly": lambda joint: unused_weights(joint, eager=True),
     "other gradients in each step": other_gradients_in_each_step,
     "metrics by their states": metrics_by_their_states,
+    "adversaries": adversaries,
+    "averaged weights": averaged_weights,
+    "clipped": clipped,
+    "frozen and unfrozen": frozen_and_unfrozen,
+    "scaled with overflow": scaled_with_overflow,
+    "schedule by a metric": schedule_by_a_metric,
+    "smaller last batch": smaller_last_batch,
 }
 
 
@@ -123,8 +246,14 @@ def compare(act: Callable[[bool], list[Any]]) -> float:
         keras.backend.clear_session()
         keras.utils.set_random_seed(0 if joint else WORLD.rank)
         seen.append(act(joint))
-    own = max(float(np.abs(np.asarray(a) - np.asarray(b)).max(initial=0)) for a, b in zip(*seen, strict=True))
-    return WORLD.allreduce(own, MPI.MAX)
+    return WORLD.allreduce(max(difference(*both) for both in zip(*seen, strict=True)), MPI.MAX)
+
+
+def difference(own: Any, joint: Any) -> float:
+    """The largest one."""
+    if isinstance(own, dict):
+        return max(difference(*both) for both in zip(own.values(), joint.values(), strict=True))
+    return float(np.abs(np.asarray(own) - np.asarray(joint)).max(initial=0))
 
 
 def statistics(*callbacks: Any) -> dict[str, Any]:
@@ -185,6 +314,13 @@ def steps_of_two_kinds() -> None:
         step()
 
 
+def unfrozen_with_the_same_optimizer() -> None:
+    model, optimizer = dense(), DistributedOptimizer(momentum(), WORLD)
+    for frozen in (True, False):
+        model.layers[0].trainable = not frozen
+        trained(False, model, optimizer)
+
+
 def other_metrics() -> None:
     fit(metrics=["mae"] if WORLD.rank else [])
 
@@ -206,6 +342,7 @@ REFUSED: dict[str, Callable[[], None]] = {
     "other metrics": other_metrics,
     "other numbers of steps": lambda: fit(samples=2 * PER_RANK if WORLD.rank else 3 * PER_RANK),
     "steps of two kinds": steps_of_two_kinds,
+    "unfrozen with the same optimizer": unfrozen_with_the_same_optimizer,
     "synchronized normalization": lambda: fit(layers=[keras.layers.BatchNormalization(synchronized=True, name="norm")]),
 }
 

@@ -307,6 +307,128 @@ def smaller_last_batch(run: Run) -> None:
 
 
 @program
+def averaged_weights(run: Run) -> None:
+    """EMA and SWA with its learning rate, as torch.optim.swa_utils has them."""
+    swa = torch.optim.swa_utils
+    model = perceptron()
+    optimizer = run.wrap(momentum(model.parameters()), model)
+    moving = swa.AveragedModel(model, multi_avg_fn=swa.get_ema_multi_avg_fn(0.7))
+    averaged, schedule = swa.AveragedModel(model), swa.SWALR(optimizer, swa_lr=0.02, anneal_epochs=2)
+    for step in range(5):
+        train(run, model, optimizer, steps=1)
+        moving.update_parameters(model)
+        if step > 1:
+            averaged.update_parameters(model)
+            schedule.step()
+        run.see(moving, optimizer)
+        run.see(averaged)
+    x = torch.ones(1, FEATURES)
+    run.see(model, moving=moving(x).detach(), averaged=averaged(x).detach())
+
+
+class Adapted(nn.Module):
+    """A frozen layer and a product of two small matrices (LoRA)."""
+
+    def __init__(self, layer: nn.Linear, rank: int = 2) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(rank, layer.in_features))
+        self.up = nn.Parameter(torch.zeros(layer.out_features, rank))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.layer(x) + x @ self.down.T @ self.up.T
+
+    def merged(self) -> nn.Linear:
+        with torch.no_grad():
+            self.layer.weight += self.up @ self.down
+        return self.layer
+
+
+@program
+def low_rank_adapters(run: Run) -> None:
+    """LoRA in two layers; merged, and all trained again."""
+    model = perceptron()
+    optimizer = run.wrap(momentum(model.parameters()), model)
+    train(run, model, optimizer)
+    model[0], model[2] = Adapted(model[0]), Adapted(model[2])
+    model[4].requires_grad_(False)
+    adapters = run.wrap(torch.optim.AdamW([w for w in model.parameters() if w.requires_grad], lr=0.05), model)
+    train(run, model, adapters)
+    model[0], model[2] = model[0].merged(), model[2].merged()
+    model.requires_grad_(True)
+    train(run, model, optimizer)
+
+
+@program
+def gradient_penalty(run: Run) -> None:
+    """Second derivatives in each sample's loss, through the layers that the penalty trains."""
+    model = perceptron().double()
+    optimizer = run.wrap(momentum(model.parameters(), 0.01), model)
+    for _ in range(3):
+        x = run.batch().double().requires_grad_()
+        optimizer.zero_grad()
+        y = model(x)
+        (slope,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        ((slope.norm(dim=1) - 1).square().mean() + y.square().mean()).backward()
+        optimizer.step()
+        run.see(model, optimizer)
+
+
+class Rounded(torch.autograd.Function):
+    """Rounds, and passes gradients straight through, scaled."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, scale)
+        return (x * scale).round() / scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, scale = ctx.saved_tensors
+        return gradient, (gradient * x).sum() / scale
+
+
+@program
+def functions_with_gradients_of_their_own(run: Run) -> None:
+    model, scale = perceptron(), nn.Parameter(torch.tensor(64.0))
+    optimizer = run.wrap(momentum([*model.parameters(), scale], 0.01), model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model, Rounded.apply(run.batch(), scale)).backward()
+        optimizer.step()
+        run.see(model, optimizer, scale=scale.detach().clone())
+
+
+@program
+def compiled(run: Run) -> None:
+    """By torch.compile, without a compiler for C++."""
+    model = perceptron()
+    optimizer = run.wrap(momentum(model.parameters()), model)
+    graph = torch.compile(model, backend="aot_eager")
+    for step in range(4):
+        model[2].requires_grad_(step != 2)
+        optimizer.zero_grad()
+        loss_of(graph, run.batch()).backward()
+        optimizer.step()
+        run.see(model, optimizer)
+
+
+@program
+def epochs_that_end_with_the_shortest(run: Run) -> None:
+    """Rank 0 has two batches, and each other rank one more than that before it."""
+    model = perceptron()
+    optimizer = run.wrap(momentum(model.parameters()), model)
+    for _ in range(2):
+        batches = [run.batch() for _ in range(2)]
+        batches += [torch.zeros_like(batches[0])] * WORLD.rank
+        for x in batches[:2] if run.joint else optimizer.batches(batches, uneven="stop"):
+            optimizer.zero_grad()
+            loss_of(model, x).backward()
+            optimizer.step()
+        run.see(model, optimizer)
+
+
+@program
 def synchronized_normalization(run: Run) -> None:
     """Over all ranks' batches, which have different sizes in the end; the copy for evaluation is not synchronized."""
     images = nn.Sequential(nn.Unflatten(1, (2, 2)), nn.BatchNorm1d(2, momentum=None, affine=False), nn.Flatten())

@@ -81,6 +81,14 @@ def other_buffers() -> None:
     distributed(model)
 
 
+def unequal_numbers_of_batches() -> None:
+    model = perceptron()
+    optimizer = distributed(model)
+    for x in optimizer.batches([torch.ones(2, FEATURES)] * (3 + WORLD.rank)):
+        loss_of(model, x).backward()
+        optimizer.step()
+
+
 def layers_shared_by_checkpoints() -> None:
     """The sum of such a layer has begun when its second gradient comes."""
     model = nn.Sequential(nn.Linear(FEATURES, FEATURES))
@@ -103,6 +111,7 @@ REFUSED = [
     shapeless,
     other_buffers,
     layers_shared_by_checkpoints,
+    unequal_numbers_of_batches,
 ]
 
 

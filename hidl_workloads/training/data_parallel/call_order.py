@@ -1,0 +1,165 @@
+"""Collective operations that fail on all ranks where these do not come to the same ones.
+
+A rank that has fewer batches, skips a step or ends would leave the others waiting for ever. A rank that waits longer
+than a moment tells the others where it is, as does one that ends; what they tell proves a deadlock, whatever the speed
+of any rank. No time limit is involved, and as long as nobody waits, nothing is sent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from hidl_workloads.world import failure_ends_all_ranks
+
+SECONDS = 3.0
+"""A rank that waits longer tells the others in which operation."""
+_LOOK_SECONDS = 0.1
+_EXIT_SECONDS = 0.005
+_END = "the end of its program"
+
+_ORDERS: list[CallOrder] = []
+
+
+class Position(NamedTuple):
+    """Where a rank is: the number and the name of the last operation that it began, and of the last that failed."""
+
+    number: int
+    operation: str
+    failed: int
+
+
+class CallOrder:
+    """The collective operations of the ranks of ``communicator``, in order; the constructor is collective."""
+
+    def __init__(self, communicator: MPI.Comm) -> None:
+        self.failure = ""
+        """Why no operation can follow; empty if nothing failed."""
+        self.communicator = communicator.Dup()
+        self._own = Position(0, "", 0)
+        self._others: dict[int, Position] = {}
+        self._told = self._own
+        self._sent: list[MPI.Request] = []
+        self._counting = threading.Lock()  # TensorFlow may wait in several threads
+
+    @contextmanager
+    def operation(self, name: str) -> Iterator[None]:
+        """Begin the next operation, for all of whose requests this rank waits by ``wait``.
+
+        Raises ``RuntimeError`` where another rank has ended, or waits in another operation: on all ranks, which take
+        part in no further ones. An exception inside leaves the operation; other ranks may leave it alike.
+        """
+        with self._counting:
+            number = self._own.number + 1
+            self._own = self._own._replace(number=number, operation=name)
+        self._check()
+        try:
+            yield
+        except BaseException:
+            self._own = self._own._replace(failed=number)
+            raise
+
+    def wait(self, request: MPI.Request) -> None:
+        """Complete ``request``, of an operation that takes all ranks."""
+        began = time.perf_counter()
+        look = began + _LOOK_SECONDS
+        while not request.Test():
+            now = time.perf_counter()
+            if now < look:
+                continue
+            look = now + _LOOK_SECONDS
+            if now - began > SECONDS:
+                self._tell()
+            self._check()
+
+    def largest(self, *numbers: int) -> list[int]:
+        """Return the largest of each number over the ranks; part of an operation."""
+        largest = np.array(numbers, np.int64)
+        self.wait(self.communicator.Iallreduce(MPI.IN_PLACE, largest, MPI.MAX))
+        return [int(number) for number in largest]
+
+    def meet(self, name: str, *numbers: int) -> list[int]:
+        """Return the largest of each number over the ranks, as an operation of its own."""
+        with self.operation(name):
+            return self.largest(*numbers)
+
+    def end(self) -> None:
+        """Tell the others that this rank begins no more operations; ends all ranks after a failure."""
+        if self.failure:
+            with failure_ends_all_ranks():  # the requests that are under way would hold up MPI_Finalize
+                sys.exit(f"hidl: {self.failure}")
+        self._own = self._own._replace(number=self._own.number + 1, operation=_END)
+        self._tell()
+
+    def has_ended(self) -> bool:
+        """Whether all ranks have told so, and all that they have sent is received."""
+        self._receive()
+        ended = sum(other.operation == _END for other in self._others.values())
+        return ended == self.communicator.size - 1 and bool(MPI.Request.Testall(self._sent))
+
+    def _tell(self) -> None:
+        """Send this rank's position to all others, once."""
+        if self._told == self._own:
+            return
+        self._told = self._own
+        others = (rank for rank in range(self.communicator.size) if rank != self.communicator.rank)
+        self._sent = [request for request in self._sent if not request.Test()]
+        self._sent += [self.communicator.isend(tuple(self._own), rank) for rank in others]
+
+    def _receive(self) -> None:
+        status = MPI.Status()
+        while (message := self.communicator.improbe(status=status)) is not None:
+            self._others[status.Get_source()] = Position(*message.recv())
+
+    def _check(self) -> None:
+        """Raise ``RuntimeError`` if a rank will never come to this operation."""
+        if not self.failure:
+            self._receive()
+            wrong = next((rank for rank, other in self._others.items() if _never_meet(self._own, other)), None)
+            if wrong is None:
+                return
+            self._tell()
+            both = sorted([(self.communicator.rank, self._own.operation), (wrong, self._others[wrong].operation)])
+            places = " and ".join(f"rank {rank} is at {operation}" for rank, operation in both)
+            self.failure = f"{places}: all ranks must take the same steps, with equally many batches"
+        raise RuntimeError(self.failure)
+
+
+def _never_meet(own: Position, other: Position) -> bool:
+    """Whether a rank that waits at ``own`` and one that has told ``other`` wait for each other for ever."""
+    if other.number == own.number:
+        return other.operation != own.operation or other.failed == own.number
+    if other.number < own.number:  # it has told so long ago, or has ended, or is left behind by a failure of this rank
+        return other.operation == _END or own.failed == other.number
+    return other.failed == own.number
+
+
+def order_of(communicator: MPI.Comm) -> CallOrder:
+    """Return the one ``CallOrder`` of these ranks; collective."""
+    for order in _ORDERS:
+        if MPI.Comm.Compare(order.communicator, communicator) == MPI.CONGRUENT:
+            return order
+    if not _ORDERS:
+        atexit.register(_end_all)
+        MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=lambda *_: _end_all()), None)  # MPI_Finalize deletes it
+    _ORDERS.append(CallOrder(communicator))
+    return _ORDERS[-1]
+
+
+def _end_all() -> None:
+    """Tell the other ranks that this one ends, and wait for their ends, as ``MPI_Finalize`` does."""
+    if MPI.Is_finalized():
+        return
+    for order in _ORDERS:
+        order.end()
+    while not all(order.has_ended() for order in _ORDERS):
+        time.sleep(_EXIT_SECONDS)
+    _ORDERS.clear()
