@@ -67,7 +67,10 @@ class JobVerification:
     def is_under_way(self, plan: InstallPlan) -> bool:
         """Is the prefix filled, and a job verifying it?"""
         run = _begun(plan)
-        return run is not None and run.status().state not in (State.LOST, State.FAILED, State.CANCELLED)
+        if run is None:
+            return False
+        state = run.status().state
+        return state is State.COMPLETED or not state.is_final
 
     def __call__(self, plan: InstallPlan, log: Path) -> Verified:
         """Verify the prefix; ``BuildFailed`` with the failed checks or the job's error."""
@@ -98,8 +101,9 @@ class JobVerification:
         _report(plan).unlink(missing_ok=True)
         launch = self._plan(plan.stack, own, installed, parameters)
         run = create_run(launch, job_script(launch), root=paths.user_state() / "verifications")
-        scheduler_of(launch).submit(run)
+        # First, so that an interrupt at any moment leaves a job that the same order finds.
         (plan.prefix / _MARK).write_text(f"{run.directory}\n", encoding="utf-8")
+        scheduler_of(launch).submit(run)
         self.tell(f"verify in a job: run {run.id}, {launch.mpi.name} through {launch.launcher}")
         return run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_a_warning_is_no_error(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def test_a_log_can_come_from_standard_input() -> None:
     command = ["-m", "hidl_cli", "doctor", "--log", "-", "--json"]
     done = subprocess.run(
-        [str(Path(REPOSITORY, ".venv", "bin", "python")), *command],
+        [sys.executable, *command],
         input="epoch 1\nNo space left on device\n",
         capture_output=True,
         text=True,

@@ -17,13 +17,14 @@ ABORTED = b"application called MPI_Abort(MPI_COMM_WORLD, 1) - process 0\n"
 SLOW = b"distributed.worker.memory - WARNING - Worker is at 89% memory usage. Pausing worker.\n"
 
 
-class Endless(io.RawIOBase):
+class Endless(io.BytesIO):
     """A file of so many chunks, none of which is kept."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
+        super().__init__()
         self.chunks = chunks
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1, /) -> bytes:
         return next(self.chunks, b"")
 
 
@@ -84,7 +85,7 @@ def test_memory_is_bounded(chunk: bytes) -> None:
 
     search([])  # compiles the catalogue
     tracemalloc.start()
-    (cause,) = search(read_blocks(Endless(chunks())))  # type: ignore[arg-type]
+    (cause,) = search(read_blocks(Endless(chunks())))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert cause.finding.rule == "HD170"

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
 from tests.stack.conftest import site
-from tests.waiting import patience, until
+from tests.waiting import patience
 
 
 def test_it_is_verified_in_a_job_on_the_sites_own_mpi(
@@ -40,7 +40,8 @@ def test_interrupted_while_the_verifying_job_waits_the_same_line_waits_for_that_
     blocker = cluster("sbatch", "--parsable", "--nodes=4", "--exclusive", "--wrap", "sleep 300").stdout.strip()
     try:
         child = hidl.start(*line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        until(lambda: len(jobs(cluster) - {blocker}) == 1)
+        assert child.stderr is not None
+        assert any("the verifying job is pending" in line for line in child.stderr)
         (job,) = jobs(cluster) - {blocker}
         child.send_signal(signal.SIGINT)
         _, said = child.communicate(timeout=patience(300))

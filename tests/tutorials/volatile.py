@@ -19,6 +19,8 @@ RULES = (
     (r"/[0-9a-f]{8} @", "/<hash> @"),
     (r"\bSubmitted batch job \d+|\bjob \d+\b", "job <number>"),
     (r"(?m)^(\s*<\S+ run>\s+[A-Z_]+\s+)\d+\b", r"\1<job>"),
+    # What a cache of packages spares.
+    (r"(?m)^ *downloaded \S+ \(\d+ of \d+ downloads, .*\n", ""),
     # Where it is.
     (r"\bpython3\.\d+", "python3"),
     # What was measured.
