@@ -73,23 +73,11 @@ def _lock(run: Run, plan: Plan) -> tuple[Locked, bytes]:
         except (OSError, HidlError):
             continue
         if lock.digest == plan.lock:
-            _require_no_secrets(file, data)
             return lock, data
     raise MissingPrecondition(
         f"the lock {plan.lock[:12]} of run {run.id} is gone: {' and '.join(map(str, files))} do not hold it",
         hint=f"hidl install {plan.stack}, and run it again",
     )
-
-
-def _require_no_secrets(lock: Path, data: bytes) -> None:
-    """A lock counts by its digest: what is secret cannot be taken out."""
-    text = data.decode(errors="surrogateescape")
-    secret = [number for number, line in enumerate(text.splitlines(), start=1) if redact(line) != line]
-    if secret:
-        raise MissingPrecondition(
-            f"line {', '.join(map(str, secret))} of the lock {lock} holds a user or a secret, which a capsule must not",
-            hint="keep credentials in ~/.netrc rather than in requirements, install the stack again, and run it again",
-        )
 
 
 def _inputs(plan: Plan) -> Iterator[Input]:
