@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from hidl_cli.doctor.cached_host import CachedHost
@@ -27,8 +26,10 @@ def collect(directory: Path, site: str | None) -> Sequence[str]:
     found = load_site(site)
     host = RecordingHost(CachedHost(ThisHost()))
     this = machine()
-    with suppress(SchedulerUnreachable):  # recorded too
+    try:
         survey(host, this)
+    except SchedulerUnreachable:  # recorded too
+        survey(host, this, alone=True)
     detect(host, thorough=True)
     examine(contexts(found, root=root(found, None), host=host))
     return host.write(directory, this)
