@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,13 +61,24 @@ def doctor(
         str | None,
         typer.Option(metavar="FILE", help="Find known errors in this log instead, of any run or build; -: stdin."),
     ] = None,
+    collect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR", help="Record what this machine answers, without names, for somebody who looks into it."
+        ),
+    ] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="DIR", help="Check the machine that --collect recorded in DIR.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Check for problems; exit code 4 if there is an error."""
     if context.invoked_subcommand is not None:
         return
-    if log is not None:
+    of_files = {"--log": log, "--collect": collect, "--from": from_}
+    if instead := next((name for name, value in of_files.items() if value is not None), None):
         others = {
+            **{name: value for name, value in of_files.items() if name != instead},
             "--stack": stack,
             "--nodes": nodes,
             "--hosts": hosts,
@@ -74,7 +86,15 @@ def doctor(
             "--fix": fix,
             "--deep": deep,
         }
-        _diagnose(log, [name for name, value in others.items() if value], json=json)
+        _only(instead, [name for name, value in others.items() if value])
+    if log is not None:
+        _diagnose(log, json=json)
+        return
+    if collect is not None:
+        _collect(Path(collect), site, json=json)
+        return
+    if from_ is not None:
+        _examine_recorded(Path(from_), site, json=json)
         return
     from hidl_cli.commands.render import say
     from hidl_cli.doctor.examine import contexts, examine
@@ -160,7 +180,45 @@ def rules(json: JsonOption = False) -> None:
     )
 
 
-def _diagnose(log: str, others: list[str], *, json: bool) -> None:
+_DOES = {
+    "--log": "reads a log only",
+    "--collect": "records this machine only",
+    "--from": "reads a recording only",
+}
+
+
+def _only(option: str, others: list[str]) -> None:
+    from hidl_cli.errors import UsageError
+
+    if others:
+        raise UsageError(f"{option} {_DOES[option]}; remove {', '.join(others)}")
+
+
+def _collect(directory: Path, site: str | None, *, json: bool) -> None:
+    """Record this machine, and say what to do with it."""
+    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.doctor.recording import collect
+
+    files = collect(directory, site)
+    if json:
+        emit_json("hidl.doctor-collect/1", directory=str(directory), files=files)
+        return
+    say(f"recorded {len(files)} outputs and files in {directory}")
+    say("names of users, hosts and accounts, addresses and secrets are replaced; read it before you give it away")
+    say(f"next: hidl doctor --from {directory}, or hidl site new --from {directory}, here or elsewhere")
+
+
+def _examine_recorded(directory: Path, site: str | None, *, json: bool) -> None:
+    from hidl_cli.doctor.recording import examine_recorded
+    from hidl_cli.errors import ExitCode
+
+    examined, name, host = examine_recorded(directory, site)
+    _tell(examined, name, host, [], json=json)
+    if examined.errors:
+        raise typer.Exit(ExitCode.MISSING_PRECONDITION)
+
+
+def _diagnose(log: str, *, json: bool) -> None:
     """Show the likely causes of what a log shows, likeliest first."""
     from dataclasses import replace
 
@@ -169,8 +227,6 @@ def _diagnose(log: str, others: list[str], *, json: bool) -> None:
     from hidl_cli.diagnoses.search import search_file
     from hidl_cli.errors import ExitCode, UsageError
 
-    if others:
-        raise UsageError(f"--log reads a log only; remove {', '.join(others)}")
     try:
         causes = search_file(log)
     except OSError as error:

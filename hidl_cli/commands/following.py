@@ -16,6 +16,7 @@ from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, ToldT
 from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
+from hidl_cli.redaction import redact_variable
 from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.follow import end, ends_with_the_terminal, follow, scheduler_of
 from hidl_cli.runs.history import run_document
@@ -149,7 +150,7 @@ def _show_metrics(steps: list[dict[str, Any]]) -> None:
     varied = list(steps[0].get("parameters", {}))
     table = Table(*varied, "metric", "value", "unit", "ranks", "repetition", box=None, header_style="bold")
     for step in steps:
-        point = [str(step["parameters"][name]) for name in varied]
+        point = [redact_variable(name, str(step["parameters"][name])) for name in varied]
         for name, metric in step["metrics"].items():
             value = metric["value"]
             text = f"{value:.6g}" if isinstance(value, float) else str(value)[:16]

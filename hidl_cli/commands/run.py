@@ -280,13 +280,14 @@ def _warn(plan: Plan) -> None:
 def _show_launches(plan: Plan) -> None:
     """Print the tuning and where it comes from, and one launch line for each size: what a person would type."""
     from hidl_cli.commands.render import say
+    from hidl_cli.redaction import redact_variable
 
     if plan.user_environment is not None:
         describe_environment(plan)
     if plan.workload.program.directory is not None:
         describe_program(plan)
     for setting in plan.tuning:
-        say(f"{setting.name}={setting.value}  ({setting.origin})", style="dim")
+        say(f"{setting.name}={redact_variable(setting.name, setting.value)}  ({setting.origin})", style="dim")
     shown = {step.size: step for step in reversed(plan.steps)}
     for step in sorted(shown.values(), key=lambda step: step.size):
         say(f"$ {plan.command_line(step)}", style="dim")

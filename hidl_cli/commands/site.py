@@ -219,12 +219,17 @@ def new(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="The site's name (default: the cluster's, or the host's).")
     ] = None,
+    *,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Where to write it; - prints it (default: your sites)."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
     alone: Annotated[bool, typer.Option("--alone", help="This machine only, whatever scheduler is here.")] = False,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="DIR", help="Not this machine, but the one that was recorded in DIR."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Draft a site file from what is found on this machine: its scheduler, nodes, GPUs, network and MPI libraries.
@@ -235,12 +240,13 @@ def new(
     from hidl_cli.site import drafting
     from hidl_cli.site.draft import default_name, draft
     from hidl_cli.site.probes.host import ThisHost
-    from hidl_cli.site.probes.survey import survey
+    from hidl_cli.site.probes.recorded import load_host
+    from hidl_cli.site.probes.survey import survey, survey_recorded
 
     if name is not None or output not in (None, "-"):  # refused before the machine is asked, which can take seconds
         drafting.require_free(drafting.target(name, output, ""), force=force)
-    host = ThisHost()
-    found = survey(host, alone=alone)
+    host = ThisHost() if from_ is None else load_host(Path(from_))
+    found = survey(host, alone=alone) if isinstance(host, ThisHost) else survey_recorded(host, alone=alone)
     target = drafting.target(name, output, default_name(found))
     drafting.require_free(target, force=force)
     made = draft(found, target.name)

@@ -9,6 +9,7 @@ from math import isfinite
 
 from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.plan.workload import Parameter, Value, Workload
+from hidl_cli.redaction import redact_variable
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -93,8 +94,8 @@ def parse_value(parameter: Parameter, text: str) -> Value:
 
 
 def format_parameters(point: Mapping[str, Value]) -> str:
-    """Format parameters as typed: ``framework=torch backend=mpi4py``."""
-    return " ".join(f"{name}={value}" for name, value in point.items())
+    """Format parameters as typed, but for secrets: ``framework=torch backend=mpi4py``."""
+    return " ".join(f"{name}={redact_variable(name, str(value))}" for name, value in point.items())
 
 
 def _number(parameter: Parameter, text: str) -> int | float:

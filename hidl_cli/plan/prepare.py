@@ -51,7 +51,8 @@ class RunRequest:
     ``metrics`` (``--metric``) are read from the program's output; a study judges the first of them.
     ``device``: what to compute on; ``any_device``: if the workload or its stack does not compute on GPUs, take the
     processors of the same nodes. ``env`` is the directory of an environment that takes the place of a stack. ``matrix``
-    has the form ``NAME=VALUE,VALUE``. ``hypothetical``: the plan will not run, so the stack need not be installed.
+    has the form ``NAME=VALUE,VALUE``. ``validates``: the run is a check of the site. ``hypothetical``: the plan will
+    not run, so the stack need not be installed.
     """
 
     workload: str = ""
@@ -80,7 +81,13 @@ class RunRequest:
     env: str | None = None
     prefix: str | None = None
     asked: Asked = field(default_factory=Asked)
+    validates: bool = False
     hypothetical: bool = False
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether times are compared with those of other launches."""
+        return self.validates or self.scale is not None or bool(self.matrix)
 
 
 def prepare(
@@ -278,7 +285,7 @@ def _tuning(request: RunRequest, site: Site, stack: Stack, workload: Workload, l
         Layer(f"workload {workload.name}", workload.tuning.get(library.family, {})),
         Layer(_TUNE, _assignments(request.tuning)),
     )
-    return merge_layers(library, layers, gpus=gpus)
+    return merge_layers(library, layers, gpus=gpus, compared=request.is_compared)
 
 
 def _on_gpus(site: Site, asked: Asked) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hidl_cli.errors import SubmitRefused
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.redaction import redact_document
+from hidl_cli.redaction import redact_document, redact_variable
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Measured, Outcome, Pairs, RunRecord, Tuned
 from hidl_cli.report.text import counted
@@ -44,7 +44,9 @@ def record_of(loaded: Loaded) -> RunRecord:
         scheduler=plan.scheduler,
         launch_line=plan.command_line(plan.steps[-1]),
         modules=plan.modules,
-        tuning=tuple(Tuned(setting.name, setting.value, setting.origin) for setting in plan.tuning),
+        tuning=tuple(
+            Tuned(setting.name, redact_variable(setting.name, setting.value), setting.origin) for setting in plan.tuning
+        ),
         hosts=fold_or_join(status.hosts),
         host_count=len(set(status.hosts)),
         hidl=plan.hidl,

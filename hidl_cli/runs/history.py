@@ -11,6 +11,7 @@ from hidl_cli.errors import HidlError, MetricMissing
 from hidl_cli.plan.launch_plan import plan_of, readable
 from hidl_cli.record.run import Run, all_runs
 from hidl_cli.record.state import State, Status
+from hidl_cli.redaction import redact_document
 from hidl_cli.runs.conclude import conclude, keep_likely_causes
 from hidl_cli.runs.follow import Watch
 from hidl_cli.schedulers.decision import read_status
@@ -50,12 +51,12 @@ def unfinished(root: Path | None = None) -> Iterator[Run]:
 
 
 def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
-    """Return one run as plain data: plan, status (None: as its job last recorded), metrics and verdict."""
+    """Return one run as plain data, without secrets: plan, status (None: as its job recorded), metrics and verdict."""
     plan = plan_of(run)
     status = status or read_status(run)
     unreadable: list[str] = []
     job, metrics, verdict, causes = (_read(run, name, unreadable) for name in ("job", "metrics", "verdict", "causes"))
-    return {
+    document = {
         "run": run.id,
         "directory": str(run.directory),
         "created": plan.created,
@@ -84,6 +85,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
         if verdict
         else None,
     }
+    return redact_document(document)  # type: ignore[no-any-return]
 
 
 def _read(run: Run, name: str, unreadable: list[str]) -> dict[str, Any]:

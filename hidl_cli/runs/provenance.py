@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.hostlist import fold
 from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.redaction import redact_document
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def differences(before: Provenance, after: Provenance) -> tuple[str, ...]:
         )
         if was != now
     ]
-    tuning = [{setting.name: setting.value for setting in plan.tuning} for plan in (old, new)]
+    tuning = [redact_document({setting.name: setting.value for setting in plan.tuning}) for plan in (old, new)]
     return (*found, *_changed("", *tuning), *_changed("version of ", before.packages, after.packages))
 
 

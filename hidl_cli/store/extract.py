@@ -16,7 +16,7 @@ from hidl_cli.errors import HidlError
 from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan, Step, plan_of
 from hidl_cli.record.run import Run
-from hidl_cli.redaction import redact_document
+from hidl_cli.redaction import redact_document, redact_variable
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
                 rank=rank,
                 hosts=of_step,
                 parameters=redact_document(dict(plan.parameters)),
-                point=measured.get("parameters", {}),
+                point=redact_document(measured.get("parameters", {})),
                 tuning=_tuning(plan),
                 verdict=verdict,
             )
@@ -214,7 +214,7 @@ def _mpi(library: Library) -> str:
 
 
 def _tuning(plan: Plan) -> dict[str, str]:
-    return {setting.name: setting.value for setting in plan.tuning}
+    return {setting.name: redact_variable(setting.name, setting.value) for setting in plan.tuning}
 
 
 def _efficiency(verdict: Mapping[str, Any]) -> float | None:

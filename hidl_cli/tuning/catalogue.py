@@ -144,6 +144,13 @@ def all_names() -> Iterable[str]:
     return _by_name().keys()
 
 
+def namesakes(name: str) -> tuple[str, ...]:
+    """The known names that differ from this one in the prefix alone, or have one where it has none."""
+    folded = clipped(name).upper()
+    rest = folded.removeprefix(next((prefix for prefix in _PREFIXES if folded.startswith(prefix)), ""))
+    return tuple(prefix + rest for prefix in _PREFIXES if prefix + rest != name and prefix + rest in _by_name())
+
+
 def nearest_name(name: str, family: Family | None = None, *, likeness: float = 0.75) -> str | None:
     """The known name that this one most likely misspells; with ``family``, one that it reads.
 

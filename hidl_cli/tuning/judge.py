@@ -66,11 +66,28 @@ def _unread(family: Family, name: str) -> Misfit | None:
         return _unknown(family, name, meant) if meant else None
     if rows := catalogue.variables(name):
         return _of_another_family(family, name, format_readers(rows))
+    if namesake := _namesake(family, name):
+        return namesake
     if meant := catalogue.nearest_name(name, family):
         return _unknown(family, name, meant)
     if pattern := catalogue.pattern(name):
         return _of_another_family(family, name, ", ".join(pattern.families))
     return _unknown(family, name, catalogue.nearest_name(name))
+
+
+def _namesake(family: Family, name: str) -> Misfit | None:
+    """An unknown name that stands in the catalogue under another prefix: that variable, or its counterpart.
+
+    What it means is known then, and the likest spelling may mean something else.
+    """
+    names = catalogue.namesakes(name)
+    for known in names:
+        if catalogue.variable(known, family):
+            return _unknown(family, name, known)
+    for known in names:
+        if find_counterpart(known, family):
+            return _unknown(family, name, known)
+    return None
 
 
 def _unknown(family: Family, name: str, meant: str | None) -> Misfit:

@@ -12,15 +12,18 @@ from hidl_cli.tuning.presets import load_presets
 from hidl_cli.tuning.settings import LD_PRELOAD, Layer, Setting
 
 
-def merge_layers(library: Library, layers: Sequence[Layer], *, gpus: bool) -> tuple[Setting, ...]:
+def merge_layers(
+    library: Library, layers: Sequence[Layer], *, gpus: bool, compared: bool = False
+) -> tuple[Setting, ...]:
     """Merge the layers, later over earlier, over the presets of the library's family.
 
+    ``compared``: whether times are compared with those of other launches, as in a study or a validation.
     A variable with several names is one variable; it keeps the name that the last layer uses. Raises ``InvalidInput``
     with every variable that the library does not read, every invalid value of any layer, and every conflict.
     """
     merged: dict[str, Setting] = {}
     problems: list[Problem] = []
-    for layer in (*_presets(library, layers, gpus=gpus), *layers):
+    for layer in (*_presets(library, layers, gpus=gpus, compared=compared), *layers):
         settings, faults = _check(library, layer)
         merged |= settings
         problems += faults
@@ -53,7 +56,7 @@ def _check(library: Library, layer: Layer) -> tuple[dict[str, Setting], list[Pro
     return settings, problems
 
 
-def _presets(library: Library, layers: Sequence[Layer], *, gpus: bool) -> Iterator[Layer]:
+def _presets(library: Library, layers: Sequence[Layer], *, gpus: bool, compared: bool) -> Iterator[Layer]:
     values = {name: value for layer in layers for name, value in layer.values.items()}
     switched_on = {name for name, value in values.items() if name != LD_PRELOAD and str(value) not in ("0", "False")}
     if preloads_libmpi(values, library.environment):
@@ -63,6 +66,6 @@ def _presets(library: Library, layers: Sequence[Layer], *, gpus: bool) -> Iterat
     )
     in_effect = {fit.variable: fit.value for fit in judged if isinstance(fit, Fit)}
     for preset in load_presets():
-        if preset.applies(library, frozenset(switched_on), in_effect, gpus=gpus):
+        if preset.applies(library, frozenset(switched_on), in_effect, gpus=gpus, compared=compared):
             yield Layer(f"preset of {library.family} ({preset.source})", preset.values)
             in_effect = {**{name: str(value) for name, value in preset.values.items()}, **in_effect}

@@ -17,19 +17,27 @@ from hidl_cli.tuning.catalogue import numbers, variable
 class Preset:
     """Variables that a family's guide recommends, under conditions; None or empty: always.
 
-    ``needs``: variables with values, at least one of them in effect.
+    ``compared``: whether times are compared with those of other launches. ``needs``: variables with values, at least
+    one of them in effect.
     """
 
     family: Family
     values: Mapping[str, Scalar]
     source: str
     gpus: bool | None = None
+    compared: bool | None = None
     version: str | None = None
     unless: tuple[str, ...] = ()
     needs: tuple[tuple[str, str], ...] = ()
 
     def applies(
-        self, library: Library, switched_on: frozenset[str], in_effect: Mapping[str, str], *, gpus: bool
+        self,
+        library: Library,
+        switched_on: frozenset[str],
+        in_effect: Mapping[str, str],
+        *,
+        gpus: bool,
+        compared: bool,
     ) -> bool:
         """Whether the preset applies.
 
@@ -39,6 +47,7 @@ class Preset:
         return (
             library.family == self.family
             and self.gpus in (None, gpus)
+            and self.compared in (None, compared)
             and _includes(self.version, library.version)
             and not switched_on.intersection(self.unless)
             and (not self.needs or any(self._in_effect(*need, in_effect) for need in self.needs))
@@ -52,6 +61,7 @@ class Preset:
     def conditions(self) -> str:
         """When it applies, for tables."""
         words = {None: [], True: ["with GPUs"], False: ["without GPUs"]}[self.gpus]
+        words += {None: [], True: ["where times are compared"], False: ["where no times are compared"]}[self.compared]
         words += [f"since version {self.version.removeprefix('>=')}"] if self.version else []
         words += [f"unless {' or '.join(self.unless)} is set"] if self.unless else []
         needs = " or ".join(f"{name}={value}" for name, value in self.needs)
@@ -73,7 +83,16 @@ def _preset(family: Family, entry: Mapping[str, Any]) -> Preset:
     when = entry.get("when", {})
     unless = tuple(entry.get("unless", ()))
     needs = tuple((name, value) for name, _, value in (word.partition("=") for word in entry.get("needs", ())))
-    return Preset(family, entry["set"], entry["source"], when.get("gpus"), when.get("version"), unless, needs)
+    return Preset(
+        family=family,
+        values=entry["set"],
+        source=entry["source"],
+        gpus=when.get("gpus"),
+        compared=when.get("compared"),
+        version=when.get("version"),
+        unless=unless,
+        needs=needs,
+    )
 
 
 def _includes(wanted: str | None, version: str | None) -> bool:

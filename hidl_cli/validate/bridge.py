@@ -129,6 +129,7 @@ def plan(place: Place, wish: Wish) -> Plan:
             device=place.device,
             any_device=True,
             asked=place.asked,
+            validates=True,
         )
     )
 

@@ -36,7 +36,7 @@ def host(
 ) -> RecordedHost:
     """A host of these programs and answers, with this environment; its files lie below ``directory``/root."""
     places = {program: f"/usr/bin/{program}" for program in programs}
-    return RecordedHost(directory or DIRECTORY / "none", "node1", environment, places, answers or {})
+    return RecordedHost(directory or DIRECTORY / "none", "node1", environment, places, answers=answers or {})
 
 
 def installed(prefix: Path, family: str = "mpich", version: str = "5.0.2") -> Installation:

@@ -351,6 +351,29 @@ def test_a_secret_that_the_program_needs_is_shown_to_nobody(hidl: Hidl) -> None:
         assert not [name for name in archive.namelist() if b"hunter2" in archive.read(name)]
 
 
+def test_a_secret_that_is_varied_or_compared_is_shown_to_nobody(hidl: Hidl) -> None:
+    notes = [f"https://user:hunter2-{name}@host/{name}" for name in ("a", "b")]
+    varied = ("run", "toy", "--matrix", f"note={','.join(notes)}", "--repeat", "2")
+    tuned = ("run", "toy", "--set", f"note={notes[0]}", "--tune", f"UCX_LOG_FILE={notes[1]}")
+    shown = [hidl(*varied, "--dry-run"), hidl(*varied), hidl(*tuned, "--json"), hidl(*tuned, "--tune", "UCX_TLS=tcp")]
+    matrix, old, new = sorted(run.name for run in hidl.runs.iterdir())
+    for words in (
+        ("status", "--json"),
+        ("results", "show", matrix),
+        ("results", "compare", old, new),
+        ("results", "compare", old, new, "--json"),
+        ("results", "list", "--json"),
+        ("results", "history", "toy"),
+        ("results", "history", "toy", "--json"),
+        ("results", "export"),
+    ):
+        shown.append(hidl(*words))
+    for each in shown:
+        assert each.returncode in (0, 10, 11), (each.args, each.stderr)
+        assert "hunter2" not in each.stdout + each.stderr, each.args
+    assert "https://***@host/b" in shown[1].stdout
+
+
 def test_no_secret_of_the_environment_lands_in_the_run(hidl: Hidl) -> None:
     assert hidl("run", "toy", MY_API_TOKEN="hunter2-hunter2").returncode == 0
     found = subprocess.run(["grep", "-r", "hunter2", only_run(hidl)], capture_output=True, check=False)

@@ -46,9 +46,27 @@ def test_no_presets_without_gpus() -> None:
     assert tuned(GDR) == {}
 
 
-@pytest.mark.parametrize("family", ["mvapich2", "mvapich-plus", "mpich", "openmpi", "cray-mpich"])
+@pytest.mark.parametrize("family", ["mvapich2", "mvapich", "mpich", "openmpi", "cray-mpich"])
 def test_presets_apply_to_their_family_only(family: Family) -> None:
     assert tuned(Library("it", family), gpus=True) == {}
+
+
+@pytest.mark.parametrize(("version", "set_"), [("4.0", False), ("4.1", True), ("5.0.0", True), (None, True)])
+@pytest.mark.parametrize("compared", [False, True])
+def test_mvapich_plus_tunes_itself_unless_times_are_compared(version: str | None, set_: bool, compared: bool) -> None:
+    plus = Library("plus", "mvapich-plus", version)
+    settings = merge_layers(plus, [], gpus=False, compared=compared)
+
+    assert [(one.name, one.value) for one in settings] == (
+        [("MPIR_CVAR_ENABLE_DYNAMIC_TUNING", str(int(not compared)))] if set_ else []
+    )
+
+
+def test_dynamic_tuning_that_is_asked_for_stays() -> None:
+    plus = Library("plus", "mvapich-plus", "4.1")
+    (setting,) = merge_layers(plus, [by_hand(MVP_ENABLE_DYNAMIC_TUNING=1)], gpus=False, compared=True)
+
+    assert setting == Setting("MVP_ENABLE_DYNAMIC_TUNING", "1", "command line")
 
 
 def test_the_origin_of_a_preset_is_its_source() -> None:
@@ -126,7 +144,8 @@ def test_a_variable_by_another_name_is_the_same_variable() -> None:
     plus = Library("plus", "mvapich-plus", "5.0.0")
     site, line = Layer("site s", {"MPIR_CVAR_ENABLE_GPU": 1}), by_hand(MVP_ENABLE_GPU=0)
 
-    assert merge_layers(plus, [site, line], gpus=True) == (Setting("MVP_ENABLE_GPU", "0", "command line"),)
+    assert Setting("MVP_ENABLE_GPU", "0", "command line") in merge_layers(plus, [site, line], gpus=True)
+    assert "MPIR_CVAR_ENABLE_GPU" not in tuned(plus, site, line, gpus=True)
 
 
 def test_two_names_of_one_variable_in_one_layer_must_agree() -> None:
@@ -176,6 +195,29 @@ def test_a_misspelled_name_gets_a_suggestion(family: Family, name: str, meant: s
     (problem,) = refusal(family, **{name: 1}).problems
 
     assert problem.message == f"unknown variable `{name}` (command line)"
+    assert problem.suggestion == meant
+
+
+@pytest.mark.parametrize(
+    ("family", "name", "meant"),
+    [
+        # Under another prefix, as this family reads it.
+        ("mvapich-plus", "MV2_ENABLE_GPU", "MPIR_CVAR_ENABLE_GPU"),
+        ("mvapich2-gdr", "MVP_USE_CUDA", "MV2_USE_CUDA"),
+        ("mvapich2-gdr", "USE_CUDA", "MV2_USE_CUDA"),
+        ("mvapich2-gdr", "mpir_cvar_use_cuda", "MV2_USE_CUDA"),
+        ("mpich", "MV2_ALLREDUCE_INTRA_ALGORITHM", "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM"),
+        # Under another prefix, as another family reads it: this one's counterpart.
+        ("mvapich2-gdr", "MV2_ENABLE_GPU", "MV2_USE_CUDA"),
+        ("mvapich2-gdr", "MV2_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"),
+        ("cray-mpich", "USE_CUDA", "MPICH_GPU_SUPPORT_ENABLED"),
+        ("mpich", "MVP_USE_ROCM", "MPIR_CVAR_ENABLE_GPU"),
+    ],
+)
+def test_an_unknown_name_means_its_namesake_under_another_prefix(family: Family, name: str, meant: str) -> None:
+    (problem,) = refusal(family, **{name: 1}).problems
+
+    assert problem.message.startswith(f"unknown variable `{name}`")
     assert problem.suggestion == meant
 
 

@@ -165,12 +165,12 @@ def root() -> Path:
 
 
 def _tuning(site: Site, library: Library, stack: Stack, *, gpus: bool) -> tuple[Setting, ...]:
-    """The tuning of every run: of the site and the stack."""
+    """The tuning of every run whose times are compared: of the site and the stack."""
     layers = (
         Layer(f"site {site.name}", site_tuning(site, library, gpus=gpus)),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
     )
-    return merge_layers(library, layers, gpus=gpus)
+    return merge_layers(library, layers, gpus=gpus, compared=True)
 
 
 def _workload(stack: str) -> Workload:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hidl_cli.redaction import redact_variable
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
@@ -73,7 +75,7 @@ def ranking_table(ranking: Ranking) -> Table:
     for entry in ranking.entries:
         colour = "green" if entry is ranking.best else "red" if entry.is_behind else "default"
         rows.add_row(
-            *(Text(str(value), overflow="fold") for value in entry.point.values()),
+            *(Text(redact_variable(name, str(value)), overflow="fold") for name, value in entry.point.items()),
             str(entry.repetitions),
             four_digits(entry.mean),
             "-" if entry.variation is None else f"{entry.variation:.1%}",

@@ -68,7 +68,7 @@ def _nvidia(text: str) -> Cards | None:
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     rows = [row for row in rows if len(row) == 3]
     arch = _common([f"sm_{row[1].replace('.', '')}" for row in rows if re.fullmatch(r"\d+\.\d", row[1])])
-    memory = _common([round(int(row[2]) / 1024, 1) for row in rows if row[2].isdecimal()])
+    memory = _gib([int(row[2]) / 1024 for row in rows if row[2].isdecimal()])
     return Cards(len(rows), _models([row[0] for row in rows]), arch, memory, "nvidia-smi") if rows else None
 
 
@@ -93,7 +93,7 @@ def _amd(text: str) -> Cards | None:
         len(cards),
         _models([str(card.get("Card Series") or card.get("Card series") or "") for card in cards]),
         _common([_gfx(str(card["GFX Version"])) for card in cards if "GFX Version" in card]),
-        _common([round(int(size) / 2**30, 1) for size in sizes if size.isdecimal()]),
+        _gib([int(size) / 2**30 for size in sizes if size.isdecimal()]),
         "rocm-smi",
     )
 
@@ -111,7 +111,7 @@ def _amd_new(text: str) -> Cards | None:
         len(cards),
         _models([str(asic.get("market_name", "")) for asic in asics]),
         _common([_gfx(str(version)) for asic in asics if (version := asic.get("target_graphics_version"))]),
-        _common([round(size / 1024, 1) for size in sizes]),
+        _gib([size / 1024 for size in sizes]),
         "amd-smi",
     )
 
@@ -131,6 +131,11 @@ def _intel(text: str) -> Cards | None:
     cards = [card for card in cards if card.get("device_type", "GPU") == "GPU"]
     names = [str(card.get("device_name", "")) for card in cards]
     return Cards(len(cards), _models(names), None, None, "xpu-smi") if cards else None
+
+
+def _gib(sizes: Sequence[float]) -> float | None:
+    """The size that all cards have, in tenths of a GiB; None where that is nothing."""
+    return _common([round(size, 1) for size in sizes]) or None
 
 
 def _gfx(version: str) -> str:

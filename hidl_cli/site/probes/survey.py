@@ -7,15 +7,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from hidl_cli.batch_systems import SYSTEMS
-from hidl_cli.errors import SchedulerUnreachable
+from hidl_cli.errors import InvalidInput, SchedulerUnreachable
 from hidl_cli.site.machine import Machine, machine
 from hidl_cli.site.probes import cluster, fabric, flux, gpus, lsf, mpi, pbs, slurm
 from hidl_cli.site.probes.facts import Batch, Fact, Library
 from hidl_cli.site.probes.gpus import Cards
 from hidl_cli.site.probes.host import Host
+from hidl_cli.site.probes.recorded import RecordedHost
 
 #: By the names of ``SYSTEMS``; the first that finds its programs describes the machine.
 _PROBES = {"slurm": slurm.probe, "lsf": lsf.probe, "pbs": pbs.probe, "flux": flux.probe}
+
+_UNKNOWN = Machine(arch="", cpu=None, sockets=None, cores=1, threads_per_core=None, memory_gib=None)
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,21 @@ def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> F
         interconnect=fabric.probe(host),
         remarks=tuple(_other_schedulers(host, batch)),
     )
+
+
+def survey_recorded(host: RecordedHost, *, alone: bool = False) -> Found:
+    """Ask every probe about a recorded machine; ``alone`` and errors as in ``survey``.
+
+    ``InvalidInput`` where neither a scheduler's answers nor the machine itself were recorded.
+    """
+    found = survey(host, host.machine or _UNKNOWN, alone=alone)
+    if found.batch is None and host.machine is None:
+        raise InvalidInput(
+            f"{host.directory} does not say what machine it is",
+            hint="record it with `hidl doctor --collect`, or add what a scheduler prints: scontrol-show-config.txt, "
+            "scontrol-oneliner-show-node.txt, scontrol-oneliner-show-partition.txt; lsid.txt, bqueues-l.txt, ...",
+        )
+    return found
 
 
 def _other_schedulers(host: Host, batch: Batch | None) -> Iterator[str]:
