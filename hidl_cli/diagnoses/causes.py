@@ -14,6 +14,7 @@ from hidl_workloads.doctor.finding import SEVERITIES, Finding
 MAX_TEXT = 256 * 1024
 """Characters of output that are searched: the last ones of a longer text."""
 
+_FURTHER = 3
 _CAUSES, _FINDINGS = "causes", "findings"
 """Documents of a run's directory: the likely causes, and what its job found by itself."""
 
@@ -41,6 +42,19 @@ def write_causes(run: Run, proven: Sequence[Finding] = ()) -> None:
         causes = [finding.to_json() for finding in (*proven, *_causes_of(run))]
         with suppress(OSError):
             run.write(_CAUSES, {"schema": "hidl.causes/1", "run": run.id, "findings": causes})
+
+
+def format_causes(causes: Sequence[Finding]) -> str:
+    """Format the first cause with its reason, and the titles of the next few. A warning is only a possible cause."""
+    if not causes:
+        return ""
+    likely, *others = causes
+    place = f" on {likely.where}" if likely.where else ""
+    word = "likely" if likely.severity == "error" else "possible"
+    lines = [f"{word} cause: {likely.title}{place} ({likely.rule})", f"  seen: {likely.seen}", f"  why: {likely.why}"]
+    lines += [f"  fix: {likely.fix}"] if likely.severity != "error" else []
+    lines += [f"also seen: {other.title} ({other.rule})" for other in others[:_FURTHER]]
+    return "\n".join(lines)
 
 
 def _causes_of(run: Run) -> list[Finding]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from hidl_cli.analysis import ranking
 from hidl_cli.analysis.nodes import pairs
 from hidl_cli.analysis.scaling import study
-from hidl_cli.diagnoses.causes import read_causes, write_causes
+from hidl_cli.diagnoses.causes import format_causes, read_causes, write_causes
 from hidl_cli.errors import HidlError, JobFailed, MetricMissing, SubmitRefused
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.record.run import Run
@@ -22,7 +22,6 @@ from hidl_workloads.doctor.finding import Finding
 
 _TAIL_LINES = 15
 _TAIL_WIDTH = 1000
-_FURTHER_CAUSES = 3
 
 
 def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
@@ -101,7 +100,7 @@ def error_for(run: Run, status: Status) -> HidlError:
     causes = likely_causes(run, status)
     if causes and causes[0].severity == "error":
         next_step = f"{causes[0].fix}\n      hidl logs --stderr {run.id} shows its errors"
-    return JobFailed("\n".join(part for part in (message, tail, _format_causes(causes)) if part), hint=next_step)
+    return JobFailed("\n".join(part for part in (message, tail, format_causes(causes)) if part), hint=next_step)
 
 
 def likely_causes(run: Run, status: Status) -> list[Finding]:
@@ -145,19 +144,6 @@ _ENDS = {
 _TELLING = (State.FAILED, State.OUT_OF_MEMORY, State.NODE_FAIL, State.LOST)
 #: The states that have causes, and the rule that would say no more than the state itself.
 _DIAGNOSED = {**dict.fromkeys(_TELLING), State.TIMEOUT: "HD102", State.NODE_FAIL: "HD103"}
-
-
-def _format_causes(causes: list[Finding]) -> str:
-    """Format the first cause with its reason, and the titles of the next few. A warning is only a possible cause."""
-    if not causes:
-        return ""
-    likely, *others = causes
-    place = f" on {likely.where}" if likely.where else ""
-    word = "likely" if likely.severity == "error" else "possible"
-    lines = [f"{word} cause: {likely.title}{place} ({likely.rule})", f"  seen: {likely.seen}", f"  why: {likely.why}"]
-    lines += [f"  fix: {likely.fix}"] if likely.severity != "error" else []
-    lines += [f"also seen: {other.title} ({other.rule})" for other in others[:_FURTHER_CAUSES]]
-    return "\n".join(lines)
 
 
 def _failure(status: Status) -> str:

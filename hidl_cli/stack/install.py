@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -186,9 +187,26 @@ def _build(provider: Provider, plan: InstallPlan, progress: Progress, verifier: 
             provider.fill(plan, log, progress, render)
         documents.write_text(Installation.at(plan.prefix).activate, rendered[0].script)
         return _complete(plan, rendered[0], verifier(plan, log))
+    except BuildFailed as failure:
+        installation.discard(plan.prefix)
+        raise _explain(failure, log) from failure
     except Exception:
         installation.discard(plan.prefix)
         raise
+
+
+def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
+    """The failure with its likely cause, if the log or the failure itself shows a known one."""
+    from hidl_cli.diagnoses.causes import format_causes  # reads the catalogue, which only failures need
+    from hidl_cli.diagnoses.search import read_blocks, search  # the same
+
+    with log.open("rb") as file:
+        found = search(chain(read_blocks(file), [f"{failure.message}\n".encode()]))
+    causes = [cause.finding for cause in found if cause.finding.severity == "error"]
+    if not causes:
+        return failure
+    hint = f"{causes[0].fix}\n      {failure.hint}" if failure.hint else causes[0].fix
+    return BuildFailed(f"{failure.message}\n{format_causes(causes)}", hint=hint)
 
 
 def _complete(plan: InstallPlan, activation: Activation, verified: Verified) -> Installation:

@@ -77,6 +77,14 @@ def test_a_failed_build_names_the_first_error_and_the_log(tiny: Tiny, root: Path
     assert not list(root.glob("local/tiny/[0-9a-f]*"))
 
 
+def test_the_likely_cause_of_a_failed_build_is_named_with_its_fix(tiny: Tiny) -> None:
+    tiny.write(code=f"#include <of_nowhere.h>\n{CODE}")
+    failed = tiny.hidl("install", "tiny")
+    assert failed.returncode == 5
+    assert "likely cause: A header is missing (HD335)" in failed.stderr
+    assert "next: load the module that has of_nowhere.h" in failed.stderr
+
+
 def test_another_archive_than_the_recipe_names_is_refused(tiny: Tiny) -> None:
     tiny.write()
     tiny.archive.write_bytes(tiny.archive.read_bytes() + b"\0")
