@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -51,6 +52,28 @@ def test_interrupted_while_the_verifying_job_waits_the_same_line_waits_for_that_
         cluster("scancel", blocker)
     (found,) = hidl.json(*line)["installations"]
     assert (found["action"], found["verification"]["job"]) == ("installed", job)
+
+
+def test_killed_right_after_the_submission_the_same_line_waits_for_that_job(
+    on_cluster: Callable[..., Hidl],
+    stack_prefix: Callable[[str], Path],
+    common_directory: Path,
+    cluster: LivingCluster,
+    tmp_path: Path,
+) -> None:
+    hidl = on_cluster("mpi")
+    mpi = f"mpi:\n  mine:\n    family: mpich\n    prefix: {stack_prefix('mpi')}\ndefault_mpi: mine\n"
+    site(hidl, "killed", f"title: killed\nextends: test-cluster\n{mpi}")
+    line = ("install", "mpi", "--site", "killed", "--prefix", str(common_directory / "killed"))
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    number = tmp_path / "number"
+    sbatch.write_text(f'#!/bin/sh\n{shutil.which("sbatch")} "$@" > "{number}"\nkill -KILL $PPID\n')
+    sbatch.chmod(0o755)
+    killed = hidl(*line, PATH=f"{sbatch.parent}:{hidl.environment['PATH']}")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (found,) = hidl.json(*line)["installations"]
+    assert found["verification"]["job"] == number.read_text().strip().partition(";")[0]
 
 
 def jobs(cluster: LivingCluster) -> set[str]:
