@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hidl_cli.redaction import redact
@@ -11,6 +11,7 @@ from hidl_cli.site.probes.host import Host
 
 _HOME = "/home/user1"
 _HOST = "host"
+_TELLS_ACCOUNTS = "sacctmgr"
 _DOMAIN = "example.org"
 #: Words that name nobody.
 _NOBODY = frozenset(
@@ -37,18 +38,25 @@ class Anonymous:
     words: tuple[tuple[str, str], ...]
 
     @classmethod
-    def of(cls, host: Host, answers: Iterable[str]) -> Anonymous:
-        """What to take out of the answers of ``host``."""
-        text = "\n".join(answers)
+    def of(cls, host: Host, answers: Mapping[tuple[str, ...], str]) -> Anonymous:
+        """What to take out of the ``answers`` of ``host`` to commands."""
+        text = "\n".join(answers.values())
+        accounts = [
+            line.strip()
+            for command, said in answers.items()
+            if command[0] == _TELLS_ACCOUNTS
+            for line in said.splitlines()
+        ]
         user, home = host.environment.get("USER", ""), host.environment.get("HOME", "")
-        short, _, domain = host.hostname.partition(".")
+        short, *labels = host.hostname.split(".")
         own = short if short[-1:].isdigit() else _HOST  # one of many of that name, which is nobody's
         found = {short: own} if short not in _NOBODY else {}
-        names = ((host.hostname, f"{own}.{_DOMAIN}"), (domain, _DOMAIN), (".".join(domain.split(".")[-2:]), _DOMAIN))
-        found |= {name: word for name, word in names if "." in name}
+        if labels:
+            found[host.hostname] = f"{own}.{_DOMAIN}"
+        found |= {".".join(labels[first:]): _DOMAIN for first in range(len(labels) - 1)}
         found |= {home: _HOME} if home.count("/") > 1 else {}
         found |= _numbered("user", [user, *_listed(_USERS, text)])
-        found |= _numbered("account", _listed(_ACCOUNTS, text))
+        found |= _numbered("account", [*_listed(_ACCOUNTS, text), *accounts])
         found |= _numbered("group", _listed(_GROUPS, text))
         return cls(tuple(sorted(found.items(), key=lambda pair: -len(pair[0]))))
 

@@ -49,6 +49,44 @@ class Host(Protocol):
         """The names in a directory, sorted; none where there is no such directory."""
 
 
+@dataclass(frozen=True)
+class HostBehind:
+    """Passes every question on to ``host``."""
+
+    host: Host
+
+    @property
+    def hostname(self) -> str:
+        """The host's name, from its kernel."""
+        return self.host.hostname
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment of this process."""
+        return self.host.environment
+
+    @property
+    def failures(self) -> Sequence[str]:
+        """Commands that failed, and why."""
+        return self.host.failures
+
+    def which(self, program: str) -> str | None:
+        """The path of a program on PATH."""
+        return self.host.which(program)
+
+    def ask(self, *command: str, seconds: float = _SECONDS, stderr: bool = False) -> str | None:
+        """The output of a command; None if it fails or is missing."""
+        return self.host.ask(*command, seconds=seconds, stderr=stderr)
+
+    def read(self, path: str) -> str:
+        """The text of a small file, such as those in /proc."""
+        return self.host.read(path)
+
+    def list(self, directory: str) -> tuple[str, ...]:
+        """The names in a directory, sorted."""
+        return self.host.list(directory)
+
+
 @dataclass
 class ThisHost:
     """The machine that hidl runs on."""

@@ -20,7 +20,7 @@ from hidl_cli.errors import InvalidInput, Problem, UsageError
 from hidl_cli.redaction import redact_variable
 from hidl_cli.site.machine import Machine
 from hidl_cli.site.probes.anonymous import Anonymous
-from hidl_cli.site.probes.host import Host
+from hidl_cli.site.probes.host import HostBehind
 
 SCHEMA = "hidl.host/1"
 _HOST = "host.json"
@@ -120,41 +120,25 @@ def _text(value: Any) -> str:
     return value
 
 
-@dataclass
-class RecordingHost:
+@dataclass(frozen=True)
+class RecordingHost(HostBehind):
     """Asks ``host``, and keeps what it answers."""
 
-    host: Host
     _answers: dict[tuple[str, ...], str] = field(default_factory=dict)
     _files: dict[str, str] = field(default_factory=dict)
     _directories: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _programs: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def hostname(self) -> str:
-        """The host's name."""
-        return self.host.hostname
-
-    @property
-    def environment(self) -> Mapping[str, str]:
-        """The environment of this process."""
-        return self.host.environment
-
-    @property
-    def failures(self) -> Sequence[str]:
-        """The commands that gave no answer."""
-        return self.host.failures
-
     def which(self, program: str) -> str | None:
         """Where a program lies on the PATH."""
-        found = self.host.which(program)
+        found = super().which(program)
         if found is not None:
             self._programs[PurePosixPath(program).name] = found
         return found
 
     def ask(self, *command: str, seconds: float = 10.0, stderr: bool = False) -> str | None:
         """What a command prints."""
-        answer = self.host.ask(*command, seconds=seconds, stderr=stderr)
+        answer = super().ask(*command, seconds=seconds, stderr=stderr)
         if answer is not None:
             self.which(command[0])
             self._answers[command] = answer
@@ -162,14 +146,14 @@ class RecordingHost:
 
     def read(self, path: str) -> str:
         """The text of a small file."""
-        text = self.host.read(path)
+        text = super().read(path)
         if text:
             self._files[path] = text
         return text
 
     def list(self, directory: str) -> tuple[str, ...]:
         """The names in a directory."""
-        names = self.host.list(directory)
+        names = super().list(directory)
         if names:
             self._directories[directory] = names
         return names
@@ -179,7 +163,7 @@ class RecordingHost:
 
         ``UsageError`` if the directory holds anything, or cannot be written.
         """
-        anonymous = Anonymous.of(self, self._answers.values())
+        anonymous = Anonymous.of(self, self._answers)
         clean = anonymous.clean
         try:
             directory.mkdir(parents=True, exist_ok=True)

@@ -20,9 +20,9 @@ MACHINE = Machine("x86_64", "EPYC", 2, 64, 1, 251.4)
 PARTITION = "PartitionName=batch AllowAccounts=chem123,phys7 AllowGroups=staff DenyAccounts=(null) Nodes=node1\n"
 NODE = (
     "NodeName=node1 NodeAddr=10.4.5.6 NodeHostName=node1 Owner=N/A "
-    "Reason=disk of bob [bob@2026-11-02T10:00:00] Comment=ask carol.k@hpc.uni.edu\n"
+    "Reason=disk of bob [bob@2026-11-02T10:00:00] Comment=ask carol.k@hpc.uni.ac.uk\n"
 )
-PERSONAL = ("alice", "bob", "carol", "uni.edu", "10.4.5.6", "chem123", "phys7", "staff", "b8:ce", "hunter2")
+PERSONAL = ("alice", "bob", "carol", "uni", "10.4.5.6", "chem123", "phys7", "bio42", "staff", "b8:ce", "hunter2")
 CONFIG = "ClusterName = big\nSlurmctldHost[0] = alices-box(10.4.5.6)\nSLURM_VERSION = 23.02.7\n"
 
 
@@ -30,12 +30,12 @@ def site() -> Answering:
     """A host that tells a lot about people."""
     return Answering(
         DIRECTORY / "none",
-        "alices-box.hpc.uni.edu",
+        "alices-box.hpc.uni.ac.uk",
         {
             "USER": "alice",
             "HOME": "/users/chem/alice",
             "PATH": "/users/chem/alice/bin:/usr/bin",
-            "HIDL_INDEX": "https://alice:hunter2@pip.uni.edu/simple",
+            "HIDL_INDEX": "https://alice:hunter2@pip.uni.ac.uk/simple",
             "SLURM_JWT_TOKEN": "hunter2",
             "EDITOR": "alice-mode",
         },
@@ -44,7 +44,7 @@ def site() -> Answering:
             "scontrol show config": CONFIG,
             "scontrol --oneliner show node": NODE,
             "scontrol --oneliner show partition": PARTITION,
-            "sacctmgr --noheader --parsable2 show user alice format=DefaultAccount": "chem123\n",
+            "sacctmgr --noheader --parsable2 show user alice format=DefaultAccount": "bio42\n",
             "mpiexec --version": "HYDRA build details:\n    Version: 19.0.8.324\n",
             "ibstat": "CA 'mlx5_0'\n    Node GUID: 0xb8cef6030012ab34\n    link addr b8:ce:f6:03:00:12\n",
         },
@@ -56,7 +56,6 @@ def written(tmp_path: Path) -> Path:
     survey(host, MACHINE)
     for question in ("sacctmgr --noheader --parsable2 show user alice format=DefaultAccount", "ibstat"):
         host.ask(*question.split())
-    host.read("/proc/version")
     host.write(tmp_path / "recording", MACHINE)
     return tmp_path / "recording"
 
@@ -80,7 +79,7 @@ def test_the_question_with_a_name_is_found_again(tmp_path: Path) -> None:
     host = load_host(written(tmp_path))
     user = host.environment["USER"]
     assert host.ask("sacctmgr", "--noheader", "--parsable2", "show", "user", user, "format=DefaultAccount") == (
-        "account1\n"
+        "account3\n"
     )
 
 
@@ -92,7 +91,8 @@ def test_a_recording_of_a_recording_gives_the_same_draft(system: str, tmp_path: 
     expected = draft(survey(host, before.machine), "it").text
     host.write(tmp_path / "recording", before.machine)
     again = load_host(tmp_path / "recording")
-    names = Anonymous.of(before, [file.read_text() for file in before.directory.glob("*.txt")])
+    answers = {(file.stem.partition("-")[0], file.name): file.read_text() for file in before.directory.glob("*.txt")}
+    names = Anonymous.of(before, answers)
     drafted = draft(survey_recorded(again), "it").text
     assert drafted.replace("\\", "") == names.clean(expected.replace("\\", ""))  # patterns have backslashes
 
