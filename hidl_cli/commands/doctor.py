@@ -83,8 +83,12 @@ def doctor(
             "--nodes": nodes,
             "--hosts": hosts,
             "--hostfile": hostfile,
+            "--partition": partition,
+            "--account": account,
+            "--prefix": prefix,
             "--fix": fix,
             "--deep": deep,
+            **({"--site": site} if log is not None else {}),
         }
         _only(instead, [name for name, value in others.items() if value])
     if log is not None:

@@ -81,13 +81,10 @@ def _namesake(family: Family, name: str) -> Misfit | None:
     What it means is known then, and the likest spelling may mean something else.
     """
     names = catalogue.namesakes(name)
-    for known in names:
-        if catalogue.variable(known, family):
-            return _unknown(family, name, known)
-    for known in names:
-        if find_counterpart(known, family):
-            return _unknown(family, name, known)
-    return None
+    own = (known for known in names if catalogue.variable(known, family))
+    elsewhere = (known for known in names if find_counterpart(known, family))
+    meant = next(own, None) or next(elsewhere, None)
+    return _unknown(family, name, meant) if meant else None
 
 
 def _unknown(family: Family, name: str, meant: str | None) -> Misfit:
