@@ -69,7 +69,7 @@ def _rows(documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "state": document["state"],
             "job": document["job"],
             "step": f"{document['step']}/{document['steps_planned']}",
-            "seconds": None if document["seconds"] is None else f"{document['seconds']:.1f}",
+            "seconds": _format_seconds(document["seconds"]),
             "stack": document["stack"],
             "verdict": (document["verdict"] or {}).get("verdict"),
             "reason": document["reason"],
@@ -82,8 +82,12 @@ def show_run(document: dict[str, Any]) -> None:
     """One run, a line for each thing known."""
     keys = ("run", "directory", "created", "site", "stack", "workload", "launcher")
     rows = [{"": key, " ": document[key]} for key in keys]
-    more = ("scheduler", "job", "state", "reason", "seconds", "exit_status")
+    more = ("scheduler", "job", "state", "reason")
     rows += [{"": key, " ": document[key]} for key in more]
+    rows += [
+        {"": "seconds", " ": _format_seconds(document["seconds"])},
+        {"": "exit_status", " ": document["exit_status"]},
+    ]
     rows.append({"": "step", " ": f"{document['step']} of {document['steps_planned']}"})
     rows += [{"": "earlier attempt", " ": _format_attempt(each)} for each in document["attempts"]]
     verdict = document["verdict"]
@@ -91,6 +95,10 @@ def show_run(document: dict[str, Any]) -> None:
         rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})
     rows += [{"": "cause", " ": f"{cause['title']} ({cause['rule']})"} for cause in document["causes"][:3]]
     show_table(rows)
+
+
+def _format_seconds(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds:.1f}"
 
 
 def _format_attempt(attempt: dict[str, Any]) -> str:

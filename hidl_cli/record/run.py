@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +103,16 @@ class Run:
     def write(self, name: str, document: dict[str, Any]) -> None:
         """Write ``<name>.json`` atomically."""
         write_json(self.directory / f"{name}.json", document)
+
+
+def job_id(job: Mapping[str, Any], status: Status) -> str | None:
+    """Return the scheduler's number of a run's job, from ``job.json``, or from what the job itself wrote if that is
+    more recent or hidl was killed before it knew it; None on this host, whose jobs have no number.
+    """
+    if "id" not in job:
+        return None
+    known = job["id"]
+    return status.job or (known if isinstance(known, str) else None)
 
 
 def _status(document: Any) -> Status:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hidl_cli.errors import SubmitRefused
 from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.record.run import job_id
 from hidl_cli.redaction import redact_document, redact_variable
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import Measured, Outcome, Pairs, RunRecord, Tuned
@@ -32,7 +33,7 @@ def record_of(loaded: Loaded) -> RunRecord:
         state=status.state.value,
         reason=reason,
         hint=hint,
-        job=_optional((loaded.run.document("job") or {}).get("id")),
+        job=job_id(loaded.run.document("job") or {}, status),
         seconds=status.seconds,
         size=size_of(plan),
         parameters=_pairs(redact_document(dict(plan.parameters))),

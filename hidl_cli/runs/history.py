@@ -9,7 +9,7 @@ from typing import Any
 
 from hidl_cli.errors import HidlError, MetricMissing
 from hidl_cli.plan.launch_plan import plan_of, readable
-from hidl_cli.record.run import Run, all_runs
+from hidl_cli.record.run import Run, all_runs, job_id
 from hidl_cli.record.state import State, Status
 from hidl_cli.redaction import redact_document
 from hidl_cli.runs.conclude import conclude, keep_likely_causes
@@ -67,7 +67,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
         "parameters": dict(plan.parameters),
         "launcher": plan.launcher,
         "scheduler": plan.scheduler,
-        "job": job.get("id"),
+        "job": job_id(job, status),
         "state": status.state.value,
         "reason": status.reason or ("; ".join(unreadable) or None),
         "step": status.step,

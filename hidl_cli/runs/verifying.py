@@ -23,7 +23,7 @@ from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run
 from hidl_cli.plan.planning import Choices, make_plan
 from hidl_cli.plan.workload import Parameter, Program, StackChoice, Workload
-from hidl_cli.record.run import Run
+from hidl_cli.record.run import Run, job_id
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.conclude import error_for
 from hidl_cli.runs.follow import follow, scheduler_of
@@ -142,7 +142,7 @@ class JobVerification:
         return {
             "where": "job",
             "host": ", ".join(status.hosts),
-            "job": (run.document("job") or {}).get("id"),
+            "job": job_id(run.document("job") or {}, status),
             "run": run.id,
             "launcher": launch.get("launcher"),
             "mpi": verify.library_record(

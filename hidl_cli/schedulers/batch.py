@@ -224,6 +224,7 @@ class Batch:
         except (NoAnswer, HidlError):
             reason.unlink(missing_ok=True)
             raise
+        write_ticket(run, self.name, replace(card, id=job.id, cancelled=True))
         self._await_end(run)
         with suppress(OSError):  # on a full disk, the next look writes it down
             if read_status(run).state is not State.COMPLETED:

@@ -25,8 +25,6 @@ SUBMISSION_SECONDS = SUBMIT_SECONDS + 30.0
 #: How long records that did not answer are left alone.
 SILENCE_SECONDS = 300.0
 _SILENT = "records do not answer"
-#: What a scheduler calls a job that hidl cancelled: its script may have been quick to leave.
-_BY_HIDL = (State.CANCELLED, State.FAILED)
 
 
 @dataclass(frozen=True)
@@ -280,13 +278,15 @@ def _ticket_of(run: Run, said: Status) -> Ticket:
     """Return the ticket, with the id that the job itself wrote: it may have been submitted again by hand."""
     known = ticket.read_ticket(run)
     by_hand = said.job and said.job != known.id and not known.foreign and ticket.is_newer(run)
-    return replace(known, id=said.job) if by_hand else known
+    return replace(known, id=said.job, cancelled=False) if by_hand else known
 
 
 def _asked_for(run: Run, state: State) -> State:
-    """Return the state of a cancelled run: what hidl wanted, if hidl had it cancelled."""
+    """Return the state of a run that hidl cancelled: what hidl wanted. Its script may have been quick, and FAILED."""
+    quick = state is State.FAILED and _ticket_of(run, decision.read_status(run)).cancelled
     with suppress(OSError, ValueError):
-        return State((run.directory / "reason").read_text(encoding="utf-8").strip()) if state in _BY_HIDL else state
+        if quick or state is State.CANCELLED:
+            return State((run.directory / "reason").read_text(encoding="utf-8").strip())
     return state
 
 

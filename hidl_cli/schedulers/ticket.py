@@ -19,7 +19,7 @@ class Ticket:
 
     ``cluster`` is the cluster's name, None if unknown; ``submitted`` is in seconds since the epoch. ``directory`` is
     where the job was submitted from, if not from the run's directory (ReFrame has one of its own). ``foreign``: the
-    directory is a copy of the run's, and the job is not known.
+    directory is a copy of the run's, and the job is not known. ``cancelled``: hidl has had the scheduler end the job.
     """
 
     id: str | None
@@ -27,6 +27,7 @@ class Ticket:
     submitted: float
     directory: str | None = None
     foreign: bool = False
+    cancelled: bool = False
 
 
 def write_ticket(run: Run, scheduler: str, ticket: Ticket) -> Ticket:
@@ -34,6 +35,8 @@ def write_ticket(run: Run, scheduler: str, ticket: Ticket) -> Ticket:
     document: dict[str, object] = {"id": ticket.id, "cluster": ticket.cluster, "submitted": ticket.submitted}
     if ticket.directory is not None:
         document["directory"] = ticket.directory
+    if ticket.cancelled:
+        document["cancelled"] = True
     with suppress(OSError):
         run.write("job", {"schema": "hidl.job/1", "scheduler": scheduler, **document, "of": identify(run.directory)})
     return ticket
@@ -47,7 +50,7 @@ def read_ticket(run: Run) -> Ticket:
     submitted = document.get("submitted")
     since = float(submitted) if isinstance(submitted, int | float) else 0.0
     id, cluster, directory = (_text(document.get(name)) for name in ("id", "cluster", "directory"))
-    return Ticket(id, cluster, since, directory)
+    return Ticket(id, cluster, since, directory, cancelled=document.get("cancelled") is True)
 
 
 def read_job(run: Run) -> dict[str, Any] | None:

@@ -8,8 +8,8 @@ import pytest
 
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.plan.launch_plan import plan_of, readable
-from hidl_cli.record.run import Run, all_runs, find
-from hidl_cli.record.state import State
+from hidl_cli.record.run import Run, all_runs, find, job_id
+from hidl_cli.record.state import State, Status
 
 
 @pytest.fixture
@@ -66,3 +66,18 @@ def test_a_broken_status_or_plan_is_reported(root: Path, content: str) -> None:
 
 def test_a_run_of_another_version_is_left_out_where_all_are_looked_at(root: Path) -> None:
     assert list(readable(all_runs(root))) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "said", "shown"),
+    [
+        ({"id": "7"}, None, "7"),
+        ({"id": None}, "8", "8"),  # hidl was killed before it knew it
+        ({"id": "7"}, "8", "8"),  # submitted again by hand
+        ({"id": None}, None, None),
+        ({"pid": 5}, "5", None),  # on this host
+        ({}, None, None),
+    ],
+)
+def test_the_number_of_a_job(job: dict[str, object], said: str | None, shown: str | None) -> None:
+    assert job_id(job, Status(State.RUNNING, job=said)) == shown

@@ -381,6 +381,14 @@ def test_a_cancellation_that_was_refused_leaves_no_reason(life: LifeOfRuns) -> N
     life.world.settle(job)
 
 
+@pytest.mark.parametrize("dies_after", range(8))
+def test_a_cancellation_that_never_reached_the_scheduler_is_none(life: LifeOfRuns, dies_after: int) -> None:
+    run, job = started(life)
+    life.world.script_ends(job, "FAILED", State.FAILED, by_itself=True)
+    life.cancel(run, dies_after, 0)
+    life.look_later(200.0, None, 1)
+
+
 def test_a_job_that_comes_back_can_be_cancelled(life: LifeOfRuns) -> None:
     life.submit("id", None, 0)
     (job,) = life.world.jobs.values()

@@ -22,7 +22,7 @@ def as_readelf_tells(file: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\(NEEDED\)\s+Shared library: \[(.+)\]", said))
 
 
-@pytest.mark.parametrize("file", ["/bin/ls", sys.executable, "/usr/bin/srun"])
+@pytest.mark.parametrize("file", ["/bin/ls", "/bin/bash", sys.executable])
 def test_the_libraries_of_a_program(file: str) -> None:
     assert needed(Path(file)) == as_readelf_tells(file) != ()
 

@@ -58,6 +58,7 @@ def test_programs_of_the_system_see_what_is_claimed(on_node: OnNode) -> None:
     assert (facts["NUMA node0 CPU(s)"], facts["NUMA node1 CPU(s)"]) == ("0-27", "28-55")
 
 
+@pytest.mark.usefixtures("cluster")  # it is what installs Slurm
 def test_slurmd_sees_it_through_hwloc(on_node: OnNode) -> None:
     assert "CPUs=56 Boards=1 SocketsPerBoard=2 CoresPerSocket=28 ThreadsPerCore=1" in on_node("slurmd", "-C")
 
