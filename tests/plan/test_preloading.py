@@ -29,6 +29,15 @@ def library() -> Path:
     return found
 
 
+def without_mpi(directory: Path) -> Path:
+    """Fill a directory with the system's programs, but for an MPI library's, and return it."""
+    directory.mkdir()
+    for program in Path("/usr/bin").iterdir():
+        if not program.name.startswith("mpi"):
+            (directory / program.name).symlink_to(program)
+    return directory
+
+
 def ended(
     directory: Path, prefix: Path | None, *, names: list[str] = OPTIONS, path: str | None = None, activate: str = ""
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, object]]:
@@ -58,7 +67,8 @@ def ended(
     script = directory / "job.sh"
     script.write_text(render_script("job.sh.j2", VALUES | values | {"mpi": library, "preloaded_by": names}))
     (directory / "plan.json").touch()
-    environment = {"PATH": "/usr/bin:/bin"} | ({} if path is None else {"LD_LIBRARY_PATH": path})
+    environment = {"PATH": str(without_mpi(directory / "programs"))}
+    environment |= {} if path is None else {"LD_LIBRARY_PATH": path}
     done = subprocess.run(["bash", script], capture_output=True, text=True, check=False, env=environment)
     return done, json.loads((directory / "status.json").read_text())
 

@@ -58,6 +58,16 @@ def test_nothing_is_left(way: str, on_lsf: Hidl, lsf: StandIn, tmp_path: Path) -
         assert list(on_lsf.runs.iterdir()) == []
 
 
+@pytest.mark.deep
+def test_at_the_time_limit_nothing_is_left(on_lsf: Hidl, lsf: StandIn, tmp_path: Path) -> None:
+    options = ("--site", "mine", "--prefix", str(tmp_path / "prefix"), "--time", "1")
+    shell = open_shell(on_lsf, tmp_path, *options, launched=0)
+    assert shell.terminal.wait() == 8
+    assert "the shell reached its time limit" in shell.terminal.shown
+    shell.nothing_is_left()
+    until(lambda: all(job.stat in FINAL for job in lsf.store.jobs()), otherwise=lambda: f"{lsf.store.jobs()}")
+
+
 def test_lsf_refuses(on_lsf: Hidl, lsf: StandIn, tmp_path: Path) -> None:
     words = ("--site", "mine", "--prefix", str(tmp_path / "prefix"), "--reservation", "no-such", "--", "true")
     lsf.set(queues={"batch": {"max_nodes": 0}})
