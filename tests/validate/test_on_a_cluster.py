@@ -16,6 +16,7 @@ from tests.validate.conftest import SITE, cases
 from tests.waiting import patience, until
 
 
+@pytest.mark.deep  # `hidl rehearse` does it on a twin, the tutorial of staff on a cluster
 def test_the_smoke_suite_passes_on_four_nodes(ordered: Callable[..., Hidl]) -> None:
     hidl = ordered("mpi", "pytorch")
 

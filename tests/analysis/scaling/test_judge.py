@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hidl_cli.analysis.scaling.judge import judge
 from hidl_cli.analysis.scaling.study import Observation, Study, from_json, to_json
 from tests.analysis.simulation import verdicts
+from tests.tiers import deep
 
 Values = dict[int, list[float]]
 
@@ -217,7 +218,7 @@ class TestDocument:
 class TestSimulatedStudies:
     @pytest.mark.parametrize(
         "noise",
-        [pytest.param(0.01, marks=pytest.mark.real), 0.03, pytest.param(0.05, marks=pytest.mark.real)],
+        [deep(0.01), 0.03, deep(0.05)],
     )
     def test_at_the_very_target_are_judged_wrongly_in_one_of_twenty_at_most(self, noise: float) -> None:
         shares = verdicts(0.8, noise=noise, studies=2000)

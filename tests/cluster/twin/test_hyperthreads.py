@@ -11,6 +11,7 @@ import yaml
 
 from tests.cluster.cluster import LivingCluster, living
 from tests.conftest import Hidl
+from tests.tiers import deep
 
 pytestmark = pytest.mark.real
 
@@ -84,8 +85,10 @@ def expand(listed: str) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("launcher", "ranks"),
+    [("srun", 1), ("srun", 4), ("mpiexec", 2), deep("srun", 2), deep("mpiexec", 1), deep("mpiexec", 4)],
+)
 def test_each_rank_has_the_cores_of_the_plan_for_itself(hidl: Hidl, launcher: str, ranks: int) -> None:
     asked = ("--site", "threads", "--nodes", "2", "--ranks-per-node", str(ranks), "--launcher", launcher)
     ran = hidl("run", "--stack", "mpi", *asked, "--", "python", "-c", PROGRAM)
