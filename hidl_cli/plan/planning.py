@@ -19,7 +19,7 @@ from hidl_cli.plan.launch_plan import Baseline, Plan, Step
 from hidl_cli.plan.patterns import ranks_kept
 from hidl_cli.plan.workload import Program, Value, Workload
 from hidl_cli.schedulers import scheduler_for
-from hidl_cli.site.schema import Partition, Site
+from hidl_cli.site.schema import Site
 from hidl_cli.stack.environment import Described
 from hidl_cli.stack.installation import Installation
 from hidl_cli.tuning.settings import Setting
@@ -131,7 +131,7 @@ def make_plan(
         until_settled=until_settled,
         charge=partition.charge if partition else None,
         missing=tuple(missing(site.policies, allocation)),
-        warnings=tuple(_warnings(choices, partition, placements)),
+        warnings=tuple(_warnings(choices, asked.partition, placements)),
         user_environment=choices.environment,
         device=choices.use.device,
     )
@@ -155,8 +155,9 @@ def shared_environment(
     }
 
 
-def _warnings(choices: Choices, partition: Partition | None, placements: Sequence[Placement]) -> Iterator[str]:
+def _warnings(choices: Choices, partition_name: str | None, placements: Sequence[Placement]) -> Iterator[str]:
     site = choices.site
+    partition = site.partition(partition_name)
     yield from choices.use.notices
     if site.status == "retired":
         yield f"site {site.name} is retired" + (f"; its successor is {site.successor}" if site.successor else "")
@@ -167,7 +168,9 @@ def _warnings(choices: Choices, partition: Partition | None, placements: Sequenc
     if not choices.installation.lock:
         yield f"stack {choices.stack} is not installed for site {site.name}: the script shows where it would be"
     if not all(placement.bind for placement in placements):
-        yield "more ranks x threads than known cores: ranks are not bound, and timings say little about scaling"
+        known = site.node_type(partition_name).cores is not None
+        why = "more threads than cores on a node" if known else "the cores of a node are unknown to the site file"
+        yield f"{why}: ranks are not bound, and timings say little about scaling"
 
 
 def _unverified(choices: Choices) -> str | None:

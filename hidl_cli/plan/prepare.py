@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hidl_cli.errors import InvalidInput, MissingPrecondition, Problem, UsageError
+from hidl_cli.errors import InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
 from hidl_cli.launch.allocation import Asked, requested_gpus
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
@@ -149,7 +149,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         until_settled=request.until_settled and request.scale is not None,
     )
     if plan.missing and not request.hypothetical:
-        raise UsageError(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
+        raise SubmitRefused(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")
     return plan
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli import paths
-from hidl_cli.errors import BuildFailed, UsageError
+from hidl_cli.errors import BuildFailed, SubmitRefused, UsageError
 from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import launcher_for, library_for
@@ -59,7 +59,7 @@ class JobVerification:
             )
         plan = self._plan("mpi", Library("mpi", "mpich"), Installation.at(Path("/")), {})
         if plan.missing:
-            raise UsageError(
+            raise SubmitRefused(
                 f"site {self.site.name} requires {' and '.join(plan.missing)}: installations are verified in a job",
                 hint=f"{plan.missing[0]} NAME, or --verify here|skip",
             )

@@ -14,7 +14,7 @@ from hidl_cli.doctor.examine import Examined
 from hidl_cli.doctor.nodes import hosts, launches
 from hidl_cli.doctor.nodes.facts import JobFacts, read_facts
 from hidl_cli.doctor.nodes.plan import Examination, plan_examination, root
-from hidl_cli.errors import UsageError
+from hidl_cli.errors import SubmitRefused, UsageError
 from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.hosts import Hosts
 from hidl_cli.plan.launch_plan import create_run
@@ -48,8 +48,8 @@ def examine_nodes(
     Of hosts without a scheduler, those that cannot be used are findings, and the others are examined.
 
     ``installation``: the stack; None: no launcher is tried. ``asked``: partition, account and so on, as for ``hidl
-    run``. ``tell`` gets lines of progress. An interrupt ends the job. Raises ``UsageError`` if the site requires more
-    options, and what ``plan_examination`` and the scheduler's ``submit`` raise.
+    run``. ``tell`` gets lines of progress. An interrupt ends the job. Raises ``SubmitRefused`` if the site requires
+    more options, and what ``plan_examination`` and the scheduler's ``submit`` raise.
     """
     this = host or ThisHost()
     inside = is_inside(site, this.environment)
@@ -63,7 +63,7 @@ def examine_nodes(
         cores=_cores_of_the_allocation(this.environment, count) if inside else None,
     )
     if planned.plan.missing and not inside:
-        raise UsageError(
+        raise SubmitRefused(
             f"site {site.name} requires {' and '.join(planned.plan.missing)}",
             hint=f"{planned.plan.missing[0]} NAME; or run hidl doctor --nodes inside an allocation (salloc)",
         )
