@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -17,7 +17,22 @@ PIECE_BYTES = 4 * 2**20
 Of 0.06 to 16 MiB, 4 MiB was the fastest for 100 MB of float32 on two ranks of a node (benchmarks/README.md).
 """
 _LARGEST = {"float16": "65504", "bfloat16": "3.39e38"}
-_ALIGNMENT = 64  # bytes: what TensorFlow wants of a tensor's start, and a cache line
+_ALIGNMENT = 4096  # bytes: a page, which a GPU's driver pins as a whole; TensorFlow wants 64 of a tensor's start
+
+
+class Request(Protocol):
+    """What is under way: a request of MPI, or what else is waited for in the same way."""
+
+    def Test(self) -> bool:  # as MPI.Request has it
+        """Return whether it is complete."""
+
+    def Wait(self) -> object:
+        """Wait until it is."""
+
+
+def wait_for(request: Request) -> None:
+    """Wait until ``request`` is complete."""
+    request.Wait()
 
 
 class Allreduce:
@@ -37,18 +52,21 @@ class Allreduce:
         self._share = share
         self._compressed = compressed
         self._overflow = False
-        self._waiting: deque[tuple[NDArray[Any], Iterator[MPI.Request]]] = deque()
-        self._request: MPI.Request | None = None
+        self._waiting: deque[tuple[NDArray[Any], Iterator[Request]]] = deque()
+        self._request: Request | None = None
         self._lock = threading.Lock()
 
     def buffer(self, size: int, dtype: str) -> NDArray[Any]:
         """Return a flat array of zeros that ``start`` takes; it lives until ``close``."""
         return aligned(size, dtype)
 
-    def start(self, total: NDArray[Any]) -> None:
-        """Begin to sum ``total``, an array of ``buffer``, in place; it may not be touched until ``finish``."""
+    def start(self, total: NDArray[Any], steps: Iterator[Request] | None = None) -> None:
+        """Begin to sum ``total``, an array of ``buffer``, in place; it may not be touched until ``finish``.
+
+        ``steps``: what is to be completed for it instead of its own ``steps``, one after the other.
+        """
         with self._lock:
-            self._waiting.append((total, self.steps(total)))
+            self._waiting.append((total, self.steps(total) if steps is None else steps))
             if self._request is None:
                 self._advance()
 
@@ -58,7 +76,7 @@ class Allreduce:
             while self._request is not None and self._request.Test():
                 self._advance()
 
-    def complete(self, wait: Callable[[MPI.Request], object] = MPI.Request.Wait) -> None:
+    def complete(self, wait: Callable[[Request], object] = wait_for) -> None:
         """Wait, for each request by ``wait``, until every sum is complete."""
         with self._lock:
             while self._request is not None:
@@ -85,7 +103,7 @@ class Allreduce:
         self.finish()
         self._communicator.Free()
 
-    def steps(self, total: NDArray[Any]) -> Iterator[MPI.Request]:
+    def steps(self, total: NDArray[Any]) -> Iterator[Request]:
         """Yield the requests, each to be completed before the next is asked for, that sum ``total`` over the ranks."""
         for piece in pieces(total):
             yield self._communicator.Iallreduce(MPI.IN_PLACE, piece, MPI.SUM)
@@ -116,8 +134,8 @@ def pieces(total: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def aligned(size: int, dtype: str) -> NDArray[Any]:
-    """Return ``size`` zeros that start at a multiple of 64 bytes."""
+    """Return ``size`` zeros that start at a page, and share none with other data."""
     width = np.dtype(dtype).itemsize
-    memory = np.zeros(size * width + _ALIGNMENT, np.uint8)
+    memory = np.zeros(size * width + 2 * _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
     return memory[start : start + size * width].view(dtype)

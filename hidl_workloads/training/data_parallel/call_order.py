@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from hidl_workloads.training.data_parallel.allreduce import Request
 from hidl_workloads.world import failure_ends_all_ranks
 
 SECONDS = 3.0
@@ -67,7 +68,7 @@ class CallOrder:
             self._own = self._own._replace(failed=number)
             raise
 
-    def wait(self, request: MPI.Request) -> None:
+    def wait(self, request: Request) -> None:
         """Complete ``request``, of an operation that takes all ranks."""
         began = time.perf_counter()
         look = began + _LOOK_SECONDS

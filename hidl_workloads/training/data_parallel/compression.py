@@ -24,7 +24,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.training.data_parallel.allreduce import Allreduce, pieces
+from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request, pieces
 
 Compression = Literal["none", "float16", "bfloat16"]
 Copy = Callable[[NDArray[Any], NDArray[Any]], None]
@@ -48,7 +48,7 @@ class CompressedAllreduce(Allreduce):
         self._halves = halves
         self._scratch: dict[int, _Scratch] = {}
 
-    def steps(self, total: NDArray[Any]) -> Iterator[MPI.Request]:
+    def steps(self, total: NDArray[Any]) -> Iterator[Request]:
         """Yield the requests; the sum is there after the last one."""
         if total.dtype != np.float32:
             yield from super().steps(total)
@@ -56,7 +56,7 @@ class CompressedAllreduce(Allreduce):
         for piece in pieces(total):
             yield from self._piece(piece)
 
-    def _piece(self, piece: NDArray[np.float32]) -> Iterator[MPI.Request]:
+    def _piece(self, piece: NDArray[np.float32]) -> Iterator[Request]:
         ranks = self._communicator.size
         scratch = self._scratch_for(-(-len(piece) // ranks))
         np.multiply(piece, self._share, out=scratch.padded[: len(piece)])  # first: a sum might leave float16

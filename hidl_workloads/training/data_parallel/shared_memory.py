@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.training.data_parallel.allreduce import Allreduce
+from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request
 
 SMALLEST_BYTES = 64 * 2**10
 """Below that MPI's own sum is faster than three barriers."""
@@ -63,12 +63,13 @@ class SharedMemoryAllreduce(Allreduce):
         self._shared[own.ctypes.data] = (window, parts)
         return own
 
-    def steps(self, total: NDArray[Any]) -> Iterator[MPI.Request]:
-        """Yield the requests; what is added between two of them is added by this rank."""
-        if total.ctypes.data not in self._shared:
+    def steps(self, total: NDArray[Any]) -> Iterator[Request]:
+        """Yield the requests for a buffer, or a part of one; between them this rank adds its share."""
+        shared = self._find(total)
+        if shared is None:
             yield from super().steps(total)
             return
-        window, parts = self._shared[total.ctypes.data]
+        window, parts = shared
         shares = _shares(len(total), len(parts))
         own = shares[self._node.rank]
         yield from self._barrier(window)
@@ -97,7 +98,15 @@ class SharedMemoryAllreduce(Allreduce):
         self._node.Free()
         super().close()
 
-    def _barrier(self, window: MPI.Win) -> Iterator[MPI.Request]:
+    def _find(self, total: NDArray[Any]) -> tuple[MPI.Win, list[NDArray[Any]]] | None:
+        """Return the window that holds ``total``, and all ranks' parts of the same place; None: it is not shared."""
+        for address, (window, parts) in self._shared.items():
+            begin = (total.ctypes.data - address) // total.itemsize
+            if 0 <= begin < len(parts[0]):
+                return window, [part[begin : begin + len(total)] for part in parts]
+        return None
+
+    def _barrier(self, window: MPI.Win) -> Iterator[Request]:
         window.Sync()
         yield self._node.Ibarrier()
         window.Sync()

@@ -11,10 +11,14 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.training.data_parallel.allreduce import Allreduce
+from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request
 from hidl_workloads.training.data_parallel.buckets import Bucket
 from hidl_workloads.training.data_parallel.compression import Halves
+from hidl_workloads.training.data_parallel.torch_lanes import Lane
 from hidl_workloads.training.data_parallel.torch_state import Named
+
+LaneOf = Callable[[torch.Tensor, NDArray[Any], NDArray[Any]], Lane]
+"""Makes the way of a bucket: on the device, its buffer on the host, and the presence at the end of that."""
 
 
 class Group:
@@ -53,7 +57,7 @@ class Group:
             filling.missing.clear()
         self._start_full()
 
-    def finish(self, wait: Callable[[MPI.Request], object], failed: bool = False) -> None:
+    def finish(self, wait: Callable[[Request], object], failed: bool = False) -> None:
         """Wait for the sums, and let the parameters have them; see ``Allreduce.finish``."""
         self._allreduce.complete(wait)
         try:
@@ -62,17 +66,23 @@ class Group:
             self._next = 0
             for filling in self.fillings:
                 filling.missing = set(range(len(filling.weights)))
+                if filling.lane is not None:
+                    filling.lane.finish()
                 if not failed:
                     filling.deliver()
 
     def close(self) -> None:
         """Give the communicator and the buffers back."""
+        for filling in self.fillings:
+            if filling.lane is not None:
+                filling.lane.close()
         self.fillings = []
         self._allreduce.close()
 
     def _start_full(self) -> None:
         while self._next < len(self.fillings) and not self.fillings[self._next].missing:
-            self._allreduce.start(self.fillings[self._next].buffer)
+            filling = self.fillings[self._next]
+            self._allreduce.start(filling.buffer, None if filling.lane is None else filling.lane.steps())
             self._next += 1
 
 
@@ -81,7 +91,8 @@ class Filling:
     """A flat buffer, the parameters whose gradients it holds, and their views of it.
 
     ``presence`` is the end of the buffer: for each parameter, how many ranks have a gradient, times the share.
-    ``missing`` are the positions that are not filled yet.
+    ``missing`` are the positions that are not filled yet. Where the parameters are on a GPU, so are the views, and
+    ``lane`` brings their sums into them; ``buffer`` is the host's part of it.
     """
 
     buffer: NDArray[Any]
@@ -91,6 +102,7 @@ class Filling:
     views: Sequence[torch.Tensor]
     missing: set[int]
     averages: bool
+    lane: Lane | None = None
 
     def foreign(self) -> list[str]:
         """Return the names of the parameters whose gradient this buffer does not hold."""
@@ -110,6 +122,8 @@ class Filling:
                 "a gradient that is summed over the ranks (average=False) was not cleared: its sum would be summed "
                 "again; call zero_grad(set_to_none=True) before the backward pass"
             )
+        if self.lane is not None:
+            self.lane.touch()
         self.presence[position] = grad is not None
         self.missing.discard(position)
 
@@ -151,29 +165,36 @@ class Sparse:
         own = None
         if self.weight.grad is not None:
             grad = self.weight.grad.coalesce()
-            own = grad.indices().numpy(), grad.values().numpy()
+            own = grad.indices().cpu().numpy(), grad.values().cpu().numpy()
         everywhere = [rows for rows in communicator.allgather(own) if rows is not None]
         if not everywhere:
             return
         share = 1 / communicator.size if averages else 1.0
         indices = torch.from_numpy(np.concatenate([rows for rows, _ in everywhere], 1))
         values = torch.from_numpy(np.concatenate([values for _, values in everywhere])) * share
-        self.weight.grad = torch.sparse_coo_tensor(indices, values, self.weight.shape, check_invariants=True).coalesce()
+        total = torch.sparse_coo_tensor(indices, values, self.weight.shape, check_invariants=True).coalesce()
+        self.weight.grad = total.to(self.weight.device)
         self.delivered = self.weight.grad
 
 
-def filling_of(allreduce: Allreduce, bucket: Bucket, named: Sequence[Named], averages: bool) -> Filling:
+def filling_of(
+    allreduce: Allreduce, bucket: Bucket, named: Sequence[Named], averages: bool, lane_of: LaneOf | None = None
+) -> Filling:
+    """Return the empty buffer of ``bucket``; ``lane_of`` makes its way if the parameters are on a GPU; collective."""
     buffer = allreduce.buffer(bucket.size, bucket.dtype)
-    flat = torch.from_numpy(buffer)
+    presence = buffer[bucket.presence :]
     names = [named[index][0] for index in bucket.members]
     members = [named[index][1] for index in bucket.members]
+    flat, lane = torch.from_numpy(buffer), None
+    if lane_of is not None:
+        flat = torch.zeros(bucket.presence, dtype=members[0].dtype, device=members[0].device)
+        lane = lane_of(flat, buffer, presence)
     # A gradient has its parameter's strides (think of channels_last): a view with others would be copied slowly.
     views = [
         flat.as_strided(weight.shape, weight.stride(), offset)
         for weight, offset in zip(members, bucket.offsets, strict=True)
     ]
-    presence = buffer[bucket.presence :]
-    return Filling(buffer, presence, names, members, views, set(range(len(members))), averages)
+    return Filling(buffer, presence, names, members, views, set(range(len(members))), averages, lane)
 
 
 def torch_halves(name: str) -> Halves:

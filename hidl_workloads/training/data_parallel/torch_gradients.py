@@ -10,14 +10,17 @@ from typing import Any, Literal, get_args
 
 import torch
 from mpi4py import MPI
+from numpy.typing import NDArray
 from torch.nn.modules.batchnorm import _NormBase
 
 from hidl_workloads.training.data_parallel import weights
-from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Gradient, plan
+from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Bucket, Gradient, plan
 from hidl_workloads.training.data_parallel.call_order import order_of
 from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.training.data_parallel.compression import Compression
-from hidl_workloads.training.data_parallel.torch_buffers import Group, Sparse, filling_of, torch_halves
+from hidl_workloads.training.data_parallel.torch_buffers import Group, LaneOf, Sparse, filling_of, torch_halves
+from hidl_workloads.training.data_parallel.torch_devices import Accelerator, accelerator_of
+from hidl_workloads.training.data_parallel.torch_lanes import Buffers, Direct, Path, Staged, choose_path
 from hidl_workloads.training.data_parallel.torch_state import Named, broadcast, bytes_of
 
 Statistics = Literal["average", "local"]
@@ -43,12 +46,14 @@ class GradientAverager:
     - ``average=False`` leaves the sums over the ranks as they are
     - ``accumulate``: backward passes of which only the last one averages; torch adds their gradients
     - ``share_memory=False`` sends everything through MPI, on one node too
+    - ``gpu_buffers``: how gradients on a GPU reach MPI (see ``torch_lanes.py``); ``path`` tells which way was taken
     - ``statistics``: running means and variances of normalization layers are averaged with the gradients, or stay
       ``"local"`` to each rank
 
     A gradient that some ranks lack counts as zero there; one that all lack stays ``None``. A gradient that was not
     cleared is added to, which is right for averages: all ranks have the same one. A parameter that begins to require a
-    gradient is included from then on. Sparse gradients of embeddings stay sparse.
+    gradient is included from then on. Sparse gradients of embeddings stay sparse. Parameters may be on a GPU, or some
+    there and some on the host; what is raised in a hook of such ones reaches the caller when the pass is over.
 
     Every backward pass that reaches these parameters is collective, as are the constructor, ``add``, ``finish`` and
     ``close``. On one rank nothing is done at all. Raises ``TypeError`` for types that MPI does not have and
@@ -66,6 +71,7 @@ class GradientAverager:
         accumulate: int = 1,
         share_memory: bool = True,
         statistics: Statistics = "average",
+        gpu_buffers: Buffers = "auto",
     ) -> None:
         check(compression, accumulate)
         if statistics not in get_args(Statistics):
@@ -73,7 +79,12 @@ class GradientAverager:
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """Those that step by these gradients."""
         self.model = model
-        self.options = (bucket_bytes, compression, average, accumulate, share_memory, statistics)
+        self.options = (bucket_bytes, compression, average, accumulate, share_memory, statistics, gpu_buffers)
+        self.path: Path | None = None
+        """The way of gradients on a GPU; None where there are none, or on one rank."""
+        self._gpu_buffers: Buffers = gpu_buffers
+        self._accelerators: dict[torch.device, Accelerator] = {}
+        self._failure: Exception | None = None
         self._bucket_bytes, self._compression, self._average = bucket_bytes, compression, average
         self._accumulate, self._share_memory, self._statistics = accumulate, share_memory, statistics
         self._order = order_of(communicator)
@@ -208,12 +219,19 @@ class GradientAverager:
         embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
         sparse = {id(each.weight) for each in self.model.modules() if isinstance(each, embeddings) and each.sparse}
         dense = [(name, weight) for name, weight in new if id(weight) not in sparse]
-        gradients = [Gradient(name, weight.numel(), str(weight.dtype).removeprefix("torch.")) for name, weight in dense]
-        buckets = plan(gradients, self._bucket_bytes)
+        by_device: dict[torch.device, list[Named]] = {}
+        for name, weight in dense:
+            by_device.setdefault(weight.device, []).append((name, weight))
+        gradients = {
+            device: [Gradient(name, weight.numel(), str(weight.dtype).removeprefix("torch.")) for name, weight in named]
+            for device, named in by_device.items()
+        }
+        buckets = {device: plan(each, self._bucket_bytes) for device, each in gradients.items()}
         sparsely = [name for name, weight in new if id(weight) in sparse]
         if sparsely and not self._average:
             raise ValueError(f"average=False takes no sparse gradients: {', '.join(sparsely)}")
-        require_the_same(self._communicator, gradients, sparsely)
+        everything = [gradient for each in gradients.values() for gradient in each]
+        require_the_same(self._communicator, everything, sparsely, [device.type for device in by_device])
         if compare:
             weights.require_equal(
                 self._communicator,
@@ -225,16 +243,42 @@ class GradientAverager:
             self._watch(weight)
         self._planned |= {id(weight) for _, weight in new}
         self._sparse += [Sparse(name, weight) for name, weight in new if id(weight) in sparse]
-        if not buckets:
-            return
+        for device, named in by_device.items():
+            self._groups.append(self._group(device, named, buckets[device]))
+            for number, filling in enumerate(self._groups[-1].fillings):
+                for position, weight in enumerate(filling.weights):
+                    self._places[id(weight)] = (self._groups[-1], number, position)
+
+    def _group(self, device: torch.device, named: Sequence[Named], buckets: Sequence[Bucket]) -> Group:
+        """Make the buffers of the parameters on one device; collective."""
         halves = None if self._compression == "none" else torch_halves(self._compression)
         share = 1 / self._communicator.size if self._average else 1.0
-        allreduce = choose(self._communicator, buckets, halves, share=share, share_memory=self._share_memory)
-        group = Group(allreduce, [filling_of(allreduce, bucket, dense, self._average) for bucket in buckets])
-        self._groups.append(group)
-        for number, filling in enumerate(group.fillings):
-            for position, weight in enumerate(filling.weights):
-                self._places[id(weight)] = (group, number, position)
+        direct = device.type != "cpu" and self._path_of(device).name == "gpu-aware"
+        allreduce = choose(
+            self._communicator, buckets, halves, share=share, share_memory=self._share_memory and not direct
+        )
+        lane_of: LaneOf | None = None
+        if direct:
+
+            def lane_of(flat: torch.Tensor, _: NDArray[Any], presence: NDArray[Any]) -> Direct:
+                return Direct(self._accelerators[device], self._communicator, share, flat, presence)
+
+        elif device.type != "cpu":
+
+            def lane_of(flat: torch.Tensor, buffer: NDArray[Any], _: NDArray[Any]) -> Staged:
+                return Staged(self._accelerators[device], allreduce, flat, buffer)
+
+        return Group(allreduce, [filling_of(allreduce, each, named, self._average, lane_of) for each in buckets])
+
+    def _path_of(self, device: torch.device) -> Path:
+        """Return the way of gradients on ``device``, which is chosen once; collective."""
+        if device not in self._accelerators:
+            self._accelerators[device] = accelerator_of(device)
+        if self.path is None:
+            compressed = self._compression != "none"
+            accelerator = self._accelerators[device]
+            self.path = choose_path(self._communicator, accelerator, self._gpu_buffers, compressed=compressed)
+        return self.path
 
     def _watch(self, weight: torch.Tensor) -> None:
         """Have the backward pass call for ``weight``, which may be frozen as yet."""
@@ -249,6 +293,15 @@ class GradientAverager:
 
     def _gradient_is_there(self, weight: torch.Tensor) -> None:
         """Go on with the sums; runs during the backward pass, as soon as one parameter's gradient is there."""
+        if weight.is_cpu:
+            self._go_on(weight)
+        elif self._failure is None:
+            try:
+                self._go_on(weight)
+            except Exception as error:  # in a thread of the device's, it may end the process
+                self._failure = error
+
+    def _go_on(self, weight: torch.Tensor) -> None:
         self._enter()
         if self._passes + 1 < self._accumulate or id(weight) not in self._places:
             return
@@ -272,6 +325,10 @@ class GradientAverager:
     def _end(self, _: _Pass) -> None:
         """What the engine calls when the backward pass is over."""
         self._pass = None
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._settle(failed=True)
+            raise failure
         self._passes += 1
         if self._passes >= self._accumulate:
             self._settle()
@@ -330,7 +387,7 @@ class GradientAverager:
         """Give the other ranks what they wait for, after an exception ended this rank's backward pass."""
         if self._pass is None or self._pass() is not None:
             return
-        self._pass = None
+        self._pass = self._failure = None
         self._settle(failed=True)
 
     def _average_statistics(self) -> None:
@@ -340,9 +397,10 @@ class GradientAverager:
         both = [tensor for layer in layers for tensor in (layer.running_mean, layer.running_var) if tensor is not None]
         if not both:
             return
-        flat = torch.cat([tensor.reshape(-1).to(torch.float64) for tensor in both])
+        flat = torch.cat([tensor.reshape(-1).to(both[0].device, torch.float64) for tensor in both]).cpu()
         self._communicator.Allreduce(MPI.IN_PLACE, flat.numpy(), MPI.SUM)
         flat /= self._communicator.size
+        flat = flat.to(both[0].device)
         for tensor, mean in zip(both, flat.split([tensor.numel() for tensor in both]), strict=True):
             tensor.copy_(mean.view_as(tensor))
 

@@ -41,7 +41,7 @@ class SynchronizedBatchNorm(_BatchNorm):  # type: ignore[misc]
         axes = [axis for axis in range(input.dim()) if axis != 1]
         shape = [1, -1] + [1] * (input.dim() - 2)
         wide = input if input.dtype == torch.float64 else input.float()  # MPI has no bfloat16, float16 no such sums
-        own = torch.full((1,), input.numel() // input.shape[1], dtype=wide.dtype)
+        own = wide.new_full((1,), input.numel() // input.shape[1])
         sums = _Sum.apply(torch.cat([wide.sum(axes), own]), self.communicator)
         count = sums[-1].item()
         mean = sums[:-1] / count
@@ -75,9 +75,9 @@ class _Sum(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, communicator: MPI.Comm) -> torch.Tensor:
         ctx.communicator = communicator
-        total = tensor.detach().clone(memory_format=torch.contiguous_format)
+        total = tensor.detach().clone(memory_format=torch.contiguous_format).cpu()
         communicator.Allreduce(MPI.IN_PLACE, total.numpy(), MPI.SUM)
-        return total
+        return total.to(tensor.device)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:

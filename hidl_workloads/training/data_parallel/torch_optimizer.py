@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from mpi4py import MPI
+from torch.utils._pytree import tree_map
 
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES
 from hidl_workloads.training.data_parallel.compression import Compression
 from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, Statistics, Uneven
+from hidl_workloads.training.data_parallel.torch_lanes import Buffers, Path
 from hidl_workloads.training.data_parallel.torch_state import Named, broadcast
 
 _AVERAGERS: weakref.WeakSet[GradientAverager] = weakref.WeakSet()
@@ -28,6 +30,7 @@ def DistributedOptimizer(
     accumulate: int = 1,
     share_memory: bool = True,
     statistics: Statistics = "average",
+    gpu_buffers: Buffers = "auto",
 ) -> Any:
     """Return ``optimizer`` itself, which from now on averages the gradients of ``model`` over ``communicator``.
 
@@ -55,7 +58,7 @@ def DistributedOptimizer(
     world = MPI.COMM_WORLD if communicator is None else communicator
     if isinstance(optimizer, _Distributed):
         raise TypeError("this optimizer averages over the ranks already: wrap it once")
-    options = (bucket_bytes, compression, average, accumulate, share_memory, statistics)
+    options = (bucket_bytes, compression, average, accumulate, share_memory, statistics, gpu_buffers)
     held = _held(optimizer, model)
     averager = _averager_of(model, held, world, options)
     if averager is None:
@@ -68,12 +71,13 @@ def DistributedOptimizer(
             accumulate=accumulate,
             share_memory=share_memory,
             statistics=statistics,
+            gpu_buffers=gpu_buffers,
         )
         _AVERAGERS.add(averager)
     broadcast(world, model)
     averager.add(held)
     averager.optimizers.add(optimizer)
-    state = world.bcast(optimizer.state_dict() if world.rank == 0 else None)
+    state = world.bcast(tree_map(_on_host, optimizer.state_dict()) if world.rank == 0 else None)
     if world.rank != 0:
         optimizer.load_state_dict(state)
     own = type(optimizer)
@@ -89,6 +93,11 @@ class _Distributed:
 
     _averager: GradientAverager
     _averages_before_step: Any
+
+    @property
+    def path(self) -> Path | None:
+        """The way of gradients on a GPU to MPI: ``gpu-aware`` or ``staged``, and why; None where there are none."""
+        return self._averager.path
 
     def synchronize(self) -> None:
         """Average what is not averaged yet: an unfinished accumulation, and gradients that were assigned."""
@@ -121,6 +130,10 @@ class _Distributed:
         self._averages_before_step.remove()
         self.__class__ = type(self).__mro__[2]
         del self._averager, self._averages_before_step
+
+
+def _on_host(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _held(optimizer: Any, model: torch.nn.Module) -> list[Named]:

@@ -28,7 +28,7 @@ def broadcast(communicator: MPI.Comm, model: torch.nn.Module, others: Iterable[N
         "all ranks must have the same parameters and buffers, of the same shapes and types",
     )
     for _, tensor in named:
-        contiguous = tensor.detach().contiguous()
+        contiguous = tensor.detach().cpu().contiguous()
         # As bytes: NumPy has no bfloat16.
         weights.broadcast(communicator, [contiguous.reshape(-1).view(torch.uint8).numpy()])
         tensor.detach().copy_(contiguous)
@@ -40,10 +40,10 @@ def broadcast(communicator: MPI.Comm, model: torch.nn.Module, others: Iterable[N
 
 
 def named_weights(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[Any]]]:
-    """Yield every trainable parameter's name and value, as a view, in the model's order."""
+    """Yield every trainable parameter's name and value on the host, in the model's order."""
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            yield name, weight.detach().numpy()
+            yield name, weight.detach().cpu().numpy()
 
 
 def named_state(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[np.uint8]]]:
@@ -54,5 +54,5 @@ def named_state(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[np.uint8]
 
 def bytes_of(tensor: torch.Tensor) -> NDArray[np.uint8]:
     """Return the bytes of a tensor of any type; NumPy has no bfloat16."""
-    array: NDArray[np.uint8] = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    array: NDArray[np.uint8] = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return array
