@@ -63,14 +63,20 @@ class Training:
     """What the recipes that extend _training have in common."""
 
     framework: Literal["torch", "tensorflow"] = parameter("torch", help="framework")
-    backend: Literal["mpi4py", "horovod", "gloo"] = parameter("mpi4py", help="library that averages the gradients")
+    backend: Literal["mpi4py", "horovod", "gloo", "nccl"] = parameter(
+        "mpi4py", help="library that averages the gradients; nccl: on GPUs"
+    )
     batch: int = parameter(8, min=1, help="samples per rank and step")
     steps: int = parameter(12, min=1, help="timed steps")
     warmup: int = parameter(2, min=0, help="steps before the timed ones")
     precision: Literal["float32", "bfloat16"] = parameter("float32", help="arithmetic of the forward and backward pass")
     optimizer: Literal["sgd", "adam"] = parameter("sgd", help="optimizer")
     learning_rate: float = parameter(0.01, min=0, help="step size of the optimizer")
-    bucket_mib: float = parameter(25.0, min=0.001, unit="MiB", help="mpi4py, gloo: size of a gradient bucket")
+    bucket_mib: float = parameter(25.0, min=0.001, unit="MiB", help="mpi4py, gloo, nccl: size of a gradient bucket")
+    gpu_buffers: Literal["auto", "staged", "direct"] = parameter(
+        "auto",
+        help="mpi4py: gradients on GPUs reach MPI through the host, or as they are (a CUDA-aware MPI); auto: as they are where that is proved",
+    )
     compression: Literal["none", "float16", "bfloat16"] = parameter(
         "none", help="type in which gradients are sent (Horovod: none or float16, DDP: none)"
     )

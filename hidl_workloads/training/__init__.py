@@ -9,6 +9,6 @@ recipe extends recipes/workloads/_training.yaml.
   ``strategy``: which of them does what
 - ``data_parallel``: optimizers that average gradients over MPI, for any program
 
-GPUs are not used: gradients go to MPI from host memory, and the recipes say ``devices: [cpu]``. Import the
-submodules: this package imports neither MPI nor a framework by itself.
+PyTorch computes on the rank's GPU where the run does; TensorFlow on processors alone. Import the submodules: this
+package imports neither MPI nor a framework by itself.
 """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hidl_workloads.metrics import Metric
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,23 @@ class Model:
 
 
 class Trainer(Protocol):
-    """A model with its optimizer and its batch, on one rank of the world."""
+    """A model with its optimizer and its batch, on one rank of the world.
+
+    ``device`` is what it computes on, as its maker names it; ``path`` the way of gradients on a GPU (``gpu-aware``,
+    ``staged``, ``nccl``), and ``path_reason`` why it was chosen; empty where there is none.
+    """
 
     parameter_count: int
     versions: dict[str, str]
+    device: str
+    path: str
+    path_reason: str
 
     def step(self) -> float:
         """Train one step, with all ranks; returns the loss of this rank's batch, in nats."""
+
+    def metrics(self) -> Sequence[Metric]:
+        """Return what the device measured; collective."""
 
     def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
         """Yield every trainable weight's name and value, in an order that is the same on all ranks."""

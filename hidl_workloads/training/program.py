@@ -13,6 +13,7 @@ from mpi4py import MPI  # before any framework
 from hidl_workloads import arguments, intervals, metrics
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
+from hidl_workloads.refusal import exit_if_refused
 from hidl_workloads.training import strategy
 from hidl_workloads.training.data_parallel.weights import checksum
 from hidl_workloads.training.loop import run_steps
@@ -42,11 +43,12 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], M
             model = make(parameters)
         except ValueError as error:
             sys.exit(f"{name}: {error}")
-        run(MPI.COMM_WORLD, name, model, parameters)
+        with exit_if_refused(MPI.COMM_WORLD, name):
+            run(MPI.COMM_WORLD, name, model, parameters)
 
 
 def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -> None:
-    """Train, print the result on rank 0 and write the metrics document; collective."""
+    """Train, print the result on rank 0 and write the metrics document; collective; may raise ``Refused``."""
     trainer = make_trainer(communicator, model, parameters)
     if communicator.rank == 0:
         print(header(trainer, model, parameters, communicator.size), flush=True)
@@ -55,6 +57,8 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
     if communicator.rank == 0:
         print(summary(timing.seconds, items, communicator.size, model.label), flush=True)
     checksums = communicator.allgather(checksum(trainer.weights()))
+    paths = communicator.allgather(trainer.path) if trainer.path else []
+    of_device = trainer.metrics()
     trainer.close()
     step_time = float(np.median(timing.seconds))
     total = items * communicator.size
@@ -69,6 +73,8 @@ def run(communicator: MPI.Comm, name: str, model: Model, parameters: Training) -
             Metric("step_time", step_time, "s", timing.seconds),
             Metric("weight_checksum", checksums[0], "sha256", checksums),
             Metric("loss", timing.loss, "nats", [timing.loss]),
+            *([Metric("path", trainer.path, "gradients", paths)] if paths else []),
+            *of_device,
         ],
     )
 
@@ -96,11 +102,13 @@ def train(communicator: MPI.Comm, trainer: Trainer, parameters: Training) -> Tim
 def header(trainer: Trainer, model: Model, parameters: Training, ranks: int) -> str:
     """Return the lines that say what is measured."""
     versions = ", ".join(f"{name} {version}" for name, version in trainer.versions.items())
+    reason = f" ({trainer.path_reason})" if trainer.path_reason else ""
+    path = f", path: {trainer.path}{reason}" if trainer.path else ""
     return "\n".join(
         (
             f"Model: {model.title}, {trainer.parameter_count:,} parameters",
-            f"Framework: {versions}, {parameters.precision}, {parameters.optimizer}, on CPU",
-            f"Gradients: averaged by {strategy.title(parameters)}",
+            f"Framework: {versions}, {parameters.precision}, {parameters.optimizer}, on {trainer.device}",
+            f"Gradients: averaged by {strategy.title(parameters)}{path}",
             f"Batch size: {model.describe_batch()}",
             f"Number of ranks: {ranks}",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hidl_workloads.gpus import is_wanted
 from hidl_workloads.parameters import Training
 
 _TITLES = {
@@ -11,6 +12,7 @@ _TITLES = {
     ("horovod", "tensorflow"): "Horovod over MPI",
     ("gloo", "torch"): "PyTorch's DistributedDataParallel over gloo",
     ("gloo", "tensorflow"): "Horovod over gloo",
+    ("nccl", "torch"): "PyTorch's DistributedDataParallel over NCCL",
 }
 _COMPRESSIONS = {"mpi4py": ("none", "float16", "bfloat16"), "horovod": ("none", "float16")}
 
@@ -21,8 +23,14 @@ def title(parameters: Training) -> str:
 
 
 def check(parameters: Training) -> None:
-    """Raise ``ValueError`` for a compression that the backend does not support."""
+    """Raise ``ValueError`` for a backend that does not serve the framework or the device, or not the compression."""
+    if (parameters.backend, parameters.framework) not in _TITLES:
+        raise ValueError(f"backend {parameters.backend} does not support {parameters.framework}: use framework=torch")
+    if parameters.backend == "nccl" and not is_wanted():
+        raise ValueError("NCCL sums GPU memory only: use --device gpu, or backend=gloo")
     library = title(parameters)
+    if is_wanted() and (parameters.framework != "torch" or parameters.backend == "horovod"):
+        raise ValueError(f"{parameters.framework} with {library} computes on processors only: use --device cpu")
     offered = _COMPRESSIONS.get("horovod" if "Horovod" in library else parameters.backend, ("none",))
     if parameters.compression not in offered:
         raise ValueError(

@@ -14,6 +14,7 @@ import tensorflow as tf
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
 from hidl_workloads.tensorflow_threads import set_threads
 from hidl_workloads.training import tensorflow_strategies
@@ -23,6 +24,9 @@ from hidl_workloads.training.model import Batch, Model, rank_seed
 
 class TensorFlowTrainer:
     """A model in Keras on TensorFlow; the strategy averages the gradients and updates the weights."""
+
+    device = "CPU"
+    path = path_reason = ""
 
     def __init__(self, communicator: MPI.Comm, model: Model, parameters: Training, batch: Batch) -> None:
         set_threads()
@@ -42,6 +46,10 @@ class TensorFlowTrainer:
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
         return self._strategy.step()
+
+    def metrics(self) -> list[Metric]:
+        """Return nothing: processors measure nothing of their own."""
+        return []
 
     def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
         """Yield every trainable weight's name and value."""

@@ -1,17 +1,20 @@
-"""Strategies that average PyTorch's gradients: data_parallel over MPI, Horovod, or PyTorch's DDP over gloo."""
+"""Strategies that average PyTorch's gradients: data_parallel over MPI, Horovod, or PyTorch's DDP over gloo or NCCL."""
 
 from __future__ import annotations
 
 import os
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
 from mpi4py import MPI
 
 from hidl_workloads.parameters import Training
+from hidl_workloads.refusal import Refused, agree
 from hidl_workloads.training import horovod_world
+from hidl_workloads.training.data_parallel.torch_lanes import Path
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 
 
@@ -19,12 +22,15 @@ class Strategy(Protocol):
     """A model and an optimizer that train together with those of all ranks, from equal weights.
 
     ``model`` is what computes; ``optimizer`` updates, when every gradient is the average; ``versions`` are those of the
-    libraries that were added.
+    libraries that were added. ``path`` is the way of gradients on a GPU: ``gpu-aware``, ``staged`` or ``nccl``, and
+    ``path_reason`` why it was chosen; empty where there is none.
     """
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
     versions: dict[str, str]
+    path: str
+    path_reason: str
 
     def close(self) -> None:
         """Release communicators and buffers; collective."""
@@ -33,8 +39,16 @@ class Strategy(Protocol):
 def make(
     communicator: MPI.Comm, model: torch.nn.Module, optimizer: torch.optim.Optimizer, parameters: Training
 ) -> Strategy:
-    """Return the strategy of the backend that the parameters name; collective."""
-    makers: dict[str, Callable[..., Strategy]] = {"mpi4py": _OverMPI, "horovod": _Horovod, "gloo": _Gloo}
+    """Return the strategy of the backend that the parameters name; collective.
+
+    Raises ``Refused`` on all ranks where the backend cannot serve the model's device.
+    """
+    makers: dict[str, Callable[..., Strategy]] = {
+        "mpi4py": _OverMPI,
+        "horovod": _Horovod,
+        "gloo": partial(_Ddp, "gloo"),
+        "nccl": partial(_Ddp, "nccl"),
+    }
     return makers[parameters.backend](communicator, model, optimizer, parameters)
 
 
@@ -46,14 +60,21 @@ class _OverMPI:
     ) -> None:
         self.model = model
         self.versions: dict[str, str] = {}
-        self.optimizer = DistributedOptimizer(
-            optimizer,
-            model,
-            communicator,
-            bucket_bytes=int(parameters.bucket_mib * 2**20),
-            compression=parameters.compression,
-            statistics="local",  # as with the other backends
-        )
+        try:
+            self.optimizer = DistributedOptimizer(
+                optimizer,
+                model,
+                communicator,
+                bucket_bytes=int(parameters.bucket_mib * 2**20),
+                compression=parameters.compression,
+                statistics="local",  # as with the other backends
+                gpu_buffers=parameters.gpu_buffers,
+            )
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        path: Path | None = self.optimizer.path
+        self.path: str = path.name if path else ""
+        self.path_reason: str = path.reason if path else ""
 
     def close(self) -> None:
         self.optimizer.close()
@@ -74,6 +95,7 @@ class _Horovod:
         horovod_world.init(hvd, communicator, "mpi")
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         self.model, self.versions = model, {"horovod": horovod.__version__}
+        self.path = self.path_reason = ""
         self.optimizer = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
@@ -85,14 +107,21 @@ class _Horovod:
         self._hvd.shutdown()
 
 
-class _Gloo:
+class _Ddp:
     """See ``Strategy``; ``DistributedDataParallel``, the other backends' semantics: statistics stay with their rank."""
 
     def __init__(
-        self, communicator: MPI.Comm, model: torch.nn.Module, optimizer: torch.optim.Optimizer, parameters: Training
+        self,
+        backend: str,
+        communicator: MPI.Comm,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        parameters: Training,
     ) -> None:
         from torch import distributed
 
+        if backend == "nccl":
+            require_own_gpus(communicator)
         if horovod_world.one_host(communicator):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         # Rank 0 chooses the store's port and broadcasts it over MPI.
@@ -101,7 +130,7 @@ class _Gloo:
         store = distributed.TCPStore(host, 0, communicator.size, True, wait_for_workers=False) if first else None
         port = communicator.bcast(store.port if store else None)
         store = store or distributed.TCPStore(host, port, communicator.size, False)
-        distributed.init_process_group("gloo", store=store, rank=communicator.rank, world_size=communicator.size)
+        distributed.init_process_group(backend, store=store, rank=communicator.rank, world_size=communicator.size)
         with warnings.catch_warnings():  # what it suggests instead of this option does less, by its own words
             warnings.simplefilter("ignore", FutureWarning)
             self.model = torch.nn.parallel.DistributedDataParallel(
@@ -109,7 +138,23 @@ class _Gloo:
             )
         self.optimizer = optimizer
         self.versions: dict[str, str] = {}
+        on_gpu = next(model.parameters()).is_cuda
+        self.path = "nccl" if backend == "nccl" else "staged" if on_gpu else ""
+        self.path_reason = "by gloo" if self.path == "staged" else ""
         self._distributed = distributed
 
     def close(self) -> None:
         self._distributed.destroy_process_group()
+
+
+def require_own_gpus(communicator: MPI.Comm) -> None:
+    """Raise ``Refused`` on all ranks if two of them compute on one GPU, which NCCL cannot sum over; collective."""
+    own = (MPI.Get_processor_name(), str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
+    everywhere = communicator.allgather(own)
+    shared = [rank for rank, each in enumerate(everywhere) if everywhere.count(each) > 1]
+    agree(
+        communicator,
+        f"NCCL needs a GPU for each rank, and ranks {shared} share one: use fewer ranks per node, or backend=mpi4py"
+        if shared
+        else None,
+    )

@@ -10,15 +10,19 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads import freed_memory
+from hidl_workloads import freed_memory, gpus
+from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
+from hidl_workloads.refusal import agree
 from hidl_workloads.training import torch_strategies
 from hidl_workloads.training.data_parallel.torch_state import named_weights
 from hidl_workloads.training.model import Batch, Model, rank_seed
 
+_MIB = 2**20
+
 
 class TorchTrainer:
-    """A model in PyTorch; the strategy averages the gradients."""
+    """A model in PyTorch, on this rank's GPU in a run on GPUs; the strategy averages the gradients."""
 
     def __init__(self, communicator: MPI.Comm, model: Model, parameters: Training, batch: Batch) -> None:
         if "OMP_NUM_THREADS" in os.environ:
@@ -26,25 +30,36 @@ class TorchTrainer:
         freed_memory.keep()
         torch.manual_seed(rank_seed(parameters.seed, communicator.rank))
         self.versions = {"torch": torch.__version__}
-        self._inputs = model.torch_inputs(batch.inputs)
-        self._targets = torch.from_numpy(batch.targets).flatten()
-        self._network = model.torch_network()
+        self._communicator = communicator
+        self._device = choose_device(communicator)
+        self.device = "CPU" if self._device.type == "cpu" else torch.cuda.get_device_name(self._device)
+        self._inputs = model.torch_inputs(batch.inputs).to(self._device)
+        self._targets = torch.from_numpy(batch.targets).flatten().to(self._device)
+        self._network = model.torch_network().to(self._device)
         self.parameter_count = sum(weight.numel() for weight in self._network.parameters())
         optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[parameters.optimizer]
         plain = optimizer(self._network.parameters(), lr=parameters.learning_rate)
         self._strategy = torch_strategies.make(communicator, self._network, plain, parameters)
         self.versions |= self._strategy.versions
+        self.path, self.path_reason = self._strategy.path, self._strategy.path_reason
         self._low_precision = parameters.precision == "bfloat16"
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
         self._strategy.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._low_precision):
+        with torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._low_precision):
             logits = self._strategy.model(self._inputs)
         loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, -2), self._targets)
         loss.backward()
         self._strategy.optimizer.step()
-        return float(loss.item())
+        return float(loss.item())  # waits for the update too, which is in the same stream
+
+    def metrics(self) -> list[Metric]:
+        """Return the peak memory of the GPUs; collective."""
+        if self._device.type == "cpu":
+            return []
+        peaks = self._communicator.allgather(torch.cuda.max_memory_allocated(self._device) / _MIB)
+        return [Metric("gpu_memory", max(peaks), "MiB", peaks)]
 
     def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
         """Yield every trainable weight's name and value."""
@@ -53,3 +68,22 @@ class TorchTrainer:
     def close(self) -> None:
         """Release communicators and buffers; collective."""
         self._strategy.close()
+
+
+def choose_device(communicator: MPI.Comm) -> torch.device:
+    """Return the processor, or in a run on GPUs the first that this rank sees, which is its own; collective.
+
+    Raises ``Refused`` on all ranks where one of them has no GPU that PyTorch can use.
+    """
+    if not gpus.is_wanted():
+        return torch.device("cpu")
+    fault = None
+    if gpus.GPU not in os.environ:
+        fault = f"${gpus.GPU} is not set: start the program with python -m hidl_workloads.world, as hidl run does"
+    elif not torch.cuda.is_available():
+        built = torch.version.cuda or torch.version.hip
+        why = f"built for {built}, and its driver serves none" if built else "built for processors only"
+        fault = f"PyTorch {torch.__version__} has no usable GPU on this rank: {why}"
+    agree(communicator, fault)
+    torch.cuda.set_device(0)
+    return torch.device("cuda", 0)
