@@ -44,11 +44,19 @@ def test_every_shipped_workload_says_what_it_computes_on(name: str) -> None:
 
 
 def test_what_computes_on_processors_only_is_refused_on_nodes_with_gpus() -> None:
-    error = refused()
+    error = refused(assignments=["framework=tensorflow"])
     assert error.exit_code is ExitCode.USAGE
-    assert "resnet50 computes on processors only" in error.message
+    assert "resnet50 with framework=tensorflow backend=mpi4py computes on processors only" in error.message
     assert "partition gpu-dual of site pitzer have GPUs" in error.message
     assert error.hint == "--device cpu (partition standard-40)"
+
+
+@pytest.mark.parametrize("workload", ["resnet50", "gpt"])
+@pytest.mark.parametrize("backend", ["mpi4py", "gloo", "nccl"])
+def test_a_training_with_pytorch_is_told_its_gpu(workload: str, backend: str) -> None:
+    made = plan(workload, assignments=[f"backend={backend}"])
+    assert (made.device, made.allocation.gpus_per_node) == ("gpu", 2)
+    assert (made.environment["HIDL_DEVICE"], made.environment["HIDL_GPUS_PER_RANK"]) == ("gpu", "1")
 
 
 def test_device_cpu_takes_the_partition_without_gpus_and_says_so() -> None:
@@ -91,7 +99,10 @@ def test_device_gpu_without_gpus_is_refused() -> None:
 
 
 def test_a_device_that_the_workload_lacks_is_refused() -> None:
-    assert refused(device="gpu").message == "resnet50 computes on processors only"
+    error = refused(device="gpu", assignments=["backend=horovod"])
+    assert error.message == "resnet50 with framework=torch backend=horovod computes on processors only"
+    error = refused(device="cpu", assignments=["backend=nccl"])
+    assert error.message == "resnet50 with framework=torch backend=nccl computes on GPUs only"
     error = refused("omb-latency", device="cpu", assignments=["buffer=cupy"])
     assert (error.message, error.hint) == ("omb-latency with buffer=cupy computes on GPUs only", "--device gpu")
 
@@ -173,7 +184,7 @@ def test_points_of_a_matrix_share_a_device() -> None:
 def test_checks_of_nodes_take_the_processors_where_nothing_computes_on_the_gpus() -> None:
     for workload in ("kmeans", "resnet50", "mpi-sanity"):
         made = plan(workload, any_device=True)
-        assert (made.partition, made.device) == ("gpu-dual", "gpu" if workload == "mpi-sanity" else "cpu")
+        assert (made.partition, made.device) == ("gpu-dual", "cpu" if workload == "kmeans" else "gpu")
     assert refused("kmeans", any_device=True, device="gpu").exit_code is ExitCode.MISSING_PRECONDITION
 
 
