@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ _RUNS = {
     "ResNet-50, 1 rank": ("steps", 1, 60),
 }
 _LAST_LINES = 12
+_PATIENCE_SECONDS = 5
 
 
 def run(device: str, mpiexec: str, seconds: float) -> dict[str, Any]:
@@ -60,8 +62,12 @@ def _part(part: str, ranks: int, device: str, mpiexec: str, seconds: float) -> d
             try:
                 status: int | str = process.wait(seconds)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, 9)
-                process.wait()
+                process.terminate()  # which ends the ranks
+                try:
+                    process.wait(_PATIENCE_SECONDS)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
                 status = f"no end after {seconds:.0f} s"
         if status == 0 and file.exists():
             document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

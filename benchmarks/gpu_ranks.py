@@ -15,7 +15,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from hidl_workloads.training.data_parallel import gpu_aware
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 from hidl_workloads.training.data_parallel.torch_state import named_weights
 from hidl_workloads.training.data_parallel.weights import checksum
+from hidl_workloads.world import failure_ends_all_ranks
 
 WORLD = MPI.COMM_WORLD
 _FEATURES = 64
@@ -194,6 +195,8 @@ def bandwidth(device: str) -> dict[str, Any]:
 
 def registered(device: str) -> dict[str, Any]:
     """Whether memory that ranks share, and memory of one's own, can be pinned where it is."""
+    if device == "cpu":
+        return {}
     from hidl_workloads.training.data_parallel.choice import choose
     from hidl_workloads.training.data_parallel.torch_devices import accelerator_of
 
@@ -236,26 +239,26 @@ def _timed(device: str, act: Callable[[], object], times: int) -> float:
 def steps(device: str, side: int = 224, batch: int = 64) -> dict[str, Any]:
     """Seconds of a step of ResNet-50, bfloat16: each way in turn, three times; and images per second of all ranks."""
     if device == "cpu":
-        side, batch = 32, 2
+        side, batch = 32, 1
     x = torch.randn(batch, 3, side, side, device=device).contiguous(memory_format=torch.channels_last)
     y = torch.randint(1000, (batch,), device=device)
     found: dict[str, list[float]] = {}
     names = ["plain", "averager", "averager, no overlap", "averager, through MPI", "gloo"]
     if WORLD.size == 1:
         names = ["plain", "averager", "nccl" if device == "cuda" else "gloo"]
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS if device == "cuda" else 1):
         for name in names:
             with _way(name, device) as (model, optimizer, scheduled):
 
                 def step(model: Any = model, optimizer: Any = optimizer, scheduled: Any = scheduled) -> None:
                     optimizer.zero_grad()
-                    with torch.autocast(device, dtype=torch.bfloat16):
+                    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
                         logits = model(x)
                     nn.functional.cross_entropy(logits.float(), y).backward()
                     scheduled()
                     optimizer.step()
 
-                found.setdefault(name, []).append(_timed(device, step, 10 if device == "cuda" else 2))
+                found.setdefault(name, []).append(_timed(device, step, 10 if device == "cuda" else 1))
     seconds = {name: statistics.median(each) for name, each in found.items()}
     rates = {name: WORLD.size * batch / each for name, each in seconds.items()}
     return {"batch": batch, "side": side, "seconds": seconds, "images_per_second": rates, "samples": found}
@@ -333,13 +336,14 @@ PARTS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def _lines() -> Iterator[str]:
-    part, device, _ = sys.argv[1:]
-    yield json.dumps(PARTS[part](device))
+def main(part: str, device: str, file: str) -> None:
+    """Run one part."""
+    torch.set_num_threads(2)
+    found = PARTS[part](device)
+    if WORLD.rank == 0:
+        Path(file).write_text(json.dumps(found), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(2)
-    for line in _lines():
-        if WORLD.rank == 0:
-            Path(sys.argv[3]).write_text(line, encoding="utf-8")
+    with failure_ends_all_ranks():
+        main(*sys.argv[1:])

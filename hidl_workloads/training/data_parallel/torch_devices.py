@@ -127,6 +127,11 @@ KINDS: dict[str, type[Accelerator]] = {"cuda": Cuda}
 """The kinds of device that gradients may live on, by PyTorch's names."""
 
 
+def is_host(device: torch.device) -> bool:
+    """Whether memory of ``device`` is the host's, which MPI and NumPy read as it is."""
+    return device.type == "cpu" and device.type not in KINDS
+
+
 def accelerator_of(device: torch.device) -> Accelerator:
     """Return the accelerator; raises ``TypeError`` for a kind of device that is not supported."""
     if device.type not in KINDS:

@@ -19,7 +19,7 @@ from hidl_workloads.training.data_parallel.call_order import order_of
 from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.training.data_parallel.compression import Compression
 from hidl_workloads.training.data_parallel.torch_buffers import Group, LaneOf, Sparse, filling_of, torch_halves
-from hidl_workloads.training.data_parallel.torch_devices import Accelerator, accelerator_of
+from hidl_workloads.training.data_parallel.torch_devices import Accelerator, accelerator_of, is_host
 from hidl_workloads.training.data_parallel.torch_lanes import Buffers, Direct, Path, Staged, choose_path
 from hidl_workloads.training.data_parallel.torch_state import Named, broadcast, bytes_of
 
@@ -253,7 +253,7 @@ class GradientAverager:
         """Make the buffers of the parameters on one device; collective."""
         halves = None if self._compression == "none" else torch_halves(self._compression)
         share = 1 / self._communicator.size if self._average else 1.0
-        direct = device.type != "cpu" and self._path_of(device).name == "gpu-aware"
+        direct = not is_host(device) and self._path_of(device).name == "gpu-aware"
         allreduce = choose(
             self._communicator, buckets, halves, share=share, share_memory=self._share_memory and not direct
         )
@@ -263,7 +263,7 @@ class GradientAverager:
             def lane_of(flat: torch.Tensor, _: NDArray[Any], presence: NDArray[Any]) -> Direct:
                 return Direct(self._accelerators[device], self._communicator, share, flat, presence)
 
-        elif device.type != "cpu":
+        elif not is_host(device):
 
             def lane_of(flat: torch.Tensor, buffer: NDArray[Any], _: NDArray[Any]) -> Staged:
                 return Staged(self._accelerators[device], allreduce, flat, buffer)
@@ -293,7 +293,7 @@ class GradientAverager:
 
     def _gradient_is_there(self, weight: torch.Tensor) -> None:
         """Go on with the sums; runs during the backward pass, as soon as one parameter's gradient is there."""
-        if weight.is_cpu:
+        if is_host(weight.device):
             self._go_on(weight)
         elif self._failure is None:
             try:

