@@ -22,6 +22,7 @@ NAMES = (
     "data_parallel",
     "comm",
     "long_life",
+    "long_training",
     "dask_apps",
     "pipeline",
     "first_step",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,11 +9,8 @@ from typing import TypeVar
 from tools import slowness
 
 T = TypeVar("T")
-#: Names the factor for all processes of a run of the tests, so that it is measured once.
-VARIABLE = "HIDL_TEST_SLOWNESS"
 #: 1 on a quiet machine, up to 6 on a slow or loaded one.
-SLOWNESS = float(os.environ.get(VARIABLE) or slowness.measure())
-os.environ[VARIABLE] = f"{SLOWNESS:.2f}"
+SLOWNESS = slowness.known()
 
 
 def patience(seconds: float) -> float:

@@ -71,9 +71,9 @@ class Ends:
 class Session:
     """Starts pytest, with what all its processes share."""
 
-    def __init__(self, paths: Sequence[str], factor: float, shared: Path) -> None:
+    def __init__(self, paths: Sequence[str], shared: Path) -> None:
         self._paths = paths
-        self._environment = os.environ | {"HIDL_TEST_SLOWNESS": f"{factor:.2f}", "HIDL_TEST_SHARED": str(shared)}
+        self._environment = os.environ | {"HIDL_TEST_SHARED": str(shared)}
 
     def phase(self, name: str) -> Ends:
         """All tests of a tier."""
@@ -166,13 +166,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", help="files or directories of tests; default: all")
     options = parser.parse_args(words)
     began = time.monotonic()
-    factor = slowness.measure()
+    factor = slowness.known()
     print(f"slowness {factor:.1f} ({slowness.load()})", flush=True)
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir()
     phases = ["pure"] if options.quick else [name for name in PHASES if name != "deep" or options.deep]
     with tempfile.TemporaryDirectory(prefix="hidl-tests-", ignore_cleanup_errors=True) as shared:
-        session = Session(options.paths, factor, Path(shared))
+        session = Session(options.paths, Path(shared))
         total, flaky = Ends(), {}
         for name in phases:
             total.add(session.phase(name))

@@ -15,9 +15,10 @@ from tests.tiers import MOST_ENTRIES, QUARANTINE, faults, quarantined
 
 pytestmark = pytest.mark.real
 
+#: Without Hypothesis' plug-in, whose imports would take half of each session.
 SETTINGS = """
 [pytest]
-addopts = -n {workers} -q -p tests.tiers -p tests.evidence
+addopts = -n {workers} -q -p tests.tiers -p tests.evidence -p no:hypothesispytest
 markers =
     pure
     real

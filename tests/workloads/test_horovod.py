@@ -13,6 +13,7 @@ from hidl_workloads.verify_horovod import Task
 from tests.conftest import REPOSITORY, Hidl
 from tests.waiting import patience
 from tests.workloads import ranks
+from tests.workloads.test_oracle import BY_HOROVOD, DIFFERENT, TORCH
 
 pytestmark = pytest.mark.real
 
@@ -52,6 +53,20 @@ def test_every_backend_gives_the_same_weights_on_all_ranks(prefix: Path, tmp_pat
         for backend in ("mpi4py", "horovod", "gloo")
     ]
     assert len({checksum for of_ranks in sums for checksum in of_ranks}) == 1
+
+
+@wanted
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("program", TORCH)
+def test_what_horovod_makes_of_plain_programs_is_as_the_how_to_says(prefix: Path, tmp_path: Path, program: str) -> None:
+    (result,) = ranks.results(prefix, 2, tmp_path, "torch_oracle", program, ORACLE_AVERAGER="horovod").values()
+    told = BY_HOROVOD.get(program, "equal")
+    if told == "equal":
+        assert result < TORCH[program]
+    elif told == DIFFERENT:
+        assert result == "different" or result > 100 * TORCH[program]
+    else:
+        assert result.startswith(told)
 
 
 @wanted

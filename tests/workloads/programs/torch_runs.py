@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ class Run:
     def wrap(self, optimizer: Any, model: nn.Module, **options: Any) -> Any:
         if self.joint:
             return optimizer
+        if os.environ.get("ORACLE_AVERAGER") == "horovod":
+            return by_horovod(optimizer, model, **options)
         self._optimizers.append(DistributedOptimizer(optimizer, model, WORLD, **{"bucket_bytes": 100} | options))
         return self._optimizers[-1]
 
@@ -64,6 +67,17 @@ class Run:
     def close(self) -> None:
         for optimizer in self._optimizers:
             optimizer.close()
+
+
+def by_horovod(optimizer: Any, model: nn.Module, *, accumulate: int = 1, **_: Any) -> Any:
+    """As Horovod's documentation has it; options that it does not have are left out."""
+    import horovod.torch as hvd
+
+    if not hvd.is_initialized():
+        hvd.init()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    named = model.named_parameters()
+    return hvd.DistributedOptimizer(optimizer, named_parameters=named, backward_passes_per_step=accumulate)
 
 
 def _copy(value: Any) -> Any:
