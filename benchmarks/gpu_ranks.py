@@ -23,9 +23,8 @@ import torch
 from mpi4py import MPI
 from torch import nn
 
-from hidl_workloads import mpi_library
+from hidl_workloads import gpu_aware, mpi_library
 from hidl_workloads.resnet50 import torch_network
-from hidl_workloads.training.data_parallel import gpu_aware
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 from hidl_workloads.training.data_parallel.torch_state import named_weights
 from hidl_workloads.training.data_parallel.weights import checksum

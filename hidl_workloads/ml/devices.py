@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from mpi4py import MPI
 
+from hidl_workloads import gpu_aware
 from hidl_workloads.gpus import GPU, is_wanted
 from hidl_workloads.ml.streams import Array
 from hidl_workloads.refusal import Refused, agree
@@ -20,7 +21,7 @@ class Device:
     """An array library, ``xp``, with the few operations whose arrays MPI has to see.
 
     ``direct``: CuPy's arrays are handed to MPI as they are, which needs a CUDA-aware library; else they are copied to
-    the host's memory and back. No library tells mpi4py which of the two it can, so the user does.
+    the host's memory and back.
     """
 
     def __init__(self, xp: ModuleType, title: str, *, gpu: bool = False, direct: bool = False) -> None:
@@ -102,6 +103,10 @@ def _gpu(buffers: Buffers) -> tuple[Device | None, str | None]:
         name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode()
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return None, f"CuPy has no usable GPU on this rank: {error}"
+    if buffers == "direct":
+        answer = gpu_aware.ask("rocm" if cupy.cuda.runtime.is_hip else "cuda")
+        if answer.aware is False:
+            return None, f"gpu_buffers='direct' requires an MPI library that reads GPU memory: {answer.source}"
     way = "handed to MPI as they are" if buffers == "direct" else "staged through the host's memory"
     title = f"CuPy {cupy.__version__} on {name}, arrays {way}"
     return Device(cupy, title, gpu=True, direct=buffers == "direct"), None

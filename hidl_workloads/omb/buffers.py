@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from hidl_workloads import gpu_aware
 from hidl_workloads.omb.options import Options, UsageError
 
 if TYPE_CHECKING:
@@ -251,14 +252,42 @@ def check(communicator: MPI.Comm, options: Options) -> None:
         fault = str(error)
     except Exception as error:  # a library that finds no device or driver has exceptions of its own
         fault = f"a buffer of kind {options.buffer} cannot be had: {type(error).__name__}: {error}"
+    if not fault and on_device(options, communicator.rank):
+        fault = unreadable(options.buffer)
     faults = dict.fromkeys(told for told in communicator.allgather(fault) if told)
     if faults:
         raise UsageError(*faults)
 
 
+def unreadable(kind: str) -> str:
+    """Why MPI would crash on this process's buffers, which lie on a device; empty where it does not say so."""
+    answer = gpu_aware.ask("rocm" if _is_of_rocm(kind) else "cuda")
+    if answer.aware is not False:
+        return ""
+    return (
+        f"a buffer of kind {kind} lies in GPU memory, which this MPI library does not read ({answer.source}): use one "
+        "that is GPU-aware, or a buffer on the host"
+    )
+
+
+def _is_of_rocm(kind: str) -> bool:
+    if kind == "torch":
+        import torch
+
+        return torch.version.hip is not None
+    if kind == "cupy":
+        import cupy
+
+        return bool(cupy.cuda.runtime.is_hip)
+    return False
+
+
 def on_device(options: Options, rank: int) -> bool:
-    """Whether this rank's buffers lie on a device: by ``-d``, or by ``H D`` after the options (rank 0, the others)."""
-    return options.accelerator or options.places[0 if rank == 0 else 1] == "D"
+    """Whether this rank's buffers lie on a device: by ``-d``, by ``H D`` after the options (rank 0, the others), or by
+    their kind, where nothing else says so.
+    """
+    by_kind = "D" not in options.places and options.buffer not in _ON_HOST
+    return options.accelerator or options.places[0 if rank == 0 else 1] == "D" or by_kind
 
 
 def for_rank(options: Options, rank: int, size: int) -> Buffer:

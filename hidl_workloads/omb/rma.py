@@ -40,8 +40,7 @@ _SYNCHRONIZATIONS = {
 def fits(options: Options, ranks: int) -> None:
     """Raise ``UsageError`` without two ranks, and for a window of MPI's memory where buffers lie on a device."""
     exactly_two(options, ranks)
-    on_device = "D" in options.places or options.accelerator or options.buffer in ("cupy", "numba")
-    if options.win_options == "allocate" and on_device:
+    if options.win_options == "allocate" and any(buffers.on_device(options, rank) for rank in range(2)):
         raise UsageError(
             "a window that MPI allocates (-w allocate) lies on the host; -w create or dynamic take a device's"
         )

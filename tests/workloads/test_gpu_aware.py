@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_workloads.training.data_parallel.gpu_aware import ask
+from hidl_workloads.gpu_aware import ask
 
 QUERY = "int MPIX_Query_cuda_support(void) { return %d; }"
 GPU_QUERY = "int MPIX_GPU_query_support(int type, int *is) { *is = type == %d; return 0; }"

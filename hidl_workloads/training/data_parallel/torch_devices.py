@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hidl_workloads.training.data_parallel import gpu_aware
+from hidl_workloads import gpu_aware
+from hidl_workloads.training.data_parallel import gpu_proof
 
 Event = Any
 """A point in a stream, with ``query``, ``synchronize`` and ``record`` as ``torch.cuda.Event`` has them."""
@@ -100,7 +101,7 @@ class Cuda(Accelerator):
 
     def survives(self) -> str | None:
         """See ``Accelerator``."""
-        return gpu_aware.survives(self.device.index or 0)
+        return gpu_proof.survives(self.device.index or 0)
 
     def _runtime(self) -> Any:
         return self._module.cudart()

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request, pieces
-from hidl_workloads.training.data_parallel.gpu_aware import sums_are_right
+from hidl_workloads.training.data_parallel.gpu_proof import sums_are_right
 from hidl_workloads.training.data_parallel.shared_memory import node_of
 from hidl_workloads.training.data_parallel.torch_devices import Accelerator, Event
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hidl_workloads.gpu_aware import Answer
 from hidl_workloads.omb import buffers
 from hidl_workloads.omb.benchmark import Datatype
 from hidl_workloads.omb.options import Options, UsageError
@@ -77,3 +78,19 @@ def test_one_side_can_lie_on_the_host_and_the_other_on_a_device() -> None:
     options = Options(places=("H", "D"), buffer="cupy")
     assert [buffers.on_device(options, rank) for rank in (0, 1, 2)] == [False, True, True]
     assert isinstance(buffers.for_rank(options, 0, 8), buffers.NumpyBuffer)
+
+
+@pytest.mark.parametrize(("kind", "device"), [("cupy", True), ("numba", True), ("torch", False), ("numpy", False)])
+def test_the_kind_tells_where_a_buffer_lies_where_nothing_else_does(kind: str, device: bool) -> None:
+    assert buffers.on_device(Options(buffer=kind), 0) is device
+
+
+@pytest.mark.parametrize("aware", [True, False, None])
+def test_an_mpi_library_that_does_not_read_gpu_memory_is_refused_before_it_crashes(
+    aware: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without such a word, it may read it."""
+    monkeypatch.setattr("hidl_workloads.gpu_aware.ask", lambda _: Answer(aware, "libmpi.so.12 answers"))
+    assert ("which this MPI library does not read (libmpi.so.12 answers)" in buffers.unreadable("numba")) is (
+        aware is False
+    )

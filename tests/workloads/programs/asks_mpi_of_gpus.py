@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from hidl_workloads.training.data_parallel import gpu_aware
+from hidl_workloads import gpu_aware
 
 if MPI.COMM_WORLD.rank == 0:
     Path(sys.argv[1]).write_text(json.dumps(asdict(gpu_aware.ask())))

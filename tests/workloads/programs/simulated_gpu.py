@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hidl_workloads.gpu_aware import Answer
 from hidl_workloads.training.data_parallel import torch_devices
-from hidl_workloads.training.data_parallel.gpu_aware import Answer
 from hidl_workloads.training.data_parallel.torch_devices import Accelerator, DeviceMemory, Event
 
 BUGS: set[str] = set()
