@@ -66,7 +66,7 @@ def test_what_horovod_makes_of_plain_programs_is_as_the_how_to_says(prefix: Path
     elif told == DIFFERENT:
         assert result == "different" or result > 100 * TORCH[program]
     else:
-        assert result.startswith(told)
+        assert result.startswith((told, "HorovodInternalError: Horovod has been shut down"))  # the other rank was first
 
 
 @wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
@@ -93,6 +94,13 @@ class Staged:
         self._streams: dict[Any, Any] = {}
         self._uploaded: Event | None = None
         self._pinned = accelerator.pin(buffer)
+        if not self._pinned:
+            warnings.warn(
+                f"the driver does not pin {buffer.nbytes} bytes of the host's memory: copies between them and the GPU are "
+                "slower, and wait for each other",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self._pieces = []
         begin = 0
         for piece in pieces(buffer):
