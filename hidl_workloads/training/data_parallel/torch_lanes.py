@@ -96,7 +96,7 @@ class Staged:
         self._pinned = accelerator.pin(buffer)
         if not self._pinned:
             warnings.warn(
-                f"the driver does not pin {buffer.nbytes} bytes of the host's memory: copies between them and the GPU are "
+                f"the driver does not pin {buffer.nbytes} bytes of the host's memory: copies to and from the GPU are "
                 "slower, and wait for each other",
                 RuntimeWarning,
                 stacklevel=2,
