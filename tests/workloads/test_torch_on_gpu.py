@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.stack.verify import OPEN_MPI_AS_ROOT
 from tests.workloads import ranks
 
 pytestmark = pytest.mark.exact
@@ -61,7 +62,7 @@ def test_the_wheels_of_mpi_say_that_they_are_not_gpu_aware(
     stack_prefix: Callable[[str], Path], tmp_path: Path, stack: str
 ) -> None:
     file = tmp_path / "answer.json"
-    completed = ranks.run(stack_prefix(stack), 1, ranks.PROGRAMS / "asks_mpi_of_gpus.py", file)
+    completed = ranks.run(stack_prefix(stack), 1, ranks.PROGRAMS / "asks_mpi_of_gpus.py", file, **OPEN_MPI_AS_ROOT)
     assert completed.status == 0, completed.stderr
     answer = json.loads(file.read_text())
     assert answer["aware"] is False
