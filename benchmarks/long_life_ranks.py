@@ -1,4 +1,7 @@
-"""Memory and known engines after so many client loops: ``mpiexec -n 2 python long_life_ranks.py RESULT FEW MANY``."""
+"""What two ranks keep of client loops, or of connections of one loop, after so many of them.
+
+``mpiexec -n 2 python long_life_ranks.py RESULT loops|connections FEW MANY``
+"""
 
 from __future__ import annotations
 
@@ -54,13 +57,15 @@ async def serve(counts: list[int]) -> list[dict[str, Any]]:
         await asyncio.sleep(LOOK)
         engine = endpoint().engine
         assert engine is not None
-        figures.append({"peers": len(engine.peers), "listening": resident(), "connecting": theirs})
+        files, threads = (len(list(Path("/proc/self", name).iterdir())) for name in ("fd", "task"))
+        found = {"peers": len(engine.peers), "listening": resident(), "connecting": theirs}
+        figures.append(found | {"files": files, "threads": threads})
         WORLD.send("go on", 1)
     return figures
 
 
-def connect_again_and_again(counts: list[int]) -> None:
-    """As many loops in all as each count says, one after another."""
+def loops(counts: list[int]) -> None:
+    """As many loops in all as each count says, one after another, of one connection each."""
     address = WORLD.bcast(None, root=0)
     done = 0
     for count in counts:
@@ -71,9 +76,23 @@ def connect_again_and_again(counts: list[int]) -> None:
         WORLD.recv()
 
 
+async def connections(counts: list[int]) -> None:
+    """As many connections in all as each count says, one after another, of one loop."""
+    address = WORLD.bcast(None, root=0)
+    done = 0
+    for count in counts:
+        while done < count:
+            await ask(address)
+            done += 1
+        await asyncio.to_thread(WORLD.send, resident(), 0)
+        await asyncio.to_thread(WORLD.recv)
+
+
 transport.start(WORLD)
-wanted = [int(word) for word in sys.argv[2:]]
+wanted = [int(word) for word in sys.argv[3:]]
 if WORLD.rank == 0:
     Path(sys.argv[1]).write_text(json.dumps(asyncio.run(serve(wanted))))
+elif sys.argv[2] == "loops":
+    loops(wanted)
 else:
-    connect_again_and_again(wanted)
+    asyncio.run(connections(wanted))
