@@ -62,8 +62,8 @@ def search(blocks: Iterable[bytes]) -> list[Cause]:
     """Find the known causes in blocks of whole lines, each once, likeliest first.
 
     Errors come before warnings, then by role, then by position. Left out are a cause that another one explains, a
-    program's own words where a cause or symptom explains them, consequences beside an error of another role, and matches
-    in harmless lines. The line quoted has its escape sequences, unless they stand within what matches.
+    program's own words where a cause or symptom explains them, consequences beside an error of another role, and
+    matches in harmless lines. The line quoted has its escape sequences, unless they stand within what matches.
     """
     found: dict[str, tuple[Diagnosis, tuple[int, int], Cause]] = {}
     lines = 0
