@@ -21,7 +21,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
 _MAX_LINE = 300  # characters of the matching line that a finding quotes
 _HARMLESS = "harmless.yaml"
 
-Role = Literal["cause", "symptom", "unexplained", "consequence"]
+Role = Literal["cause", "symptom", "consequence", "unexplained"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 _Entry = TypeVar("_Entry")
