@@ -21,7 +21,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
 _MAX_LINE = 300  # characters of the matching line that a finding quotes
 _HARMLESS = "harmless.yaml"
 
-Role = Literal["cause", "symptom", "consequence"]
+Role = Literal["cause", "symptom", "consequence", "unexplained"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 _Entry = TypeVar("_Entry")
@@ -46,7 +46,8 @@ class Diagnosis(Strict):
     """One cause: patterns that match its output, why it matters, and how to fix it.
 
     ``role`` orders what is found together: a ``cause`` comes before a ``symptom`` (how a rank ended, or a general
-    error that any cause can have), and both before a ``consequence`` (what other ranks print because one died).
+    error that any cause can have), and both before a ``consequence`` (what other ranks print because one died). What
+    is ``unexplained`` quotes a program's own error, and is reported only where neither of the first two is found.
     ``fix`` may contain ``{name}`` for a named group of every pattern; the group ``host`` names the node.
     ``unless``: causes that explain this one; it is not reported with any of them.
     """
@@ -109,8 +110,9 @@ def _read(file: Path, entries: TypeAdapter[list[_Entry]]) -> list[_Entry]:
 
 
 def _line(match: re.Match[str]) -> str:
-    """The line of the match, clipped around it."""
+    """The line of the match, or its lines in one, clipped around it."""
     text = match.string
     begin = max(text.rfind("\n", 0, match.start()) + 1, match.start() - _MAX_LINE // 3)
     end = text.find("\n", match.end())
-    return clipped(visible(text[begin : len(text) if end < 0 else end].strip()), _MAX_LINE)
+    lines = text[begin : len(text) if end < 0 else end].strip().replace("\n", " ")
+    return clipped(visible(lines), _MAX_LINE)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,6 +23,7 @@ _BLOCK = 1024 * 1024  # bytes that are read at once
 _STEM = 4  # letters that are searched first
 _OVERLAP = 4096  # bytes of a longer line that are searched again with what follows
 _LONGEST_LINE = 2000  # characters around a match in which words of harmlessness count
+_TRIES = 100  # lines that may be a program's own error and are looked at, in a block
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]{0,30}[ -/]{0,5}[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
 _TOKEN = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:P<\w+>|<?[=!]|:)|\{[0-9,]+\}|.", re.DOTALL
@@ -59,9 +61,9 @@ def search_file(name: str) -> list[Cause]:
 def search(blocks: Iterable[bytes]) -> list[Cause]:
     """Find the known causes in blocks of whole lines, each once, likeliest first.
 
-    Errors come before warnings, then by role, then by position. Left out are a cause that another one explains,
-    consequences beside an error of another role, and matches in harmless lines. The line quoted has its escape
-    sequences, unless they stand within what matches.
+    Errors come before warnings, then by role, then by position. Left out are a cause that another one explains, a
+    program's own words where a cause or symptom explains them, consequences beside an error of another role, and
+    matches in harmless lines. The line quoted has its escape sequences, unless they stand within what matches.
     """
     found: dict[str, tuple[Diagnosis, tuple[int, int], Cause]] = {}
     lines = 0
@@ -71,11 +73,22 @@ def search(blocks: Iterable[bytes]) -> list[Cause]:
                 cause = Cause(diagnosis.finding(match), lines + line)
                 found[diagnosis.id] = diagnosis, (number, match.start()), cause
         lines += block.count(b"\n")
+    if any(_explains(diagnosis, found) for diagnosis, _, _ in found.values()):
+        found = {rule: one for rule, one in found.items() if one[0].role != "unexplained"}
     kept = [one for one in found.values() if not found.keys() & set(one[0].unless)]
     if any(diagnosis.severity == "error" and diagnosis.role != "consequence" for diagnosis, _, _ in kept):
         kept = [one for one in kept if one[0].role != "consequence"]
     kept.sort(key=lambda one: (SEVERITIES.index(one[0].severity), ROLES.index(one[0].role), one[1]))
     return [cause for _, _, cause in kept]
+
+
+def _explains(diagnosis: Diagnosis, found: Container[str]) -> bool:
+    """Whether it says more than the program's own words."""
+    return (
+        diagnosis.severity == "error"
+        and diagnosis.role in ("cause", "symptom")
+        and not any(other in found for other in diagnosis.unless)
+    )
 
 
 def fixed_word(pattern: str) -> str:
@@ -125,21 +138,31 @@ def _likely(block: bytes) -> Iterator[tuple[Diagnosis, re.Pattern[str]]]:
 
 def _first_matches(block: bytes, known: Container[str]) -> Iterator[tuple[Diagnosis, re.Match[str], int]]:
     """The first match outside harmless lines of each diagnosis that is not yet ``known``, and its line from 1."""
-    patterns = [(diagnosis, pattern) for diagnosis, pattern in _likely(block) if diagnosis.id not in known]
+    likely = list(_likely(block))
+    patterns = [(diagnosis, pattern) for diagnosis, pattern in likely if diagnosis.id not in known]
+    named = [pattern for diagnosis, pattern in likely if diagnosis.role != "unexplained"]
     plain = block.decode("utf-8", "replace") if patterns else ""
     text = plain.replace("\r\n", " \n").replace("\r", "\n")  # of the same length
     first: dict[str, tuple[Diagnosis, re.Match[str], int]] = {}
     for diagnosis, pattern in patterns:
-        match = next((match for match in pattern.finditer(text) if not _is_harmless(match)), None)
+        matches = pattern.finditer(text)
+        if diagnosis.role == "unexplained":
+            matches = (match for match in islice(matches, _TRIES) if not _matches(named, match))
+        match = next((match for match in matches if not _matches(_harmless(), match)), None)
         if match and (diagnosis.id not in first or match.start() < first[diagnosis.id][1].start()):
             first[diagnosis.id] = diagnosis, match, plain.count("\n", 0, match.start()) + 1
     return iter(first.values())
 
 
-def _is_harmless(match: re.Match[str]) -> bool:
-    """Whether the line of a match is one of those that are harmless."""
+@cache
+def _harmless() -> tuple[re.Pattern[str], ...]:
+    return tuple(compiled(pattern) for each in load_harmless() for pattern in each.patterns)
+
+
+def _matches(patterns: Iterable[re.Pattern[str]], match: re.Match[str]) -> bool:
+    """Whether any of ``patterns`` is in the line of a match."""
     text, begin, end = match.string, match.start(), match.end()
     begin = max(text.rfind("\n", 0, begin) + 1, begin - _LONGEST_LINE)
     stop = text.find("\n", end, end + _LONGEST_LINE)
     line = text[begin : end + _LONGEST_LINE if stop < 0 else stop]
-    return any(compiled(pattern).search(line) for each in load_harmless() for pattern in each.patterns)
+    return any(pattern.search(line) for pattern in patterns)

@@ -14,6 +14,7 @@ KILLED = b"srun: error: node1: task 3: Killed\n"
 FULL = b"OSError: [Errno 28] No space left on device\n"
 WATCHDOG = b"[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)\n"
 ABORTED = b"application called MPI_Abort(MPI_COMM_WORLD, 1) - process 0\n"
+OWN = b"some_program: error: table 3 has no column 7\n"
 SLOW = b"distributed.worker.memory - WARNING - Worker is at 89% memory usage. Pausing worker.\n"
 
 
@@ -40,10 +41,22 @@ def rules(log: bytes) -> list[str]:
         (WATCHDOG + SLOW, ["HD233", "HD223"]),
         (ABORTED + KILLED, ["HD262", "HD131"]),
         (KILLED + ABORTED, ["HD131", "HD262"]),
+        (OWN + WATCHDOG + SLOW, ["HD601", "HD223"]),
+        (OWN + FULL, ["HD170"]),
+        (OWN + KILLED, ["HD131"]),
+        (OWN + ABORTED, ["HD601"]),
+        (OWN + ABORTED + KILLED, ["HD262", "HD131"]),
     ],
 )
 def test_causes_come_before_symptoms_and_consequences_stand_alone(log: bytes, expected: list[str]) -> None:
     assert rules(log) == expected
+
+
+def test_a_programs_own_words_are_quoted_from_lines_that_nothing_explains() -> None:
+    (cause,) = search([b"srun: error: node1: task 0: Exited with exit code 1\n" + OWN + b"other: error: later\n"])
+    assert (cause.line, cause.finding.seen) == (2, OWN.decode().strip())
+    (cause,) = search([b"epoch 1\nFatal error:\nno such table\n" + ABORTED])
+    assert cause.finding.seen == "Fatal error: no such table"
 
 
 def test_the_first_of_two_causes_comes_first() -> None:
