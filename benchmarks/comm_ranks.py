@@ -1,6 +1,6 @@
 """The ranks of `benchmarks.comm`: mpi:// and tcp:// in turn, and ucx:// where it is installed, within one run.
 
-    mpiexec -n RANKS python comm_ranks.py RESULT messages|oversubscribed|crowd|idle
+    mpiexec -n RANKS python comm_ranks.py RESULT messages|types|oversubscribed|crowd|idle
 
 Ranks of the lower half listen, those of the upper half connect, each to one other. The last rank writes
 {figure: {scheme: seconds}} as JSON: medians over rounds, one way.
@@ -53,6 +53,40 @@ MESSAGES: dict[str, tuple[Any, int]] = {
     "NumPy 16 MB": (array(16 << 20), 8),
     "NumPy 64 MB": (array(64 << 20), 4),
 }
+
+
+def of_types() -> dict[str, tuple[Any, int]]:
+    """Messages of each type by size: {type and size: message, turns}."""
+    import pandas
+    import pyarrow
+
+    def nested(size: int) -> Any:
+        return [[number, [number / 2, f"key {number}"]] for number in range(max(1, size // 40))]
+
+    def objects(size: int) -> Any:
+        return to_serialize(np.array([f"row {number}" for number in range(max(1, size // 20))], dtype=object))
+
+    makers: dict[str, tuple[Callable[[int], Any], int]] = {
+        "bytes": (lambda size: b"x" * size, 16 << 20),
+        "bytearray": (lambda size: bytearray(size), 16 << 20),
+        "memoryview": (lambda size: memoryview(bytearray(size)), 16 << 20),
+        "str": (lambda size: "x" * size, 16 << 20),
+        "serialized bytes": (lambda size: to_serialize(b"x" * size), 16 << 20),
+        "NumPy": (array, 16 << 20),
+        "NumPy, Fortran order": (lambda size: to_serialize(np.ones((-(-size // 8), 8), "u1", order="F")), 16 << 20),
+        "NumPy, strided": (lambda size: to_serialize(np.ones((size, 2), "u1")[:, 0]), 16 << 20),
+        "NumPy, objects": (objects, 16 << 20),
+        "pandas": (lambda size: to_serialize(pandas.DataFrame({"a": np.ones(-(-size // 8)), "b": 1})), 16 << 20),
+        "Arrow": (lambda size: to_serialize(pyarrow.table({"a": np.ones(-(-size // 8))})), 16 << 20),
+        "nested lists": (nested, 16 << 20),
+    }
+    sizes = {"1 B": 1, "1 KB": 1 << 10, "64 KB": 1 << 16, "2 MB": 2 << 20, "16 MB": 16 << 20}
+    return {
+        f"{kind} {name}": (make(size), max(2, min(100, (8 << 20) // size)))
+        for kind, (make, most) in makers.items()
+        for name, size in sizes.items()
+        if size <= most
+    }
 
 
 async def together() -> None:
@@ -142,7 +176,8 @@ async def main(result: Path, what: str) -> None:
         idle = [await connections(scheme, 200) for scheme in SCHEMES] if what == "crowd" else []
         schemes = (*SCHEMES, *UCX) if what == "messages" else SCHEMES
         comms = {scheme: (await connections(scheme, 1))[0] for scheme in schemes}
-        pings = {name: ping_pong(message, turns) for name, (message, turns) in MESSAGES.items()}
+        messages = of_types() if what == "types" else MESSAGES
+        pings = {name: ping_pong(message, turns) for name, (message, turns) in messages.items()}
         measures: dict[str, Measure] = pings
         if what == "crowd":
             measures = {"beside 200 idle": pings["bytes 1 KB"], "burst of 5,000": burst}
