@@ -28,8 +28,15 @@ class Switch:
 def use(site: Site, stack: str, which: str, *, root: Path, on_wait: Callable[[str], None]) -> Switch:
     """Make the installation whose id starts with ``which`` the one in use.
 
-    Raises ``MissingPrecondition`` where there is none, or it is of another hidl, and ``UsageError`` where there are
-    several.
+    Raises what ``choose`` raises, and ``MissingPrecondition`` where it is of another hidl.
+    """
+    return _switch(site, choose(site, stack, which, root=root), root, on_wait)
+
+
+def choose(site: Site, stack: str, which: str, *, root: Path) -> Installation:
+    """The installation whose id starts with ``which``.
+
+    Raises ``MissingPrecondition`` where there is none, and ``UsageError`` where there are several.
     """
     fitting = [found for found in _published(root / site.name / stack) if found.prefix.name.startswith(which)]
     if not which or not fitting:
@@ -41,7 +48,7 @@ def use(site: Site, stack: str, which: str, *, root: Path, on_wait: Callable[[st
         raise UsageError(
             f"{len(fitting)} installations of stack {stack} match {which!r}", hint=_others(site, stack, root)
         )
-    return _switch(site, fitting[0], root, on_wait)
+    return fitting[0]
 
 
 def rollback(site: Site, stack: str, *, root: Path, on_wait: Callable[[str], None]) -> Switch:

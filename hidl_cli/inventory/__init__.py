@@ -1,0 +1,1 @@
+"""What installations consist of: software bills of materials, and audits against published vulnerabilities."""
