@@ -68,7 +68,7 @@ def of_types() -> dict[str, tuple[Any, int]]:
 
     makers: dict[str, tuple[Callable[[int], Any], int]] = {
         "bytes": (lambda size: b"x" * size, 16 << 20),
-        "bytearray": (lambda size: bytearray(size), 16 << 20),
+        "bytearray": (bytearray, 16 << 20),
         "memoryview": (lambda size: memoryview(bytearray(size)), 16 << 20),
         "str": (lambda size: "x" * size, 16 << 20),
         "serialized bytes": (lambda size: to_serialize(b"x" * size), 16 << 20),

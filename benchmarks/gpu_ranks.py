@@ -115,7 +115,7 @@ def _train(device: str, case: Case, *, joint: bool) -> tuple[Any, nn.Module, str
     return optimizer, model, path.name if path else ""
 
 
-def _perceptron() -> nn.Module:
+def _perceptron() -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(_FEATURES, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 128), nn.Tanh(),
         nn.Linear(128, 1),
@@ -158,7 +158,7 @@ def failures(device: str) -> dict[str, Any]:
         if raises[0]:
             raise ArithmeticError("a hook of the user's raises")
 
-    handle = model[2].weight.register_hook(fail)  # type: ignore[index]
+    handle = model[2].weight.register_hook(fail)
     told = "nothing"
     try:
         model(x).square().mean().backward()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -20,7 +21,7 @@ class Batch:
     targets: NDArray[np.int64]
 
 
-class Model:
+class Model(ABC):
     """A classifier, trained by cross-entropy; a subclass gives its data, and its network in one framework or several.
 
     The last axis of the network's output is that of the classes; the others are those of ``Batch.targets``. Frameworks
@@ -32,17 +33,17 @@ class Model:
     items: ClassVar[str]
     label: ClassVar[str]
 
+    @abstractmethod
     def items_per_step(self) -> int:
         """Return the number of ``items`` that a rank trains on in one step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe_batch(self) -> str:
         """Return the size of a rank's batch, such as ``8 per rank, images of 224 x 224 pixels``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make_batch(self, random: np.random.Generator) -> Batch:
         """Return a rank's batch; ``random`` differs from rank to rank."""
-        raise NotImplementedError
 
     def torch_network(self) -> Any:
         """Return the ``torch.nn.Module``."""

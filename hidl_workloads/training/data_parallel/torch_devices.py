@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,7 +17,7 @@ Event = Any
 """A point in a stream, with ``query``, ``synchronize`` and ``record`` as ``torch.cuda.Event`` has them."""
 
 
-class Accelerator:
+class Accelerator(ABC):
     """A device with streams of its own for copies to the host and back. A kind of device adds what memory it pins."""
 
     def __init__(self, device: torch.device) -> None:
@@ -52,25 +53,25 @@ class Accelerator:
         """Let this thread's current stream, not this thread, wait for ``event``."""
         self.current_stream().wait_event(event)
 
+    @abstractmethod
     def pin(self, array: NDArray[Any]) -> bool:
         """Have the device read and write ``array`` directly; False if its driver refuses: copies are slow then."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unpin(self, array: NDArray[Any]) -> None:
         """Undo ``pin``, before the memory is freed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def export(self, values: torch.Tensor) -> object:
         """Return what mpi4py takes for the memory of ``values``, a contiguous tensor."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ask_mpi(self) -> gpu_aware.Answer:
         """Ask MPI whether it reads and writes this kind of memory."""
-        raise NotImplementedError
 
+    @abstractmethod
     def survives(self) -> str | None:
         """Return why MPI cannot sum such memory in a process of its own; None if it can."""
-        raise NotImplementedError
 
     def on_device(self, array: NDArray[Any]) -> torch.Tensor:
         """Return ``array`` on the device, when it is there."""
