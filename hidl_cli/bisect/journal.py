@@ -3,8 +3,7 @@
 ::
 
     $XDG_STATE_HOME/hidl/bisects/<time>-<digest>/
-        question.json      the two runs, the metric with its recorded values, the changes; written once
-        good.json bad.json the plans of the two
+        question.json      the two runs with their plans, the metric with its recorded values, the changes
         journal.json       the rounds as chosen, and each run with what it measured; written after each run
         runs/<id>/         the directories of the runs
         jobs/<id>/         the jobs that ran them
@@ -177,14 +176,16 @@ def root() -> Path:
 
 
 def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
-    """Return the bisect of that question: the last one, to go on with, or a new one."""
-    known = find_bisect(question)
-    if known is not None and not fresh:
-        return known
-    made = Bisect(root() / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{question.digest}")
+    """Return the bisect of that question: the last one, to go on with, or a new one.
+
+    What it has measured counts only for the same changes. Their stacks may have been installed elsewhere since.
+    """
+    known = None if fresh else find_bisect(question)
+    if known is None or known.question().changes != question.changes:
+        known = Bisect(root() / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S-%f}-{question.digest}")
     document = TypeAdapter(Question).dump_python(question, mode="json")
-    write_json(made.directory / "question.json", {"schema": QUESTION, **document})
-    return made
+    write_json(known.directory / "question.json", {"schema": QUESTION, **document})
+    return known
 
 
 def find_bisect(question: Question) -> Bisect | None:
