@@ -58,7 +58,11 @@ class Change:
     @property
     def title(self) -> str:
         """What changed."""
-        shown = {"tuning": self.name, "environment": f"environment variable {self.name}", "stack": f"stack {self.name}"}
+        shown = {
+            "tuning": self.name,
+            "environment": f"environment variable {self.name}",
+            "stack": f"stack {self.name}".strip(),
+        }
         return shown.get(self.kind) or (f"{self.kind} {self.name}" if self.name else self.kind)
 
     @property

@@ -84,6 +84,11 @@ def test_another_stack_comes_with_its_library_and_names_its_packages() -> None:
     assert "source /stacks/new/activate.sh" in job_script(mixed)
 
 
+def test_a_stack_of_another_name_is_one_change() -> None:
+    old, new = side(planned(), lock="a" * 64), side(planned(), lock="b" * 64, stack="mine", prefix="/stacks/mine")
+    assert tried(old, new) == [f"stack: mpi (lock {'a' * 12}) → mine (lock {'b' * 12})"]
+
+
 def test_variables_of_another_mpi_family_come_with_it() -> None:
     plan = planned(tuning=[f"{VCIS}=2"])
     site_library = Library("gdr", "mvapich2-gdr", prefix="/opt/gdr", environment={"MV2_PATH": "/opt/gdr"})
