@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hidl_cli.api.bisecting import Bisection, bisect
     from hidl_cli.api.installing import Installed, install
     from hidl_cli.api.listing import Site, Stack, Workload, sites, stacks, workloads
     from hidl_cli.api.replaying import Replay, capsule, replay
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from hidl_cli.record.state import State, Status
 
 __all__ = [
+    "Bisection",
     "BuildFailed",
     "ExitCode",
     "HidlError",
@@ -63,6 +65,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "Workload",
+    "bisect",
     "capsule",
     "find",
     "install",
@@ -78,6 +81,7 @@ __all__ = [
 #: Where the names of ``__all__`` are. Each is imported when it is first asked for, since a command needs few of them.
 #: No module here has one of the names: its import would hide the function.
 _PLACES = {
+    "hidl_cli.api.bisecting": ("Bisection", "bisect"),
     "hidl_cli.api.installing": ("Installed", "install"),
     "hidl_cli.api.listing": ("Site", "Stack", "Workload", "sites", "stacks", "workloads"),
     "hidl_cli.api.replaying": ("Replay", "capsule", "replay"),

@@ -83,7 +83,7 @@ def replay(
     asked = Asked(partition=partition, time_limit=time, account=account, qos=qos, reservation=reservation)
     follower = Lines(progress or nobody)
     with unpacked(held) as original, tempfile.TemporaryDirectory(prefix="hidl-replay-") as brought:
-        machine = machine_for(original, site)
+        machine = machine_for(original.plan, site)
         if not changed_inputs:
             check_inputs(held)
         order = order_for(original, machine, absolute(prefix), Path(brought), offline=offline)

@@ -207,10 +207,10 @@ def keep(original: Original, run: Run, replayed: Replayed) -> dict[str, Any]:
     return document
 
 
-def machine_for(original: Original, name: str | None) -> Site:
+def machine_for(plan: Plan, name: str | None) -> Site:
     """Return the site of that name; None: the one that the run was on if there is one of its name, else as usual."""
-    known = any(entry.name == original.plan.site for entry in list_all("site"))
-    return load_site(name or (original.plan.site if known else None))
+    known = any(entry.name == plan.site for entry in list_all("site"))
+    return load_site(name or (plan.site if known else None))
 
 
 def _stack_name(capsule: Capsule) -> str:

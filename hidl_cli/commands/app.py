@@ -30,6 +30,7 @@ COMMANDS = {
     "report": "report:report",
     "capsule": "capsule:capsule",
     "replay": "capsule:replay",
+    "bisect": "bisect:bisect",
     "results": "regression:app",  # which adds its commands to those of results.py
     "stack": "stack:app",
     "workload": "workload:app",

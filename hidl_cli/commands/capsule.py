@@ -117,7 +117,7 @@ def replay(
         reservation=reservation,
     )
     with unpacked(held) as original, tempfile.TemporaryDirectory(prefix="hidl-replay-") as brought:
-        machine = machine_for(original, site)
+        machine = machine_for(original.plan, site)
         if not changed_inputs:
             check_inputs(held)
         order = order_for(original, machine, prefix, Path(brought), offline=offline)
@@ -136,8 +136,8 @@ def replay(
             return
         _introduce(original, order, machine)
         if not yes:
-            _ask()
-        installed = _install(order)
+            ask_consent()
+        installed = install_order(order)
         plan = prepare(request, machine, original.plan.workload, original.stack)
         script = job_script(plan)
         if not no_check:
@@ -163,7 +163,8 @@ def _introduce(original: Original, order: Order, site: Site) -> None:
     say(printable(f"  $ {plan.command_line(plan.steps[-1])}"), style="dim")
 
 
-def _ask() -> None:
+def ask_consent() -> None:
+    """Ask before code of a capsule is installed and run; ``UsageError`` without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "a capsule's packages and program are code that would run here", hint="read --dry-run, then: --yes"
@@ -171,7 +172,8 @@ def _ask() -> None:
     typer.confirm("Install and run this?", abort=True, err=True)
 
 
-def _install(order: Order) -> Installation:
+def install_order(order: Order) -> Installation:
+    """Install by the lock of a capsule, with progress."""
     from hidl_cli.api.installing import verifier_for
     from hidl_cli.commands.progress import progress
     from hidl_cli.commands.render import say

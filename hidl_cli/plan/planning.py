@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from pathlib import Path
 
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
@@ -72,6 +73,20 @@ class Choices:
     use: DeviceUse = field(default_factory=lambda: DeviceUse("cpu", Asked()))
 
 
+@dataclass(frozen=True)
+class _Started:
+    """What decides how a step is started."""
+
+    scheduler: str | None
+    workload: Workload
+    parameters: Mapping[str, Value]
+    installation: Installation
+    library: Library
+    launcher: Launcher
+    matrix: Sequence[Mapping[str, Value]]
+    environment: Described | None
+
+
 def make_plan(
     choices: Choices,
     *,
@@ -98,7 +113,17 @@ def make_plan(
     # As with threads, ranks of all steps get the same number of GPUs.
     gpus = Gpus.of(requested_gpus(site, asked), max(placement.ranks_per_node for placement in placements))
     environment |= {DEVICE: choices.use.device, **({GPUS_PER_RANK: str(gpus.per_rank)} if gpus else {})}
-    steps = _steps(choices, [*_sized(unit, placements)], repetitions, environment, gpus)
+    started = _Started(
+        site.scheduler,
+        workload,
+        choices.parameters,
+        choices.installation,
+        library,
+        choices.launcher,
+        choices.matrix,
+        choices.environment,
+    )
+    steps = _steps(started, [*_sized(unit, placements)], repetitions, environment, gpus)
     if baseline is None:
         large = can_be_copied(unit, placements) and allocation.nodes >= _MANY_NODES
         baseline = "copies" if large and steps[0].launch.host_option is not None else "single"
@@ -135,6 +160,28 @@ def make_plan(
         user_environment=choices.environment,
         device=choices.use.device,
     )
+
+
+def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
+    """Return the plan with a single step, one repetition on ``placement``, launched by what its other fields now say.
+
+    The plan has no matrix. Raises what the launcher raises.
+    """
+    installed = Installation.at(Path(plan.prefix))
+    started = _Started(
+        plan.scheduler,
+        plan.workload,
+        plan.parameters,
+        installed,
+        plan.mpi,
+        launcher,
+        ({},),
+        plan.user_environment,
+    )
+    per_node, per_rank = plan.allocation.gpus_per_node, plan.environment.get(GPUS_PER_RANK)
+    gpus = Gpus(per_node, int(per_rank)) if per_node and per_rank else None
+    steps = _steps(started, [*_sized(plan.unit, [placement])], 1, plan.environment, gpus)
+    return replace(plan, steps=steps, launcher=launcher.name, target=None, until_settled=False)
 
 
 def new_id(name: str, now: datetime) -> str:
@@ -190,42 +237,42 @@ def _unverified(choices: Choices) -> str | None:
 
 
 def _steps(
-    choices: Choices,
+    started: _Started,
     sizes: Sequence[tuple[int, Placement]],
     repetitions: int,
     environment: Mapping[str, str],
     gpus: Gpus | None,
 ) -> tuple[Step, ...]:
     """Return the steps in the order in which they run."""
-    check = choices.installation.run_module("hidl_workloads.world")
-    can_check = choices.environment is None or choices.environment.has_mpi4py
+    check = started.installation.run_module("hidl_workloads.world")
+    can_check = started.environment is None or started.environment.has_mpi4py
 
     def launch(words: tuple[str, ...], placement: Placement, number: int) -> Launch:
         request = Request(
             placement,
             words,
-            choices.library,
+            started.library,
             environment=environment,
             forward=(
                 *SET_BY_THE_SCRIPT,
-                *(_MEETING_POINT if choices.workload.program.directory else ()),
-                *(_OF_CONDA if choices.environment and choices.environment.kind == "conda" else ()),
+                *(_MEETING_POINT if started.workload.program.directory else ()),
+                *(_OF_CONDA if started.environment and started.environment.kind == "conda" else ()),
             ),
             hostfile=f"steps/{number}/hosts",
-            on_one_host=choices.site.scheduler == "local",
-            through_ssh=choices.site.scheduler == SSH,
+            on_one_host=started.scheduler == "local",
+            through_ssh=started.scheduler == SSH,
             gpus=gpus,
         )
-        return choices.launcher.launch(request)
+        return started.launcher.launch(request)
 
     def step(number: int, size: int, placement: Placement, repetition: int, point: Mapping[str, Value]) -> Step:
-        parameters = {**choices.parameters, **point}
-        program = choices.workload.program_for(parameters)
+        parameters = {**started.parameters, **point}
+        program = started.workload.program_for(parameters)
         return Step(
             size,
             repetition,
             placement,
-            launch(_kept(program, choices.installation, parameters, placement), placement, number),
+            launch(_kept(program, started.installation, parameters, placement), placement, number),
             launch(check, placement, number) if program.mpi and not program.module and can_check else None,
             point=point,
             parser=program.parser,
@@ -237,7 +284,7 @@ def _steps(
         (size, placement, round_, point)
         for round_ in range(1, repetitions + 1)
         for size, placement in sizes
-        for point in choices.matrix
+        for point in started.matrix
     ]
     return tuple(step(number, *each) for number, each in enumerate(planned, start=1))
 

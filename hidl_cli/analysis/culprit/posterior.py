@@ -1,0 +1,232 @@
+"""How likely each explanation of a slowdown is, after interleaved runs of mixed configurations.
+
+Bayesian comparison of linear models. The logarithm of a run's slowness is the level of its round, plus the effect of
+the changes in it, plus normal noise. Each explanation says which mixtures are slow; its weight is its prior times its
+marginal likelihood: levels of rounds have flat priors and cancel (Harville 1974, Biometrika 61, 383-385), effects have
+normal priors around the recorded slowdown and are integrated in closed form (O'Hagan & Forster 2004, Kendall's Advanced
+Theory of Statistics 2B, ch. 11), the noise on a grid.
+
+Looking after each round costs nothing. Stopping once an explanation has probability c, the named one is wrong with
+probability 1 - c at most, on average over the priors; and whatever is true, the chance that the evidence against it
+ever exceeds 1/a is at most a, in however many looks (Ville 1939; Wald 1945, Ann. Math. Statist. 16, 117-186).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: ``none``: no difference; ``one``: one change; ``together``: two that only matter together; ``both``: two that each
+#: add a share; ``several``: anything else.
+Kind = Literal["none", "one", "together", "both", "several"]
+
+#: Prior probabilities of the kinds. Few slowdowns need two changes, and many do not come back.
+PRIORS: dict[Kind, float] = {"none": 0.3, "one": 0.55, "together": 0.05, "both": 0.05, "several": 0.05}
+
+#: Standard deviation of the effect's prior, as a fraction of the recorded slowdown.
+_SPREAD = 0.4
+#: Of the logarithm of the noise, around the recorded noise; where none is recorded.
+_NOISE_SPREAD, _NOISE_UNKNOWN = 0.7, 1.2
+_NOISE_STEPS = 41
+_LEAST_NOISE = 2e-4
+_QUANTILE = 1.96
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One run: the round it belongs to, the numbers of the changes in it, and the logarithm of its slowness."""
+
+    round: str
+    changes: frozenset[int]
+    value: float
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What the recorded runs let expect: the slowdown and the noise (None: unknown) as logarithms.
+
+    ``weights``: how likely each change is to matter, relative to each other.
+    """
+
+    slowdown: float
+    noise: float | None
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why the bad configuration is slower: ``changes`` are the numbers of the guilty ones."""
+
+    kind: Kind
+    changes: tuple[int, ...] = ()
+
+    def share(self, present: frozenset[int]) -> float:
+        """Return the fraction of the slowdown that a mixture with these changes has; of ``several`` unknown: half."""
+        if self.kind == "none":
+            return 0.0
+        if self.kind == "several":
+            return 0.5 if present else 0.0
+        hits = sum(change in present for change in self.changes)
+        return float(hits == len(self.changes)) if self.kind != "both" else hits / 2
+
+
+@dataclass(frozen=True)
+class Belief:
+    """An explanation with its probability, and its effect on the logarithm of the slowness with standard error.
+
+    For ``both`` it is the sum of the two effects.
+    """
+
+    explanation: Explanation
+    probability: float
+    effect: float
+    error: float
+
+    @property
+    def slowdown(self) -> tuple[float, float, float]:
+        """The effect as a fraction of the time, and the ends of its 95 % interval."""
+        ends = (0.0, -_QUANTILE, _QUANTILE)
+        middle, low, high = (math.expm1(self.effect + end * self.error) for end in ends)
+        return middle, low, high
+
+
+def explanations(count: int) -> list[Explanation]:
+    """Return all explanations with ``count`` changes."""
+    pairs = list(combinations(range(count), 2))
+    return [
+        Explanation("none"),
+        *(Explanation("one", (number,)) for number in range(count)),
+        *(Explanation("together", pair) for pair in pairs),
+        *(Explanation("both", pair) for pair in pairs),
+        *([Explanation("several")] if count > 2 else []),
+    ]
+
+
+def beliefs(observations: Sequence[Observation], expected: Expectation) -> list[Belief]:
+    """Return all explanations, the most probable first."""
+    return list(_beliefs(tuple(observations), expected))
+
+
+@lru_cache(maxsize=4)  # the choice of a round and the answer after the one before ask for the same
+def _beliefs(observations: tuple[Observation, ...], expected: Expectation) -> tuple[Belief, ...]:
+    import numpy as np
+
+    every = explanations(len(expected.weights))
+    noise, of_noise = _noise(expected)
+    data = _Centred(observations)
+    alike: dict[tuple[float, ...], list[int]] = {}
+    designs = [_design(explanation, observations, expected.slowdown) for explanation in every]
+    for number, (_, mean, deviation) in enumerate(designs):
+        alike.setdefault((len(mean), *mean, *deviation), []).append(number)
+    log, effect, error = (np.zeros((len(every), len(noise))) for _ in range(3))
+    for numbers in alike.values():
+        _, mean, deviation = designs[numbers[0]]
+        columns = np.array([designs[number][0] for number in numbers]).reshape(
+            len(numbers), len(mean), len(observations)
+        )
+        log[numbers], effect[numbers], error[numbers] = data.evidence(columns, mean, deviation, noise)
+    table = log + of_noise + np.log(_priors(every, expected.weights))[:, None]
+    table = np.exp(table - table.max())
+    whole = table.sum()
+    found = [
+        Belief(explanation, float(row.sum() / whole), *_averaged(row, *moments))
+        for explanation, row, *moments in zip(every, table, effect, error, strict=True)
+    ]
+    return tuple(sorted(found, key=lambda belief: -belief.probability))
+
+
+def _averaged(weights: NDArray[Any], effect: NDArray[Any], error: NDArray[Any]) -> tuple[float, float]:
+    """Return mean and standard deviation of the effect over the noise."""
+    total = weights.sum()
+    share = weights / total if total > 0 else weights + 1 / len(weights)
+    mean = float(share @ effect)
+    return mean, math.sqrt(max(0.0, float(share @ (error**2 + effect**2)) - mean**2))
+
+
+def _priors(every: Sequence[Explanation], weights: Sequence[float]) -> list[float]:
+    def of(explanation: Explanation) -> float:
+        return math.prod(weights[number] for number in explanation.changes)
+
+    sums: dict[Kind, float] = {}
+    for explanation in every:
+        sums[explanation.kind] = sums.get(explanation.kind, 0.0) + of(explanation)
+    whole = sum(PRIORS[kind] for kind in sums)
+    return [PRIORS[each.kind] / whole * of(each) / sums[each.kind] for each in every]
+
+
+def _noise(expected: Expectation) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the grid of standard deviations of the noise, and the logarithms of their prior weights."""
+    import numpy as np
+
+    middle = math.log(max(_LEAST_NOISE, expected.noise or expected.slowdown / 2))
+    spread = _NOISE_SPREAD if expected.noise else _NOISE_UNKNOWN
+    places = np.linspace(-3.5, 3.5, _NOISE_STEPS)
+    return np.exp(middle + spread * places), -(places**2) / 2
+
+
+def _design(
+    explanation: Explanation, observations: Sequence[Observation], slowdown: float
+) -> tuple[list[list[float]], list[float], list[float]]:
+    """Return the columns of the model, and the prior means and standard deviations of their effects."""
+    if explanation.kind == "none":
+        return [], [], []
+    if explanation.kind == "both":
+        columns = [[float(number in each.changes) for each in observations] for number in explanation.changes]
+        return columns, [slowdown / 2] * 2, [slowdown / 2 * _SPREAD * 1.5] * 2
+    if explanation.kind == "several":  # each mixture has a level of its own
+        mixtures = sorted({each.changes for each in observations if each.changes}, key=sorted)
+        columns = [[float(each.changes == mixture) for each in observations] for mixture in mixtures]
+        return columns, [slowdown / 2] * len(columns), [slowdown / 2] * len(columns)
+    return [[explanation.share(each.changes) for each in observations]], [slowdown], [slowdown * _SPREAD]
+
+
+class _Centred:
+    """Observations without the levels of their rounds."""
+
+    def __init__(self, observations: Sequence[Observation]) -> None:
+        import numpy as np
+
+        names = sorted({each.round for each in observations})
+        self._rounds = [[at for at, each in enumerate(observations) if each.round == name] for name in names]
+        self._free = len(observations) - len(names)
+        self._values = self._centre(np.array([each.value for each in observations]))
+
+    def _centre(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Subtract the mean of each round along the last axis."""
+        import numpy as np
+
+        found = np.array(values, dtype=float)
+        for places in self._rounds:
+            found[..., places] -= found[..., places].mean(axis=-1, keepdims=True)
+        return found
+
+    def evidence(
+        self, columns: NDArray[Any], means: Sequence[float], deviations: Sequence[float], noise: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Return the logarithm of the marginal likelihood, the sum of the effects and its error.
+
+        ``columns`` has the axes model, effect, observation, the results model and noise.
+        """
+        import numpy as np
+
+        x = self._centre(columns)
+        scale, mean = np.array(deviations), np.array(means)
+        variance = (noise**2)[:, None]
+        rest = self._values - np.einsum("hpn,p->hn", x, mean)
+        z = x * scale[:, None]
+        values, vectors = np.linalg.eigh(np.einsum("hpn,hqn->hpq", z, z))
+        values = np.maximum(values, 0.0)[:, None, :]
+        along = np.einsum("hpk,hpn,hn->hk", vectors, z, rest)[:, None, :]
+        total = np.einsum("p,hpk->hk", scale, vectors)[:, None, :]
+        square = np.einsum("hn,hn->h", rest, rest)[:, None] - (along**2 / (values + variance)).sum(axis=2)
+        log = -self._free * np.log(noise) - np.log1p(values / variance).sum(axis=2) / 2 - square / noise**2 / 2
+        effect = mean.sum() + (along * total / (values + variance)).sum(axis=2)
+        error = np.sqrt((total**2 * variance / (values + variance)).sum(axis=2))
+        return log, effect, error

@@ -1,0 +1,185 @@
+"""Choose the runs of the next round, and stop once the answer is certain enough: a pure function of what was measured.
+
+A round holds the good and the bad configuration, which tell the level of the machine at that time and the size of the
+effect, a mixture of changes, and the mixture of all others: where one change is guilty, exactly one of the two is slow.
+The mixture is the one whose two outcomes are least certain in advance (the greatest entropy), so that it rules out the
+most. The order within a round is random.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from hidl_cli.analysis.culprit.posterior import Belief, Expectation, Explanation, Observation, beliefs
+from hidl_cli.analysis.statistics import Interval, difference_interval
+
+#: Rounds before which nothing is called certain: the noise of today must have shown.
+LEAST_ROUNDS = 4
+#: Runs of the good configuration where nothing differs that can be tried.
+_LEAST_ALONE = 6
+_CANDIDATES = 60
+_EVEN = 0.5
+_NEGLIGIBLE = 1e-3
+
+Mixture = frozenset[int]
+#: ``changes``: the named ones explain it; ``several``: more than two, together; ``machine``: the good configuration is
+#: slow today; ``not reproducible``: both are fast today; ``undecided``: not yet, or not within the budget.
+Outcome = Literal["changes", "several", "machine", "not reproducible", "undecided"]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Logarithms of the slowness that was recorded when it was good, and when it was bad."""
+
+    good: tuple[float, ...]
+    bad: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Today:
+    """The good configuration today against its recorded values, as a fraction of the time; None: too few values."""
+
+    shift: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known. ``confidence``: the probability of ``outcome``; ``beliefs``: the most probable first.
+
+    ``today``: None before the good configuration has run.
+    """
+
+    outcome: Outcome
+    confidence: float
+    beliefs: tuple[Belief, ...]
+    today: Today | None
+
+    @property
+    def best(self) -> Belief:
+        """The most probable explanation."""
+        return self.beliefs[0]
+
+
+def next_round(
+    observations: Sequence[Observation],
+    expected: Expectation,
+    *,
+    confidence: float,
+    seed: int,
+    broken: Collection[Mixture] = (),
+) -> list[Mixture]:
+    """Return the mixtures of the next round in the order in which they run; ``broken`` ones are not run again.
+
+    The same arguments give the same round.
+    """
+    number = len({each.round for each in observations})
+    chance = random.Random(f"{seed}.{number}")
+    count = len(expected.weights)
+    good, bad = frozenset[int](), frozenset(range(count))
+    if count == 0:
+        return [good]
+    found = beliefs(observations, expected) if observations else []
+    mixtures = [good, bad]
+    if count > 1 and found and _probability_of_none(found) < _EVEN:
+        mixture = _choose(found, count, confidence, chance, set(broken))
+        mixtures += [mixture, bad - mixture] if mixture is not None else []
+    chance.shuffle(mixtures)
+    return mixtures
+
+
+def answer(
+    observations: Sequence[Observation], expected: Expectation, recorded: Recorded, *, confidence: float
+) -> Answer:
+    """Return what the runs say so far."""
+    found = tuple(beliefs(observations, expected))
+    today = _today(observations, recorded)
+    if not expected.weights:
+        enough = len(observations) >= _LEAST_ALONE
+        return Answer(_slow_or_not(today, expected) if enough else "undecided", 1.0 if enough else 0.0, found, today)
+    best = found[0]
+    rounds = len({each.round for each in observations})
+    if best.probability < confidence or rounds < LEAST_ROUNDS:
+        return Answer("undecided", best.probability, found, today)
+    kind = best.explanation.kind
+    if kind == "none":
+        return Answer(_slow_or_not(today, expected), best.probability, found, today)
+    if kind == "several":
+        return Answer("several", best.probability, found, today)
+    if not _is_confirmed(observations, best.explanation, len(expected.weights)):
+        return Answer("undecided", best.probability, found, today)
+    return Answer("changes", best.probability, found, today)
+
+
+def _slow_or_not(today: Today | None, expected: Expectation) -> Outcome:
+    """Which of the two recorded levels is nearer to the good configuration of today?"""
+    return "machine" if today and math.log1p(today.shift) > expected.slowdown / 2 else "not reproducible"
+
+
+def _today(observations: Sequence[Observation], recorded: Recorded) -> Today | None:
+    values = [each.value for each in observations if not each.changes]
+    if not values:
+        return None
+    interval = difference_interval(values, recorded.good)
+    return Today(
+        math.expm1(fmean(values) - fmean(recorded.good)),
+        interval and Interval(math.expm1(interval.low), math.expm1(interval.high)),
+    )
+
+
+def _is_confirmed(observations: Sequence[Observation], explanation: Explanation, count: int) -> bool:
+    """Did the named changes run without any other, and all others without them?"""
+    named = frozenset(explanation.changes)
+    ran = {each.changes for each in observations}
+    return named in ran and frozenset(range(count)) - named in ran
+
+
+def _probability_of_none(found: Sequence[Belief]) -> float:
+    return sum(each.probability for each in found if each.explanation.kind == "none")
+
+
+def _choose(
+    found: Sequence[Belief], count: int, confidence: float, chance: random.Random, broken: set[Mixture]
+) -> Mixture | None:
+    """Return the mixture that says the most; None if all are broken."""
+    every = frozenset(range(count))
+    slow = [each for each in found if each.explanation.kind != "none"]
+    slow = [each for each in slow if each.probability >= _NEGLIGIBLE * slow[0].probability]
+    if slow[0].explanation.changes and slow[0].probability >= confidence * sum(each.probability for each in slow):
+        named = frozenset(slow[0].explanation.changes)
+        if named != every and not {named, every - named} & broken:
+            return named
+    candidates = [
+        each
+        for each in _candidates(slow, count, chance)
+        if each and each != every and not {each, every - each} & broken
+    ]
+    return max(candidates, key=lambda mixture: _entropy(slow, mixture, every - mixture), default=None)
+
+
+def _candidates(slow: Sequence[Belief], count: int, chance: random.Random) -> Iterator[Mixture]:
+    """Yield mixtures that might tell explanations apart: random halves, and the changes of the most probable ones."""
+    numbers = list(range(count))
+    for _ in range(_CANDIDATES):
+        yield frozenset(chance.sample(numbers, chance.choice([count // 2, (count + 1) // 2])))
+    for belief in slow[:6]:
+        yield frozenset(belief.explanation.changes)
+        for number in belief.explanation.changes:
+            yield frozenset([number])
+    yield from (frozenset([number]) for number in numbers)
+
+
+def _entropy(slow: Sequence[Belief], one: Mixture, other: Mixture) -> float:
+    """Return the entropy of the outcomes of the two mixtures, in nats."""
+    outcomes: dict[tuple[float, float], float] = defaultdict(float)
+    for belief in slow:
+        if belief.explanation.kind != "several":
+            outcomes[belief.explanation.share(one), belief.explanation.share(other)] += belief.probability
+    whole = sum(outcomes.values())
+    return -sum(each / whole * math.log(each / whole) for each in outcomes.values() if each > 0) if whole else 0.0

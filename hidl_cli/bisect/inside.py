@@ -1,0 +1,117 @@
+"""Inside the job: run the mixtures round by round, until the answer is certain or the budget is spent.
+
+::
+
+    python -m hidl_cli.bisect.inside DIRECTORY CONFIDENCE BUDGET
+
+Each mixture is a run with a directory and a job script of its own, started here, in the allocation of this job. The
+journal is written before each round and after each run: what is interrupted is run again, and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+
+from hidl_cli import process
+from hidl_cli.analysis.measures import by_measure
+from hidl_cli.bisect.changes import mixture
+from hidl_cli.bisect.journal import Bisect, Entry, Journal, Question
+from hidl_cli.errors import HidlError, JobFailed
+from hidl_cli.plan.job_script import job_script
+from hidl_cli.plan.launch_plan import create_run, plan_of
+from hidl_cli.plan.planning import new_id
+from hidl_cli.record.run import Run
+from hidl_cli.runs.measured import read_steps
+from hidl_cli.stack.exclusive import held
+from hidl_cli.store.extract import samples_of
+
+#: Runs the mixture of these changes as a run of that id, and returns the value of the question's metric.
+Measuring = Callable[[Question, tuple[int, ...], str], float]
+
+
+def main(words: list[str]) -> int:
+    """Go on with a bisect; returns the exit status."""
+    bisect, confidence, budget = Bisect(Path(words[0])), float(words[1]), int(words[2])
+    try:
+        with held(bisect.directory / "lock", lambda line: print(f"hidl: {line}", file=sys.stderr, flush=True)):
+            search(bisect, confidence, budget, partial(measure, bisect))
+    except HidlError as error:
+        print(f"hidl: {error.message}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def search(bisect: Bisect, confidence: float, budget: int, measure: Measuring) -> None:
+    """Run round after round; ``measure`` runs a mixture. Raises ``JobFailed`` if good or bad cannot run."""
+    question, journal = bisect.question(), bisect.journal()
+    every = tuple(range(len(question.changes.tried)))
+    journal = replace(journal, sessions=journal.sessions + 1)
+
+    def is_over() -> bool:
+        return journal.measured >= budget or journal.answer(question, confidence).outcome != "undecided"
+
+    def run(numbers: tuple[int, ...], round_: int) -> Journal:
+        entry = _entry(question, Entry(round_, journal.sessions, numbers, _new_id(), None), measure)
+        kept = replace(journal, entries=(*journal.entries, entry))
+        bisect.write(kept)
+        return kept
+
+    if is_over():
+        return
+    for numbers in dict.fromkeys([(), every]):  # what is cold (file systems, caches, clocks) does not count
+        journal = run(numbers, 0)
+    while True:
+        for numbers in journal.left:
+            if journal.measured >= budget:
+                return
+            journal = run(numbers, journal.round)
+        if is_over():
+            return
+        journal = journal.next_round(question, confidence)
+        bisect.write(journal)
+
+
+def _entry(question: Question, planned: Entry, measure: Measuring) -> Entry:
+    """Run one mixture, and return the entry with what it measured, or why it did not."""
+    try:
+        return replace(planned, value=measure(question, planned.changes, planned.run))
+    except HidlError as error:
+        if len(planned.changes) in (0, len(question.changes.tried)):
+            which = "bad" if planned.changes else "good"
+            raise JobFailed(f"the {which} configuration does not run: {error.message} (run {planned.run})") from error
+        return replace(planned, failure=error.message)
+
+
+def _new_id() -> str:
+    return new_id("bisect", datetime.now(timezone.utc))
+
+
+def measure(bisect: Bisect, question: Question, numbers: tuple[int, ...], run_id: str) -> float:
+    """Return the value of the metric; raises ``HidlError`` if there is none."""
+    tried = question.changes.tried
+    plan = mixture(question.good, question.bad, [tried[number] for number in numbers], run_id)
+    run = create_run(plan, job_script(plan), root=bisect.runs)
+    process.run(["bash", run.script], cwd=run.directory, log=run.stdout)
+    return value_of(run, question)
+
+
+def value_of(run: Run, question: Question) -> float:
+    """Return the value of the question's metric that an ended run measured; raises ``HidlError`` if it has none."""
+    plan = plan_of(run)
+    run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": read_steps(run, plan)})
+    wanted = question.metric.measure
+    for measure, (found, *_) in by_measure(samples_of(run), across_series=True).items():
+        if (measure.metric, measure.ranks, measure.nodes) == (wanted.metric, wanted.ranks, wanted.nodes):
+            if found.value <= 0:
+                raise HidlError(f"metric {wanted.metric} is {found.value}: must be positive")
+            return found.value
+    raise HidlError(f"run {run.id} has no metric {wanted.metric}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,184 @@
+"""What a bisect says: in a sentence, as a document, and before it has run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hidl_cli.analysis.culprit.search import LEAST_ROUNDS, Answer
+from hidl_cli.analysis.statistics import repetitions_needed
+from hidl_cli.bisect.changes import Change
+from hidl_cli.bisect.journal import Journal, Question
+
+#: Explanations that a document lists.
+_MOST = 5
+_DIGITS = 0.001
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer in a sentence, and what to know beside it."""
+
+    answer: Answer
+    sentence: str
+    notes: tuple[str, ...]
+
+
+def verdict(question: Question, journal: Journal, confidence: float) -> Verdict:
+    """Return what the runs so far say."""
+    answer = journal.answer(question, confidence)
+    return Verdict(answer, _sentence(question, answer), tuple(_notes(question, journal, answer)))
+
+
+def to_json(question: Question, journal: Journal, found: Verdict, confidence: float) -> dict[str, Any]:
+    """Return it as plain data."""
+    answer, metric = found.answer, question.metric
+    guilty = answer.best.explanation.changes if answer.outcome == "changes" else ()
+    middle, low, high = answer.best.slowdown
+    return {
+        "good": question.good.plan.run,
+        "bad": question.bad.plan.run,
+        "metric": {"name": metric.measure.metric, "unit": metric.unit, "good": metric.good, "bad": metric.bad},
+        "outcome": answer.outcome,
+        "answer": found.sentence,
+        "notes": list(found.notes),
+        "confidence": answer.confidence,
+        "confidence_asked": confidence,
+        "guilty": [_change_to_json(question.changes.tried[number]) for number in guilty],
+        "slowdown": {"value": middle, "low": low, "high": high} if answer.outcome == "changes" else None,
+        "today": answer.today and {"shift": answer.today.shift, "interval": _ends(answer)},
+        "explanations": [
+            {
+                "kind": belief.explanation.kind,
+                "changes": [question.changes.tried[number].title for number in belief.explanation.changes],
+                "probability": belief.probability,
+            }
+            for belief in answer.beliefs[:_MOST]
+            if belief.probability >= _DIGITS
+        ],
+        "changes": [_change_to_json(change) for change in question.changes.tried],
+        "left_out": list(question.changes.left_out),
+        "runs": journal.measured,
+        "not_run": [[question.changes.tried[number].title for number in each] for each in map(sorted, journal.broken)],
+    }
+
+
+def describe_plan(question: Question, budget: int) -> dict[str, Any]:
+    """Return the changes and how many runs to expect, as plain data."""
+    metric = question.metric
+    return {
+        "good": question.good.plan.run,
+        "bad": question.bad.plan.run,
+        "metric": {"name": metric.measure.metric, "unit": metric.unit, "good": metric.good, "bad": metric.bad},
+        "changes": [_change_to_json(change) for change in question.changes.tried],
+        "left_out": list(question.changes.left_out),
+        "expected_runs": expected_runs(question),
+        "budget": budget,
+    }
+
+
+def _change_to_json(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "name": change.name,
+        "before": change.before,
+        "after": change.after,
+        "details": list(change.details),
+    }
+
+
+def _ends(answer: Answer) -> list[float] | None:
+    interval = answer.today.interval if answer.today else None
+    return [interval.low, interval.high] if interval else None
+
+
+def expected_runs(question: Question) -> int:
+    """Estimate the number of runs, from the recorded slowdown and noise."""
+    expected = question.expectation
+    noise = expected.noise or expected.slowdown / 2
+    rounds = max(LEAST_ROUNDS, repetitions_needed(noise * math.sqrt(2), expected.slowdown))
+    count = len(expected.weights)
+    return rounds * 2 if count < 2 else rounds * 2 + 4 * math.ceil(math.log2(count + 1))
+
+
+def describe_mixture(question: Question, numbers: Sequence[int]) -> str:
+    """Describe a mixture: good, bad, or the changes in it, or those that it lacks."""
+    tried = question.changes.tried
+    if not numbers:
+        return "good"
+    if len(numbers) == len(tried):
+        return "bad"
+    missing = [number for number in range(len(tried)) if number not in numbers]
+    if len(missing) < len(numbers):
+        return "bad without " + ", ".join(tried[number].title for number in missing)
+    return "good with " + ", ".join(tried[number].title for number in numbers)
+
+
+def _sentence(question: Question, answer: Answer) -> str:
+    sure = f"({_percent(answer.confidence)})" if question.changes.tried else ""
+    if answer.outcome == "changes":
+        return f"{_explained(question, answer)} {sure}"
+    if answer.outcome == "several":
+        return f"several changes together explain it; no one and no two of them do {sure}"
+    if answer.outcome == "machine" and answer.today:
+        shift = f"{answer.today.shift:.1%} slower than recorded{_interval(answer)}"
+        same = ", and the bad one is as fast" if question.changes.tried else ""
+        return f"the machine itself: the good configuration is {shift} today{same} {sure}".rstrip()
+    if answer.outcome == "not reproducible":
+        alone = "the configuration is as fast today as when it was good"
+        same = "good and bad are the same within noise today"
+        return f"not reproducible: {same if question.changes.tried else alone} {sure}".rstrip()
+    likeliest = _likeliest(question, answer)
+    return f"undecided: the most probable so far is {likeliest} ({_percent(answer.best.probability)})"
+
+
+def _explained(question: Question, answer: Answer) -> str:
+    """Say which changes explain it, and by how much."""
+    best = answer.best
+    changes = " and ".join(question.changes.tried[number].in_words for number in best.explanation.changes)
+    how = {
+        "together": "explain it, only together",
+        "both": "explain it, each a part",
+    }.get(best.explanation.kind, "explains it")
+    return f"{changes} {how}: {best.slowdown[0]:.1%} slower"
+
+
+def _likeliest(question: Question, answer: Answer) -> str:
+    best = answer.best.explanation
+    if best.kind == "none":
+        return "no difference"
+    if best.kind == "several":
+        return "several changes together"
+    return " and ".join(question.changes.tried[number].in_words for number in best.changes)
+
+
+def _notes(question: Question, journal: Journal, answer: Answer) -> list[str]:
+    notes = []
+    if answer.today is not None and answer.outcome in ("changes", "several", "not reproducible"):
+        notes.append(f"the good configuration today against its recorded numbers: {_shift(answer)}")
+    if answer.outcome == "changes":
+        _, low, high = answer.best.slowdown
+        notes.append(f"slower by {low:.1%} to {high:.1%} (95 %); recorded: {math.expm1(question.metric.slowdown):.1%}")
+    if answer.outcome in ("machine", "not reproducible") and question.changes.left_out:
+        notes.append("what could not be tried may matter: " + "; ".join(question.changes.left_out))
+    if journal.broken:
+        notes.append(f"{len(journal.broken)} mixture(s) did not run and were left out of the search")
+    return notes
+
+
+def _shift(answer: Answer) -> str:
+    assert answer.today is not None
+    shift = answer.today.shift
+    return f"{abs(shift):.1%} {'slower' if shift > 0 else 'faster'}{_interval(answer)}"
+
+
+def _interval(answer: Answer) -> str:
+    ends = _ends(answer)
+    return f" ({ends[0]:+.1%} to {ends[1]:+.1%})" if ends else ""
+
+
+def _percent(probability: float) -> str:
+    """Format a probability, never as 100 %."""
+    return "> 99.9 %" if probability > 0.999 else f"{100 * probability:.3g} %"
