@@ -7,6 +7,7 @@ no metric, and is cut off from predictions.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +114,8 @@ class TrainingFeed:
     def epoch(self, done: int = 0) -> Iterator[Batch]:
         """The batches of an epoch of which ``done`` are done: up to the end of the pass, or ``steps_per_epoch``.
 
+        A pass that ends before those steps ends the epoch, with a warning, as in Keras.
+
         :raises DataError: if there is none, or a batch is larger than the first one.
         """
         given = done
@@ -120,6 +123,10 @@ class TrainingFeed:
             batch = self._next()
             if batch is None:
                 if self._steps is None:
+                    return
+                if given:
+                    found = f"{given} of steps_per_epoch={self._steps} batches"
+                    warnings.warn(f"the data ran out after {found}: repeat() the dataset", stacklevel=2)
                     return
                 continue
             given += 1
