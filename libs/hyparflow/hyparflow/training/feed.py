@@ -158,19 +158,28 @@ class TrainingFeed:
         return None
 
 
-def evaluation(source: Source, share: Share, size: int, steps: int | None, comm: Any) -> Iterator[tuple[int, Batch]]:
+def whole_groups(steps: int | None, together: int) -> int | None:
+    """Steps in groups of ``together`` (``steps_per_execution``): as in Keras, an epoch has no part of a group."""
+    return None if steps is None else -(-steps // together) * together
+
+
+def evaluation(
+    source: Source, share: Share, size: int, steps: int | None, comm: Any, *, together: int = 1
+) -> Iterator[tuple[int, Batch]]:
     """One pass, every sample of it, as (number of the batch, part): up to ``size`` rows at once over all replicas.
+
+    With ``steps`` so many batches, in whole groups of ``together`` if there are enough.
 
     :raises DataError: if the data end before ``steps`` batches, or two ranks have read different data.
     """
-    number, same = -1, SameData(comm, source)
+    number, same, most = -1, SameData(comm, source), whole_groups(steps, together)
     for number, batch in enumerate(same.batches(source.begin(0, 0))):
         for part in share.parts(batch, min(size, share.filled(source.batch_size))):
             yield number, part
-        if steps is not None and number + 1 == steps:
+        if number + 1 == most:
             break
     same.check()
-    if number + 1 == steps:
+    if steps is not None and number + 1 >= steps:
         return
     if number < 0:
         raise agreed(DataError("the data ran out: no batch left to evaluate or predict"))

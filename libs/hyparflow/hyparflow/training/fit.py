@@ -170,7 +170,8 @@ def evaluate(session: Session, source: Source, meter: Meter, callbacks: Any, ste
     callbacks.on_test_begin()
     meter.reset()
     together, last = max(1, session.model.steps_per_execution), -1
-    for number, part in evaluation(source, session.share, session.plan.batch_size, steps, session.comm):
+    given = (source, session.share, session.plan.batch_size)
+    for number, part in evaluation(*given, steps, session.comm, together=together):
         if number != last and number % together == 0:
             if number:
                 callbacks.on_test_batch_end(last, meter.agree())
@@ -191,11 +192,12 @@ def predict(session: Session, source: Source, callbacks: Any, steps: int | None)
     structure = getattr(session.model, "_functional", session.model)._outputs_struct
     found: list[list[Any]] = [[] for _ in session.model.outputs]
     together, last, begun = max(1, session.model.steps_per_execution), -1, 0
+    given = (source, session.share, session.plan.batch_size)
 
     def made(first: int) -> Any:
         return tree.pack_sequence_as(structure, [np.concatenate(parts[first:]) for parts in found])
 
-    for number, part in evaluation(source, session.share, session.plan.batch_size, steps, session.comm):
+    for number, part in evaluation(*given, steps, session.comm, together=together):
         if number != last and number % together == 0:
             if number:
                 callbacks.on_predict_batch_end(last, {"outputs": made(begun)})

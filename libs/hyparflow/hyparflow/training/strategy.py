@@ -15,7 +15,7 @@ from hyparflow.training import fit as loops
 from hyparflow.training import in_force, requests
 from hyparflow.training.agreement import check_world, together
 from hyparflow.training.data import Source, is_batched, source, split, unpacked, widened
-from hyparflow.training.feed import Position, TrainingFeed
+from hyparflow.training.feed import Position, TrainingFeed, whole_groups
 from hyparflow.training.in_force import session_of
 from hyparflow.training.layout import Layout
 from hyparflow.training.restart import last_checkpoint, saver_of
@@ -204,7 +204,7 @@ class Strategy(Whole):
             feed = TrainingFeed(
                 training,
                 session.share,
-                steps_per_epoch,
+                whole_groups(steps_per_epoch, max(1, model.steps_per_execution)),
                 Position() if begun is None else Position(begun.number, begun.batch),
                 self.comm,
             )

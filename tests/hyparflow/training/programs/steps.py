@@ -85,10 +85,11 @@ def in_groups(model: Any) -> list[Any]:
     """Callbacks where several steps are one execution, the last one smaller."""
     record = Record()
     model.fit(X, Y, **HOW, callbacks=[record])
-    model.evaluate(X, Y, batch_size=8, verbose=0, callbacks=[record])
+    model.fit(X, Y, **HOW, steps_per_epoch=2, callbacks=[record])
+    losses = [model.evaluate(X, Y, batch_size=8, verbose=0, steps=steps, callbacks=[record]) for steps in (None, 2)]
     model.predict(X, batch_size=8, verbose=0, callbacks=[record])
     names = {"train": 0, "test": 1, "predict": 2, "begin": 3, "end": 4}
-    return [[[names[kind], names[when], batch] for kind, when, batch in record.events], *record.outputs]
+    return [[[names[kind], names[when], batch] for kind, when, batch in record.events], losses, *record.outputs]
 
 
 def capped(calls: Calls) -> Calls:
