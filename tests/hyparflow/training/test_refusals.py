@@ -59,6 +59,7 @@ def test_a_refusal_names_layer_reason_and_cure_alike_on_all_ranks(
 def test_a_mistake_in_a_users_layer_is_raised_on_all_ranks(found: Any) -> None:
     every = found["a mistake in a layer"]
 
+    assert [each.partition(":")[0] for each in every] == ["ValueError", "ValueError"]
     assert ["a mistake in my layer" in each and "Failing.call()" in each for each in every] == [True, True]
 
 
