@@ -56,6 +56,16 @@ def test_weighted_and_summed_losses_are_those_of_the_whole_batch(found: Any, cas
     assert max(found[case].values()) <= 1e-10, found[case]
 
 
+@pytest.mark.parametrize("case", ["two outputs"])
+def test_the_losses_of_several_outputs_are_means_over_batches(found: Any, case: str) -> None:
+    assert max(found[case].values()) <= 1e-10, found[case]
+
+
+@pytest.mark.parametrize("case", ["an embedding"])
+def test_the_gradients_of_a_row_of_an_embedding_are_added_up(found: Any, case: str) -> None:
+    assert max(found[case].values()) <= 1e-10, found[case]
+
+
 @pytest.mark.parametrize("case", ["activity"])
 def test_activity_regularizers_count_samples_only(found: Any, case: str) -> None:
     assert max(found[case].values()) <= 1e-10, found[case]

@@ -37,6 +37,12 @@ def found(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPath
             "'apart' is of the outputs one, other together",
             "a loss of its own",
         ),
+        (
+            "a loss without a reduction",
+            "UnsupportedModel",
+            "'mean_squared_error' has no reduction",
+            "reduction='sum_over_batch_size'",
+        ),
         ("a built optimizer", "RequestError", "was built for other variables", "compile() the model with a new"),
     ],
 )
@@ -53,8 +59,10 @@ def test_a_refusal_names_layer_reason_and_cure_alike_on_all_ranks(
 def test_a_mistake_in_a_users_layer_is_raised_on_all_ranks(found: Any) -> None:
     every = found["a mistake in a layer"]
 
+    assert [each.partition(":")[0] for each in every] == ["ValueError", "ValueError"]
     assert ["a mistake in my layer" in each and "Failing.call()" in each for each in every] == [True, True]
 
 
-def test_a_shared_batch_normalization_stays_on_one_stage(found: Any) -> None:
-    assert found["shared"] <= 1e-10
+@pytest.mark.parametrize("costs", ["estimated", "measured"])
+def test_a_shared_batch_normalization_stays_on_one_stage(found: Any, costs: str) -> None:
+    assert found["shared"][costs] <= 1e-10

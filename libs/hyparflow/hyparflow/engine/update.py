@@ -57,7 +57,9 @@ class Update:
         self._inner.global_clipnorm = None
         if not self._variables:
             # Something to update keeps the counters of all ranks alike: Keras skips a step without gradients.
-            self._variables = [keras.Variable(np.zeros((), np.float32), name="hyparflow_nothing")]
+            known = self._inner._trainable_variables if optimizer.built else []
+            nothing = [each for each in known if each.path == "hyparflow_nothing"]
+            self._variables = nothing or [keras.Variable(np.zeros((), np.float32), name="hyparflow_nothing")]
         if not optimizer.built:
             optimizer.build(self._variables)
         elif [v.path for v in self._inner._trainable_variables] != [v.path for v in self._variables]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import os
 import sys
 import threading
@@ -22,8 +24,8 @@ def together(comm: Any, action: Callable[[], T]) -> T:
     """Do something on every rank; if it fails on any, all raise what the lowest of those ranks raised.
 
     Such an error has ``agreed_on``: the rank that says it, where nobody catches it. Errors of other kinds than
-    HyparflowError become one on the other ranks. One that all ranks have raised together within the action is raised
-    as it is.
+    HyparflowError and Python's own become one on the other ranks. One that all ranks have raised together within the
+    action is raised as it is.
     """
     result: T
     error: Exception | None = None
@@ -41,9 +43,18 @@ def together(comm: Any, action: Callable[[], T]) -> T:
     if error is None or comm.rank != first:
         name, text, known = every[first]
         if error is None or (type(error).__name__, str(error)) != (name, text):
-            error = getattr(errors, name)(text) if known else HyparflowError(f"{name}: {text}")
+            error = getattr(errors, name)(text) if known else _of_kind(name, text)
     assert error is not None
     raise agreed(error, first)
+
+
+def _of_kind(name: str, text: str) -> Exception:
+    """What another rank has raised: of the same kind if that is Python's own, so that ``except`` catches it on all."""
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        with contextlib.suppress(TypeError):  # UnicodeError and the like take more than a text
+            return kind(text)
+    return HyparflowError(f"{name}: {text}")
 
 
 _PATIENCE_SECONDS = 20.0

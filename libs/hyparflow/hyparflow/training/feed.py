@@ -7,6 +7,7 @@ no metric, and is cut off from predictions.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -113,6 +114,8 @@ class TrainingFeed:
     def epoch(self, done: int = 0) -> Iterator[Batch]:
         """The batches of an epoch of which ``done`` are done: up to the end of the pass, or ``steps_per_epoch``.
 
+        A pass that ends before those steps ends the epoch, with a warning, as in Keras.
+
         :raises DataError: if there is none, or a batch is larger than the first one.
         """
         given = done
@@ -120,6 +123,10 @@ class TrainingFeed:
             batch = self._next()
             if batch is None:
                 if self._steps is None:
+                    return
+                if given:
+                    found = f"{given} of steps_per_epoch={self._steps} batches"
+                    warnings.warn(f"the data ran out after {found}: repeat() the dataset", stacklevel=2)
                     return
                 continue
             given += 1
@@ -151,19 +158,28 @@ class TrainingFeed:
         return None
 
 
-def evaluation(source: Source, share: Share, size: int, steps: int | None, comm: Any) -> Iterator[tuple[int, Batch]]:
+def whole_groups(steps: int | None, together: int) -> int | None:
+    """Steps in groups of ``together`` (``steps_per_execution``): as in Keras, an epoch has no part of a group."""
+    return None if steps is None else -(-steps // together) * together
+
+
+def evaluation(
+    source: Source, share: Share, size: int, steps: int | None, comm: Any, *, together: int = 1
+) -> Iterator[tuple[int, Batch]]:
     """One pass, every sample of it, as (number of the batch, part): up to ``size`` rows at once over all replicas.
+
+    With ``steps`` so many batches, in whole groups of ``together`` if there are enough.
 
     :raises DataError: if the data end before ``steps`` batches, or two ranks have read different data.
     """
-    number, same = -1, SameData(comm, source)
+    number, same, most = -1, SameData(comm, source), whole_groups(steps, together)
     for number, batch in enumerate(same.batches(source.begin(0, 0))):
         for part in share.parts(batch, min(size, share.filled(source.batch_size))):
             yield number, part
-        if steps is not None and number + 1 == steps:
+        if number + 1 == most:
             break
     same.check()
-    if number + 1 == steps:
+    if steps is not None and number + 1 >= steps:
         return
     if number < 0:
         raise agreed(DataError("the data ran out: no batch left to evaluate or predict"))

@@ -97,15 +97,18 @@ class Training:
         """Steps, with the callbacks and the agreement of all ranks after every ``steps_per_execution`` of them."""
         engine, callbacks = self._session.engine, self._callbacks
         together = max(1, self._session.model.steps_per_execution)
+        last = None  # of a group of steps that has begun
         for number, batch in enumerate(self._feed.epoch(done), done):
-            if (number - done) % together == 0:
+            if last is None:
                 callbacks.on_train_batch_begin(number)
+                last = number + together - 1
             result = engine.train_step(batch)
             self._meter.observe(result, batch)
             if self._watch is not None:
                 self._watch(engine.step, result)
             stop = False
-            if (number - done) % together == together - 1:
+            if number == last:
+                last = None
                 callbacks.on_train_batch_end(number, self._meter.agree())
                 stop = self._stops()
             if self._saver is not None:
@@ -115,6 +118,8 @@ class Training:
                     self._save(epoch, number + 1)
             if stop:
                 return
+        if last is not None:
+            callbacks.on_train_batch_end(last, self._meter.agree())
 
     def _stops(self) -> bool:
         """Whether the callbacks of any rank ask to stop."""
@@ -164,18 +169,17 @@ def evaluate(session: Session, source: Source, meter: Meter, callbacks: Any, ste
     """The losses and metrics of one pass over the data, every sample counted once."""
     callbacks.on_test_begin()
     meter.reset()
-    logs: dict[str, Any] = {}
-    last = -1
-    for number, part in evaluation(source, session.share, session.plan.batch_size, steps, session.comm):
-        if number != last:
-            if last >= 0:
-                logs = meter.agree()
-                callbacks.on_test_batch_end(last, logs)
+    together, last = max(1, session.model.steps_per_execution), -1
+    given = (source, session.share, session.plan.batch_size)
+    for number, part in evaluation(*given, steps, session.comm, together=together):
+        if number != last and number % together == 0:
+            if number:
+                callbacks.on_test_batch_end(last, meter.agree())
             callbacks.on_test_batch_begin(number)
-            last = number
+        last = number
         meter.observe(session.engine.test_step(part), part)
     logs = meter.agree()
-    callbacks.on_test_batch_end(last, logs)
+    callbacks.on_test_batch_end(_end_of_group(last, together), logs)
     callbacks.on_test_end(logs)
     return logs
 
@@ -185,9 +189,21 @@ def predict(session: Session, source: Source, callbacks: Any, steps: int | None)
     from keras import tree
 
     callbacks.on_predict_begin()
+    structure = getattr(session.model, "_functional", session.model)._outputs_struct
     found: list[list[Any]] = [[] for _ in session.model.outputs]
-    for number, part in evaluation(source, session.share, session.plan.batch_size, steps, session.comm):
-        callbacks.on_predict_batch_begin(number)
+    together, last, begun = max(1, session.model.steps_per_execution), -1, 0
+    given = (source, session.share, session.plan.batch_size)
+
+    def made(first: int) -> Any:
+        return tree.pack_sequence_as(structure, [np.concatenate(parts[first:]) for parts in found])
+
+    for number, part in evaluation(*given, steps, session.comm, together=together):
+        if number != last and number % together == 0:
+            if number:
+                callbacks.on_predict_batch_end(last, {"outputs": made(begun)})
+            callbacks.on_predict_batch_begin(number)
+            begun = len(found[0])
+        last = number
         outputs = {
             (output, session.seat.replica, micro_batch): np.array(value)[: rows_of(part, micro_batch)]
             for output, values in session.engine.predict_step(part).items()
@@ -196,7 +212,11 @@ def predict(session: Session, source: Source, callbacks: Any, steps: int | None)
         every = {key: value for each in gather_all(session.comm, outputs) for key, value in each.items()}
         for key in sorted(every):
             found[key[0]].append(every[key])
-        callbacks.on_predict_batch_end(number, {"outputs": None})
+    callbacks.on_predict_batch_end(_end_of_group(last, together), {"outputs": made(begun)})
     callbacks.on_predict_end()
-    whole = [np.concatenate(parts) for parts in found]
-    return tree.pack_sequence_as(getattr(session.model, "_functional", session.model)._outputs_struct, whole)
+    return made(0)
+
+
+def _end_of_group(number: int, together: int) -> int:
+    """The last step of the group of ``steps_per_execution`` that a step is in: Keras counts a smaller last one full."""
+    return number - number % together + together - 1

@@ -122,8 +122,9 @@ class Meter:
         self._shows_totals = False
         self._steps = 0
         self._pending: list[_Pending] = []
-        # Samples, sum of losses, sum of each output's loss: of this rank since the last agreement; then over all ranks.
-        self._own = np.zeros(2 + len(self._losses))
+        # Samples, sum of losses, sum of each output's loss, for those also batches: of this rank since the last
+        # agreement; then over all ranks.
+        self._own = np.zeros(2 + len(self._losses) + bool(self._trackers))
         self._sums = np.zeros(len(self._own) + sum(int(np.prod(v.shape)) for v in self._summed_state))
         self._held = [np.asarray(each).copy() for each in self._gathered_state]
 
@@ -149,11 +150,13 @@ class Meter:
                 variable.assign(np.zeros(variable.shape))
         self._own[0] += counts.rows if self._counts else 0
         # Keras weights the loss of a batch by its samples; the batch is the mean over its replicas and steps.
-        weight = counts.samples / (self._replicas * counts.steps)
-        self._own[1] += weight * result.loss
+        part = 1.0 / (self._replicas * counts.steps)
+        self._own[1] += counts.samples * part * result.loss
         for index, loss in enumerate(self._losses):
             values = result.losses.get(loss.output, {}).values()
-            self._own[2 + index] += weight * sum(values) / self._micro_batches
+            self._own[2 + index] += part * sum(values) / self._micro_batches
+        if self._trackers:  # Keras on TensorFlow counts each batch once there, whatever its size
+            self._own[-1] += part if self._counts else 0
         for output in result.outputs:
             self._update(output, result, batch)
         self._steps += 1
@@ -221,10 +224,12 @@ class Meter:
     def _show(self) -> None:
         """Give the model's metric objects the states over all ranks."""
         self._shows_totals = True
-        rows, loss, *of_losses = self._sums[: len(self._own)]
-        for tracker, value in zip((self._model._loss_tracker, *self._trackers), (loss, *of_losses), strict=False):
+        rows, loss, *of_outputs = self._sums[: len(self._own)]
+        counted = [rows, *of_outputs[-1:] * len(self._trackers)]
+        trackers = (self._model._loss_tracker, *self._trackers)
+        for tracker, value, count in zip(trackers, (loss, *of_outputs), counted, strict=False):
             tracker.total.assign(value)
-            tracker.count.assign(rows)
+            tracker.count.assign(count)
         states = _unpacked(self._sums[len(self._own) :], self._summed_state)
         for variable, value in zip(self._summed_state + self._gathered_state, states + self._held, strict=True):
             variable.assign(value)

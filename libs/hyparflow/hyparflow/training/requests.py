@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ def check_model(model: keras.Model, x: Any = None) -> None:
     from hyparflow.graph.from_keras import graph_of
 
     if isinstance(model, keras.Sequential) and not model.built:
-        element = getattr(x, "element_spec", x)  # of a tf.data.Dataset
+        element = x[0] if isinstance(x, keras.utils.PyDataset) else getattr(x, "element_spec", x)  # of a Dataset
         shape = getattr(element[0] if isinstance(element, tuple) else element, "shape", None)
         if shape is not None:
             model.build((None, *shape[1:]))
@@ -91,6 +92,28 @@ def check_batch(plan: Plan, batch_size: int) -> None:
     """Raise DataError where the data's batches are not the plan's."""
     if plan.batch_size != batch_size:
         raise DataError(f"the plan is for batches of {plan.batch_size} samples, and the data come in {batch_size}")
+
+
+def capped_epochs(epochs: int) -> int:
+    """Epochs within ``keras.config.set_max_epochs``."""
+    import keras
+
+    most = keras.config.max_epochs()
+    if not most or epochs <= most:
+        return epochs
+    warnings.warn(f"Limiting epochs to {most}", stacklevel=3)
+    return most
+
+
+def capped_steps(steps: int | None, batches: int | None) -> int | None:
+    """Steps of an epoch of so many batches (None: unknown) within ``keras.config.set_max_steps_per_epoch``."""
+    import keras
+
+    most = keras.config.max_steps_per_epoch()
+    if not most or (steps or batches or most + 1) <= most:
+        return steps
+    warnings.warn(f"Limiting steps_per_epoch to {most}", stacklevel=3)
+    return most
 
 
 def validates(epoch: int, frequency: int | Container[int]) -> bool:

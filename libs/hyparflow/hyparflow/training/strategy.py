@@ -15,7 +15,7 @@ from hyparflow.training import fit as loops
 from hyparflow.training import in_force, requests
 from hyparflow.training.agreement import check_world, together
 from hyparflow.training.data import Source, is_batched, source, split, unpacked, widened
-from hyparflow.training.feed import Position, TrainingFeed
+from hyparflow.training.feed import Position, TrainingFeed, whole_groups
 from hyparflow.training.in_force import session_of
 from hyparflow.training.layout import Layout
 from hyparflow.training.restart import last_checkpoint, saver_of
@@ -190,6 +190,10 @@ class Strategy(Whole):
                 )
 
             training, validation = together(self.comm, sources)
+            epochs = requests.capped_epochs(epochs)
+            steps_per_epoch = requests.capped_steps(steps_per_epoch, training.batches)
+            if validation is not None:
+                validation_steps = requests.capped_steps(validation_steps, validation.batches)
             session = self._opened(model, training.batch_size, begun)
             if last is None:
                 session.check_equal()
@@ -200,7 +204,7 @@ class Strategy(Whole):
             feed = TrainingFeed(
                 training,
                 session.share,
-                steps_per_epoch,
+                whole_groups(steps_per_epoch, max(1, model.steps_per_execution)),
                 Position() if begun is None else Position(begun.number, begun.batch),
                 self.comm,
             )
@@ -244,7 +248,7 @@ class Strategy(Whole):
     ) -> Any:
         """As ``keras.Model.evaluate``, with the same numbers on all ranks; every sample counts once."""
         with self.all_ranks("evaluate"):
-            session, given = self._opened_for(model, (x, y, sample_weight), batch_size, steps)
+            session, given, steps = self._opened_for(model, (x, y, sample_weight), batch_size, steps)
             listed = self._callback_list(session, callbacks, verbose, steps=steps or given.batches)
             logs = loops.evaluate(session, given, self._sessions.meter(session, given), listed, steps)
             return logs if return_dict else model._flatten_metrics_in_order(logs)
@@ -261,7 +265,7 @@ class Strategy(Whole):
     ) -> Any:
         """As ``keras.Model.predict``; every rank gets all predictions."""
         with self.all_ranks("predict"):
-            session, given = self._opened_for(model, (x, None, None), batch_size, steps)
+            session, given, steps = self._opened_for(model, (x, None, None), batch_size, steps)
             listed = self._callback_list(session, callbacks, verbose, steps=steps or given.batches)
             return loops.predict(session, given, listed, steps)
 
@@ -327,14 +331,15 @@ class Strategy(Whole):
 
     def _opened_for(
         self, model: keras.Model, data: tuple[Any, Any, Any], batch_size: int | None, steps: int | None
-    ) -> tuple[Session, Source]:
-        """The session and the data of an evaluation or a prediction."""
+    ) -> tuple[Session, Source, int | None]:
+        """The session, the data and the steps of an evaluation or a prediction."""
         together(self.comm, lambda: requests.check_model(model, data[0]))
         given = together(self.comm, lambda: source(Layout.of(model), *data, batch_size=batch_size))
         session = session_of(model)
         if session is None or not self._sessions.has(model):
             session = self._opened(model, self._sessions.least(given.batch_size), None)
-        return session, _widened(given, session, steps)
+        steps = requests.capped_steps(steps, given.batches)
+        return session, _widened(given, session, steps), steps
 
     def _callback_list(
         self, session: Session, given: Any, verbose: Any, history: bool = False, **parameters: Any

@@ -15,8 +15,9 @@ from typing import Any
 import hyparflow
 import keras
 import numpy as np
+import tensorflow as tf
 from beside import COMM, far, raised
-from keras import layers, losses
+from keras import layers, losses, tree
 
 DRAW = np.random.default_rng(11)
 #: Samples and the size of a batch: the last batch is smaller, and no number of parts divides it.
@@ -49,6 +50,20 @@ def tagger() -> Any:
     return keras.Model(x, layers.Dense(3, activation="softmax", name="tag")(h), name="tagger")
 
 
+def twins() -> Any:
+    """Two outputs with a loss each."""
+    x = keras.Input((6,), name="x")
+    h = layers.Dense(8, activation="tanh", name="first")(x)
+    return keras.Model(x, [layers.Dense(2, name="one")(h), layers.Dense(1, name="other")(h)], name="twins")
+
+
+class Dense(keras.optimizers.Adam):
+    """Adam with one gradient for each row of a table, as in Keras on other backends: see ``Embedding`` in the docs."""
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        super().apply([tf.convert_to_tensor(each) for each in grads], trainable_variables)
+
+
 def masked_by_values() -> Any:
     """A mask that follows from what a layer has computed."""
     x = keras.Input((6, 2), name="x")
@@ -64,16 +79,17 @@ def beside(
     loss: Any,
     metrics: Callable[[], dict[str, Any]] = dict,
     layouts: tuple[str, ...] = ("partitions", "replicas"),
+    optimizer: Callable[[], Any] = lambda: keras.optimizers.SGD(0.05),
 ) -> dict[str, float]:
     """The largest differences of evaluations, histories and weights."""
 
     def ready(model: Any) -> Any:
-        model.compile(keras.optimizers.SGD(0.05), loss() if callable(loss) else loss, **metrics())
+        model.compile(optimizer(), loss() if callable(loss) else loss, **metrics())
         return model
 
     def numbers(model: Any) -> tuple[list[Any], dict[str, Any], list[Any]]:
         evaluated = model.evaluate(*data, batch_size=BATCH, sample_weight=weights, verbose=0)
-        held_out = (data[0][:11], data[1][:11])
+        held_out = tuple(tree.map_structure(lambda each: each[:11], part) for part in data)
         history = model.fit(*data, sample_weight=weights, validation_data=held_out, **HOW).history
         return [evaluated], dict(sorted(history.items())), model.get_weights()
 
@@ -122,6 +138,7 @@ def masks() -> dict[str, Callable[[], Any]]:
         "masks, one micro-batch": partial(
             beside, masked_by_values, images, WEIGHTS[:, None], loss="mse", layouts=("whole",)
         ),
+        "an embedding": partial(beside, tagger, (WORDS, TAGS), loss=sparse, optimizer=partial(Dense, 0.01)),
         "an ignored class": partial(
             beside, dense("softmax"), (X, CLASSES), loss=lambda: losses.SparseCategoricalCrossentropy(ignore_class=1)
         ),
@@ -139,6 +156,7 @@ def reductions() -> dict[str, Callable[[], Any]]:
         "mean over weights": partial(
             beside, dense(units=2), values, WEIGHTS, loss=lambda: squares(reduction=by_weights)
         ),
+        "two outputs": partial(beside, twins, (X, [VALUES, VALUES[:, :1]]), loss=lambda: ["mse", "mae"]),
         "softmax": partial(
             beside, dense("softmax"), (X, ONE_HOT), loss="categorical_crossentropy", metrics=crossentropies
         ),

@@ -146,7 +146,7 @@ def evaluation(strategy: Any, model: Any) -> None:
     strategy.save(model, path)
     if WORLD.rank == 0:
         plain = keras.models.load_model(path, custom_objects={"Largest": small.Largest})
-        expected = plain.evaluate(x, y, sample_weight=weight, batch_size=71, return_dict=True, verbose=0)
+        expected = plain.evaluate(x, y, sample_weight=weight, return_dict=True, verbose=0)
         wanted = plain.predict(x, verbose=0)
         FOUND["evaluate"] = {"found": logs, "expected": expected}
         FOUND["predict"] = max(float(np.abs(a - b).max()) for a, b in zip(predictions, wanted, strict=True))

@@ -73,11 +73,18 @@ def known_optimizer() -> Any:
     return compiled(model, model.optimizer)
 
 
-def beside_keras() -> float:
+def without_reduction() -> None:
+    """A loss that gives a value for each sample."""
+    model = build()
+    model.compile("sgd", keras.losses.MeanSquaredError(reduction=None))
+    strategy().fit(model, X, Y, **HOW)
+
+
+def beside_keras(costs: str) -> float:
     """The shared one on one stage, and in one process."""
     keras.utils.set_random_seed(3)
     plain = shared(3)
-    how = strategy()
+    how = strategy(costs)
     with how.scope():
         model = compiled(shared(3))
     model.set_weights(plain.get_weights())
@@ -119,7 +126,8 @@ def main(root: Path) -> None:
         "a mistake in a layer": raised(lambda: fitted(failing)),
         "a built optimizer": raised(lambda: strategy().fit(known_optimizer(), X, Y, **HOW)),
         "a loss of two outputs": raised(of_two_outputs),
-        "shared": beside_keras(),
+        "a loss without a reduction": raised(without_reduction),
+        "shared": {costs: beside_keras(costs) for costs in ("estimated", "measured")},
     }
     if COMM.rank == 0:
         (root / "found.json").write_text(json.dumps(found, indent=1))

@@ -26,6 +26,7 @@ def build(
     Raises:
         UnsupportedModel: a layer does what cannot be cut.
     """
+    from hyparflow.backends.tensorflow.moving import check_together
     from hyparflow.backends.tensorflow.program import TensorFlowStage
     from hyparflow.graph.from_keras import calls_of, variables_of
     from hyparflow.graph.initialise import initialise
@@ -33,6 +34,8 @@ def build(
     calls = calls_of(model)
     if calls.graph.fingerprint != graph.fingerprint:
         raise ValueError(f"the graph is of another model than '{model.name}'")
+    others = [node for place, stage in enumerate(stages) if place != index for node in stage.nodes]
+    check_together(calls, stages[index].nodes, others)
     mine = {name for node in stages[index].nodes for name in graph.nodes[node].variables}
     variables = {name: variable for name, variable in variables_of(model).items() if name in mine}
     initialise(variables.values())

@@ -124,17 +124,22 @@ def moving_of(calls: Calls, nodes: Sequence[int], names: Mapping[int, str], mode
     """The BatchNorm layers of a stage by dtype.
 
     Those that do not train, or renormalise, are left out: they need nothing of this.
-
-    Raises:
-        UnsupportedModel: calls of one BatchNorm lie on several stages: the order of its updates would be lost.
     """
-    layers = distinct(layer for node in nodes for layer in batch_norms(calls.calls[node].operation))
-    mine = set(nodes)
-    for node, call in enumerate(calls.calls):
-        if node not in mine and {id(layer) for layer in batch_norms(call.operation)} & {id(layer) for layer in layers}:
+    layers = _layers(calls, nodes)
+    dtypes = dict.fromkeys(layer.moving_mean.dtype for layer in layers)
+    return tuple(Moving([x for x in layers if x.moving_mean.dtype == dtype], names, mode) for dtype in dtypes)
+
+
+def check_together(calls: Calls, nodes: Sequence[int], others: Sequence[int]) -> None:
+    """Raise UnsupportedModel where calls of one BatchNorm lie in a stage and in others: its updates have an order."""
+    layers = {id(layer) for layer in _layers(calls, nodes)}
+    for node in others:
+        if layers & {id(layer) for layer in batch_norms(calls.calls[node].operation)}:
             raise UnsupportedModel(
                 f"calls of the BatchNormalization in '{calls.graph.nodes[node].name}' lie on several stages: "
                 "its moving statistics advance call by call; put all calls of a shared BatchNormalization on one stage"
             )
-    dtypes = dict.fromkeys(layer.moving_mean.dtype for layer in layers)
-    return tuple(Moving([x for x in layers if x.moving_mean.dtype == dtype], names, mode) for dtype in dtypes)
+
+
+def _layers(calls: Calls, nodes: Sequence[int]) -> list[Any]:
+    return distinct(layer for node in nodes for layer in batch_norms(calls.calls[node].operation))

@@ -18,6 +18,7 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 from keras.src.losses.loss import apply_mask, squeeze_or_expand_to_same_rank
 
 from hyparflow.backends import Portion
+from hyparflow.errors import UnsupportedModel
 
 #: Numbers that are fed before the totals: rows, weight of a mean, parts.
 PORTION = 3
@@ -98,6 +99,11 @@ def share_of_batch(
     found = terms(loss, target, predicted, weight)
     if found is None:
         value = loss(target, predicted, weight)
+        if value.shape.rank:
+            raise UnsupportedModel(
+                f"loss {loss.name!r} has no reduction, and gives a value for each sample: say "
+                "reduction='sum_over_batch_size', or 'sum' for what such a loss trains"
+            )
         return value * tf.cast(portion[1], value.dtype)
     _, share, parts = (tf.cast(each, found.sum.dtype) for each in tf.unstack(portion[:PORTION]))
     real = tf.cast(share > 0, found.sum.dtype)

@@ -39,7 +39,9 @@ class Totals:
             or getattr(loss.function, "reduction", None) == "mean_with_sample_weight"
             or getattr(loss.function, "_fn_kwargs", {}).get("ignore_class") is not None
         ]
-        self.batchwise = bool(self._dependent) or any(depends_on_batch(loss.function) for loss in self._losses)
+        coupled = any(depends_on_batch(loss.function) for loss in self._losses)
+        # With several losses Keras also reports each of them, as a mean over batches.
+        self.batchwise = bool(self._dependent) or len(self._losses) > 1 or coupled
         self._mine = [index for index in self._dependent if self._losses[index].output in outputs]
         self._masks: dict[int, Any] = {}
         for index in self._mine:
