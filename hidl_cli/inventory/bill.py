@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _NAMESPACE = uuid.UUID("5a2c2f0e-6a1d-4f0b-8a5e-0c5b1f1d7a11")
 _TYPES = {"wheel": "pypi", "build": "pypi", "rpm": "rpm"}  # of purls; anything else is generic
+_BUILT = ("build", "program")  # their hash is that of the source
 
 
 def cyclonedx(installation: Installation) -> str:
@@ -65,7 +66,7 @@ def _entry(component: Component) -> Entry:
     spack = dict(component.notes).get("spack hash")
     qualifiers = {"spack_hash": spack} if spack else None
     purl = PackageURL(_TYPES.get(component.kind, "generic"), None, component.name, component.version, qualifiers)
-    one = component.hashes if len(component.hashes) == 1 and component.kind != "build" else ()
+    one = component.hashes if len(component.hashes) == 1 and component.kind not in _BUILT else ()
     patches = [
         Patch(
             type=PatchClassification.UNOFFICIAL,
@@ -88,7 +89,7 @@ def _entry(component: Component) -> Entry:
 
 def _properties(component: Component) -> Iterator[Property]:
     yield Property(name="hidl:kind", value=component.kind)
-    if component.kind == "build":
+    if component.kind in _BUILT:
         yield Property(name="hidl:source-sha256", value=component.hashes[0])
     elif len(component.hashes) > 1:
         for sha256 in component.hashes:

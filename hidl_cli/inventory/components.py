@@ -14,7 +14,8 @@ from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import lock
 from hidl_cli.stack.installation import Installation
 
-Kind = Literal["wheel", "build", "spack", "external", "rpm", "own"]
+#: ``build``: a wheel that was built here; ``program``: what has no Python in it, and was built here too.
+Kind = Literal["wheel", "build", "program", "spack", "external", "rpm", "own"]
 
 _LICENSE = 100  # characters, from which on the field `License` holds a text and not a name
 
@@ -64,7 +65,7 @@ def _wheels(installation: Installation, licenses: Mapping[str, str]) -> Iterator
 def _built(manifest: Mapping[str, Any], licenses: Mapping[str, str]) -> Iterator[Component]:
     for build in manifest.get("builds", ()):
         yield Component(
-            "build",
+            "build" if build["kind"] == "wheel" else "program",
             build["name"],
             build["version"],
             (build["source"]["sha256"],),

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import yaml
 from packaging.utils import canonicalize_name
@@ -62,7 +63,7 @@ class Record(_Record):
     summary: str = ""
     details: str = ""
     aliases: list[str] = Field(default_factory=list)
-    withdrawn: str | None = None
+    withdrawn: str | datetime | None = None  # a date in YAML
     affected: list[_Affected] = Field(default_factory=list)
     database_specific: _Specific | None = None
 
@@ -137,16 +138,7 @@ def _records(file: Path) -> Iterator[Record]:
 def _document(name: str, text: bytes) -> Any:
     if not name.endswith((".yaml", ".yml")):
         return json.loads(text)
-    return yaml.load(text, _Loader)
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML without dates: OSV's are text."""
-
-    yaml_implicit_resolvers: ClassVar = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 def _texts(file: Path) -> Iterator[tuple[str, bytes]]:

@@ -17,10 +17,11 @@ def test_a_bill_is_valid_and_the_same_each_time(tmp_path: Path) -> None:
     distribution(tmp_path, "mpich", "License: a name of its own")
     spack = {"hashes": {"zlib": "def"}, "externals": {}, "repositories": {"builtin": "f00"}}
     packages = {"mpich": "5.0.2", "numpy": "2.4.6", "torch": "2.13.0+cpu", "zlib": "1.3"}
-    made = installation(tmp_path, packages, builds=[BUILD], spack=spack)
+    made = installation(tmp_path, packages, builds=[BUILD, BUILD | {"name": "osu", "kind": "autotools"}], spack=spack)
     text = cyclonedx(made)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert cyclonedx(made) == text
+    assert '"purl": "pkg:generic/osu@0.28.1"' in text
 
 
 def test_a_bill_names_hashes_licenses_patches_and_what_it_is_of(tmp_path: Path) -> None:

@@ -25,6 +25,13 @@ def test_wheels_builds_and_own_wheels_are_each_told_once(tmp_path: Path) -> None
     assert found[2].hashes == (WHEEL, OTHER)
 
 
+def test_a_program_that_was_built_is_no_package_of_pypi(tmp_path: Path) -> None:
+    found = components(installation(tmp_path, builds=[BUILD | {"name": "numpy", "kind": "autotools"}]))
+    told = {(each.kind, each.name): each.is_of_pypi for each in found}
+    assert told["program", "numpy"] is False
+    assert told["wheel", "numpy"] is True
+
+
 def test_packages_of_spack_and_an_rpm_have_what_identifies_them(tmp_path: Path) -> None:
     spack = {
         "hashes": {"mpich": "abc", "zlib": "def"},
