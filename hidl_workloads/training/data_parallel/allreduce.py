@@ -43,6 +43,8 @@ class Allreduce:
     whenever each of them calls, and kinds of sum that take several steps need no more than an iterator of requests.
     Calls of several threads are taken one after the other.
 
+    What a step raises, each later call raises again: this rank has left the order, and other ranks wait for its part.
+
     Every sum is multiplied by ``share`` (1 / ranks makes it a mean), while the numbers are in a cache anyway. Sums that
     travel ``compressed``, as 16-bit numbers of that name, must be finite: see ``finish``.
     """
@@ -54,6 +56,7 @@ class Allreduce:
         self._overflow = False
         self._waiting: deque[tuple[NDArray[Any], Iterator[Request]]] = deque()
         self._request: Request | None = None
+        self._fault: Exception | None = None
         self._lock = threading.Lock()
 
     def buffer(self, size: int, dtype: str) -> NDArray[Any]:
@@ -66,6 +69,7 @@ class Allreduce:
         ``steps``: what is to be completed for it instead of its own ``steps``, one after the other.
         """
         with self._lock:
+            self._check()
             self._waiting.append((total, self.steps(total) if steps is None else steps))
             if self._request is None:
                 self._advance()
@@ -73,12 +77,14 @@ class Allreduce:
     def progress(self) -> None:
         """Go on with what is outstanding, without waiting: most MPI libraries move data only when they are called."""
         with self._lock:
+            self._check()
             while self._request is not None and self._request.Test():
                 self._advance()
 
     def complete(self, wait: Callable[[Request], object] = wait_for) -> None:
         """Wait, for each request by ``wait``, until every sum is complete."""
         with self._lock:
+            self._check()
             while self._request is not None:
                 wait(self._request)
                 self._advance()
@@ -109,11 +115,19 @@ class Allreduce:
             yield self._communicator.Iallreduce(MPI.IN_PLACE, piece, MPI.SUM)
             np.multiply(piece, self._share, out=piece)
 
+    def _check(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+
     def _advance(self) -> None:
         self._request = None
         while self._waiting and self._request is None:
             total, steps = self._waiting[0]
-            self._request = next(steps, None)
+            try:
+                self._request = next(steps, None)
+            except Exception as error:
+                self._fault = error
+                raise
             if self._request is None:
                 self._waiting.popleft()
                 # All ranks have the same sums, and so all notice.

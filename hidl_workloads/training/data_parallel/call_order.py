@@ -31,11 +31,11 @@ _ORDERS: list[CallOrder] = []
 
 
 class Position(NamedTuple):
-    """Where a rank is: the number and the name of the last operation that it began, and of the last that failed."""
+    """Where a rank is: the number and the name of the last operation that it began, and whether it failed there."""
 
     number: int
     operation: str
-    failed: int
+    failed: bool
 
 
 class CallOrder:
@@ -45,7 +45,7 @@ class CallOrder:
         self.failure = ""
         """Why no operation can follow; empty if nothing failed."""
         self.communicator = communicator.Dup()
-        self._own = Position(0, "", 0)
+        self._own = Position(0, "", False)
         self._others: dict[int, Position] = {}
         self._told = self._own
         self._sent: list[MPI.Request] = []
@@ -55,17 +55,19 @@ class CallOrder:
     def operation(self, name: str) -> Iterator[None]:
         """Begin the next operation, for all of whose requests this rank waits by ``wait``.
 
-        Raises ``RuntimeError`` where another rank has ended, or waits in another operation: on all ranks, which take
-        part in no further ones. An exception inside leaves the operation; other ranks may leave it alike.
+        Raises ``RuntimeError`` where another rank has ended or failed, or waits in another operation: on all ranks,
+        which take part in no further ones, as after an exception inside.
         """
         with self._counting:
-            number = self._own.number + 1
-            self._own = self._own._replace(number=number, operation=name)
+            self._own = Position(self._own.number + 1, name, False)
         self._check()
         try:
             yield
         except BaseException:
-            self._own = self._own._replace(failed=number)
+            if not self.failure:
+                self._own = self._own._replace(failed=True)
+                self.failure = _after_failure(self.communicator.rank, name)
+                self._tell()
             raise
 
     def wait(self, request: Request) -> None:
@@ -97,7 +99,7 @@ class CallOrder:
         if self.failure:
             with failure_ends_all_ranks():  # the requests that are under way would hold up MPI_Finalize
                 sys.exit(f"hidl: {self.failure}")
-        self._own = self._own._replace(number=self._own.number + 1, operation=_END)
+        self._own = Position(self._own.number + 1, _END, False)
         self._tell()
 
     def has_ended(self) -> bool:
@@ -128,19 +130,27 @@ class CallOrder:
             if wrong is None:
                 return
             self._tell()
-            both = sorted([(self.communicator.rank, self._own.operation), (wrong, self._others[wrong].operation)])
-            places = " and ".join(f"rank {rank} is at {operation}" for rank, operation in both)
-            self.failure = f"{places}: all ranks must take the same steps, with equally many batches"
+            self.failure = self._why(wrong, self._others[wrong])
         raise RuntimeError(self.failure)
+
+    def _why(self, rank: int, other: Position) -> str:
+        """Say why ``rank`` never comes to this operation."""
+        if other.failed:
+            return _after_failure(rank, other.operation)
+        both = sorted([(self.communicator.rank, self._own.operation), (rank, other.operation)])
+        places = " and ".join(f"rank {each} is at {operation}" for each, operation in both)
+        return f"{places}: all ranks must take the same steps, with equally many batches"
 
 
 def _never_meet(own: Position, other: Position) -> bool:
-    """Whether a rank that waits at ``own`` and one that has told ``other`` wait for each other for ever."""
+    """Whether a rank that waits at ``own`` will never be joined there by one that has told ``other``."""
     if other.number == own.number:
-        return other.operation != own.operation or other.failed == own.number
-    if other.number < own.number:  # it has told so long ago, or has ended, or is left behind by a failure of this rank
-        return other.operation == _END or own.failed == other.number
-    return other.failed == own.number
+        return other.operation != own.operation or other.failed
+    return other.number < own.number and other.operation == _END
+
+
+def _after_failure(rank: int, operation: str) -> str:
+    return f"rank {rank} has failed in {operation}: no further step can be taken"
 
 
 def order_of(communicator: MPI.Comm) -> CallOrder:
