@@ -78,6 +78,7 @@ class GradientAverager:
             raise ValueError(f"statistics must be one of {', '.join(get_args(Statistics))}, not {statistics!r}")
         self.optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """Those that step by these gradients."""
+        self._cleared: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self.model = model
         self.options = (bucket_bytes, compression, average, accumulate, share_memory, statistics, gpu_buffers)
         self.path: Path | None = None
@@ -122,11 +123,15 @@ class GradientAverager:
         """Whether the averages are over the ranks of ``communicator``, in its order."""
         return bool(MPI.Comm.Compare(communicator, self._communicator) == MPI.CONGRUENT)
 
-    def forget(self) -> None:
-        """Forget the backward passes so far, if all gradients are cleared."""
+    def forget(self, optimizer: torch.optim.Optimizer) -> None:
+        """Forget the backward passes so far when all ``optimizers`` have cleared their gradients, to None or zero.
+
+        What gradients a rank has does not matter, so that all ranks decide alike.
+        """
         self._discard_failed_pass()
         self._overflow = None
-        if all(weight.grad is None for weight in self._weights()):
+        self._cleared.add(optimizer)
+        if self._cleared.issuperset(self.optimizers):
             self._passes = 0
             self._delivered = False
 
@@ -315,6 +320,7 @@ class GradientAverager:
         self._discard_failed_pass()
         if self._pass is not None:
             return
+        self._cleared.clear()
         token = _Pass()
         self._pass = weakref.ref(token)
         torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, token))

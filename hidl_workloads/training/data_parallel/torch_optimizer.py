@@ -114,7 +114,7 @@ class _Distributed:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
         super().zero_grad(set_to_none)  # type: ignore[misc]
-        self._averager.forget()
+        self._averager.forget(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; all ranks get rank 0's values. Collective."""

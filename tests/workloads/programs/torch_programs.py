@@ -175,6 +175,22 @@ def batches_left_out(run: Run) -> None:
 
 
 @program
+def accumulations_begun_again(run: Run) -> None:
+    """After their first pass, by the optimizer's ``zero_grad``; what is clipped then must be averages."""
+    model = perceptron()
+    optimizer = run.wrap(momentum(model.parameters()), model, accumulate=2)
+    for step in range(4):
+        optimizer.zero_grad()
+        for number in range(3):
+            loss_of(model, run.batch()).backward()
+            if number == 0:
+                optimizer.zero_grad(set_to_none=step % 2 == 0)
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        run.see(model, optimizer)
+
+
+@program
 def accumulated_to_an_uneven_end(run: Run) -> None:
     model = perceptron()
     optimizer = run.wrap(momentum(model.parameters()), model, accumulate=3)
