@@ -246,6 +246,7 @@ _UNNAMED = "ValueError: named_parameters was specified, but one or more model pa
 #: What Horovod's optimizer, used as its documentation has it, makes of the programs of ``TORCH`` that it does not train
 #: as one process does: other numbers, or an error. tests/workloads/test_horovod.py runs them.
 BY_HOROVOD = {
+    "accumulations begun again": _CLEARED,
     "adversaries": "AssertionError: Gradients were computed more than backward_passes_per_step times",
     "amp with overflow": _CLEARED,
     "assigned gradients": DIFFERENT,
