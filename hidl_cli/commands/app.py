@@ -32,7 +32,7 @@ COMMANDS = {
     "replay": "capsule:replay",
     "bisect": "bisect:bisect",
     "results": "regression:app",  # which adds its commands to those of results.py
-    "stack": "stack:app",
+    "stack": "stack_contents:app",  # which adds its commands to those of stack.py
     "workload": "workload:app",
     "site": "site:app",
     "cluster": "cluster:app",
