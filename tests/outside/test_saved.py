@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,10 @@ def test_a_saved_output_is_read_right(config: Path, tmp_path: Path, name: str, n
     expected = INDEX[name]
     assert made.read == (f"{file}: {expected['read']}",)
     lines = [line.strip() for line in made.text.splitlines()]
-    assert [one for one in expected["draft"] if one.replace(name, file) not in lines] == []
+    comments = " ".join(made.text.replace("#", " ").split())
+    for one in expected["draft"]:
+        line = one.replace(name, file)
+        assert line.removeprefix("# ") in comments if line.startswith("#") else line in lines
     body = made.text.replace(file, "")
     assert [one for one in expected.get("not", ()) if one in body] == []
     if "open" in expected:
@@ -310,7 +314,5 @@ def test_whatever_a_recording_holds_it_is_read_or_what_is_wrong_is_told(files: d
 @given(st.dictionaries(st.sampled_from([name.partition("-")[0] + ".txt" for name in NAMES]), mangled(), min_size=1))
 def test_one_file_for_all_questions_ends_in_no_other_error(files: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as place:
-        try:
+        with suppress(HidlError):
             survey_recorded(load_host(folder(Path(place, "saved"), files)))
-        except HidlError:
-            pass

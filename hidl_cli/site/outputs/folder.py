@@ -85,7 +85,7 @@ def survey_folder(directory: Path, *, alone: bool = False) -> Found:
             *(f"they differ: {each}" for each in contradictions),
             *(f"not read: {problem.message}" for problem in strangers),
         ),
-        installed=tuple(each for one in saved for each in one.told.installed),
+        installed=tuple({each.package: each for one in saved for each in reversed(one.told.installed)}.values()),
         read=tuple(one.shown for one in saved),
     )
     return _on_its_nodes(found, processor)

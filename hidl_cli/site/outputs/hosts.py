@@ -10,7 +10,7 @@ from hidl_cli.site.outputs.told import Misread, Told, count
 from hidl_cli.site.probes import fabric, lscpu, modules, mpi, slurm
 from hidl_cli.site.probes.facts import Fact, Installed, Library, Processor
 
-_PREFIX = re.compile(r"--prefix=(/[^\s'\"]+)")
+_PREFIX = re.compile(r"--prefix=(/[^\s'\"]{1,500})(?![^\s'\"])")
 _DIRECTORY = re.compile(r"^\s*(?:-{3,}\s*)?(/[^\s:]*?)\s*(?:-{3,}|:)\s*$")
 _DRAWN = re.compile(r"^\s*-{3,}.*-{3,}\s*$")
 _LEGEND = re.compile(
@@ -18,8 +18,8 @@ _LEGEND = re.compile(
 )
 _MARK = re.compile(r"[(<][^()<>\s]*[)>]")
 _WORD = re.compile(r"[A-Za-z][\w.+/@-]{0,120}(?:[(<][^()<>\s]*[)>])?", re.ASCII)
-_UCX = re.compile(r"^#?\s*(?:Library version|UCT version|UCX version)[:=]\s*(\d[\w.]*)", re.MULTILINE)
-_UCX_PREFIX = re.compile(r"--prefix=(\S+)")
+_UCX = re.compile(r"^#?\s*(?:Library version|UCT version|UCX version)[:=]\s*(\d[\w.]{0,60})(?![\w.])", re.MULTILINE)
+_UCX_PREFIX = re.compile(r"--prefix=(\S{1,500})(?!\S)")
 _SYSTEM = re.compile(r"/(?:usr|opt|apps?|sw|software|cm|cvmfs|nfs|shared?)\b")
 
 

@@ -15,6 +15,7 @@ from hidl_cli.site.probes.nodelist import listed
 
 _WALL = re.compile(r"(?:([0-9]{1,5})-)?(?:([0-9]{1,4}):)?([0-9]{1,2}):([0-9]{2})")
 _MARKS = "*~#!%$@^+-"  # what follows a state of Slurm's
+_ALWAYS_THERE = ("AVAIL", "TIMELIMIT", "NODES", "STATE")
 _STATES_OF_PARTITIONS = ("up", "down", "drain", "inact")
 _PBS_HEAD = re.compile(r"^\s*Queue:\s*(\S+)\s*$")
 _ATTRIBUTE = re.compile(r"^\s+([A-Za-z][\w.]*)\s*=\s?(.*)$")
@@ -31,11 +32,14 @@ def sinfo(text: str) -> Batch:
     """
     lines = _without_reasons(text)
     rows = table(lines, ["PARTITION"])
+    titles = {title for _, cells in rows for title in cells}
     nodes: dict[str, ProbedNode] = {}
     queues: dict[str, Queue] = {}
     for number, cells in rows:
         word = cells.get("PARTITION", "")
         name, limit, available = word.rstrip("*"), cells.get("TIMELIMIT", ""), cells.get("AVAIL", "up")
+        if missing := [title for title in _ALWAYS_THERE if title in titles and title not in cells]:
+            raise Misread(number, f"a value in the column {missing[0]}", quoted(" ".join(cells.values())))
         if not name or available not in _STATES_OF_PARTITIONS:
             raise Misread(number, "a partition and `up` or `down` in each row", quoted(" ".join(cells.values())))
         wall = _wall(limit)
@@ -234,8 +238,8 @@ def document(text: str) -> Mapping[str, Any]:
         found = json.loads(text)
     except json.JSONDecodeError as error:
         raise Misread(error.lineno, "JSON", f"{error.msg} in column {error.colno}") from None
-    except RecursionError:
-        raise Misread(0, "JSON", "too many nested values") from None
+    except (ValueError, RecursionError):
+        raise Misread(0, "JSON", "a number of too many digits, or too many nested values") from None
     if not isinstance(found, dict):
         raise Misread(1, "a JSON object", quoted(text))
     return found

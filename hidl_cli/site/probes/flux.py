@@ -85,16 +85,18 @@ def _nodes(
     """Yield the nodes; without a resource set, a row's cores and GPUs are divided among its nodes."""
     members: dict[str, list[str]] = {}
     shares: dict[str, Hardware] = {}
+    shown: dict[str, list[str]] = {}
     for row in table:
         names = listed(row.get("NODELIST", ""))
         its = [word for word in row["QUEUE"].split(",") if word in queues] if "QUEUE" in row else list(queues)
         for name in names:
             members.setdefault(name, []).extend(one for one in its if one not in members.get(name, ()))
+            shown[name] = row["PROPERTIES"].split(",") if "PROPERTIES" in row else []
             shares[name] = Hardware(
                 cores=_share(row.get("NCORES"), names) or None, gpus=_share(row.get("NGPUS"), names)
             )
     for name, its_queues in members.items():
-        hardware, properties = exact.get(name, (shares[name], frozenset()))
+        hardware, properties = exact.get(name, (shares[name], frozenset(shown[name])))
         yield ProbedNode(name, hardware, properties - {*queues}, tuple(its_queues))
 
 
