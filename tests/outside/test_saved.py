@@ -313,6 +313,5 @@ def test_whatever_a_recording_holds_it_is_read_or_what_is_wrong_is_told(files: d
 @many
 @given(st.dictionaries(st.sampled_from([name.partition("-")[0] + ".txt" for name in NAMES]), mangled(), min_size=1))
 def test_one_file_for_all_questions_ends_in_no_other_error(files: dict[str, str]) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        with suppress(HidlError):
-            survey_recorded(load_host(folder(Path(place, "saved"), files)))
+    with tempfile.TemporaryDirectory() as place, suppress(HidlError):
+        survey_recorded(load_host(folder(Path(place, "saved"), files)))
