@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -315,3 +316,25 @@ def test_whatever_a_recording_holds_it_is_read_or_what_is_wrong_is_told(files: d
 def test_one_file_for_all_questions_ends_in_no_other_error(files: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as place, suppress(HidlError):
         survey_recorded(load_host(folder(Path(place, "saved"), files)))
+
+
+HOSTILE = {
+    "blank lines": "\n" * 2_000_000,
+    "dashes": "-" * 1_000_000 + "x",
+    "spaces": "Architecture: x\nCPU(s):" + " " * 2_000_000 + "x\n",
+    "a card": "NVIDIA A, 8.0, 1" + "1111, 8.0, 1111" * 20_000 + "x",
+    "titles": "PARTITION AVAIL " * 50_000 + "\n" + "a " * 40_000 + "\n",
+    "a directory": "--- /a\n" + "/a" + "-" * 1_000_000 + "x\n",
+    "a GPU": "GPU[0]\t: Card series: x" + " " * 1_000_000 + "y\n" * 2,
+    "fields": "NodeName=a " + "x=1 " * 300_000 + "\n",
+    "hosts": "PARTITION AVAIL TIMELIMIT NODES STATE NODELIST\na up 1:00 1 idle a[" + "1," * 300_000 + "1]\n",
+    "product": "Intel\n" + "==============NVSMI LOG==============\n" + "GPU 00000000:17:00.0\n" * 20_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_text_that_was_made_to_take_long_takes_seconds(config: Path, tmp_path: Path, name: str) -> None:
+    directory = folder(tmp_path / "saved", {"text": HOSTILE[name]})
+    begin = time.process_time()
+    outcome(directory)
+    assert time.process_time() - begin < 10

@@ -13,19 +13,19 @@ from hidl_cli.site.probes import gpus
 from hidl_cli.site.probes.gpus import Cards
 
 _LISTED = re.compile(r"^GPU (\d+): (\S.*?) \(UUID:", re.MULTILINE)
-_SLICE = re.compile(r"^\s+MIG (\S+)\s+Device\s+\d+:", re.MULTILINE)
+_SLICE = re.compile(r"^[ \t]+MIG (\S{1,40})[ \t]+Device[ \t]+\d+:", re.MULTILINE)
 _BUS = re.compile(r"\b(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d\b")
 _OF_MEMORY = re.compile(r"/\s*(\d{1,8})MiB")
-_QUERIED = re.compile(r"^GPU [0-9A-Fa-f:.]+\s*$", re.MULTILINE)
-_NAME = re.compile(r"^\s+Product Name\s*: (\S.*\S)\s*$", re.MULTILINE)
-_TOTAL = re.compile(r"^\s+FB Memory Usage\s*\n\s+Total\s*: (\d{1,8}) MiB", re.MULTILINE)
-_MIG_ON = re.compile(r"^\s+MIG Mode\s*\n\s+Current\s*: Enabled", re.MULTILINE)
-_DRIVER = re.compile(r"(?:Driver Version|Driver version)\s*:\s*(\d[\w.]*)")
-_ROW_OF_ROCM = re.compile(r"^\s*(\d{1,3})\s+\S+.*%\s*$", re.MULTILINE)
-_FIELD_OF_ROCM = re.compile(r"^GPU\[(\d+)\]\s*:\s*([^:\n]{1,60}?)\s*:\s*(\S.*?)\s*$", re.MULTILINE)
-_DEVICE = re.compile(r"^\|\s*(\d{1,3})\s*\|", re.MULTILINE)
-_DEVICE_NAME = re.compile(r"Device Name:\s*(\S[^|\n]*?)\s*(?:\||$)", re.MULTILINE)
-_MEMORY_OF_INTEL = re.compile(r"Memory Physical Size:\s*(\d{1,8})(?:\.\d+)? MiB")
+_QUERIED = re.compile(r"^GPU [0-9A-Fa-f:.]{7,20}[ \t]*$", re.MULTILINE)
+_NAME = re.compile(r"^[ \t]+Product Name[ \t]*: (\S.{0,200})$", re.MULTILINE)
+_TOTAL = re.compile(r"^[ \t]+FB Memory Usage[ \t]*\n[ \t]+Total[ \t]*: (\d{1,8}) MiB", re.MULTILINE)
+_MIG_ON = re.compile(r"^[ \t]+MIG Mode[ \t]*\n[ \t]+Current[ \t]*: Enabled", re.MULTILINE)
+_DRIVER = re.compile(r"(?:Driver Version|Driver version)[ \t]{0,40}:[ \t]{0,40}(\d[\w.]*)")
+_ROW_OF_ROCM = re.compile(r"^[ \t]*(\d{1,3})[ \t]+\S.*%[ \t]*$", re.MULTILINE)
+_FIELD_OF_ROCM = re.compile(r"^GPU\[(\d{1,4})\][ \t]*:[ \t]*([^:\n]{1,60}):[ \t]*(\S.{0,300})$", re.MULTILINE)
+_DEVICE = re.compile(r"^\|[ \t]*(\d{1,3})[ \t]*\|", re.MULTILINE)
+_DEVICE_NAME = re.compile(r"Device Name:[ \t]{0,40}(\S[^|\n]{0,200})", re.MULTILINE)
+_MEMORY_OF_INTEL = re.compile(r"Memory Physical Size:[ \t]{0,40}(\d{1,8})(?:\.\d+)? MiB")
 
 
 def nvidia_list(text: str) -> Told:
@@ -66,7 +66,7 @@ def nvidia_table(text: str) -> Told:
 def nvidia_query(text: str) -> Told:
     """``nvidia-smi -q``."""
     blocks = _QUERIED.split(text)[1:]
-    names = [found[1] for block in blocks if (found := _NAME.search(block))]
+    names = [found[1].strip() for block in blocks if (found := _NAME.search(block))]
     if len(names) < len(blocks):
         raise Misread(
             text.count("\n") + 1, "a `Product Name` for each GPU", f"the end after {count(len(names), 'name')}"
@@ -100,7 +100,7 @@ def rocm_product(text: str) -> Told:
     """``rocm-smi --showproductname`` and the like, a line for each value."""
     cards: dict[str, dict[str, str]] = {}
     for found in _FIELD_OF_ROCM.finditer(text):
-        cards.setdefault(found[1], {})[found[2]] = found[3]
+        cards.setdefault(found[1], {})[found[2].strip()] = found[3].strip()
     return _told(gpus.of_amd(list(cards.values())), [])
 
 
@@ -123,7 +123,7 @@ def rocm_csv(text: str) -> Told:
 
 def intel_table(text: str) -> Told:
     """``xpu-smi discovery``: a row of several lines for each GPU."""
-    names = [found[1] for found in _DEVICE_NAME.finditer(text)]
+    names = [found[1].strip() for found in _DEVICE_NAME.finditer(text)]
     rows = len(_DEVICE.findall(text))
     if rows != len(names):
         raise Misread(text.count("\n") + 1, f"a `Device Name` for each of {rows} devices", f"{len(names)}")

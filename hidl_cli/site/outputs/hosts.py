@@ -11,14 +11,15 @@ from hidl_cli.site.probes import fabric, lscpu, modules, mpi, slurm
 from hidl_cli.site.probes.facts import Fact, Installed, Library, Processor
 
 _PREFIX = re.compile(r"--prefix=(/[^\s'\"]{1,500})(?![^\s'\"])")
-_DIRECTORY = re.compile(r"^\s*(?:-{3,}\s*)?(/[^\s:]*?)\s*(?:-{3,}|:)\s*$")
-_DRAWN = re.compile(r"^\s*-{3,}.*-{3,}\s*$")
+_DIRECTORY = re.compile(r"[ \t]*(?:-{3,}[ \t]*)?(/[^\s:]{0,300}?)[ \t]*(?:-{3,}|:)[ \t]*$")
 _LEGEND = re.compile(
     r"^\s*(?:Where:|Key:|Use \"module|No Modulefiles?|No module\(s\)|If the avail list)", re.IGNORECASE
 )
 _MARK = re.compile(r"[(<][^()<>\s]*[)>]")
 _WORD = re.compile(r"[A-Za-z][\w.+/@-]{0,120}(?:[(<][^()<>\s]*[)>])?", re.ASCII)
-_UCX = re.compile(r"^#?\s*(?:Library version|UCT version|UCX version)[:=]\s*(\d[\w.]{0,60})(?![\w.])", re.MULTILINE)
+_UCX = re.compile(
+    r"^#?[ \t]*(?:Library version|UCT version|UCX version)[:=][ \t]*(\d[\w.]{0,60})(?![\w.])", re.MULTILINE
+)
 _UCX_PREFIX = re.compile(r"--prefix=(\S{1,500})(?!\S)")
 _SYSTEM = re.compile(r"/(?:usr|opt|apps?|sw|software|cm|cvmfs|nfs|shared?)\b")
 
@@ -78,7 +79,7 @@ def library(program: str) -> Callable[[str], Told]:
         if found is None:
             return Told("an MPI library that hidl does not know")
         family, version = found
-        prefix = _PREFIX.search(text) or re.search(r"^\s*Prefix:\s*(/\S+)", text, re.MULTILINE)
+        prefix = _PREFIX.search(text) or re.search(r"^[ \t]*Prefix:[ \t]*(/\S{1,500})(?!\S)", text, re.MULTILINE)
         place = prefix[1] if prefix else None
         words = f"{TRAITS[family].printed} {version}"
         return Told(words, libraries=(Library(f"{family}-{version}", family, version, program, prefix=place),))
@@ -89,7 +90,7 @@ def library(program: str) -> Callable[[str], Told]:
 def launcher(text: str) -> Told:
     """``mpiexec --version`` or ``mpirun --version``: whose it is."""
     abi = next((abi for abi, pattern in RUNTIMES.items() if re.search(pattern, text)), None)
-    version = re.search(r"(?:Version:\s*|\) )(\d\S*)", text)
+    version = re.search(r"(?:Version:[ \t]{0,80}|\) )(\d\S{0,60})", text)
     number = f" {version[1]}" if version else ""
     if abi == "openmpi":
         return Told(f"mpirun of Open MPI{number}", launchers=("mpirun",))
@@ -114,7 +115,7 @@ def offered(text: str) -> Told:
             continue
         if directory := _DIRECTORY.match(line):
             sections.append((directory[1], []))
-        elif _DRAWN.match(line):
+        elif line.strip().startswith("---") and line.strip().endswith("---"):
             sections.append(("", []))
         elif sections:
             words: list[str] = []

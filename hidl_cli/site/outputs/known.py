@@ -40,6 +40,11 @@ DESCRIBE: Mapping[str, Callable[..., Batch]] = {
 }
 
 
+#: A line of ``nvidia-smi --query-gpu=name,compute_cap,memory.total``.
+_CARD = r"[^,\n]{3,80}, (?:\d{1,3}\.\d|\[N/A\]), (?:\d{1,9}|\[N/A\])"
+_SAMPLE, _LINE = 100_000, 4000  # characters of a text, and of a line, by which it is recognized
+
+
 def _lines(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.MULTILINE)
 
@@ -91,7 +96,7 @@ OUTPUTS: Sequence[Output] = (
     # schedulers
     Output(
         "scontrol show config",
-        _lines(r"^(?:Configuration data as of|SLURM_VERSION\s+= |SlurmctldHost\[0\]\s+= )"),
+        _lines(r"^(?:Configuration data as of|SLURM_VERSION[ \t]+= |SlurmctldHost\[0\][ \t]+= )"),
         scheduler="slurm",
         part="config",
         convert=_config,
@@ -121,18 +126,18 @@ OUTPUTS: Sequence[Output] = (
     ),
     Output("srun --mpi=list", _lines(r"MPI plugin types are"), hosts.mpi_types, command=slurm.MPI),
     Output("lsid", _lines(r"^My cluster name is \S"), scheduler="lsf", part="identity", command=lsf.IDENTITY),
-    Output("bqueues -l", _lines(r"^QUEUE:\s*\S+\s*$"), scheduler="lsf", part="queues", command=lsf.QUEUES),
-    Output("bqueues", _lines(r"^QUEUE_NAME\s+PRIO\s+STATUS\b"), scheduler="lsf", batch=queues.bqueues),
+    Output("bqueues -l", _lines(r"^QUEUE:[ \t]*\S+[ \t]*$"), scheduler="lsf", part="queues", command=lsf.QUEUES),
+    Output("bqueues", _lines(r"^QUEUE_NAME[ \t]+PRIO[ \t]+STATUS\b"), scheduler="lsf", batch=queues.bqueues),
     Output(
         "bhosts",
-        _lines(r"^HOST_NAME\s+STATUS\s+JL/U\b"),
+        _lines(r"^HOST_NAME[ \t]+STATUS[ \t]+JL/U\b"),
         scheduler="lsf",
         part="running",
         convert=_hosts_of_lsf,
         command=lsf.RUNNING,
     ),
-    Output("lshosts", _lines(r"^HOST_NAME\s+type\s+model\b"), scheduler="lsf", part="hosts", command=lsf.HOSTS),
-    Output("bparams", _lines(r"^Default Queues:\s"), scheduler="lsf", part="parameters", command=lsf.PARAMETERS),
+    Output("lshosts", _lines(r"^HOST_NAME[ \t]+type[ \t]+model\b"), scheduler="lsf", part="hosts", command=lsf.HOSTS),
+    Output("bparams", _lines(r"^Default Queues:[ \t]"), scheduler="lsf", part="parameters", command=lsf.PARAMETERS),
     Output(
         "qstat -Bf -F json",
         _json("pbs_version", "Server"),
@@ -157,32 +162,32 @@ OUTPUTS: Sequence[Output] = (
         convert=queues.document,
         command=pbs.NODES,
     ),
-    Output("qstat -Qf", _lines(r"^Queue:\s*\S+\s*$"), scheduler="pbs", part="queues", convert=queues.pbs_queues),
-    Output("qstat -Bf", _lines(r"^Server:\s*\S+\s*$"), scheduler="pbs", part="server", convert=queues.pbs_server),
+    Output("qstat -Qf", _lines(r"^Queue:[ \t]*\S+[ \t]*$"), scheduler="pbs", part="queues", convert=queues.pbs_queues),
+    Output("qstat -Bf", _lines(r"^Server:[ \t]*\S+[ \t]*$"), scheduler="pbs", part="server", convert=queues.pbs_server),
     Output(
         "qstat -q",
-        _lines(r"^Queue\s+Memory\s+CPU Time\s+Walltime\b"),
+        _lines(r"^Queue[ \t]+Memory[ \t]+CPU Time[ \t]+Walltime\b"),
         scheduler="pbs",
         part="queues",
         convert=queues.pbs_queue_table,
     ),
     Output(
         "pbsnodes -aSj",
-        _lines(r"^vnode\s+state\s+njobs\b"),
+        _lines(r"^vnode[ \t]+state[ \t]+njobs\b"),
         scheduler="pbs",
         part="nodes",
         convert=queues.pbs_node_table,
     ),
     Output(
         "pbsnodes -a",
-        _lines(r"^\s+(?:resources_available\.ncpus = \d|ntype = )"),
+        _lines(r"^[ \t]+(?:resources_available\.ncpus = \d|ntype = )"),
         scheduler="pbs",
         part="nodes",
         convert=queues.pbs_nodes,
     ),
     Output(
         "flux resource list",
-        _lines(r"^\s*STATE\s+(?:\w+\s+)*NNODES\s.*NODELIST\s*$"),
+        _lines(r"^[ \t]*STATE[ \t]+(?:\w+[ \t]+)*NNODES[ \t].*NODELIST[ \t]*$"),
         scheduler="flux",
         part="resources",
         convert=_resources,
@@ -190,7 +195,7 @@ OUTPUTS: Sequence[Output] = (
     ),
     Output(
         "flux queue list",
-        _lines(r"^\s*QUEUE\s+(?:\w+\s+)*NNODES\s"),
+        _lines(r"^[ \t]*QUEUE[ \t]+(?:\w+[ \t]+)*NNODES[ \t]"),
         scheduler="flux",
         part="queues",
         convert=_queues_of_flux,
@@ -203,23 +208,25 @@ OUTPUTS: Sequence[Output] = (
         part="resource_set",
         command=flux.RESOURCE_SET,
     ),
-    Output("flux version", _lines(r"^libflux-core:\s+\S"), scheduler="flux", part="version", command=flux.VERSION),
+    Output("flux version", _lines(r"^libflux-core:[ \t]+\S"), scheduler="flux", part="version", command=flux.VERSION),
     # processors, GPUs and networks
-    Output("lscpu", _lines(r"^\s*Architecture:\s+\S"), hosts.processor),
+    Output("lscpu", _lines(r"^[ \t]*Architecture:[ \t]+\S"), hosts.processor),
     Output("lscpu --json", _json("lscpu"), hosts.processor, command=lscpu.JSON),
     Output("nvidia-smi -L", _lines(r"^GPU \d+: .* \(UUID: GPU-"), cards.nvidia_list),
-    Output("nvidia-smi -q", _lines(r"^=+NVSMI LOG=+\s*$"), cards.nvidia_query),
-    Output("nvidia-smi", _lines(r"^\|\s*NVIDIA-SMI \d"), cards.nvidia_table),
+    Output("nvidia-smi -q", _lines(r"^=+NVSMI LOG=+[ \t]*$"), cards.nvidia_query),
+    Output("nvidia-smi", _lines(r"^\|[ \t]*NVIDIA-SMI \d"), cards.nvidia_table),
     Output(
         "nvidia-smi --query-gpu=name,compute_cap,memory.total --format=csv,noheader,nounits",
-        _lines(r"\A(?:[^,\n]{3,80}, (?:\d+\.\d|\[N/A\]), (?:\d+|\[N/A\])\n?)+\Z"),
+        re.compile(rf"\A(?:{_CARD}\n)*{_CARD}[ \t\n]*\Z"),
         cards.answered(gpus.of_nvidia),
         command=gpus.NVIDIA,
     ),
     Output("rocm-smi --csv", _lines(r"^device,"), cards.rocm_csv),
-    Output("rocm-smi --showproductname", _lines(r"^GPU\[\d+\]\s*: (?:Card|GFX|VRAM)"), cards.rocm_product),
+    Output("rocm-smi --showproductname", _lines(r"^GPU\[\d+\][ \t]*: (?:Card|GFX|VRAM)"), cards.rocm_product),
     Output(
-        "rocm-smi", _lines(r"^=+ (?:ROCm System Management Interface|ROCM-SMI\w*) ?=+|^GPU\s+Temp\s"), cards.rocm_table
+        "rocm-smi",
+        _lines(r"^=+ (?:ROCm System Management Interface|ROCM-SMI\w*) ?=+|^GPU[ \t]+Temp[ \t]"),
+        cards.rocm_table,
     ),
     Output(
         "rocm-smi --json", re.compile(r"\A\s*\{\s*\"card\d+\":"), cards.answered(gpus.of_amd_json), command=gpus.AMD
@@ -233,13 +240,13 @@ OUTPUTS: Sequence[Output] = (
     Output("xpu-smi discovery", _lines(r"^\| Device ID +\| Device Information"), cards.intel_table),
     Output("xpu-smi discovery -j", _json("device_list"), cards.answered(gpus.of_intel), command=gpus.INTEL),
     Output("ibstat", _lines(r"^CA '[^'\n]+'"), hosts.network("ibstat"), command=("ibstat",)),
-    Output("ibv_devinfo -v", _lines(r"^hca_id:\s*\S"), hosts.network("ibv_devinfo"), command=("ibv_devinfo", "-v")),
+    Output("ibv_devinfo -v", _lines(r"^hca_id:[ \t]*\S"), hosts.network("ibv_devinfo"), command=("ibv_devinfo", "-v")),
     # software
-    Output("ucx_info -v", _lines(r"^#?\s*(?:Library version: |UCT version=|UCX version )\d"), hosts.ucx),
-    Output("mpiname -a", _lines(r"^MVAPICH\S*\s+\d\S*\s"), hosts.library("mpiname"), command=("mpiname", "-a")),
+    Output("ucx_info -v", _lines(r"^#?[ \t]*(?:Library version: |UCT version=|UCX version )\d"), hosts.ucx),
+    Output("mpiname -a", _lines(r"^MVAPICH\S*[ \t]+\d\S*[ \t]"), hosts.library("mpiname"), command=("mpiname", "-a")),
     Output(
         "mpichversion",
-        _lines(r"^(?:MPICH2?|MVAPICH\S*|CRAY MPICH)\s+Version:\s"),
+        _lines(r"^(?:MPICH2?|MVAPICH\S*|CRAY MPICH)[ \t]+Version:[ \t]"),
         hosts.library("mpichversion"),
         command=("mpichversion",),
     ),
@@ -248,15 +255,16 @@ OUTPUTS: Sequence[Output] = (
     ),
     Output(
         "ompi_info",
-        _lines(r"^\s*(?:Package: )?(?:Open MPI|Spectrum MPI):? v?\d"),
+        _lines(r"^[ \t]*(?:Package: )?(?:Open MPI|Spectrum MPI):? v?\d"),
         hosts.library("ompi_info"),
         command=("ompi_info", "--version"),
     ),
     Output("impi_info", _lines(r"^Intel\(R\) MPI Library.*, Version \d"), hosts.library("impi_info")),
-    Output("module avail", _lines(r"^\s*-{3,}\s*\S.*-{3,}\s*$|^/\S+:\s*$"), hosts.offered),
+    Output("module avail", _lines(r"^[ \t]*---.*---$|^/\S{1,500}:[ \t]*$"), hosts.offered),
 )
 
 
 def recognize(text: str) -> Output | None:
     """The output that a text is, None where it is none that hidl reads."""
-    return next((output for output in OUTPUTS if output.looks_like.search(text)), None)
+    sample = "\n".join(line[:_LINE].rstrip() for line in text[:_SAMPLE].splitlines())
+    return next((output for output in OUTPUTS if output.looks_like.search(sample)), None)

@@ -16,7 +16,12 @@ from hidl_cli.site.probes.nodelist import listed
 _WALL = re.compile(r"(?:([0-9]{1,5})-)?(?:([0-9]{1,4}):)?([0-9]{1,2}):([0-9]{2})")
 _MARKS = "*~#!%$@^+-"  # what follows a state of Slurm's
 _ALWAYS_THERE = ("AVAIL", "TIMELIMIT", "NODES", "STATE")
-_STATES_OF_PARTITIONS = ("up", "down", "drain", "inact")
+_STATES_OF_PARTITIONS = {
+    "up": "",
+    "down": "its jobs wait, and none starts",
+    "drain": "it takes no new jobs",
+    "inact": "it takes no new jobs, and starts none",
+}
 _PBS_HEAD = re.compile(r"^\s*Queue:\s*(\S+)\s*$")
 _ATTRIBUTE = re.compile(r"^\s+([A-Za-z][\w.]*)\s*=\s?(.*)$")
 _NAME = re.compile(r"^\s*([A-Za-z0-9][\w.-]*(?:\[\d+\])?)\s*$")
@@ -45,7 +50,7 @@ def sinfo(text: str) -> Batch:
         wall = _wall(limit)
         if "TIMELIMIT" in cells and wall is None and limit not in ("infinite", "UNLIMITED", "n/a"):
             raise Misread(number, "a time in the column TIMELIMIT", quoted(limit))
-        remarks = [f"AVAIL {available}: it starts no jobs"] if available != "up" else []
+        remarks = [f"AVAIL {available}: {_STATES_OF_PARTITIONS[available]}"] if available != "up" else []
         if cells.get("ROOT") == "yes":
             remarks.append("only root may submit to it")
         queues.setdefault(name, Queue(name, word.endswith("*"), max_wall=wall, remarks=tuple(remarks)))

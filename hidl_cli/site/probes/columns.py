@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 _WORD = re.compile(r"\S+")
+_MOST_COLUMNS = 100
 
 
 def heading(lines: Sequence[str], *titles: str) -> int | None:
@@ -35,6 +36,8 @@ def is_row(line: str) -> bool:
 def row(head: str, line: str) -> dict[str, str] | None:
     """One line by the titles in ``head``; None where it does not fit."""
     columns, words = list(_WORD.finditer(head)), list(_WORD.finditer(line))
+    if len(columns) > _MOST_COLUMNS:
+        return None
     if len(words) == len(columns):
         return {column[0]: word[0] for column, word in zip(columns, words, strict=True)}
     if len(words) > len(columns):

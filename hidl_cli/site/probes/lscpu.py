@@ -9,7 +9,7 @@ from typing import Any
 
 JSON = ("lscpu", "--json")
 MODEL = "Model name"
-_LINE = re.compile(r"^\s*([A-Za-z][^:\n]{0,60}):[ \t]*(\S.*)$", re.MULTILINE)
+_LINE = re.compile(r"^[ \t]*([A-Za-z][^:\n]{0,60}):[ \t]*(\S.*)$", re.MULTILINE)
 
 
 def fields(text: str) -> Mapping[str, str]:

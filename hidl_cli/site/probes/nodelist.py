@@ -8,7 +8,7 @@ from math import prod
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 MOST_NODES = 100_000
-_COMMA = re.compile(r",(?![^\[\]]*\])")
+_WORD = re.compile(r"(?:[^\[\],]|\[[^\[\]]*\])+")
 _RANGE = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
 _PART = re.compile(rf"(?:[\w.%-]|\[{_RANGE}(?:,{_RANGE})*\])+")
 _RANGES = re.compile(r"\[([^\]]*)\]")
@@ -27,8 +27,11 @@ def hosts_of(text: str) -> list[str]:
 
     Raises ``ValueError`` or ``NodeSetException`` where it is no list, or one of more than ``MOST_NODES``.
     """
-    parts = _COMMA.split(text) if text and not text.startswith("(") else []
-    if not all(_PART.fullmatch(part) for part in parts) or sum(map(_size, parts)) > MOST_NODES:
+    if not text or text.startswith("("):  # (null), (unknown)
+        return []
+    parts = _WORD.findall(text)
+    is_list = ",".join(parts) == text and all(_PART.fullmatch(part) for part in parts)
+    if not is_list or sum(map(_size, parts)) > MOST_NODES:
         raise ValueError(f"no list of hosts: {text[:60]}")
     return [name for part in parts for name in NodeSet(part)]
 
