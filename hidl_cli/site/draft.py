@@ -199,8 +199,9 @@ def _node_type(kind: Kind, found: Found, scheduler: str) -> Item:
     why = f"{len(names)} {'node' if len(names) == 1 else 'nodes'}: {folded(names, _EXAMPLES)}"
     if not names:
         why = "of how many nodes, and whether all are alike, is not recorded"
-    here = not names or not found.described.isdisjoint(names)
-    with_cards = not names or not found.with_cards.isdisjoint(names)
+    here = with_cards = found.hostname.partition(".")[0] in names
+    if found.read:
+        here, with_cards = (not names or not nodes.isdisjoint(names) for nodes in (found.described, found.with_cards))
     if hardware.processors:
         why += f"; {hardware.processors} processors each (cores or threads)"
     if kind.features:

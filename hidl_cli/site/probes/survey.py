@@ -58,8 +58,6 @@ def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> F
         )
     return Found(
         hostname=host.hostname,
-        described=frozenset([host.hostname.partition(".")[0]]),
-        with_cards=frozenset([host.hostname.partition(".")[0]]),
         machine=_this_machine(host, this),
         cards=gpus.probe(host),
         batch=batch,
