@@ -221,7 +221,7 @@ TRAITS: Mapping[Family, Traits] = {
         spack="spectrum-mpi",
         of_site_only=True,
         told_by=("ompi_info",),
-        modules=("spectrum-mpi",),
+        modules=("spectrum-mpi", "smpi"),
         flux_options=("mpi=spectrum",),
         last_version="10.4.0.06",
     ),

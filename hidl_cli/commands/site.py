@@ -10,6 +10,8 @@ import typer
 from hidl_cli.commands.arguments import JsonOption, SpackOption, complete_sites
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hidl_cli.inputs.overlay import Entry
 
 app = typer.Typer(no_args_is_help=True, help="The machines that hidl knows.")
@@ -240,25 +242,41 @@ def new(
     from hidl_cli.site import drafting
     from hidl_cli.site.draft import default_name, draft
     from hidl_cli.site.probes.host import ThisHost
-    from hidl_cli.site.probes.recorded import load_host
-    from hidl_cli.site.probes.survey import survey, survey_recorded
+    from hidl_cli.site.probes.survey import survey
+    from hidl_cli.site.recordings import survey_from
 
     if name is not None or output not in (None, "-"):  # refused before the machine is asked, which can take seconds
         drafting.require_free(drafting.target(name, output, ""), force=force)
-    host = ThisHost() if from_ is None else load_host(Path(from_))
-    found = survey(host, alone=alone) if isinstance(host, ThisHost) else survey_recorded(host, alone=alone)
+    failures: Sequence[str] = ()
+    if from_ is None:
+        host = ThisHost()
+        found, failures = survey(host, alone=alone), host.failures
+    else:
+        found, failures = survey_from(Path(from_), alone=alone)
     target = drafting.target(name, output, default_name(found))
     drafting.require_free(target, force=force)
     made = draft(found, target.name)
     if target.file is not None:
         drafting.write(made, target.file)
-    remarks = [*made.remarks, *host.failures]
+    remarks = [*made.remarks, *failures]
     if json:
         file = None if target.file is None else str(target.file)
-        emit_json("hidl.site-new/1", name=made.name, file=file, text=made.text, remarks=remarks)
+        emit_json(
+            "hidl.site-new/1",
+            name=made.name,
+            file=file,
+            text=made.text,
+            remarks=remarks,
+            read=made.read,
+            open=made.open,
+        )
         return
+    for one in made.read:
+        say(f"read {one}")
     for remark in remarks:
         say(remark)
+    for question in made.open:
+        say(f"open: {question}")
     if target.file is None:
         write(made.text)
         return

@@ -60,7 +60,12 @@ def unique(name: str, taken: Iterable[str]) -> str:
 
 
 def _by_hardware(nodes: Sequence[ProbedNode]) -> Iterator[list[ProbedNode]]:
-    """Nodes of the same hardware; of memories that are nearly the same, the smallest counts."""
+    """Nodes of the same hardware; of memories that are nearly the same, the smallest counts.
+
+    Of nodes of which nothing is known, those that share a queue are taken for the same.
+    """
+    yield from _by_queues([node for node in nodes if node.hardware == Hardware()])
+    nodes = [node for node in nodes if node.hardware != Hardware()]
     groups: dict[Hardware, list[ProbedNode]] = {}
     for node in nodes:
         groups.setdefault(replace(node.hardware, memory_mib=None), []).append(node)
@@ -76,6 +81,16 @@ def _by_hardware(nodes: Sequence[ProbedNode]) -> Iterator[list[ProbedNode]]:
             classes.setdefault(smallest[node.hardware.memory_mib or None], []).append(node)
         for memory, alike in classes.items():
             yield [replace(node, hardware=replace(hardware, memory_mib=memory)) for node in alike]
+
+
+def _by_queues(nodes: Sequence[ProbedNode]) -> Iterator[list[ProbedNode]]:
+    groups: list[tuple[set[str], list[ProbedNode]]] = []
+    for queues in dict.fromkeys(node.queues for node in nodes):
+        sharing = [group for group in groups if group[0] & {*queues}]
+        its = [*(node for group in sharing for node in group[1]), *(node for node in nodes if node.queues == queues)]
+        groups = [group for group in groups if group not in sharing]
+        groups.append(({*queues}.union(*(group[0] for group in sharing)), its))
+    yield from (group[1] for group in groups)
 
 
 def _by_features(nodes: list[ProbedNode]) -> Iterator[Kind]:
@@ -94,7 +109,7 @@ def _by_features(nodes: list[ProbedNode]) -> Iterator[Kind]:
 
 def _names(found: Sequence[Kind]) -> list[str]:
     """A name for each: its GPU's model, or ``cpu``; where several share that, with what distinguishes them."""
-    bases = [_base(kind.hardware) for kind in found]
+    bases = [_base(kind) for kind in found]
     shared = Counter(bases)
     names: list[str] = []
     for kind, base in zip(found, bases, strict=True):
@@ -107,7 +122,10 @@ def _names(found: Sequence[Kind]) -> list[str]:
     return names
 
 
-def _base(hardware: Hardware) -> str:
+def _base(kind: Kind) -> str:
+    hardware = kind.hardware
+    if hardware == Hardware() and kind.nodes and len(kind.nodes[0].queues) > 0:
+        return simple(kind.nodes[0].queues[0]) or "node"
     if hardware.gpus:
         model = hardware.gpu_model or ""
         return simple(model) if model and "," not in model and simple(model) else "gpu"

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli.inputs.fields import SchedulerWord
 from hidl_cli.site.node_kinds import Kind, kinds, simple, telling_feature, unique
-from hidl_cli.site.probes.facts import Batch, Queue
+from hidl_cli.site.probes.facts import Batch, Hardware, Queue
 
 MOST_PARTITIONS, MOST_KINDS = 300, 100  # in one draft: a file of more is of no use to people
 
@@ -29,10 +29,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Parts:
-    """All partitions of a draft, and what was left out of it, with the reasons."""
+    """All partitions of a draft, and what was left out of it, with the reasons; ``others``: kinds of no queue."""
 
     parts: tuple[Part, ...]
     left_out: tuple[str, ...]
+    others: tuple[Kind, ...] = ()
 
     @property
     def default(self) -> str | None:
@@ -40,14 +41,15 @@ class Parts:
         return next((part.key for part in self.parts if part.queue.is_default), None)
 
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of node that the partitions refer to, in their order."""
-        return tuple(dict.fromkeys(part.kind for part in self.parts))
+        """The kinds of node that the partitions refer to, in their order, and the others."""
+        return tuple(dict.fromkeys((*(part.kind for part in self.parts), *self.others)))
 
 
-def parts(batch: Batch) -> Parts:
+def parts(batch: Batch, unknown_nodes: Hardware | None = None) -> Parts:
     """The partitions for a scheduler's queues.
 
-    A queue with nodes of several kinds becomes a partition for each kind that a feature tells apart (``constraint``);
+    ``unknown_nodes``: where the scheduler tells of no node, what is known of those that all its queues then have. A
+    queue with nodes of several kinds becomes a partition for each kind that a feature tells apart (``constraint``);
     where none does, the most frequent kind stands for all.
     """
     wanted = {queue.name for queue in batch.queues if queue.left_out is None}
@@ -58,6 +60,8 @@ def parts(batch: Batch) -> Parts:
     for queue in batch.queues:
         count = {kind: members[kind][queue.name] for kind in known if members[kind][queue.name]}
         reason = queue.left_out
+        if unknown_nodes is not None:
+            count = {Kind("node", unknown_nodes, (), frozenset()): 1}
         if reason is None and not count:
             reason = "no node of it is known"
         if reason is None and not _is_scheduler_word(queue.name):
@@ -73,7 +77,7 @@ def parts(batch: Batch) -> Parts:
         unasked = [f"{count[kind]} x {kind.name}" for kind in count if kind not in [part.kind for part in these]]
         if unasked:
             left_out.append(f"{queue.name}: no feature asks for {', '.join(unasked)} alone")
-    return Parts(tuple(found), tuple(left_out))
+    return Parts(tuple(found), tuple(left_out), () if batch.queues else kinds(batch.nodes)[:MOST_KINDS])
 
 
 def _of(queue: Queue, count: Mapping[Kind, int]) -> Iterator[Part]:

@@ -40,6 +40,12 @@ def probe(host: Host) -> Fact | None:
     return None
 
 
+def described(program: str, text: str) -> str | None:
+    """The kind and speed of the ports that are up, by ``ibstat`` or ``ibv_devinfo``; None: there is none."""
+    ports = list(_ibstat(text) if program == "ibstat" else _devinfo(text))
+    return _described(ports) if ports else None
+
+
 def _described(ports: list[Port]) -> str:
     """``2 x InfiniBand, 200 Gb/s (4X HDR)``: the fastest ports; Ethernet only where there is nothing else."""
     fabric = [port for port in ports if port.link_layer == "InfiniBand"] or ports
@@ -60,7 +66,9 @@ def _kernel(host: Host) -> Iterator[Port]:
             port = f"{_CLASS}/{adapter}/ports/{number}"
             if "ACTIVE" not in host.read(f"{port}/state"):  # 4: ACTIVE
                 continue
-            rate = re.fullmatch(r"([\d.]+) Gb/sec \((.+)\)", host.read(f"{port}/rate"))  # 200 Gb/sec (4X HDR)
+            rate = re.fullmatch(
+                r"(\d{1,6}(?:\.\d{1,6})?) Gb/sec \((.+)\)", host.read(f"{port}/rate")
+            )  # 200 Gb/sec (4X HDR)
             layer = host.read(f"{port}/link_layer") or "InfiniBand"
             yield Port(adapter, layer, float(rate[1]) if rate else None, rate[2] if rate else None)
 
@@ -71,7 +79,7 @@ def _ibstat(text: str) -> Iterator[Port]:
             fields = dict(re.findall(r"^\s*([A-Z][\w ]*): (.*\S)\s*$", port, re.MULTILINE))
             if fields.get("State") == "Active":
                 rate = fields.get("Rate", "")
-                gigabits = float(rate) if re.fullmatch(r"\d+(\.\d+)?", rate) else None
+                gigabits = float(rate) if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", rate) else None
                 yield Port(adapter, fields.get("Link layer", "InfiniBand"), gigabits, None)
 
 
@@ -81,7 +89,7 @@ def _devinfo(text: str) -> Iterator[Port]:
             fields = dict(re.findall(r"^\s*(\w+):\s+(.*\S)\s*$", port, re.MULTILINE))
             if "ACTIVE" not in fields.get("state", ""):
                 continue
-            speed = re.match(r"([\d.]+) Gbps", fields.get("active_speed", ""))
+            speed = re.match(r"(\d{1,6}(?:\.\d{1,6})?) Gbps", fields.get("active_speed", ""))
             lanes = re.search(r"\((\d+)\)", fields.get("active_width", ""))
             width = _LANES.get(lanes[1]) if lanes else None
             gigabits = round(float(speed[1]) * width) if speed and width else None

@@ -24,6 +24,18 @@ class Hardware:
 
 
 @dataclass(frozen=True)
+class Processor:
+    """A host's processors, as a program on it tells them; ``processors``: hardware threads, all together."""
+
+    cpu: str | None = None
+    arch: str | None = None
+    sockets: int | None = None
+    cores: int | None = None
+    threads_per_core: int | None = None
+    processors: int | None = None
+
+
+@dataclass(frozen=True)
 class ProbedNode:
     """A compute node as its scheduler knows it; ``arch`` is known of nodes only that have been up."""
 
@@ -93,4 +105,14 @@ class Fact:
     """One value and where it comes from."""
 
     value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Installed:
+    """Software of a machine that is no MPI library, by the name of Spack's package."""
+
+    package: str
+    version: str
+    prefix: str
     source: str

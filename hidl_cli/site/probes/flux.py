@@ -7,17 +7,23 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
+from ClusterShell.NodeSet import NodeSetException
 
 from hidl_cli.batch_systems import SYSTEMS
+from hidl_cli.site.probes.columns import rows
 from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
+from hidl_cli.site.probes.nodelist import MOST_NODES, hosts_of, listed
 
 _SECONDS = 30.0
+RESOURCES = ("flux", "resource", "list")
+RESOURCE_SET = ("flux", "resource", "R")
+QUEUES = ("flux", "queue", "list")
+VERSION = ("flux", "version")
+_LOGIN = re.compile(r"(?:login|head|front-?end|mgmt|admin)(?![a-z])", re.IGNORECASE)
 _VERSION = re.compile(r"^libflux-core:\s+(\S+)", re.MULTILINE)
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(s|m|h|d)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_MOST_NODES = 100_000
 _YES = "✔"
 
 
@@ -26,33 +32,51 @@ def probe(host: Host) -> Batch | None:
     traits = SYSTEMS["flux"]
     if host.which(traits.shows) is None:
         return None
-    table = list(_rows(host.ask("flux", "resource", "list", seconds=_SECONDS)))
-    if not table:
+    resources = host.ask(*RESOURCES, seconds=_SECONDS)
+    if not (resources and _table(resources)):
         return Batch("flux")
-    queues = tuple(_queues(host.ask("flux", "queue", "list", seconds=_SECONDS)))
-    version = _VERSION.search(host.ask("flux", "version", seconds=_SECONDS) or "")
-    name = re.search(traits.cluster_name, host.ask(*traits.cluster_command, seconds=_SECONDS) or "", re.MULTILINE)
-    exact = _from_resource_set(host.ask("flux", "resource", "R", seconds=_SECONDS))
-    remarks = [] if queues else ["no queues are configured: jobs name none"]
-    return Batch(
-        "flux",
-        version=version[1] if version else None,
-        cluster=name[1] if name else None,
-        nodes=tuple(_nodes(table, exact, [queue.name for queue in queues])),
-        queues=queues,
-        sources=("flux resource list", "flux resource R", "flux queue list"),
-        remarks=(*remarks, "memory of nodes is unknown: Flux does not schedule it"),
+    return describe(
+        resources=resources,
+        queues=host.ask(*QUEUES, seconds=_SECONDS),
+        version=host.ask(*VERSION, seconds=_SECONDS),
+        hosts=host.ask(*traits.cluster_command, seconds=_SECONDS),
+        resource_set=host.ask(*RESOURCE_SET, seconds=_SECONDS),
     )
 
 
-def _rows(text: str | None) -> Iterator[dict[str, str]]:
-    """Yield the lines of a table by the titles of its columns; trailing columns may be empty."""
-    lines = [line for line in (text or "").splitlines() if line.strip()]
-    titles = lines[0].split() if lines else []
-    if "NODELIST" not in titles and "QUEUE" not in titles:
-        return
-    for line in lines[1:]:
-        yield dict(zip(titles, line.split(), strict=False))
+def describe(
+    *,
+    resources: str | None = None,
+    queues: str | None = None,
+    version: str | None = None,
+    hosts: str | None = None,
+    resource_set: str | None = None,
+) -> Batch:
+    """Describe a Flux instance by what its commands print; None for one that was not asked, or gave no answer."""
+    table = _table(resources or "")
+    found = tuple(_queues(queues or ""))
+    number = _VERSION.search(version or "")
+    name = re.search(SYSTEMS["flux"].cluster_name, hosts or "", re.MULTILINE)
+    nodes = tuple(_nodes(table, _from_resource_set(resource_set), [queue.name for queue in found]))
+    remarks = ["no queues are configured: jobs name none"] if queues is not None and not found else []
+    logins = [node.name for node in nodes if _LOGIN.match(node.name)]
+    if logins:
+        remarks.append(f"{', '.join(logins[:5])}: among the resources for jobs, though named like a login node")
+    if resources:
+        remarks.append("memory of nodes is unknown: Flux does not schedule it")
+    return Batch(
+        "flux",
+        version=number[1] if number else None,
+        cluster=name[1] if name else None,
+        nodes=nodes,
+        queues=found,
+        sources=(" ".join(RESOURCES), " ".join(RESOURCE_SET), " ".join(QUEUES)),
+        remarks=tuple(remarks),
+    )
+
+
+def _table(resources: str) -> list[Mapping[str, str]]:
+    return [row for row in rows(resources, "STATE", "NODELIST") if row is not None]
 
 
 def _nodes(
@@ -61,30 +85,37 @@ def _nodes(
     """Yield the nodes; without a resource set, a row's cores and GPUs are divided among its nodes."""
     members: dict[str, list[str]] = {}
     shares: dict[str, Hardware] = {}
+    shown: dict[str, list[str]] = {}
     for row in table:
-        names = _names(row.get("NODELIST", ""))
-        listed = [word for word in row["QUEUE"].split(",") if word in queues] if "QUEUE" in row else list(queues)
+        names = listed(row.get("NODELIST", ""))
+        its = [word for word in row["QUEUE"].split(",") if word in queues] if "QUEUE" in row else list(queues)
         for name in names:
-            members.setdefault(name, []).extend(one for one in listed if one not in members.get(name, ()))
+            members.setdefault(name, []).extend(one for one in its if one not in members.get(name, ()))
+            shown[name] = row["PROPERTIES"].split(",") if "PROPERTIES" in row else []
             shares[name] = Hardware(
                 cores=_share(row.get("NCORES"), names) or None, gpus=_share(row.get("NGPUS"), names)
             )
     for name, its_queues in members.items():
-        hardware, properties = exact.get(name, (shares[name], frozenset()))
+        hardware, properties = exact.get(name, (shares[name], frozenset(shown[name])))
         yield ProbedNode(name, hardware, properties - {*queues}, tuple(its_queues))
 
 
 def _share(total: str | None, names: Sequence[str]) -> int | None:
     """Return what each node has if it can be all the same, else None."""
     count = len(names)
-    return int(total) // count if total and total.isdecimal() and int(total) % count == 0 else None
+    number = _number(total)
+    return number // count if number is not None and count and number % count == 0 else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) < 10 else None
 
 
 def _from_resource_set(text: str | None) -> dict[str, tuple[Hardware, frozenset[str]]]:
     """Read the cores, GPUs and properties of each node from a resource set (RFC 20); empty if there is none."""
     try:
         execution = json.loads(text or "")["execution"]
-        names = [name for part in execution["nodelist"] for name in _listed(part)]
+        names = [name for part in execution["nodelist"] for name in hosts_of(part)]
         properties: dict[int, set[str]] = {}
         for word, ranks in execution.get("properties", {}).items():
             for rank in _numbers(ranks):
@@ -95,13 +126,15 @@ def _from_resource_set(text: str | None) -> dict[str, tuple[Hardware, frozenset[
             cores, gpus = len(_numbers(children.get("core", ""))), len(_numbers(children.get("gpu", "")))
             for rank in _numbers(part["rank"]):
                 found[names[rank]] = (Hardware(cores=cores or None, gpus=gpus), frozenset(properties.get(rank, ())))
-    except (ValueError, LookupError, TypeError, AttributeError, NodeSetException):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, NodeSetException):
         return {}
     return found
 
 
-def _queues(text: str | None) -> Iterator[Queue]:
-    for row in _rows(text):
+def _queues(text: str) -> Iterator[Queue]:
+    for row in rows(text, "QUEUE", "EN"):
+        if not row or "QUEUE" not in row:
+            continue
         name = row["QUEUE"].removesuffix("*")
         fewest, most = _range(row.get("NNODES", ""))
         yield Queue(
@@ -118,7 +151,7 @@ def _queues(text: str | None) -> Iterator[Queue]:
 def _range(text: str) -> tuple[int, int | None]:
     """Read ``0-4``, ``1-inf``: no limit is None."""
     low, _, high = text.partition("-")
-    return int(low) if low.isdecimal() else 0, int(high) if high.isdecimal() and int(high) else None
+    return _number(low) or 0, _number(high) or None
 
 
 def _wall(text: str) -> str | None:
@@ -132,27 +165,12 @@ def _wall(text: str) -> str | None:
     return f"{days}-{clock}" if days else clock
 
 
-def _names(text: str) -> list[str]:
-    try:
-        return list(dict.fromkeys(_listed(text)))
-    except NodeSetException:
-        return []
-
-
-def _listed(text: str) -> list[str]:
-    """Expand a hostlist, and keep names that stand there several times (brokers on one host)."""
-    parts = re.split(r",(?![^\[]*\])", text) if text else []
-    if any(len(NodeSet(part)) > _MOST_NODES for part in parts):
-        return []
-    return [name for part in parts for name in NodeSet(part)]
-
-
 def _numbers(text: str) -> list[int]:
     """Expand an idset such as ``0-3,7``."""
     found: list[int] = []
     for word in filter(None, str(text).split(",")):
         low, _, high = word.partition("-")
-        if int(high or low) - int(low) > _MOST_NODES:
+        if int(high or low) - int(low) > MOST_NODES:
             raise ValueError(text)
         found += range(int(low), int(high or low) + 1)
     return found

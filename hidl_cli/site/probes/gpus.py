@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from hidl_cli.site.probes.host import Host
 
 T = TypeVar("T")
-_NVIDIA = ("nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
+NVIDIA = ("nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
 _NVIDIA_OLD = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")  # drivers before 495
-_AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
-_AMD_NEW = ("amd-smi", "static", "--asic", "--vram", "--json")
-_INTEL = ("xpu-smi", "discovery", "-j")
+AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+AMD_NEW = ("amd-smi", "static", "--asic", "--vram", "--json")
+INTEL = ("xpu-smi", "discovery", "-j")
 
 #: The architecture of data-centre GPUs by a word of their name: NVIDIA's table of compute capabilities, AMD's table of
 #: supported GPUs (ROCm documentation, "System requirements").
@@ -50,25 +50,25 @@ class Cards:
 
 def probe(host: Host) -> Cards | None:
     """The GPUs that a vendor's tool lists; None where none is there or answers."""
-    if (text := host.ask(*_NVIDIA)) is not None:
-        return _nvidia(text)
+    if (text := host.ask(*NVIDIA)) is not None:
+        return of_nvidia(text)
     if (text := host.ask(*_NVIDIA_OLD)) is not None:
-        return _nvidia("\n".join(line.replace(",", ", ,", 1) for line in text.splitlines()))
-    if (text := host.ask(*_AMD)) is not None:
-        return _amd(text)
-    if (text := host.ask(*_AMD_NEW)) is not None:
-        return _amd_new(text)
-    if (text := host.ask(*_INTEL)) is not None:
-        return _intel(text)
+        return of_nvidia("\n".join(line.replace(",", ", ,", 1) for line in text.splitlines()))
+    if (text := host.ask(*AMD)) is not None:
+        return of_amd_json(text)
+    if (text := host.ask(*AMD_NEW)) is not None:
+        return of_amd_smi(text)
+    if (text := host.ask(*INTEL)) is not None:
+        return of_intel(text)
     return None
 
 
-def _nvidia(text: str) -> Cards | None:
-    """Rows of name, compute capability and memory in MiB."""
+def of_nvidia(text: str) -> Cards | None:
+    """Read ``nvidia-smi``'s rows of name, compute capability and memory in MiB."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     rows = [row for row in rows if len(row) == 3]
     arch = _common([f"sm_{row[1].replace('.', '')}" for row in rows if re.fullmatch(r"\d+\.\d", row[1])])
-    memory = _gib([int(row[2]) / 1024 for row in rows if row[2].isdecimal()])
+    memory = _gib([int(row[2]) / 1024 for row in rows if _is_size(row[2])])
     return Cards(len(rows), _models([row[0] for row in rows]), arch, memory, "nvidia-smi") if rows else None
 
 
@@ -80,25 +80,28 @@ def architecture(model: str | None) -> str | None:
     return None
 
 
-def _amd(text: str) -> Cards | None:
+def of_amd_json(text: str) -> Cards | None:
     """``rocm-smi``'s JSON: ``{"card0": {"Card Series": ..., "GFX Version": ..., "VRAM Total Memory (B)": ...}}``."""
     document = _json(text)
     if not isinstance(document, dict):
         return None
     cards = [card for name, card in document.items() if re.fullmatch(r"card\d+", name) and isinstance(card, dict)]
-    if not cards:
-        return None
+    return of_amd(cards) if cards else None
+
+
+def of_amd(cards: Sequence[Mapping[str, Any]]) -> Cards:
+    """The GPUs of ``rocm-smi`` by the values of each, which its releases name in upper and lower case."""
     sizes = [str(card.get("VRAM Total Memory (B)", "")) for card in cards]
     return Cards(
         len(cards),
         _models([str(card.get("Card Series") or card.get("Card series") or "") for card in cards]),
         _common([_gfx(str(card["GFX Version"])) for card in cards if "GFX Version" in card]),
-        _gib([int(size) / 2**30 for size in sizes if size.isdecimal()]),
+        _gib([int(size) / 2**30 for size in sizes if _is_size(size)]),
         "rocm-smi",
     )
 
 
-def _amd_new(text: str) -> Cards | None:
+def of_amd_smi(text: str) -> Cards | None:
     """``amd-smi``'s JSON: ``[{"asic": {"market_name": ..., "target_graphics_version": ...}, "vram": ...}]``."""
     document = _json(text)
     listed = document.get("gpu_data") if isinstance(document, dict) else document
@@ -120,10 +123,10 @@ def _mebibytes(vram: Mapping[str, Any]) -> int | None:
     """``{"size": {"value": 196592, "unit": "MB"}}``, or ``{"size": "196592 MB"}`` of early releases; MB are MiB."""
     size = vram.get("size")
     words = [str(size.get("value", "")), str(size.get("unit", ""))] if isinstance(size, dict) else str(size).split()
-    return int(words[0]) if words[0].isdecimal() and words[1:] == ["MB"] else None
+    return int(words[0]) if words and _is_size(words[0]) and words[1:] == ["MB"] else None
 
 
-def _intel(text: str) -> Cards | None:
+def of_intel(text: str) -> Cards | None:
     """``xpu-smi``'s JSON: ``{"device_list": [{"device_type": "GPU", "device_name": ...}]}``."""
     document = _json(text)
     listed = document.get("device_list") if isinstance(document, dict) else None
@@ -138,6 +141,10 @@ def _gib(sizes: Sequence[float]) -> float | None:
     return _common([round(size, 1) for size in sizes]) or None
 
 
+def _is_size(text: str) -> bool:
+    return text.isdecimal() and len(text) < 20
+
+
 def _gfx(version: str) -> str:
     """Return the compilers' name: ROCm 6 prints the stepping in decimal, ``gfx9010`` for gfx90a."""
     found = re.fullmatch(r"gfx9(\d)(1[0-5])", version)
@@ -147,7 +154,7 @@ def _gfx(version: str) -> str:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

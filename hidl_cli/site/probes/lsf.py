@@ -10,6 +10,11 @@ from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
 from hidl_cli.site.probes.host import Host, split_blocks
 
 _SECONDS = 30.0
+IDENTITY = ("lsid",)
+QUEUES = ("bqueues", "-l")
+PARAMETERS = ("bparams",)
+RUNNING = ("bhosts", "-w")
+HOSTS = ("lshosts", "-w")
 _CLUSTER = re.compile(r"^My cluster name is (\S+)\s*$", re.MULTILINE)
 _VERSION = re.compile(r"\bLSF\b[^\n]*?\s(\d+(?:\.\d+)+)")
 _DEFAULT_QUEUES = re.compile(r"^Default Queues:\s*(\S+)", re.MULTILINE)
@@ -17,10 +22,15 @@ _QUEUE = re.compile(r"^QUEUE:\s*(\S+)\s*$", re.MULTILINE)
 _LIMITS = re.compile(r"^(DEFAULT|MAXIMUM) LIMITS:\s*$", re.MULTILINE)
 _SECTION = re.compile(r"^[A-Z][A-Z /_-]*:", re.MULTILINE)  # what begins after a queue's limits
 _LIMIT = re.compile(r"[A-Z]+LIMIT")
-_MINUTES = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*min(?:\s+of\s+(\S+))?")
+_MINUTES = re.compile(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*min(?:\s+of\s+(\S+))?")
 #: What the numbers of a limit are, by how many there are (bqueues(1), "PROCLIMIT").
 _OF_TASKS = {1: ("maximum",), 2: ("minimum", "maximum"), 3: ("minimum", "default", "maximum")}
 _USERS = re.compile(r"^USERS:\s*(.*\S)\s*$", re.MULTILINE)
+_HOSTS = re.compile(r"^HOSTS:\s*(.*\S)\s*$", re.MULTILINE)
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REQUIRED = re.compile(r"^RES_REQ:.*(span\[[^\]\n]{0,200}\])", re.MULTILINE)
+_EXCLUSIVE = re.compile(r"^SCHEDULING POLICIES:.*\bEXCLUSIVE\b", re.MULTILINE)
+_SLOTS = re.compile(r"^\s*PRIO\s+NICE\s+STATUS\s+MAX\s+JL/U\b.*\n\s*\S+\s+\S+\s+\S+\s+(\S+)\s+(\S+)", re.MULTILINE)
 _STATUS = re.compile(r"\b(Open|Closed):(Active|Inact\w*)")
 _UNITS = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024 * 1024}
 
@@ -29,22 +39,54 @@ def probe(host: Host) -> Batch | None:
     """What LSF is here; None where there is no ``lsid``. LSF does not report how many cores of a host jobs may use."""
     if host.which("lsid") is None:
         return None
-    identity = host.ask("lsid", seconds=_SECONDS)
+    identity = host.ask(*IDENTITY, seconds=_SECONDS)
     if not identity:
         return Batch("lsf")
-    cluster, version = _CLUSTER.search(identity), _VERSION.search(identity)
-    default = _DEFAULT_QUEUES.search(host.ask("bparams", seconds=_SECONDS) or "")
-    queues = tuple(_queues(host.ask("bqueues", "-l", seconds=_SECONDS) or "", default[1] if default else None))
-    names = tuple(queue.name for queue in queues)
+    return describe(
+        identity=identity,
+        queues=host.ask(*QUEUES, seconds=_SECONDS),
+        parameters=host.ask(*PARAMETERS, seconds=_SECONDS),
+        running=host.ask(*RUNNING, seconds=_SECONDS),
+        hosts=host.ask(*HOSTS, seconds=_SECONDS),
+    )
+
+
+def describe(
+    *,
+    identity: str | None = None,
+    queues: str | None = None,
+    parameters: str | None = None,
+    running: str | None = None,
+    hosts: str | None = None,
+) -> Batch:
+    """Describe an LSF by what its commands print; None for one that was not asked, or gave no answer."""
+    cluster, version = _CLUSTER.search(identity or ""), _VERSION.search(identity or "")
+    default = _DEFAULT_QUEUES.search(parameters or "")
+    found = tuple(_queues(queues or "", default[1] if default else None))
+    nodes = tuple(_nodes(running, hosts, tuple(queue.name for queue in found)))
+    remark = "hosts of queues are unknown: each queue is drafted with all hosts"
     return Batch(
         "lsf",
         version=version[1] if version else None,
         cluster=cluster[1] if cluster else None,
-        nodes=tuple(_nodes(host, names)),
-        queues=queues,
+        nodes=nodes or tuple(_named(queues or "")),
+        queues=found,
         sources=("lsid", "bqueues -l", "bparams", "lshosts -w", "bhosts -w"),
-        remarks=("hosts of queues are unknown: each queue is drafted with all hosts",),
+        remarks=(remark,) if nodes and found else (),
     )
+
+
+def _named(text: str) -> Iterator[ProbedNode]:
+    """The hosts that queues name one by one; of groups of hosts and patterns, nobody knows who is in them."""
+    queues: dict[str, list[str]] = {}
+    for name, block in split_blocks(_QUEUE, text):
+        its = _HOSTS.search(block)
+        for word in its[1].split() if its else ():
+            host = word.partition("+")[0]
+            if _HOST.fullmatch(host) and host not in ("all", "none", "others"):
+                queues.setdefault(host, []).append(name)
+    for host, names in queues.items():
+        yield ProbedNode(host, Hardware(), queues=tuple(dict.fromkeys(names)))
 
 
 def _queues(text: str, default: str | None) -> Iterator[Queue]:
@@ -58,6 +100,13 @@ def _queues(text: str, default: str | None) -> Iterator[Queue]:
             remarks.append(f"default RUNLIMIT {default_limits['RUNLIMIT']}: for jobs that request no time")
         if wall and wall[2]:
             remarks.append(f"RUNLIMIT {wall[0]}: relative to a host's speed, so hosts allow more or less than that")
+        if slots := _SLOTS.search(block):
+            limits_of_slots = (("MAX", slots[1], "slots in use"), ("JL/U", slots[2], "slots of one user"))
+            remarks += [f"{title} {value}: {what}" for title, value, what in limits_of_slots if value.isdecimal()]
+        if required := _REQUIRED.search(block):
+            remarks.append(f"RES_REQ {required[1]}")
+        if _EXCLUSIVE.search(block):
+            remarks.append("EXCLUSIVE: a job may ask for whole hosts (bsub -x)")
         if status and status[0] != "Open:Active":
             remarks.append(f"STATUS {status[0]}")
         yield Queue(
@@ -100,15 +149,16 @@ def _format_limit(name: str, value: str) -> str:
     return value
 
 
-def _nodes(host: Host, queues: tuple[str, ...]) -> Iterator[ProbedNode]:
-    """The hosts that run jobs (``bhosts -w``) with what ``lshosts -w`` knows of each.
+def _nodes(running: str | None, hosts: str | None, queues: tuple[str, ...]) -> Iterator[ProbedNode]:
+    """The hosts that run jobs (``bhosts -w``) with what ``lshosts -w`` knows of each; either may be missing.
 
     Hosts whose limit of jobs is 0 run none. Where hosts are marked as compute nodes (the resource ``CN`` of IBM's
     CORAL systems, beside ``LN`` for launch nodes), the others are none. ``ncpus`` counts processors, cores or threads,
     as the site defined it (EGO_DEFINE_NCPUS), so that it is not used.
     """
-    running = {row["HOST_NAME"] for row in _rows(host.ask("bhosts", "-w", seconds=_SECONDS)) if row.get("MAX") != "0"}
-    rows = [row for row in _rows(host.ask("lshosts", "-w", seconds=_SECONDS)) if row["HOST_NAME"] in running]
+    serving = {row["HOST_NAME"] for row in _rows(running) if row.get("MAX") != "0"}
+    rows = list(_rows(hosts)) or [{"HOST_NAME": name} for name in sorted(serving)]
+    rows = [row for row in rows if running is None or row["HOST_NAME"] in serving]
     rows = [row for row in rows if row.get("server") != "No"]
     compute = [row for row in rows if "CN" in row.get("RESOURCES", "").strip("()").split()]
     for row in compute or rows:
@@ -129,7 +179,7 @@ def _rows(text: str | None) -> Iterator[dict[str, str]]:
 
 def _mebibytes(text: str) -> int | None:
     """606.9G of ``lshosts``, to one decimal place."""
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([KMGT])", text)
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT])", text)
     return round(float(found[1]) * _UNITS[found[2]]) or None if found else None
 
 

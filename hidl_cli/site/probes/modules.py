@@ -26,11 +26,15 @@ _LONGEST = 300  # characters of what a module command says
 
 @dataclass(frozen=True)
 class Offered:
-    """A module that the site offers: its name with its version, as ``module load`` takes it."""
+    """A module that the site offers: its name with its version, as ``module load`` takes it.
+
+    ``after``: what must be loaded before it.
+    """
 
     name: str
     is_default: bool = False
     is_loaded: bool = False
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,10 @@ def offered(host: Host) -> tuple[Offered, ...] | None:
         text = host.ask(tcl, "bash", "avail", "--terse", seconds=_SECONDS, stderr=True)
     else:
         return None
-    return None if text is None else tuple(filter(None, map(_offered, text.splitlines())))
+    return None if text is None else tuple(filter(None, map(read_name, text.splitlines())))
 
 
-def _offered(line: str) -> Offered | None:
+def read_name(line: str) -> Offered | None:
     """Read a line of ``module avail --terse``; None for a directory, the name of several modules, and an alias."""
     name, words = line.strip(), set[str]()
     while mark := _MARK.search(name):

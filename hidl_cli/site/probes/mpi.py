@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from hidl_cli.launchers import LAUNCHERS
@@ -18,7 +18,7 @@ MAX_MODULES = 12  # of one family: the last versions
 
 def libraries(host: Host) -> tuple[Library, ...]:
     """What is on the PATH first, then what modules offer."""
-    return (*on_path(host), *_modules(host))
+    return (*on_path(host), *of_modules(modules.offered(host) or ()))
 
 
 def launchers(host: Host) -> dict[str, str]:
@@ -78,17 +78,17 @@ def _of_loaded_modules(host: Host) -> Iterator[Library]:
             yield Library(_key(family, version), family, version, f"${name}", prefix=prefix)
 
 
-def _modules(host: Host) -> Iterator[Library]:
-    """The MPI libraries among ``module -t avail``; on a site of module trees, those of the compiler that is loaded."""
+def of_modules(offered: Iterable[modules.Offered]) -> Iterator[Library]:
+    """The MPI libraries among modules; on a site of module trees, those of the compiler that is loaded."""
     families: dict[Family, list[tuple[Library, bool]]] = {}
-    for module in modules.offered(host) or ():
+    for module in offered:
         told = library_of_module(module.name) if _MODULE.fullmatch(module.name) else None
         if told is None:
             continue
         marks = [word for word, holds in (("default", module.is_default), ("loaded", module.is_loaded)) if holds]
         source = f"module {module.name}" + (f" ({', '.join(marks)})" if marks else "")
         key = _key(told.family, told.rest)
-        library = Library(key, told.family, told.version, source, modules=(module.name,))
+        library = Library(key, told.family, told.version, source, modules=(*module.after, module.name))
         families.setdefault(told.family, []).append((library, bool(marks)))
     for found in families.values():
         last = len(found) - MAX_MODULES

@@ -12,9 +12,9 @@ from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
 
 _SECONDS = 30.0
-_SERVER = ("qstat", "-B", "-f", "-F", "json")
-_QUEUES = ("qstat", "-Q", "-f", "-F", "json")
-_NODES = ("pbsnodes", "-a", "-F", "json")
+SERVER = ("qstat", "-B", "-f", "-F", "json")
+QUEUES = ("qstat", "-Q", "-f", "-F", "json")
+NODES = ("pbsnodes", "-a", "-F", "json")
 _TRUE = ("True", "true", "t", "1", True)
 _BUILT_IN = frozenset({"arch", "host", "vnode"})  # resources that tell one node from another, or nothing
 _MODELS = ("gpu_model", "gpu_type")  # custom resources by which centres name their GPUs
@@ -30,31 +30,47 @@ def probe(host: Host) -> Batch | None:
     """
     if host.which(SYSTEMS["pbs"].shows) is None:
         return None
-    answer = _ask(host, *_SERVER)
-    servers = _mapping(answer, "Server")
-    if not servers:
+    server = host.ask(*SERVER, seconds=_SECONDS)
+    if not _mapping(_document(server), "Server"):
         return Batch("pbs")
-    name, server = next(iter(servers.items()))
-    known = {key: each for key, each in _mapping(_ask(host, *_QUEUES), "Queue").items() if isinstance(each, Mapping)}
-    nodes = {key: each for key, each in _mapping(_ask(host, *_NODES), "nodes").items() if isinstance(each, Mapping)}
-    has_gpus = any("ngpus" in _resources(each) for each in nodes.values())
-    default = server.get("default_queue") if isinstance(server, Mapping) else None
-    remarks = [] if has_gpus else ["no node has the resource ngpus: the GPUs of nodes are unknown"]
-    return Batch(
-        "pbs",
-        version=_text(answer.get("pbs_version")),
-        cluster=name,
-        nodes=tuple(_node(key, each, known, has_gpus=has_gpus) for key, each in nodes.items()),
-        queues=tuple(_queue(key, each, known, is_default=key == default) for key, each in known.items()),
-        sources=tuple(" ".join(command[:-2]) for command in (_SERVER, _QUEUES, _NODES)),
-        remarks=(*remarks, "cores of nodes are unknown: PBS counts processors, which may be cores or threads"),
+    return describe(
+        server=_document(server),
+        queues=_document(host.ask(*QUEUES, seconds=_SECONDS)),
+        nodes=_document(host.ask(*NODES, seconds=_SECONDS)),
     )
 
 
-def _ask(host: Host, *command: str) -> Mapping[str, Any]:
+def describe(
+    *,
+    server: Mapping[str, Any] | None = None,
+    queues: Mapping[str, Any] | None = None,
+    nodes: Mapping[str, Any] | None = None,
+) -> Batch:
+    """Describe a PBS by the documents that its commands print; None for one that was not asked, or gave no answer."""
+    servers = _mapping(server or {}, "Server")
+    name, about = next(iter(servers.items()), (None, None))
+    known = {key: each for key, each in _mapping(queues or {}, "Queue").items() if isinstance(each, Mapping)}
+    found = {key: each for key, each in _mapping(nodes or {}, "nodes").items() if isinstance(each, Mapping)}
+    has_gpus = any("ngpus" in _resources(each) for each in found.values())
+    default = about.get("default_queue") if isinstance(about, Mapping) else None
+    remarks = [] if has_gpus or not found else ["no node has the resource ngpus: the GPUs of nodes are unknown"]
+    if found:
+        remarks.append("cores of nodes are unknown: PBS counts processors, which may be cores or threads")
+    return Batch(
+        "pbs",
+        version=_text((server or {}).get("pbs_version")),
+        cluster=name,
+        nodes=tuple(_node(key, each, known, has_gpus=has_gpus) for key, each in found.items()),
+        queues=tuple(_queue(key, each, known, is_default=key == default) for key, each in known.items()),
+        sources=tuple(" ".join(command[:-2]) for command in (SERVER, QUEUES, NODES)),
+        remarks=tuple(remarks),
+    )
+
+
+def _document(text: str | None) -> Mapping[str, Any]:
     try:
-        found = json.loads(host.ask(*command, seconds=_SECONDS) or "")
-    except ValueError:
+        found = json.loads(text or "")
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, Mapping) else {}
 
@@ -80,7 +96,8 @@ def _node(name: str, node: Mapping[str, Any], queues: Mapping[str, Mapping[str, 
             gpus=gpus,
             gpu_model=next((custom[key] for key in _MODELS if key in custom), None) if gpus else None,
         ),
-        features=frozenset(f"{key}={each}" for key, each in custom.items() if not _SIZE.fullmatch(each)),
+        features=frozenset(f"{key}={each}" for key, each in custom.items() if not _SIZE.fullmatch(each))
+        | frozenset(filter(None, str(node.get("properties", "")).split(","))),  # Torque's
         queues=tuple(queue for queue, each in queues.items() if _serves(node, queue, each, queues)),
     )
 
@@ -104,12 +121,26 @@ def _serves(
     )
 
 
-def _destinations(queue: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the execution queues that a routing queue passes jobs to."""
+def _named(queue: Mapping[str, Any]) -> list[str]:
+    """Return the queues that a routing queue names, known or not."""
     listed = queue.get("route_destinations")
     words = listed if isinstance(listed, list) else str(listed or "").split(",")
-    names = [str(word).strip().partition("@")[0] for word in words]
-    return [name for name in names if name in queues and queues[name].get("queue_type") != "Route"]
+    return [name for word in words if (name := str(word).strip().partition("@")[0])]
+
+
+def _destinations(queue: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the execution queues that a routing queue passes jobs to."""
+    return [name for name in _named(queue) if name in queues and queues[name].get("queue_type") != "Route"]
+
+
+def _shown(name: str, queues: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a destination with the limits by which a routing queue finds it."""
+    if name not in queues:
+        return f"{name} (unknown here)"
+    least, wall = _mapping(queues[name], "resources_min").get("walltime"), _limits(queues[name])[2]
+    limits = [f"from {least}"] if isinstance(least, str) else []
+    limits += [f"up to {wall}"] if wall else []
+    return f"{name} ({' '.join(limits)})" if limits else name
 
 
 def _queue(name: str, queue: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], *, is_default: bool) -> Queue:
@@ -120,7 +151,8 @@ def _queue(name: str, queue: Mapping[str, Any], queues: Mapping[str, Mapping[str
     lists = [key for key in ("acl_user_enable", "acl_group_enable", "acl_host_enable") if queue.get(key) in _TRUE]
     remarks = [f"{key}: restricted to its list" for key in lists]
     if queue.get("queue_type") == "Route":
-        remarks.append(f"routes jobs to {', '.join(_destinations(queue, queues)) or 'no queue of this server'}")
+        shown = [_shown(one, queues) for one in _named(queue)]
+        remarks.append(f"routes jobs to {', '.join(shown) or 'no queue of this server'}")
     if queue.get("started") not in _TRUE:
         remarks.append("not started")
     return Queue(

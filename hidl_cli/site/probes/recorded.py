@@ -23,7 +23,7 @@ from hidl_cli.site.probes.anonymous import Anonymous
 from hidl_cli.site.probes.host import HostBehind
 
 SCHEMA = "hidl.host/1"
-_HOST = "host.json"
+DESCRIPTION = "host.json"
 _ROOT = "root"
 #: What a recording keeps of the environment: variables that probes and rules look at.
 _KEPT = re.compile(
@@ -79,7 +79,7 @@ def file_name(command: tuple[str, ...]) -> str:
 def load_host(directory: Path) -> RecordedHost:
     """The host of a recording; ``UsageError`` if there is none, ``InvalidInput`` for an invalid ``host.json``."""
     answers = sorted(directory.glob("*.txt"))
-    file = directory / _HOST
+    file = directory / DESCRIPTION
     if not answers and not file.is_file():
         raise UsageError(
             f"{directory} holds no recorded outputs",
@@ -192,7 +192,7 @@ class RecordingHost(HostBehind):
                 "failures": list(self.failures),
                 "machine": asdict(machine),
             }
-            write_json(directory / _HOST, json.loads(clean(json.dumps(about))))
+            write_json(directory / DESCRIPTION, json.loads(clean(json.dumps(about))))
         except OSError as error:
             raise UsageError(f"cannot write {directory}: {error.strerror}") from error
         return sorted(str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file())

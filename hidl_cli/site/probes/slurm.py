@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hidl_cli.site.probes.facts import Batch, Hardware, Policy, ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
+from hidl_cli.site.probes.nodelist import listed
 
 _SECONDS = 30.0  # a controller of thousands of nodes takes some
+CONFIG = ("scontrol", "show", "config")
+NODES = ("scontrol", "--oneliner", "show", "node")
+PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
+MPI = ("srun", "--mpi=list")
 _CONFIG = re.compile(r"^(\w+)\s*= (.*)$", re.MULTILINE)
 _VERSION = "SLURM_VERSION"
 _NOTHING = {"(null)", "N/A", "NONE", "UNLIMITED", "INFINITE", ""}
@@ -16,6 +21,7 @@ _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=.*")  # what administrators 
 _FIELD = re.compile(r"(?:^| )([A-Za-z_]+)=(\S*)")
 _WALL = re.compile(r"([0-9]{1,5}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9]")
 _ACCESS = ("AllowAccounts", "AllowGroups", "AllowQos")
+_MEMORY = ("DefMemPerCPU", "DefMemPerNode", "MaxMemPerCPU", "MaxMemPerNode")
 _SLICE = re.compile(r"(^|[_.-])\d+g\.\d+gb")  # of NVIDIA's MIG: h100_4g.40gb
 _SOCKETS = re.compile(r"\([^()]*\)")  # gpu:a100:4(S:0-1)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20}
@@ -28,45 +34,105 @@ def probe(host: Host) -> Batch | None:
     """
     if host.which("scontrol") is None:
         return None
-    config = dict(_CONFIG.findall(host.ask("scontrol", "show", "config", seconds=_SECONDS) or ""))
-    if not config:
+    config = host.ask(*CONFIG, seconds=_SECONDS)
+    if not (config and _CONFIG.search(config)):
         return Batch("slurm")
-    has_gpu_gres = "gpu" in config.get("GresTypes", "").split(",")
-    nodes = tuple(
-        _node(fields, has_gpu_gres)
-        for fields in _lines(host.ask("scontrol", "--oneliner", "show", "node", seconds=_SECONDS), "NodeName")
+    return describe(
+        config=config,
+        nodes=host.ask(*NODES, seconds=_SECONDS),
+        partitions=host.ask(*PARTITIONS, seconds=_SECONDS),
+        account=_default_account(host, dict(_CONFIG.findall(config))),
+        mpi=host.ask(*MPI, stderr=True),
     )
-    partitions = _partitions(host)
+
+
+def describe(
+    *,
+    config: str | None = None,
+    nodes: str | None = None,
+    partitions: str | None = None,
+    account: str | None = None,
+    mpi: str | None = None,
+) -> Batch:
+    """Describe a Slurm by what its commands print; None for one that was not asked, or gave no answer.
+
+    Without ``nodes``, those that the partitions name get what the partition says of all together; without
+    ``partitions``, those that the nodes name are of unknown limits. ``account``: who pays where a job names nobody.
+    """
+    settings = dict(_CONFIG.findall(config or ""))
+    node_fields, partition_fields = list(_records(nodes, "NodeName")), tuple(_records(partitions, "PartitionName"))
+    has_gpu_gres = "gpu" in settings.get("GresTypes", "").split(",") or (
+        not settings and any(fields.get("Gres", "").startswith("gpu") for fields in node_fields)
+    )
+    versions = {fields["Version"] for fields in node_fields if "Version" in fields}
+    found = tuple(_node(fields, has_gpu_gres) for fields in node_fields)
+    queues = tuple(_queue(fields) for fields in partition_fields)
+    if partitions is None:
+        names = dict.fromkeys(name for node in found for name in node.queues)
+        queues = tuple(Queue(name, remarks=("limits unknown: `scontrol show partition` tells them",)) for name in names)
     return Batch(
         "slurm",
-        version=config.get(_VERSION),
-        cluster=_known(config.get("ClusterName")),
-        nodes=nodes,
-        queues=tuple(_queue(fields) for fields in partitions),
-        policies=tuple(_policies(config, partitions, has_gpu_gres, _default_account(host, config))),
-        srun_mpi=mpi_types(host),
+        version=settings.get(_VERSION) or (versions.pop() if len(versions) == 1 else None),
+        cluster=_known(settings.get("ClusterName")),
+        nodes=found or tuple(_nodes_of(partition_fields)),
+        queues=queues,
+        policies=tuple(_policies(settings, partition_fields, has_gpu_gres, account)) if settings else (),
+        srun_mpi=types(mpi),
         sources=("scontrol show config", "scontrol show partition", "scontrol show node"),
-        remarks=tuple(_remarks(config, has_gpu_gres)),
+        remarks=tuple(_remarks(settings, has_gpu_gres)) if settings else (),
     )
 
 
 def mpi_types(host: Host) -> tuple[str, ...]:
     """What ``srun --mpi=`` takes here; none where there is no ``srun``, or it gives no answer."""
-    plugins = host.ask("srun", "--mpi=list", stderr=True) or ""
-    types = re.findall(r"^(?:srun:)?\s+(\w+)$", plugins, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", plugins)
-    return tuple(dict.fromkeys(types))
+    return types(host.ask(*MPI, stderr=True))
 
 
-def _partitions(host: Host) -> tuple[dict[str, str], ...]:
-    text = host.ask("scontrol", "--oneliner", "show", "partition", seconds=_SECONDS)
-    return tuple(_lines(text, "PartitionName"))
+def types(plugins: str | None) -> tuple[str, ...]:
+    """The types in the list of ``srun --mpi=list``."""
+    text = plugins or ""
+    found = re.findall(r"^(?:srun:)?\s+(\w+)$", text, re.MULTILINE) + re.findall(r"\bpmix_v\d+\b", text)
+    return tuple(dict.fromkeys(found))
 
 
-def _lines(text: str | None, first: str) -> Iterator[dict[str, str]]:
-    """The fields of each line of ``scontrol --oneliner``; of a name that stands there twice, the first counts."""
+def _records(text: str | None, first: str) -> Iterator[dict[str, str]]:
+    """The fields of each record of ``scontrol``, with and without --oneliner; of a name twice, the first counts."""
+    fields: dict[str, str] = {}
     for line in (text or "").splitlines():
         if line.startswith(f"{first}="):
-            yield dict(reversed(_FIELD.findall(_FREE_TEXT.sub("", line))))
+            if fields:
+                yield fields
+            fields = {}
+        elif not (fields and line.startswith(" ")):
+            continue
+        fields = {**dict(reversed(_FIELD.findall(_FREE_TEXT.sub("", line)))), **fields}
+    if fields:
+        yield fields
+
+
+def _nodes_of(partitions: Iterable[Mapping[str, str]]) -> Iterator[ProbedNode]:
+    """The nodes that partitions name, each with its share of what they hold together; the smallest partition counts."""
+    queues: dict[str, list[str]] = {}
+    shares: dict[str, Hardware] = {}
+    for fields in sorted(partitions, key=lambda each: _number(each.get("TotalNodes")) or 0):
+        names = listed(fields.get("Nodes", ""))
+        total = dict(part.split("=", 1) for part in fields.get("TRES", "").split(",") if "=" in part)
+        memory = re.fullmatch(r"([0-9]{1,12})M", total.get("mem", ""))
+        share = Hardware(
+            processors=_share(fields.get("TotalCPUs"), names),
+            memory_mib=_share(memory[1] if memory else None, names) or None,
+            gpus=_share(total.get("gres/gpu"), names),
+        )
+        for name in names:
+            queues.setdefault(name, []).append(fields["PartitionName"])
+            shares.setdefault(name, share)
+    for name, its in queues.items():
+        yield ProbedNode(name, shares[name], queues=tuple(its))
+
+
+def _share(total: str | None, names: Sequence[str]) -> int | None:
+    number = _number(total)
+    return number // len(names) if number is not None and names and number % len(names) == 0 else None
 
 
 def _node(fields: Mapping[str, str], has_gpu_gres: bool) -> ProbedNode:
@@ -109,6 +175,10 @@ def _queue(fields: Mapping[str, str]) -> Queue:
         remarks.append("OverSubscribe=EXCLUSIVE: jobs get whole nodes")
     if most is not None and most < fewest:
         remarks.append(f"MaxNodes={most} is below MinNodes={fewest}")
+    if _number(fields.get("SuspendTime")):
+        resume = fields.get("ResumeTimeout", "?")
+        remarks.append(f"SuspendTime={fields['SuspendTime']}: idle nodes are off; to start one takes up to {resume} s")
+    remarks += [f"{key}={fields[key]}" for key in _MEMORY if _number(fields.get(key))]
     if _known(fields.get("DefaultTime")):
         remarks.append(f"DefaultTime={fields['DefaultTime']}: for jobs that request no time")
     if fields.get("MaxNodes") == "UNLIMITED":

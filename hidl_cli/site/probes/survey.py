@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import InvalidInput, SchedulerUnreachable
 from hidl_cli.site.machine import Machine, machine
-from hidl_cli.site.probes import cluster, fabric, flux, gpus, lsf, mpi, pbs, slurm
-from hidl_cli.site.probes.facts import Batch, Fact, Library
+from hidl_cli.site.probes import cluster, fabric, flux, gpus, lscpu, lsf, mpi, pbs, slurm
+from hidl_cli.site.probes.facts import Batch, Fact, Hardware, Installed, Library
 from hidl_cli.site.probes.gpus import Cards
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.probes.recorded import RecordedHost
@@ -23,7 +22,12 @@ _UNKNOWN = Machine(arch="", cpu=None, sockets=None, cores=1, threads_per_core=No
 
 @dataclass(frozen=True)
 class Found:
-    """All that was found on one machine. ``launchers``: by name, where each lies on the PATH."""
+    """All that was found on one machine. ``launchers``: by name, where each lies on the PATH, or which file shows it.
+
+    Of outputs that were saved by hand: ``read`` says which file tells what; ``described`` are the nodes of whose kind
+    ``machine`` is, ``with_cards`` those of whose kind the one with ``cards`` is, and ``unknown_nodes`` what is known of
+    nodes where the scheduler tells of none. The host has no name then.
+    """
 
     hostname: str
     machine: Machine
@@ -33,6 +37,11 @@ class Found:
     libraries: tuple[Library, ...] = ()
     interconnect: Fact | None = None
     remarks: tuple[str, ...] = ()
+    installed: tuple[Installed, ...] = ()
+    read: tuple[str, ...] = ()
+    described: frozenset[str] = frozenset()
+    with_cards: frozenset[str] = frozenset()
+    unknown_nodes: Hardware | None = None
 
 
 def survey(host: Host, this: Machine | None = None, *, alone: bool = False) -> Found:
@@ -87,22 +96,4 @@ def _other_schedulers(host: Host, batch: Batch | None) -> Iterator[str]:
 def _this_machine(host: Host, found: Machine | None = None) -> Machine:
     """The machine; ARM's kernel gives no model name, but ``lscpu`` decodes the part numbers."""
     found = found or machine()
-    return found if found.cpu else replace(found, cpu=_model(host.ask("lscpu", "--json")))
-
-
-def _model(text: str | None) -> str | None:
-    """``Model name`` of ``lscpu --json``: a list of fields, which newer versions nest."""
-    try:
-        document = json.loads(text or "")
-    except ValueError:
-        return None
-    waiting = [document.get("lscpu")] if isinstance(document, dict) else []
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, list):
-            waiting += reversed(part)
-        elif isinstance(part, dict):
-            if part.get("field") == "Model name:" and isinstance(part.get("data"), str):
-                return str(part["data"]).strip() or None
-            waiting.append(part.get("children"))
-    return None
+    return found if found.cpu else replace(found, cpu=lscpu.fields(host.ask(*lscpu.JSON) or "").get(lscpu.MODEL))

@@ -32,7 +32,10 @@ def test_queues_have_run_limits_in_minutes(summit: Batch) -> None:
 
 def test_a_queue_for_some_users_is_restricted(summit: Batch) -> None:
     assert [(queue.name, queue.remarks) for queue in summit.queues if queue.restricted] == [
-        ("storage", ("USERS: stor_admins/ root", "STATUS Open:Inact"))
+        (
+            "storage",
+            ("USERS: stor_admins/ root", "EXCLUSIVE: a job may ask for whole hosts (bsub -x)", "STATUS Open:Inact"),
+        )
     ]
 
 

@@ -1,0 +1,262 @@
+"""Schedulers' outputs in the forms that people have at hand, which the probes do not ask for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hidl_cli.site.outputs.told import Misread, quoted, table
+from hidl_cli.site.probes.columns import heading
+from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
+from hidl_cli.site.probes.nodelist import listed
+
+_WALL = re.compile(r"(?:([0-9]{1,5})-)?(?:([0-9]{1,4}):)?([0-9]{1,2}):([0-9]{2})")
+_MARKS = "*~#!%$@^+-"  # what follows a state of Slurm's
+_ALWAYS_THERE = ("AVAIL", "TIMELIMIT", "NODES", "STATE")
+_STATES_OF_PARTITIONS = {
+    "up": "",
+    "down": "its jobs wait, and none starts",
+    "drain": "it takes no new jobs",
+    "inact": "it takes no new jobs, and starts none",
+}
+_PBS_HEAD = re.compile(r"^\s*Queue:\s*(\S+)\s*$")
+_ATTRIBUTE = re.compile(r"^\s+([A-Za-z][\w.]*)\s*=\s?(.*)$")
+_NAME = re.compile(r"^\s*([A-Za-z0-9][\w.-]*(?:\[\d+\])?)\s*$")
+_PAIR = re.compile(r"(\S+)/(\S+)")
+_ROWS_OF_PBS = re.compile(r"^\s*-{4,}[ -]*$")
+_CUT = re.compile(r"[0-9]+:[0-9:]*")
+
+
+def sinfo(text: str) -> Batch:
+    """``sinfo`` with its own columns, and those of ``-l``, ``-N`` and ``-s``.
+
+    Raises ``Misread`` for a row that it would not print.
+    """
+    lines = _without_reasons(text)
+    rows = table(lines, ["PARTITION"])
+    titles = {title for _, cells in rows for title in cells}
+    nodes: dict[str, ProbedNode] = {}
+    queues: dict[str, Queue] = {}
+    for number, cells in rows:
+        word = cells.get("PARTITION", "")
+        name, limit, available = word.rstrip("*"), cells.get("TIMELIMIT", ""), cells.get("AVAIL", "up")
+        if missing := [title for title in _ALWAYS_THERE if title in titles and title not in cells]:
+            raise Misread(number, f"a value in the column {missing[0]}", quoted(" ".join(cells.values())))
+        if not name or available not in _STATES_OF_PARTITIONS:
+            raise Misread(number, "a partition and `up` or `down` in each row", quoted(" ".join(cells.values())))
+        wall = _wall(limit)
+        if "TIMELIMIT" in cells and wall is None and limit not in ("infinite", "UNLIMITED", "n/a"):
+            raise Misread(number, "a time in the column TIMELIMIT", quoted(limit))
+        remarks = [f"AVAIL {available}: {_STATES_OF_PARTITIONS[available]}"] if available != "up" else []
+        if cells.get("ROOT") == "yes":
+            remarks.append("only root may submit to it")
+        queues.setdefault(name, Queue(name, word.endswith("*"), max_wall=wall, remarks=tuple(remarks)))
+        hosts = listed(cells.get("NODELIST", ""))
+        total = cells.get("NODES", "")
+        if total.isdecimal() and "NODELIST" in cells and "..." not in cells["NODELIST"] and len(hosts) != int(total):
+            raise Misread(number, f"{total} nodes in NODELIST", str(len(hosts)))
+        for host in hosts:
+            known = nodes.get(host)
+            its = known.queues if known else ()
+            nodes[host] = ProbedNode(host, _hardware(cells), queues=tuple(dict.fromkeys((*its, name))))
+    states = Counter(cells["STATE"] for _, cells in rows if cells.get("STATE", "").rstrip(_MARKS) in ("down", "drain"))
+    remarks = ["some nodes are down or drained, and are counted all the same"] if states else []
+    return Batch("slurm", nodes=tuple(nodes.values()), queues=tuple(queues.values()), remarks=tuple(remarks))
+
+
+def _without_reasons(text: str) -> str:
+    """The table without the words in its last column, which may be several (REASON)."""
+    lines = text.splitlines()
+    at = heading(lines, "PARTITION")
+    titles = lines[at].split() if at is not None else []
+    if not titles or titles[-1] != "REASON":
+        return text
+    return "\n".join(
+        " ".join(line.split()[: len(titles)]) if len(line.split()) > len(titles) else line for line in lines
+    )
+
+
+def _hardware(cells: Mapping[str, str]) -> Hardware:
+    """What ``sinfo -Nl`` tells: a sign after a number means that some nodes have more."""
+    shape = re.fullmatch(r"([0-9]{1,4}):([0-9]{1,4}):([0-9]{1,3})", cells.get("S:C:T", ""))
+    memory, processors = cells.get("MEMORY", ""), cells.get("CPUS", "")
+    return Hardware(
+        sockets=int(shape[1]) or None if shape else None,
+        cores=int(shape[1]) * int(shape[2]) or None if shape else None,
+        threads_per_core=int(shape[3]) or None if shape else None,
+        memory_mib=int(memory) if memory.isdecimal() and 1 < int(memory) < 10**10 else None,
+        processors=int(processors) or None if processors.isdecimal() and len(processors) < 8 and not shape else None,
+    )
+
+
+def _wall(text: str) -> str | None:
+    """A time of Slurm's: ``30:00`` are minutes."""
+    found = _WALL.fullmatch(text)
+    if found is None:
+        return None
+    clock = f"{int(found[2] or 0):02}:{int(found[3]):02}:{found[4]}"
+    return f"{found[1]}-{clock}" if found[1] else clock
+
+
+def bqueues(text: str) -> Batch:
+    """``bqueues`` without options: names, states and numbers of slots.
+
+    Raises ``Misread`` for a row that it would not print.
+    """
+    found = []
+    for _, cells in table(text, ["QUEUE_NAME", "STATUS"], ["NJOBS", "PEND", "RUN"]):
+        remarks = [f"STATUS {cells['STATUS']}"] if cells.get("STATUS") != "Open:Active" else []
+        if cells.get("MAX", "-").isdecimal():
+            remarks.append(f"MAX {cells['MAX']}: slots in use")
+        found.append(Queue(cells["QUEUE_NAME"], remarks=tuple(remarks)))
+    return Batch("lsf", queues=tuple(found))
+
+
+def pbs_queues(text: str) -> Mapping[str, Any]:
+    """The document of ``qstat -Q -f -F json`` from the text of ``qstat -Q -f``.
+
+    Raises ``Misread`` for a line that belongs to none.
+    """
+    return {"Queue": dict(_blocks(text, _PBS_HEAD))}
+
+
+def pbs_server(text: str) -> Mapping[str, Any]:
+    """The document of ``qstat -B -f -F json`` from the text of ``qstat -B -f``; ``Misread`` too."""
+    servers = dict(_blocks(text, re.compile(r"^\s*Server:\s*(\S+)\s*$")))
+    version = next((each["pbs_version"] for each in servers.values() if "pbs_version" in each), None)
+    return {"Server": servers, "pbs_version": version}
+
+
+def pbs_nodes(text: str) -> Mapping[str, Any]:
+    """The document of ``pbsnodes -a -F json`` from the text of ``pbsnodes -a``, PBS's or Torque's; ``Misread`` too."""
+    nodes = dict(_blocks(text, _NAME))
+    for node in nodes.values():
+        status = dict(part.split("=", 1) for part in str(node.pop("status", "")).split(",") if "=" in part)
+        if "np" in node:  # Torque's
+            memory = {"mem": status["physmem"]} if "physmem" in status else {}
+            cards = {"ngpus": node["gpus"]} if "gpus" in node else {}
+            node["resources_available"] = {"ncpus": node["np"], **memory, **cards}
+    return {"nodes": nodes}
+
+
+def _blocks(text: str, head: re.Pattern[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Blocks of attributes below a name; what is longer than a line goes on in the next, which is indented further."""
+    name, about, last = "", dict[str, Any](), ""
+    attribute_indent = 0
+    for number, line in enumerate(text.splitlines(), start=1):
+        if found := head.match(line):
+            if name:
+                yield name, _nested(about)
+            name, about, last = found[1], {}, ""
+        elif not line.strip():
+            continue
+        elif not name:
+            raise Misread(number, "the name of a node, queue or server", quoted(line))
+        else:
+            indent = len(line.expandtabs()) - len(line.expandtabs().lstrip())
+            attribute = _ATTRIBUTE.match(line)
+            if attribute and not (last and indent > attribute_indent):
+                last, attribute_indent = attribute[1], indent
+                about[last] = attribute[2]
+            elif last and indent > 0:
+                about[last] += line.strip()
+            else:
+                raise Misread(number, "an attribute and its value", quoted(line))
+    if name:
+        yield name, _nested(about)
+
+
+def _nested(about: Mapping[str, str]) -> dict[str, Any]:
+    """``resources_max.walltime`` as it stands in a document: ``walltime`` in ``resources_max``."""
+    found: dict[str, Any] = {}
+    for key, value in about.items():
+        group, dot, name = key.partition(".")
+        if dot and isinstance(found.setdefault(group, {}), dict):
+            found[group][name] = value.strip()
+        elif not dot:
+            found.setdefault(key, value.strip())
+    return found
+
+
+def pbs_node_table(text: str) -> Mapping[str, Any]:
+    """The document of ``pbsnodes -a -F json`` from ``pbsnodes -aSj``, in which numbers are ``free/total``.
+
+    Raises ``Misread`` for a row that it would not print.
+    """
+    lines = text.splitlines()
+    at = heading(lines, "vnode", "state", "njobs")
+    if at is None:
+        raise Misread(0, "a line with the titles vnode, state and njobs", "none")
+    nodes: dict[str, Any] = {}
+    for number in range(at + 1, len(lines)):
+        words = lines[number].split()
+        if not words or _ROWS_OF_PBS.match(lines[number]):
+            continue
+        pairs = [found for word in words[5:9] if (found := _PAIR.fullmatch(word))]
+        if len(pairs) != 4:
+            raise Misread(number + 1, "mem, ncpus, nmics and ngpus as free/total", quoted(lines[number]))
+        total = [pair[2] for pair in pairs]
+        if not re.fullmatch(r"[0-9]+[kmgtp]?b", total[0]) or not all(one.isdecimal() for one in total[1:]):
+            raise Misread(number + 1, "sizes and numbers after each /", quoted(" ".join(words[5:9])))
+        resources = {"mem": total[0], "ncpus": total[1], "ngpus": total[3]}
+        nodes[words[0]] = {"state": words[1], "resources_available": resources}
+    return {"nodes": nodes}
+
+
+def pbs_queue_table(text: str) -> Mapping[str, Any]:
+    """The document of ``qstat -Q -f -F json`` from ``qstat -q``; a time that is cut off is left out.
+
+    Raises ``Misread`` for a row that it would not print.
+    """
+    lines = text.splitlines()
+    at = heading(lines, "Queue", "Memory", "Walltime")
+    if at is None:
+        raise Misread(0, "a line with the titles Queue, Memory and Walltime", "none")
+    queues: dict[str, Any] = {}
+    for number in range(at + 1, len(lines)):
+        line = lines[number]
+        words = line.split()
+        if len(words) < 5 or _ROWS_OF_PBS.match(line):  # the sums at its end
+            continue
+        if len(words) != 10 or words[8] not in "ED" or words[9] not in "RS":
+            raise Misread(number + 1, "a queue, its limits, numbers of jobs, and a state such as `E R`", quoted(line))
+        wall, nodes = words[3], words[4]
+        if wall != "--" and not _CUT.fullmatch(wall):
+            raise Misread(number + 1, "a time in the column Walltime", quoted(wall))
+        limits = {} if wall == "--" else {"walltime": wall}
+        limits |= {"nodect": nodes} if nodes.isdecimal() else {}
+        queues[words[0]] = {
+            "queue_type": "Execution",
+            "enabled": str(words[8] == "E"),
+            "started": str(words[9] == "R"),
+            "resources_max": limits,
+        }
+    return {"Queue": queues}
+
+
+def document(text: str) -> Mapping[str, Any]:
+    """The JSON that a command of PBS printed; ``Misread`` where it is none, or no object."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise Misread(error.lineno, "JSON", f"{error.msg} in column {error.colno}") from None
+    except (ValueError, RecursionError):
+        raise Misread(0, "JSON", "a number of too many digits, or too many nested values") from None
+    if not isinstance(found, dict):
+        raise Misread(1, "a JSON object", quoted(text))
+    return found
+
+
+def rows_fit(text: str, *titles: str, numbers: tuple[str, ...] = ()) -> str:
+    """The text, once each row below these titles is seen to fit; raises ``Misread``."""
+    table(text, titles, numbers)
+    return text
+
+
+def states(nodes: Mapping[str, Any]) -> str:
+    """``2 offline, 1 free``: how many nodes of a PBS document are in which state."""
+    found = Counter(str(node.get("state", "?")) for node in nodes.values() if isinstance(node, Mapping))
+    return ", ".join(f"{number} {state}" for state, number in found.most_common(6))
