@@ -43,11 +43,14 @@ def found(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPath
             "'mean_squared_error' has no reduction",
             "reduction='sum_over_batch_size'",
         ),
-        (
-            "a state",
-            "UnsupportedModel",
-            "'mine/calls' is assigned by its layer in the forward pass",
-            "train with replicas=1 and micro_batches=1",
+        *(
+            (
+                case,
+                "UnsupportedModel",
+                "'mine/calls' is assigned by its layer in the forward pass",
+                "use replicas=1 and micro_batches=1",
+            )
+            for case in ("a state", "a state in an evaluation")
         ),
         (
             "compiled by a callback",

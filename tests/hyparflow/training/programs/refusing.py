@@ -56,21 +56,25 @@ def failing() -> Any:
 
 
 class Counting(layers.Layer):
-    """A user's layer that counts its calls in training."""
+    """A user's layer that counts its calls in training, or ``always``."""
+
+    def __init__(self, *, always: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self.always = always
 
     def build(self, shape: Any) -> None:
         self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
 
     def call(self, given: Any, training: bool | None = None) -> Any:
-        if training:
+        if training or self.always:
             self.calls.assign_add(1.0)
         return given * (1 + 0.1 * self.calls)
 
 
-def counting() -> Any:
+def counting(always: bool = False) -> Any:
     """A state that says how often the layer was called."""
     x = keras.Input((6,), name="x")
-    h = Counting(name="mine")(layers.Dense(4, name="first")(x))
+    h = Counting(name="mine", always=always)(layers.Dense(4, name="first")(x))
     return keras.Model(x, layers.Dense(1, name="last")(h), name="counting")
 
 
@@ -79,6 +83,16 @@ class Again(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         compiled(self.model)
+
+
+def in_two_parts() -> Any:
+    """Micro-batches."""
+    return hyparflow.Strategy(2, micro_batches=2, costs="estimated")
+
+
+def evaluated(model: Any) -> None:
+    """Without a fit before."""
+    in_two_parts().evaluate(compiled(model), X, Y, verbose=0)
 
 
 def fitted(make: Callable[[], Any], how: Any = None, **options: Any) -> Any:
@@ -150,7 +164,8 @@ def main(root: Path) -> None:
         "SpectralNormalization": raised(lambda: fitted(spectral)),
         "stateful": raised(lambda: fitted(stateful)),
         "nowhere to cut": raised(nowhere),
-        "a state": raised(lambda: fitted(counting, hyparflow.Strategy(2, micro_batches=2, costs="estimated"))),
+        "a state": raised(lambda: fitted(counting, in_two_parts())),
+        "a state in an evaluation": raised(lambda: evaluated(counting(always=True))),
         "a state in one part": beside_keras("estimated", counting),
         "compiled by a callback": raised(lambda: fitted(build, callbacks=[Again()])),
         "a mistake in a layer": raised(lambda: fitted(failing)),

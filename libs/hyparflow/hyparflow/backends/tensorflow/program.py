@@ -66,11 +66,19 @@ class TensorFlowStage:
         for accumulator in self._parts.accumulators:
             accumulator.zero()
 
-    def prepare(self, place: Place, inputs: Mapping[int, Array], targets: Mapping[int, Target] | None = None) -> None:
-        """Compile what a micro-batch of training needs: TensorFlow does so when a program first runs."""
-        compiled = self._program(_signature(self._parts, place, inputs, targets or {}, True))
+    def prepare(
+        self,
+        place: Place,
+        inputs: Mapping[int, Array],
+        targets: Mapping[int, Target] | None = None,
+        training: bool = True,
+    ) -> None:
+        """Compile what a micro-batch needs; of training all of it: TensorFlow does so when a program first runs."""
+        compiled = self._program(_signature(self._parts, place, inputs, targets or {}, training))
         layout, programs = compiled.layout, compiled.programs
         _check_states(layout, place)
+        if not training:
+            return
         data = self._data(layout, place, inputs, targets or {}, True)
         rest = programs.forward(data)[programs.made :]
         if programs.backward is not None:
@@ -202,7 +210,7 @@ def _check_states(layout: Layout, place: Place) -> None:
         raise UnsupportedModel(
             f"'{layout.new_states[0]}' is assigned by its layer in the forward pass, and a step computes the batch in "
             f"{parts} parts ({place.replicas} replicas x {place.micro_batches} micro-batches), each of which would do "
-            "so: train with replicas=1 and micro_batches=1"
+            "so: use replicas=1 and micro_batches=1"
         )
 
 
