@@ -1,4 +1,4 @@
-"""What ``hyparflow plan`` predicts for a step of Keras' applications, against the steps of a training by that plan.
+"""What ``hyparflow plan`` predicts for a step of thirteen models, against the steps of a training by that plan.
 
 Each model is saved, planned by the command that users type, and trained by ``model.fit`` on two ranks with a core and a
 thread each; the plan is made on one such core. ``--refine 0`` leaves out the timing of the stages that were cut.
@@ -20,7 +20,7 @@ from benchmarks.measure import Outcome
 
 _REPOSITORY = Path(__file__).parent.parent
 _BATCH, _MICRO_BATCHES = 32, 4
-#: Application -> pixels of a side.
+#: Application -> pixels of a side; of others words or numbers: see ``benchmarks.plan_accuracy_ranks``.
 _MODELS = {
     "ResNet50": 64,
     "ResNet50V2": 64,
@@ -32,6 +32,9 @@ _MODELS = {
     "EfficientNetB0": 64,
     "NASNetMobile": 64,
     "ConvNeXtTiny": 64,
+    "MLP": 1024,
+    "LSTM": 64,
+    "GPT": 128,
 }
 
 
@@ -39,20 +42,20 @@ def measure() -> list[Outcome]:
     """The median error over the models."""
     prefix = stacks.install("hyparflow")
     errors: dict[tuple[str, ...], dict[str, float]] = {(): {}, ("--refine", "0"): {}}
-    for name, pixels in _MODELS.items():
+    for name, size in _MODELS.items():
         with tempfile.TemporaryDirectory() as directory:
             place = Path(directory)
-            _ranks(prefix, 1, "save", name, pixels, place / "model.keras")
+            _ranks(prefix, 1, "save", name, size, place / "model.keras")
             for words, found in errors.items():
                 predicted = _planned(prefix, place, words)
-                seconds = _ranks(prefix, 2, "train", place, pixels, _BATCH)["seconds"]
+                seconds = _ranks(prefix, 2, "train", place, _BATCH)["seconds"]
                 found[name] = predicted / seconds - 1
                 told = f"{predicted:.3f} s planned, {seconds:.3f} s measured"
                 print(f"{' '.join((name, *words))}: {told}", file=sys.stderr)
     plan, quick = (_in_words(found) for found in errors.values())
     return [
         Outcome(
-            f"the step that hyparflow plan predicts is off by, median of {len(_MODELS)} applications",
+            f"the step that hyparflow plan predicts is off by, median of {len(_MODELS)} models",
             plan[0],
             0.15,
             "",

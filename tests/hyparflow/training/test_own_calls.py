@@ -116,3 +116,11 @@ def test_two_lines_make_kerass_example_run_partitioned() -> None:
     lines = (PROGRAMS / "mnist_convnet.py").read_text().splitlines()
 
     assert sum("hyparflow" in line for line in lines) == 2
+
+
+def test_weights_that_are_loaded_in_a_training_bring_the_optimizers_state(found: Any) -> None:
+    assert found["read again"] <= 1e-10
+
+
+def test_a_loop_of_train_on_batch_takes_smaller_batches(found: Any) -> None:
+    assert found["smaller batches"] <= 1e-10

@@ -43,6 +43,21 @@ def found(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPath
             "'mean_squared_error' has no reduction",
             "reduction='sum_over_batch_size'",
         ),
+        *(
+            (
+                case,
+                "UnsupportedModel",
+                "'mine/calls' is assigned by its layer in the forward pass",
+                "use replicas=1 and micro_batches=1",
+            )
+            for case in ("a state", "a state in an evaluation")
+        ),
+        (
+            "compiled by a callback",
+            "RequestError",
+            "a callback has compiled model 'truth' again, or changed its layers, and fit() goes on with epoch 2",
+            "let it end before (model.stop_training = True), and call it again",
+        ),
         ("a built optimizer", "RequestError", "was built for other variables", "compile() the model with a new"),
     ],
 )
@@ -66,3 +81,7 @@ def test_a_mistake_in_a_users_layer_is_raised_on_all_ranks(found: Any) -> None:
 @pytest.mark.parametrize("costs", ["estimated", "measured"])
 def test_a_shared_batch_normalization_stays_on_one_stage(found: Any, costs: str) -> None:
     assert found["shared"][costs] <= 1e-10
+
+
+def test_a_layer_that_counts_its_calls_counts_as_in_one_process(found: Any) -> None:
+    assert found["a state in one part"] <= 1e-10

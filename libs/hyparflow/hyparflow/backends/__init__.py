@@ -185,8 +185,17 @@ class StageProgram(Protocol):
         ``loss_scale`` is that of a ``LossScaleOptimizer``; ``gradients()`` then come out multiplied by it.
         """
 
-    def prepare(self, place: Place, inputs: Mapping[int, Array], targets: Mapping[int, Target] | None = None) -> None:
-        """Compile training for micro-batches like this one, after ``start_step``; what is computed counts nowhere."""
+    def prepare(
+        self,
+        place: Place,
+        inputs: Mapping[int, Array],
+        targets: Mapping[int, Target] | None = None,
+        training: bool = True,
+    ) -> None:
+        """Compile micro-batches like this one, for training after ``start_step``; what is computed counts nowhere.
+
+        Raises UnsupportedModel for layers that do what cannot be done in parts.
+        """
 
     def forward(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,10 +76,7 @@ def save_whole(
 
     ``optimizer``: whether there are values for the optimizer too.
     """
-    from hyparflow.graph.from_keras import variables_of
-
-    _assign(variables_of(model), values)
-    with _whole_optimizer(model, values) if optimizer else nullcontext():
+    with whole(model, values, optimizer):
         write(model, path, weights_only, **options)
 
 
@@ -99,17 +96,24 @@ def write(model: keras.Model, path: str | Path, weights_only: bool, **options: A
 
 
 @contextmanager
-def _whole_optimizer(model: keras.Model, values: Mapping[str, Array]) -> Iterator[None]:
-    """Put an optimizer with the slots of all variables in the place of the one that has a rank's own only."""
-    optimizer = model.optimizer
-    whole = type(optimizer).from_config(optimizer.get_config())
-    whole.build(model.trainable_variables)
-    _assign(of_optimizer(whole), values)
-    model.optimizer = whole
+def whole(model: keras.Model, values: Mapping[str, Array], optimizer: bool = True) -> Iterator[None]:
+    """Let a model have the values of all variables, and in here an optimizer with the slots of all of them.
+
+    ``optimizer``: False leaves the model the one that has a rank's own slots only.
+    """
+    from hyparflow.graph.from_keras import variables_of
+
+    _assign(variables_of(model), values)
+    own = model.optimizer
+    if optimizer:
+        every = type(own).from_config(own.get_config())
+        every.build(model.trainable_variables)
+        _assign(of_optimizer(every), values)
+        model.optimizer = every
     try:
         yield
     finally:
-        model.optimizer = optimizer
+        model.optimizer = own
 
 
 def _assign(variables: Mapping[str, Any], values: Mapping[str, Array]) -> None:

@@ -94,7 +94,7 @@ class Engine:
         counted = [name for name in trainable if ownership.first(name) == partition]
         self._update = Update(model.optimizer, trainable, counted, self.world.replica)
         self.step = 0
-        self._prepared = False
+        self._prepared: set[bool] = set()  # for training, for testing
 
     def _names(self, stage: int) -> tuple[str, ...]:
         trainable: tuple[str, ...] = self.programs[stage].trainable
@@ -127,8 +127,8 @@ class Engine:
         self._sums.begin()
         self._statistics.begin()
         feed = self._feed(batch)
-        if not self._prepared:
-            self._agree(lambda: self._prepare(feed))
+        if True not in self._prepared:
+            self._agree(lambda: self._prepare(feed, training=True))
             trained = self._with_gradients()
             self._agree(lambda: self._update.leave_alone(frozenset(self._home) - trained))
         found = self._runner.train(feed, self._sums, self._complete)
@@ -147,7 +147,10 @@ class Engine:
 
     def test_step(self, batch: Batch) -> StepResult:
         """Forward in inference mode; losses and outputs where they arise."""
-        found = self._runner.test(self._feed(batch))
+        feed = self._feed(batch)
+        if False not in self._prepared:
+            self._agree(lambda: self._prepare(feed, training=False))
+        found = self._runner.test(feed)
         self._exchange.finish()
         return self._result(found)
 
@@ -159,13 +162,14 @@ class Engine:
         """Give the communicators back; collective."""
         self.world.close()
 
-    def _prepare(self, feed: Feed) -> None:
+    def _prepare(self, feed: Feed, *, training: bool) -> None:
         """Compile on all ranks at once; else each would begin when the first micro-batch reaches it."""
         for stage, program in self.programs.items():
             received = {tensor: self.graph.tensors[tensor] for tensor in program.stage.receives}
             zeros = {index: np.zeros((feed.rows, *t.shape), host_dtype(t.dtype)) for index, t in received.items()}
-            program.prepare(feed.place(0), zeros | dict(feed.inputs(stage, 0)), feed.targets(stage, 0))
-        self._prepared = True
+            given = zeros | dict(feed.inputs(stage, 0))
+            program.prepare(feed.place(0), given, feed.targets(stage, 0), training)
+        self._prepared.add(training)
 
     def _with_gradients(self) -> frozenset[str]:
         """The model's variables that a loss depends on; collective over the replica."""

@@ -45,7 +45,8 @@ class Update:
         self._inner = getattr(optimizer, "inner_optimizer", optimizer)
         self._scaled = self._inner is not optimizer
         self._replica = replica
-        self._counted = frozenset(counted)
+        # Keras clips by the gradients of those alone that are not set to their gradients.
+        self._counted = frozenset(name for name in counted if not variables[name].overwrite_with_gradient)
         self._names = tuple(variables)
         self._variables = list(variables.values())
         if getattr(self._inner, "gradient_accumulation_steps", None):
@@ -148,7 +149,10 @@ class Update:
             if not gradients:
                 gradients, variables = [tf.zeros((), tf.float32)], self._variables
             if self._clip is not None or self._scaled:
-                gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+                gradients = [
+                    each if variable.overwrite_with_gradient else each * tf.cast(factor, each.dtype)
+                    for each, variable in zip(gradients, variables, strict=True)
+                ]
             self.optimizer.apply(gradients, variables)
 
         return tf.function(apply, autograph=False)

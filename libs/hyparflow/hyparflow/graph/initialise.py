@@ -61,7 +61,7 @@ def initialise(variables: Iterable[Any]) -> None:
         if variable._value is None:
             _require_value(variable)
             # TensorFlow records gradients only of what was trainable when it was made; a frozen layer may be unfrozen.
-            trainable, variable._trainable = variable._trainable, True
+            trainable, variable._trainable = variable._trainable, variable.made_trainable
             variable._deferred_initialize()
             variable._trainable = trainable
 
@@ -108,10 +108,11 @@ def _require_value(variable: Any) -> None:
 
 
 def _track(variable: Any) -> None:
-    """Let a variable know that its value may be missing."""
+    """Let a variable know that its value may be missing, and whether it was made to train."""
     kind: Any = type(variable)
     if not hasattr(kind, "may_be_elsewhere"):
         variable.__class__ = _tracking(kind)
+        variable.made_trainable = variable.trainable if variable._value is None else variable._value.trainable
 
 
 @cache

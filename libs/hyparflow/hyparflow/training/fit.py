@@ -10,6 +10,7 @@ import numpy as np
 from hyparflow.checkpoints.directory import Progress
 from hyparflow.checkpoints.saving import Saver
 from hyparflow.engine.engine import StepResult
+from hyparflow.errors import RequestError
 from hyparflow.training.callbacks import remembered, remind
 from hyparflow.training.collectives import any_of, gather_all
 from hyparflow.training.data import Source
@@ -76,6 +77,15 @@ class Training:
         return model.history
 
     def _epoch(self, epoch: int, done: int, totals: Sequence[float]) -> dict[str, Any]:
+        """Train an epoch.
+
+        :raises RequestError: if a callback has compiled the model again, or changed its layers.
+        """
+        if not self._session.serves(self._session.model):
+            raise RequestError(
+                f"a callback has compiled model {self._session.model.name!r} again, or changed its layers, and fit() "
+                f"goes on with epoch {epoch + 1}: let it end before (model.stop_training = True), and call it again"
+            )
         self._meter.reset()
         if totals:
             self._meter.totals = totals

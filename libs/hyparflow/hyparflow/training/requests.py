@@ -88,6 +88,18 @@ def check_losses(model: keras.Model, plan: Plan) -> None:
         )
 
 
+def check_training(model: keras.Model, plan: Plan) -> None:
+    """Raise RequestError for variables that a step sets anew, where it computes the batch in several parts."""
+    parts = plan.replicas * plan.micro_batches
+    anew = [each for each in model.trainable_variables if each.overwrite_with_gradient] if parts > 1 else []
+    if anew:
+        raise RequestError(
+            f"{anew[0].path!r} is set anew by each part of a batch (the scales of float8 are), and a step computes the "
+            f"batch in {parts} parts ({plan.replicas} replicas x {plan.micro_batches} micro-batches): train with "
+            "replicas=1 and micro_batches=1; evaluate and predict in any number"
+        )
+
+
 def check_batch(plan: Plan, batch_size: int) -> None:
     """Raise DataError where the data's batches are not the plan's."""
     if plan.batch_size != batch_size:

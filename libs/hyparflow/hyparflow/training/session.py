@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 
 from hyparflow.checkpoints.directory import Checkpoint
-from hyparflow.checkpoints.export import check_model, save_whole
+from hyparflow.checkpoints.export import check_model, save_whole, whole
 from hyparflow.checkpoints.naming import is_of_optimizer, of_optimizer
 from hyparflow.checkpoints.restoring import restore
 from hyparflow.checkpoints.saving import Key, shares
@@ -53,6 +53,7 @@ class Session:
         self.variables: Mapping[str, Any] = own | of_optimizer(model.optimizer, slots)
         self._own_keys = self._keys(own)
         self._compiled = (model.optimizer, model._compile_loss)
+        self._made_of = _made_of(model)
         self.meter: tuple[Any, Any] | None = None  # kinds of targets, and the Meter for them
         self.home: Any = None  # whose session it is
         self._rest: dict[str, Array] | None = None  # what a gathered model lacks to be saved
@@ -63,9 +64,10 @@ class Session:
         return self._own_keys
 
     def serves(self, model: keras.Model) -> bool:
-        """Whether this session is of the model as it is compiled now; not collective."""
+        """Whether this session is of the model as it is compiled now, with the layers and weights that it has now."""
         now = (model.optimizer, model._compile_loss)
-        return self.model is model and all(a is b for a, b in zip(self._compiled, now, strict=True))
+        compiled = self.model is model and all(a is b for a, b in zip(self._compiled, now, strict=True))
+        return compiled and self._made_of.keys() == _made_of(model).keys()
 
     @property
     def optimizer(self) -> Any:
@@ -174,6 +176,20 @@ class Session:
         for name, variable in own.items():
             variable.assign(state[name])
 
+    def load_weights(self, path: str | Path, **options: Any) -> None:
+        """As the model's ``load_weights``: a file that has the optimizer's state gives each rank its part of that."""
+        values = self.values()
+
+        def load() -> None:
+            with plain_keras(self.model), whole(self.model, values):
+                self.model.load_weights(path, **options)
+                state = {name: np.asarray(each) for name, each in of_optimizer(self.model.optimizer).items()}
+            self.take(state)
+
+        together(self.comm, load)
+        self._rest = None
+        give_memory_back()
+
     def save(self, path: str | Path, *, weights_only: bool = False, **options: Any) -> None:
         """Write the whole model as Keras does: rank 0, which holds all of it meanwhile; each rank if it is whole."""
         if self.is_whole:
@@ -234,3 +250,8 @@ class Session:
         every = gather_all(self.comm, owned)
         self._private = any(alone for each in every for _, alone in each.values())
         return shares(every, self.plan.partitions)[self.comm.rank]
+
+
+def _made_of(model: keras.Model) -> dict[int, Any]:
+    """Layers and weights of a model by their ids: ``quantize``, ``enable_lora``, ``add`` and ``pop`` change them."""
+    return {id(each): each for each in (*model._flatten_layers(include_self=False), *model.weights)}

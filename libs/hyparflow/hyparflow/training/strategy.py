@@ -194,7 +194,7 @@ class Strategy(Whole):
             steps_per_epoch = requests.capped_steps(steps_per_epoch, training.batches)
             if validation is not None:
                 validation_steps = requests.capped_steps(validation_steps, validation.batches)
-            session = self._opened(model, training.batch_size, begun)
+            session = self._opened_to_train(model, training.batch_size, begun)
             if last is None:
                 session.check_equal()
             else:
@@ -288,8 +288,9 @@ class Strategy(Whole):
                 self.comm,
                 lambda: source(layout, x, y, sample_weight, batch_size=size, class_weight=class_weight),
             )
-            known = self._sessions.has(model)
-            session = self._opened(model, size, None)
+            known, held = self._sessions.has(model), session_of(model)
+            planned = held.plan.batch_size if known and held is not None else 0
+            session = self._opened_to_train(model, max(planned, size), None)  # a smaller batch is shared out as in fit
             if not known:
                 session.check_equal()
             session.release()
@@ -327,6 +328,11 @@ class Strategy(Whole):
     def _opened(self, model: keras.Model, batch_size: int, begun: Progress | None) -> Session:
         session = self._sessions.opened(model, batch_size, begun)
         in_force.hold(model, self, session)
+        return session
+
+    def _opened_to_train(self, model: keras.Model, batch_size: int, begun: Progress | None) -> Session:
+        session = self._opened(model, batch_size, begun)
+        together(self.comm, lambda: requests.check_training(model, session.plan))
         return session
 
     def _opened_for(

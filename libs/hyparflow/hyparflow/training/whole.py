@@ -11,6 +11,7 @@ from hyparflow.checkpoints.export import write
 from hyparflow.errors import RequestError
 from hyparflow.training import in_force
 from hyparflow.training.agreement import check_same
+from hyparflow.training.gathering import gather
 from hyparflow.training.guard import guard
 from hyparflow.training.in_force import session_of
 
@@ -54,6 +55,16 @@ class Whole:
             raise RequestError(f"invalid file name {str(filepath)!r}: must end in .weights.h5, as for Keras")
         self.save(model, filepath, **options)
 
+    def load_weights(self, model: keras.Model, filepath: str | Path, **options: Any) -> None:
+        """As ``keras.Model.load_weights``, of a trained model with what the file has of its optimizer; on all ranks."""
+        session = session_of(model)
+        if session is None or not session.serves(model):
+            with in_force.plain_keras(model):
+                model.load_weights(filepath, **options)
+        else:
+            with self.all_ranks("load_weights"):
+                session.load_weights(filepath, **options)
+
     def get_weights(self, model: keras.Model) -> list[Any]:
         """As ``keras.Model.get_weights``; all ranks call it, unless the model is whole on each."""
         session = session_of(model)
@@ -62,3 +73,12 @@ class Whole:
                 return model.get_weights()
         with self.all_ranks("get_weights"):
             return session.weights()
+
+    def quantize(self, model: keras.Model, mode: Any = None, config: Any = None, **options: Any) -> None:
+        """As ``keras.Model.quantize``, of the whole model on every rank; all ranks call it."""
+        session = session_of(model)
+        if session is not None and not session.is_whole:
+            with self.all_ranks("quantize"):
+                gather(model, self.comm)
+        with in_force.plain_keras(model):
+            model.quantize(mode, config, **options)

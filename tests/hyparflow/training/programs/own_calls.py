@@ -137,6 +137,41 @@ def loaded(root: Path) -> dict[str, float]:
     return found
 
 
+def read_again(root: Path) -> float:
+    """Weights that are loaded in the midst of a training bring the optimizer's state of then."""
+    model, plain = both()
+    found = []
+    for each, name in ((model, "parts"), (plain, "plain")):
+        file = root / f"{name}.weights.h5"
+        each.fit(X, Y, **HOW)
+        if each is model or COMM.rank == 0:
+            each.save_weights(file)
+        COMM.barrier()
+        each.fit(X, Y, **HOW)
+        each.load_weights(file)
+        found.append([each.fit(X, Y, **HOW).history["loss"], each.optimizer.iterations, *each.get_weights()])
+    return far(*found)
+
+
+def smaller(micro_batches: int) -> float:
+    """Batches of a loop that are smaller than the first, and do not divide."""
+
+    def made() -> Any:
+        keras.utils.set_random_seed(9)
+        x = keras.Input((6,), name="x")
+        h = keras.layers.Dense(8, activation="tanh", name="first")(x)
+        return compiled(keras.Model(x, keras.layers.Dense(1, name="last")(h), name="loop"))
+
+    plain = made()
+    with hyparflow.Strategy(2, micro_batches=micro_batches, costs="estimated").scope():
+        model = made()
+    found = [
+        [*(each.train_on_batch(X[rows], Y[rows]) for rows in (slice(8), slice(8, 13), slice(16))), *each.get_weights()]
+        for each in (model, plain)
+    ]
+    return far(*found)
+
+
 def state(model: Any) -> list[Any]:
     """Of the optimizer."""
     return [np.asarray(each) for each in model.optimizer.variables]
@@ -173,6 +208,7 @@ def main(root: Path) -> None:
     """All cases."""
     found: dict[str, Any] = {"fit": fits(*both()), "batches": batches(*both()), "recompiled": recompiled(*both())}
     found |= {"loaded": loaded(root), "refused": refused()}
+    found |= {"read again": read_again(root), "smaller batches": smaller(2)}
     if COMM.rank == 0:
         (root / "found.json").write_text(json.dumps(found, indent=1))
 

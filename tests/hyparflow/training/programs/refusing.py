@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hyparflow
 import keras
 import numpy as np
 from beside import COMM, HOW, X, Y, build, compiled, far, raised, strategy
@@ -54,11 +55,51 @@ def failing() -> Any:
     return keras.Model(x, layers.Dense(1)(Failing(name="mine")(layers.Dense(4)(x))))
 
 
-def fitted(make: Callable[[], Any]) -> Any:
+class Counting(layers.Layer):
+    """A user's layer that counts its calls in training, or ``always``."""
+
+    def __init__(self, *, always: bool, **options: Any) -> None:
+        super().__init__(**options)
+        self.always = always
+
+    def build(self, shape: Any) -> None:
+        self.calls = self.add_weight(shape=(), initializer="zeros", trainable=False, name="calls")
+
+    def call(self, given: Any, training: bool | None = None) -> Any:
+        if training or self.always:
+            self.calls.assign_add(1.0)
+        return given * (1 + 0.1 * self.calls)
+
+
+def counting(always: bool = False) -> Any:
+    """A state that says how often the layer was called."""
+    x = keras.Input((6,), name="x")
+    h = Counting(name="mine", always=always)(layers.Dense(4, name="first")(x))
+    return keras.Model(x, layers.Dense(1, name="last")(h), name="counting")
+
+
+class Again(keras.callbacks.Callback):
+    """Compiles in the midst of a fit."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        compiled(self.model)
+
+
+def in_two_parts() -> Any:
+    """Micro-batches."""
+    return hyparflow.Strategy(2, micro_batches=2, costs="estimated")
+
+
+def evaluated(model: Any) -> None:
+    """Without a fit before."""
+    in_two_parts().evaluate(compiled(model), X, Y, verbose=0)
+
+
+def fitted(make: Callable[[], Any], how: Any = None, **options: Any) -> Any:
     """After one fit under a strategy."""
-    with strategy().scope():
+    with (how or strategy()).scope():
         model = compiled(make())
-        model.fit(X, Y, **HOW)
+        model.fit(X, Y, **HOW, **options)
     return model
 
 
@@ -80,13 +121,13 @@ def without_reduction() -> None:
     strategy().fit(model, X, Y, **HOW)
 
 
-def beside_keras(costs: str) -> float:
-    """The shared one on one stage, and in one process."""
+def beside_keras(costs: str, make: Callable[[], Any] = lambda: shared(3)) -> float:
+    """One that is not refused (the shared one, on one stage), and the same in one process."""
     keras.utils.set_random_seed(3)
-    plain = shared(3)
+    plain = make()
     how = strategy(costs)
     with how.scope():
-        model = compiled(shared(3))
+        model = compiled(make())
     model.set_weights(plain.get_weights())
     model.fit(X, Y, **HOW)
     compiled(plain).fit(X, Y, **HOW)
@@ -123,6 +164,10 @@ def main(root: Path) -> None:
         "SpectralNormalization": raised(lambda: fitted(spectral)),
         "stateful": raised(lambda: fitted(stateful)),
         "nowhere to cut": raised(nowhere),
+        "a state": raised(lambda: fitted(counting, in_two_parts())),
+        "a state in an evaluation": raised(lambda: evaluated(counting(always=True))),
+        "a state in one part": beside_keras("estimated", counting),
+        "compiled by a callback": raised(lambda: fitted(build, callbacks=[Again()])),
         "a mistake in a layer": raised(lambda: fitted(failing)),
         "a built optimizer": raised(lambda: strategy().fit(known_optimizer(), X, Y, **HOW)),
         "a loss of two outputs": raised(of_two_outputs),

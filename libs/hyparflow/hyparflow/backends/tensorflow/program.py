@@ -22,6 +22,7 @@ from hyparflow.backends.tensorflow.cutting import (
 )
 from hyparflow.backends.tensorflow.portions import described
 from hyparflow.backends.tensorflow.stage_graph import Signature, StageGraph, StageParts, build_stage_graph
+from hyparflow.errors import UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,19 @@ class TensorFlowStage:
         for accumulator in self._parts.accumulators:
             accumulator.zero()
 
-    def prepare(self, place: Place, inputs: Mapping[int, Array], targets: Mapping[int, Target] | None = None) -> None:
-        """Compile what a micro-batch of training needs: TensorFlow does so when a program first runs."""
-        compiled = self._program(_signature(self._parts, place, inputs, targets or {}, True))
+    def prepare(
+        self,
+        place: Place,
+        inputs: Mapping[int, Array],
+        targets: Mapping[int, Target] | None = None,
+        training: bool = True,
+    ) -> None:
+        """Compile what a micro-batch needs; of training all of it: TensorFlow does so when a program first runs."""
+        compiled = self._program(_signature(self._parts, place, inputs, targets or {}, training))
         layout, programs = compiled.layout, compiled.programs
+        _check_states(layout, place)
+        if not training:
+            return
         data = self._data(layout, place, inputs, targets or {}, True)
         rest = programs.forward(data)[programs.made :]
         if programs.backward is not None:
@@ -191,6 +201,17 @@ class TensorFlowStage:
             self._parts.states[name].assign(next(remaining))
         beside = {index: (masks.get(index), logits.get(index)) for index in {*masks, *logits}}
         return Outcome(sends, outputs, beside, dict(zip(layout.loss_outputs, losses, strict=True)), loss)
+
+
+def _check_states(layout: Layout, place: Place) -> None:
+    """Raise UnsupportedModel for variables that layers assign, where a step computes the batch in several parts."""
+    parts = place.replicas * place.micro_batches
+    if layout.new_states and parts > 1:
+        raise UnsupportedModel(
+            f"'{layout.new_states[0]}' is assigned by its layer in the forward pass, and a step computes the batch in "
+            f"{parts} parts ({place.replicas} replicas x {place.micro_batches} micro-batches), each of which would do "
+            "so: use replicas=1 and micro_batches=1"
+        )
 
 
 def _outside(made: Array, inputs: Sequence[Array]) -> Array:
