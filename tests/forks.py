@@ -9,6 +9,7 @@ anew instead, and so does all that hidl and the tests start by themselves.
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
 import locale
 import os
@@ -31,14 +32,24 @@ REPOSITORY = Path(__file__).parent.parent
 #: Where it is set each command is started anew.
 ANEW = "HIDL_TEST_ANEW"
 #: Variables that an interpreter, the C library or an import reads once, by how they begin.
-_READ_ONCE = ("PYTHON", "LD_", "LC_", "LANG", "TZ", "OPENBLAS_", "OMP_", "MALLOC_", "GLIBC_")
+_READ_ONCE = (
+    *("PYTHON", "LD_", "LC_", "LANG", "TZ", "OPENBLAS_", "OMP_", "MALLOC_", "GLIBC_"),
+    *("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TERMINAL_WIDTH", "_TYPER"),
+)
+#: Imported late by what hidl imports.
+_LATE = ("rich.progress", "rich.table", "typer.rich_utils")
 #: Programs rather than modules: to import one does its work.
 _PROGRAMS = ("hidl_cli.cluster.standins", "hidl_cli.cluster.batch.programs")
+#: Commands that are started anew in any case: the server starts where it saves more than it takes.
+_FEW = 3
+_commands = itertools.count(1)
 _MOST_BYTES = 1 << 20
 
 
 def possible(environment: Mapping[str, str]) -> bool:
     """Whether a child of the server is what a new process with these variables would be."""
+    if next(_commands) <= _FEW:
+        return False
     usual = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return ANEW not in os.environ and hasattr(os, "pidfd_open") and _read_once(environment) == _read_once(usual)
 
@@ -128,7 +139,7 @@ def _close(owner: int, link: socket.socket, server: subprocess.Popen[bytes]) -> 
 
 def serve(link: socket.socket) -> None:
     """Fork for each request; return in the children, each ready to be hidl, and leave when the link is closed."""
-    import_all()
+    prepare()
     children: dict[int, tuple[int, int]] = {}
     with selectors.DefaultSelector() as ready:
         ready.register(link, selectors.EVENT_READ)
@@ -155,13 +166,27 @@ def serve(link: socket.socket) -> None:
                 ready.register(ended, selectors.EVENT_READ)
 
 
-def import_all() -> None:
-    """Import what commands import when they are called."""
+def prepare() -> None:
+    """Import what commands import when they are called, and make what depends on nothing that they are given."""
     import hidl_cli
 
     for module in pkgutil.walk_packages(hidl_cli.__path__, "hidl_cli."):
         if not module.name.startswith(_PROGRAMS):
             import_module(module.name)
+    for name in _LATE:
+        import_module(name)
+    from pydantic import BaseModel
+
+    models = [BaseModel]
+    while models:
+        models += (found := models.pop()).__subclasses__()
+        if found.__module__.startswith("hidl_cli."):
+            found.model_rebuild()
+    from hidl_cli import paths, quoting, templates
+
+    scripts = templates.environment(paths.shipped() / "templates", quoting.sh)
+    for name in scripts.list_templates(filter_func=lambda name: name.endswith(".sh.j2")):
+        scripts.get_template(name)
 
 
 def _bury(ready: selectors.BaseSelector, ended: int, pid: int, answer: int) -> None:
