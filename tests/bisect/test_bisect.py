@@ -110,6 +110,7 @@ def test_interrupted_and_called_again_it_goes_on(hidl: Hidl, nights: tuple[str, 
     assert {entry["session"] for entry in after} == {1, 2}
 
 
+@pytest.mark.deep
 def test_killed_its_job_goes_on_and_is_followed_again(hidl: Hidl, nights: tuple[str, str]) -> None:
     started = hidl.start("bisect", *nights, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(lambda: [*bisects(hidl).glob("*/journal.json")])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.tiers import MOST_ENTRIES, QUARANTINE, faults, quarantined
+from tests.tiers import MOST_ENTRIES, QUARANTINE, deep, faults, quarantined
 
 pytestmark = pytest.mark.real
 
@@ -99,7 +99,7 @@ def test_all_that_pass_run_once(tmp_path: Path) -> None:
     assert " 2 passed in " in done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [deep(1), 2])
 def test_one_that_fails_beside_others_and_passes_alone_is_named(tmp_path: Path, times: int) -> None:
     done = run(tmp_path, PASSES, fails_first(times), workers=2)
     assert done.returncode == 0, done.stdout
