@@ -186,6 +186,15 @@ def test_tiers_are_chosen(tmp_path: Path) -> None:
     assert run(tmp_path, words=("test_9.py",)).returncode == 4
 
 
+def test_a_file_is_imported_again_for_the_tiers_of_its_tests_alone(tmp_path: Path) -> None:
+    counts = (
+        "from pathlib import Path\nwith Path(__file__).with_suffix('.imports').open('a') as file: file.write('x')\n"
+    )
+    done = run(tmp_path, counts + PASSES, counts + fails_first(0))
+    assert " · 0 failed · 2 passed · " in done.stdout
+    assert [(tmp_path / f"test_{number}.imports").read_text() for number in range(2)] == ["x", "xx"]
+
+
 def test_evidence_of_a_failure_is_told(tmp_path: Path) -> None:
     done = run(tmp_path, fails_first(9), words=())
     assert "this machine then" in done.stdout
