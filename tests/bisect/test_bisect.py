@@ -135,6 +135,7 @@ def test_capsules_do_as_well_and_ask_first(hidl: Hidl, nights: tuple[str, str], 
     assert (found["outcome"], [each["name"] for each in found["guilty"]]) == ("changes", [EAGER])
 
 
+@pytest.mark.deep
 def test_a_slow_machine_is_told_from_a_change(hidl: Hidl, tmp_path: Path) -> None:
     good = night(hidl)
     (tmp_path / "speed").write_text("90")
