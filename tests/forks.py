@@ -14,6 +14,7 @@ import json
 import locale
 import os
 import pkgutil
+import runpy
 import select
 import selectors
 import signal
@@ -28,9 +29,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from tools.run_tests import ANEW
+
 REPOSITORY = Path(__file__).parent.parent
-#: Where it is set each command is started anew.
-ANEW = "HIDL_TEST_ANEW"
 #: Variables that an interpreter, the C library or an import reads once, by how they begin.
 _READ_ONCE = (
     *("PYTHON", "LD_", "LC_", "LANG", "TZ", "OPENBLAS_", "OMP_", "MALLOC_", "GLIBC_"),
@@ -39,7 +40,7 @@ _READ_ONCE = (
 #: Imported late by what hidl imports.
 _LATE = ("rich.progress", "rich.table", "typer.rich_utils")
 #: Programs rather than modules: to import one does its work.
-_PROGRAMS = ("hidl_cli.cluster.standins", "hidl_cli.cluster.batch.programs")
+_PROGRAMS = ("hidl_cli.__main__", "hidl_cli.cluster.standins", "hidl_cli.cluster.batch.programs")
 #: Commands that are started anew in any case: the server starts where it saves more than it takes.
 _FEW = 3
 _commands = itertools.count(1)
@@ -82,16 +83,18 @@ def run(
     try:
         late = not _read(told, deadline)
         if late:
+            while b"\n" not in told[answer] and (data := os.read(answer, 64)):  # the server may only just have started
+                told[answer] += data
             with suppress(ProcessLookupError):
                 os.kill(int(told[answer].split()[0]), signal.SIGKILL)
-            _read({answer: told[answer]}, deadline + timeout)
     finally:
         for file in told:
             os.close(file)
     output, errors = (_text(told[file]) for file in (out, err))
     if late:
         raise subprocess.TimeoutExpired(list(command), timeout, output, errors)
-    return subprocess.CompletedProcess(list(command), int(told[answer].split()[1]), output, errors)
+    _, status = told[answer].split()
+    return subprocess.CompletedProcess(list(command), int(status), output, errors)
 
 
 def _read(told: dict[int, bytearray], deadline: float) -> bool:
@@ -218,9 +221,7 @@ def _become(request: dict[str, object], streams: Sequence[int]) -> None:
 def main() -> NoReturn:
     """The server, and then, in each of its children, hidl."""
     serve(socket.socket(fileno=int(sys.argv[1])))
-    from hidl_cli.__main__ import main as hidl
-
-    hidl()
+    runpy.run_module("hidl_cli", run_name="__main__", alter_sys=True)
     sys.exit()
 
 

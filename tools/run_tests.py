@@ -40,6 +40,8 @@ PHASES = {"pure": "pure", "real": "real and not (alone or deep)", "alone": "alon
 #: Variables for tests/tiers.py: the tier that is chosen, and the file in which a phase notes the tiers of each file of
 #: tests, so that those after it import no others.
 TIER, KNOWN = "HIDL_TEST_TIER", "HIDL_TEST_KNOWN_TIERS"
+#: A variable for tests/forks.py: each hidl is started anew, by no fork.
+ANEW = "HIDL_TEST_ANEW"
 #: Ends of pytest: all passed, some failed, none was chosen. All else is worse than a failed test.
 PASSED, FAILED, NONE_CHOSEN = 0, 1, 5
 
@@ -74,9 +76,11 @@ class Ends:
 class Session:
     """Starts pytest, with what all its processes share."""
 
-    def __init__(self, paths: Sequence[str], shared: Path) -> None:
+    def __init__(self, paths: Sequence[str], shared: Path, *, anew: bool) -> None:
         self._paths = paths
         self._environment = os.environ | {"HIDL_TEST_SHARED": str(shared), KNOWN: str(shared / "tiers.json")}
+        if anew:
+            self._environment[ANEW] = "1"
 
     def phase(self, name: str) -> Ends:
         """All tests of a tier."""
@@ -175,7 +179,7 @@ def main(words: Sequence[str] | None = None) -> int:
     RESULTS.mkdir()
     phases = ["pure"] if options.quick else [name for name in PHASES if name != "deep" or options.deep]
     with tempfile.TemporaryDirectory(prefix="hidl-tests-", ignore_cleanup_errors=True) as shared:
-        session = Session(options.paths, Path(shared))
+        session = Session(options.paths, Path(shared), anew=options.deep)
         total, flaky = Ends(), {}
         for name in phases:
             total.add(session.phase(name))

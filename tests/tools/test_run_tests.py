@@ -195,6 +195,11 @@ def test_a_file_is_imported_again_for_the_tiers_of_its_tests_alone(tmp_path: Pat
     assert [(tmp_path / f"test_{number}.imports").read_text() for number in range(2)] == ["x", "xx"]
 
 
+def test_with_the_deep_tests_each_hidl_is_started_anew(tmp_path: Path) -> None:
+    asks = "import os\ndef test_anew(): assert os.environ['HIDL_TEST_ANEW'] == '1'\n"
+    assert run(tmp_path, asks, words=("--deep",)).returncode == 0
+
+
 def test_evidence_of_a_failure_is_told(tmp_path: Path) -> None:
     done = run(tmp_path, fails_first(9), words=())
     assert "this machine then" in done.stdout
