@@ -15,7 +15,6 @@ import locale
 import os
 import pkgutil
 import runpy
-import select
 import selectors
 import signal
 import socket
@@ -80,18 +79,16 @@ def run(
         for file in given[1:]:
             os.close(file)
     told: dict[int, bytearray] = {file: bytearray() for file in (out, err, answer)}
+    ended = False
     try:
-        late = not _read(told, deadline)
-        if late:
-            while b"\n" not in told[answer] and (data := os.read(answer, 64)):  # the server may only just have started
-                told[answer] += data
-            with suppress(ProcessLookupError):
-                os.kill(int(told[answer].split()[0]), signal.SIGKILL)
-    finally:
+        ended = _read(told, deadline)
+    finally:  # late, or this test is ended
+        if not ended:
+            _kill(answer, told[answer])
         for file in told:
             os.close(file)
     output, errors = (_text(told[file]) for file in (out, err))
-    if late:
+    if not ended:
         raise subprocess.TimeoutExpired(list(command), timeout, output, errors)
     _, status = told[answer].split()
     return subprocess.CompletedProcess(list(command), int(status), output, errors)
@@ -99,14 +96,24 @@ def run(
 
 def _read(told: dict[int, bytearray], deadline: float) -> bool:
     """Read these files to their ends; whether that was before the deadline."""
-    left = set(told)
-    while left and (seconds := deadline - time.monotonic()) > 0:
-        for file in select.select(left, (), (), seconds)[0]:
-            data = os.read(file, 1 << 16)
-            told[file] += data
-            if not data:
-                left.remove(file)
-    return not left
+    with selectors.DefaultSelector() as ready:
+        for file in told:
+            ready.register(file, selectors.EVENT_READ)
+        while ready.get_map() and (seconds := deadline - time.monotonic()) > 0:
+            for key, _ in ready.select(seconds):
+                data = os.read(key.fd, 1 << 16)
+                told[key.fd] += data
+                if not data:
+                    ready.unregister(key.fd)
+        return not ready.get_map()
+
+
+def _kill(answer: int, told: bytearray) -> None:
+    """End the child; the server may only just have started, and has not told its number."""
+    while b"\n" not in told and (data := os.read(answer, 64)):
+        told += data
+    with suppress(ProcessLookupError):
+        os.kill(int(told.split()[0]), signal.SIGKILL)
 
 
 def _text(data: bytearray) -> str:
