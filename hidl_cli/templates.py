@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -41,7 +43,7 @@ def render_lua(template: str, values: Mapping[str, Any]) -> str:
 
 def render_page(template: str, values: Mapping[str, Any]) -> str:
     """Render HTML: whatever a ``{{ }}`` prints is escaped, its control characters made visible, but for ``Markup``."""
-    environment = jinja2.Environment(
+    pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(paths.shipped() / "templates"),
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) else visible(str(value)),
@@ -49,12 +51,18 @@ def render_page(template: str, values: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         autoescape=True,
     )
-    return environment.get_template(template).render(values)
+    return pages.get_template(template).render(values)
 
 
 def _render(template: str, values: Mapping[str, Any], quote: Callable[[str], str]) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(paths.shipped() / "templates"),
+    return environment(paths.shipped() / "templates", quote).get_template(template).render(values)
+
+
+@cache
+def environment(directory: Path, quote: Callable[[str], str]) -> jinja2.Environment:
+    """The templates of this directory, compiled when they are first used; ``quote`` is what a ``{{ }}`` is."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(directory),
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) else quote(str(value)),
         trim_blocks=True,
@@ -62,7 +70,7 @@ def _render(template: str, values: Mapping[str, Any], quote: Callable[[str], str
         keep_trailing_newline=True,
         autoescape=False,
     )
-    environment.filters.update(
+    found.filters.update(
         words=lambda values: Markup(sh_line(values)),
         comment=lambda value: Markup(comment(str(value))),
         raw_name=_variable_name,
@@ -70,7 +78,7 @@ def _render(template: str, values: Mapping[str, Any], quote: Callable[[str], str
         number=lambda value: Markup(int(value)),
         words_of_copy=_words_of_copy,
     )
-    return environment.get_template(template).render(values)
+    return found
 
 
 def _words_of_copy(words: Sequence[str], hostfile: str, option: str) -> Markup:

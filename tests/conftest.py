@@ -16,6 +16,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
+from tests import forks
 from tests.waiting import patience
 
 if TYPE_CHECKING:
@@ -57,9 +58,12 @@ class Hidl:
 
     def __call__(self, *arguments: str, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run it to its end; both streams are captured."""
+        command, environment = self.command(*arguments), self.environment | variables
+        if forks.possible(environment):
+            return forks.run(command, arguments, environment, patience(timeout))
         return subprocess.run(
-            self.command(*arguments),
-            env=self.environment | variables,
+            command,
+            env=environment,
             capture_output=True,
             text=True,
             timeout=patience(timeout),

@@ -7,14 +7,18 @@ test starts what it needs through the fixture ``hidl``.
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.waiting import SLOWNESS
+from tools.run_tests import KNOWN, TIER
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -67,6 +71,33 @@ def faults(text: str, today: date) -> list[str]:
     return found
 
 
+@cache
+def _known(file: str) -> dict[str, list[str]]:
+    """The tiers of the tests of each file of tests, as an earlier phase of tools/run_tests has noted them."""
+    found: dict[str, list[str]] = json.loads(Path(file).read_text(encoding="utf-8")) if Path(file).is_file() else {}
+    return found
+
+
+def _note(items: list[pytest.Item], file: Path) -> None:
+    """Let later phases know; each process of this one finds the same."""
+    tiers: dict[str, set[str]] = {}
+    for item in items:
+        tiers.setdefault(str(item.path), set()).add(tier(item))
+    new = file.with_name(f"{file.name}.{os.getpid()}")
+    new.write_text(json.dumps({path: sorted(names) for path, names in tiers.items()}), encoding="utf-8")
+    new.replace(file)
+
+
+@pytest.hookimpl
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Import no file that is known to have no test of the chosen tier; files that are named are imported."""
+    chosen_tier, file = os.environ.get(TIER), os.environ.get(KNOWN)
+    if not chosen_tier or not file:
+        return None
+    tiers = _known(file).get(str(collection_path))
+    return True if tiers is not None and chosen_tier not in tiers else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its tier, and scale its time limit by the slowness of this machine."""
@@ -79,6 +110,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("real" if needs else "pure")
         if (seconds := limit(item)) and SLOWNESS > 1:
             item.add_marker(pytest.mark.timeout(seconds * SLOWNESS), append=False)
+    if os.environ.get(TIER) == TIERS[0] and KNOWN in os.environ:
+        _note(items, Path(os.environ[KNOWN]))
 
 
 def chosen(request: pytest.FixtureRequest, parameter: str) -> list[Any]:

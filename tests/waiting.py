@@ -24,9 +24,12 @@ def until(condition: Callable[[], T], *, within: float = 180, otherwise: Callabl
     ``otherwise`` makes what the failure says.
     """
     deadline = time.monotonic() + patience(within)
+    asked = time.monotonic()
     while not (found := condition()):
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             said = otherwise() if otherwise else f"slowness {SLOWNESS:.1f}"
             raise AssertionError(f"not so within {patience(within):.0f} s: {said}")
-        time.sleep(0.02)
+        time.sleep(min(max(now - asked, 0.02), 1))  # half the time at most is spent on asking
+        asked = time.monotonic()
     return found

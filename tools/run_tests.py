@@ -37,6 +37,11 @@ TRIES = 2
 RESULTS = Path(".tests")
 #: The expression that chooses each tier's tests: a module may be real, and one of its tests deep.
 PHASES = {"pure": "pure", "real": "real and not (alone or deep)", "alone": "alone and not deep", "deep": "deep"}
+#: Variables for tests/tiers.py: the tier that is chosen, and the file in which a phase notes the tiers of each file of
+#: tests, so that those after it import no others.
+TIER, KNOWN = "HIDL_TEST_TIER", "HIDL_TEST_KNOWN_TIERS"
+#: A variable for tests/forks.py: each hidl is started anew, by no fork.
+ANEW = "HIDL_TEST_ANEW"
 #: Ends of pytest: all passed, some failed, none was chosen. All else is worse than a failed test.
 PASSED, FAILED, NONE_CHOSEN = 0, 1, 5
 
@@ -71,14 +76,16 @@ class Ends:
 class Session:
     """Starts pytest, with what all its processes share."""
 
-    def __init__(self, paths: Sequence[str], shared: Path) -> None:
+    def __init__(self, paths: Sequence[str], shared: Path, *, anew: bool) -> None:
         self._paths = paths
-        self._environment = os.environ | {"HIDL_TEST_SHARED": str(shared)}
+        self._environment = os.environ | {"HIDL_TEST_SHARED": str(shared), KNOWN: str(shared / "tiers.json")}
+        if anew:
+            self._environment[ANEW] = "1"
 
     def phase(self, name: str) -> Ends:
         """All tests of a tier."""
         alone = ("-n", "0") if name == "alone" else ()
-        return self._run(name, "-m", PHASES[name], *alone, *self._paths)
+        return self._run(name, "-m", PHASES[name], *alone, *self._paths, tier=name)
 
     def again(self, number: int, ids: Iterable[str]) -> Ends:
         """These tests, one after the other, in one new process."""
@@ -86,7 +93,7 @@ class Session:
         file.write_text("".join(f"{each}\n" for each in ids), encoding="utf-8")
         return self._run(f"again-{number}", "-n", "0", f"@{file}")
 
-    def _run(self, name: str, *words: str) -> Ends:
+    def _run(self, name: str, *words: str, tier: str = "") -> Ends:
         log = RESULTS / f"{name}.jsonl"
         command = (
             sys.executable,
@@ -96,7 +103,7 @@ class Session:
             f"--report-log={log}",
             f"--junitxml={log.with_suffix('.xml')}",
         )
-        status = subprocess.run(command, env=self._environment, check=False).returncode
+        status = subprocess.run(command, env=self._environment | {TIER: tier}, check=False).returncode
         return ends(log, status)
 
 
@@ -172,7 +179,7 @@ def main(words: Sequence[str] | None = None) -> int:
     RESULTS.mkdir()
     phases = ["pure"] if options.quick else [name for name in PHASES if name != "deep" or options.deep]
     with tempfile.TemporaryDirectory(prefix="hidl-tests-", ignore_cleanup_errors=True) as shared:
-        session = Session(options.paths, Path(shared))
+        session = Session(options.paths, Path(shared), anew=options.deep)
         total, flaky = Ends(), {}
         for name in phases:
             total.add(session.phase(name))

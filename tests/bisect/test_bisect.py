@@ -110,6 +110,7 @@ def test_interrupted_and_called_again_it_goes_on(hidl: Hidl, nights: tuple[str, 
     assert {entry["session"] for entry in after} == {1, 2}
 
 
+@pytest.mark.deep
 def test_killed_its_job_goes_on_and_is_followed_again(hidl: Hidl, nights: tuple[str, str]) -> None:
     started = hidl.start("bisect", *nights, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(lambda: [*bisects(hidl).glob("*/journal.json")])
@@ -134,6 +135,7 @@ def test_capsules_do_as_well_and_ask_first(hidl: Hidl, nights: tuple[str, str], 
     assert (found["outcome"], [each["name"] for each in found["guilty"]]) == ("changes", [EAGER])
 
 
+@pytest.mark.deep
 def test_a_slow_machine_is_told_from_a_change(hidl: Hidl, tmp_path: Path) -> None:
     good = night(hidl)
     (tmp_path / "speed").write_text("90")

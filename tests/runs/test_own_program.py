@@ -84,6 +84,7 @@ def test_a_c_program_gets_a_scaling_verdict(hidl: Hidl, here: Path, stack_prefix
     ] * 3
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(shutil.which("gfortran") is None, reason="no gfortran on this machine")
 def test_a_fortran_program_gets_a_scaling_verdict(hidl: Hidl, here: Path, stack_prefix: Callable[[str], Path]) -> None:
     library = stack_prefix("mpi") / "lib"
@@ -94,6 +95,7 @@ def test_a_fortran_program_gets_a_scaling_verdict(hidl: Hidl, here: Path, stack_
     assert {line.split(": ")[-1] for line in printed(hidl)} >= {f"pi is 3.141593 on {ranks} ranks" for ranks in (1, 2)}
 
 
+@pytest.mark.deep
 def test_an_mpi4py_program_gets_a_scaling_verdict(hidl: Hidl, here: Path) -> None:
     study_of(hidl, "python", str(PROGRAMS / "pi_mpi4py.py"), "--intervals", "1000")
 

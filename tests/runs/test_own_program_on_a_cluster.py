@@ -50,6 +50,7 @@ def test_each_launcher_passes_words_on_as_typed(
     }
 
 
+@pytest.mark.deep
 def test_a_c_program_gets_a_scaling_verdict(on_cluster: Callable[..., Hidl], here: Path) -> None:
     hidl = on_cluster("mpi")
     compiled = hidl("stack", "exec", *SITE, "mpi", "--", "mpicc", str(PROGRAMS / "pi.c"), "-o", "pi")
@@ -59,7 +60,7 @@ def test_a_c_program_gets_a_scaling_verdict(on_cluster: Callable[..., Hidl], her
     assert json.loads(study.stdout)["verdict"]["study"]["metric"] == "wall_time"
 
 
-@pytest.mark.parametrize(("backend", "options"), [deep("gloo", ("--no-mpi",)), ("mpi4py", ())])
+@pytest.mark.parametrize(("backend", "options"), [deep("gloo", ("--no-mpi",)), deep("mpi4py", ())])
 def test_ranks_of_a_pytorch_program_meet_between_nodes(
     on_cluster: Callable[..., Hidl], here: Path, backend: str, options: tuple[str, ...]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 from hidl_cli.launch.limits import clock
 from hidl_cli.store.store import Store
 from tests.conftest import Hidl
+from tests.tiers import deep
 from tests.waiting import patience, until
 
 PARAMETERS = {
@@ -147,14 +148,14 @@ def test_a_copy_that_runs_is_cancelled_without_the_first_run(hidl: Hidl, tmp_pat
     "note",
     [
         "a b; touch {} $(touch {})",
-        "`touch {}`",
-        "' \" \\ $HOME",
+        deep("`touch {}`"),
+        deep("' \" \\ $HOME"),
         "zwei\nZeilen\ttab",
-        "-n",
-        "ü ☃ 𝄞",
-        "*",
-        "%s %d",
-        "=x=",
+        deep("-n"),
+        deep("ü ☃ 𝄞"),
+        deep("*"),
+        deep("%s %d"),
+        deep("=x="),
         "",
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.tiers import MOST_ENTRIES, QUARANTINE, faults, quarantined
+from tests.tiers import MOST_ENTRIES, QUARANTINE, deep, faults, quarantined
 
 pytestmark = pytest.mark.real
 
@@ -99,7 +99,7 @@ def test_all_that_pass_run_once(tmp_path: Path) -> None:
     assert " 2 passed in " in done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [deep(1), 2])
 def test_one_that_fails_beside_others_and_passes_alone_is_named(tmp_path: Path, times: int) -> None:
     done = run(tmp_path, PASSES, fails_first(times), workers=2)
     assert done.returncode == 0, done.stdout
@@ -184,6 +184,20 @@ def test_tiers_are_chosen(tmp_path: Path) -> None:
     assert " · 4 passed · 0 skipped · 0 FLAKY\n" in run(tmp_path, *files, words=("--deep",)).stdout
     assert run(tmp_path, words=("test_0.py",)).stdout.count("1 passed") == 3
     assert run(tmp_path, words=("test_9.py",)).returncode == 4
+
+
+def test_a_file_is_imported_again_for_the_tiers_of_its_tests_alone(tmp_path: Path) -> None:
+    counts = (
+        "from pathlib import Path\nwith Path(__file__).with_suffix('.imports').open('a') as file: file.write('x')\n"
+    )
+    done = run(tmp_path, counts + PASSES, counts + fails_first(0))
+    assert " · 0 failed · 2 passed · " in done.stdout
+    assert [(tmp_path / f"test_{number}.imports").read_text() for number in range(2)] == ["x", "xx"]
+
+
+def test_with_the_deep_tests_each_hidl_is_started_anew(tmp_path: Path) -> None:
+    asks = "import os\ndef test_anew(): assert os.environ['HIDL_TEST_ANEW'] == '1'\n"
+    assert run(tmp_path, asks, words=("--deep",)).returncode == 0
 
 
 def test_evidence_of_a_failure_is_told(tmp_path: Path) -> None:

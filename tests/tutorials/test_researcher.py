@@ -12,7 +12,7 @@ import pytest
 from tests.tutorials.pages import done, each_command, holds
 from tests.tutorials.tutorial import Command
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.deep  # its commands are those of tests/runs; the other two tutorials are done each time
 
 
 @pytest.fixture(scope="module")

@@ -62,6 +62,7 @@ def test_a_host_that_cannot_be_used_is_named_in_its_case(here: Hidl) -> None:
     assert "1 of 2 host(s) cannot be used; nothing was started: nowhere: " in case["reason"]
 
 
+@pytest.mark.deep
 def test_ctrl_c_leaves_nothing_on_any_host(here: Hidl) -> None:
     words = ("validate", *HOSTS, "--check", "hanging")
     with here.start(*words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as validation:

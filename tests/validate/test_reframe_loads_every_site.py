@@ -26,13 +26,12 @@ CHECKS = REPOSITORY / "reframe_checks"
 
 
 def running() -> Iterator[Any]:
-    """The shipped sites that run jobs; deep, but the first of each scheduler with its launchers."""
+    """The shipped sites that run jobs; deep, but the first of each scheduler."""
     seen = set()
     for entry in list_all("site"):
         if entry.origin == "shipped" and not reason_not_runnable(site := load(RULES, entry.name)):
-            kind = (site.scheduler, *sorted(site.launchers or ()))
-            yield pytest.param(entry.name, marks=[pytest.mark.deep] if kind in seen else [])
-            seen.add(kind)
+            yield pytest.param(entry.name, marks=[pytest.mark.deep] if site.scheduler in seen else [])
+            seen.add(site.scheduler)
 
 
 RUNNING = [*running()]

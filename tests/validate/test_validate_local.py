@@ -23,6 +23,7 @@ from tests.waiting import patience, until
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.deep  # each half of it alone: a check that passes in test_omb.py, JUnit below
 def test_the_smoke_suite_passes_and_leaves_runs_like_any_other(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
     hidl = hidl_with("mpi", "pytorch")
 
@@ -38,6 +39,7 @@ def test_the_smoke_suite_passes_and_leaves_runs_like_any_other(hidl_with: Callab
     assert Path(document["directory"]).is_relative_to(hidl.runs.parent)
 
 
+@pytest.mark.deep
 def test_a_study_that_scales_passes_by_hidls_own_verdict(hidl: Hidl) -> None:
     (case,) = cases(hidl.json("validate", "--check", "paced")).values()
 
@@ -85,11 +87,13 @@ def test_a_noisy_machine_is_inconclusive_and_no_pass(hidl: Hidl) -> None:
     assert "is known only to" in case["reason"]
 
 
+@pytest.mark.deep
 def test_one_repetition_is_inconclusive_and_no_pass(hidl: Hidl) -> None:
     (case,) = cases(hidl.json("validate", "--check", "once", status=11)).values()
     assert case["verdict"] == "inconclusive"
 
 
+@pytest.mark.deep
 def test_a_metric_that_is_missing_ends_with_9(hidl: Hidl) -> None:
     (case,) = cases(hidl.json("validate", "--check", "silent", status=9)).values()
     assert "metric rate is not in" in case["reason"]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.stack.verify import OPEN_MPI_AS_ROOT
+from tests.tiers import deep
 from tests.workloads import ranks
 
 pytestmark = pytest.mark.exact
@@ -41,7 +42,7 @@ def test_what_a_hook_raises_reaches_its_rank_and_the_others_are_told(results: di
 
 @pytest.mark.parametrize(
     ("bug", "buffers"),
-    [("compute", "staged"), ("download", "staged"), ("upload", "staged"), ("upload", "auto")],
+    [("compute", "staged"), deep("download", "staged"), deep("upload", "staged"), ("upload", "auto")],
 )
 def test_a_missing_synchronization_is_noticed(
     stack_prefix: Callable[[str], Path], tmp_path: Path, bug: str, buffers: str

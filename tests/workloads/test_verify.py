@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hidl_cli import process
+from tests.tiers import deep
 from tests.workloads import ranks
 
 VERIFY = ("-m", "hidl_workloads.verify")
@@ -54,7 +55,7 @@ def test_a_good_stack_passes_every_check(verify: Callable[..., Verification]) ->
     ]
 
 
-@pytest.mark.parametrize(("stack", "module"), [("pytorch", "torch"), ("tensorflow", "tensorflow")])
+@pytest.mark.parametrize(("stack", "module"), [("pytorch", "torch"), deep("tensorflow", "tensorflow")])
 def test_a_framework_imports_beside_mpi_and_reports_its_version(
     verify: Callable[..., Verification], stack: str, module: str
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hyparflow.training import guard
 
 from hidl_cli.process import Completed
+from tests.tiers import deep
 from tests.waiting import patience
 from tests.workloads import ranks
 
@@ -115,7 +116,7 @@ def test_what_all_ranks_raise_is_an_ordinary_traceback_once(failing: Callable, h
     assert "Abort" not in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize("victim", [-1, 0, 2])
+@pytest.mark.parametrize("victim", [-1, deep(0), 2])
 def test_an_interrupt_is_one_line(failing: Callable, victim: int) -> None:
     done = failing("interrupt", victim)
 

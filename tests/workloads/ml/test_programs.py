@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.tiers import deep
 from tests.workloads import ranks
 
 RECIPES = ranks.REPOSITORY / "recipes" / "workloads"
@@ -30,7 +31,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("module", SMALL)
+@pytest.mark.parametrize("module", [name if name in ("kmeans", "matmul") else deep(name) for name in SMALL])
 def test_a_wrong_result_of_one_rank_is_not_a_result(refuse: Callable[..., str], module: str) -> None:
     assert "the result is wrong: " in refuse(module, 2, *SMALL[module], around="spoils_a_result")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Hidl
+from tests.tiers import deep
 
 SMALL = {
     "kmeans": ["points=400", "clusters=4", "block=32"],
@@ -25,7 +26,7 @@ def assigned(workload: str) -> list[str]:
     return [word for each in SMALL[workload] for word in ("--set", each)]
 
 
-@pytest.mark.parametrize("workload", SMALL)
+@pytest.mark.parametrize("workload", [name if name in ("kmeans", "tsvd") else deep(name) for name in SMALL])
 def test_a_workload_runs_and_its_ranks_agree(hidl_with: Callable[..., Hidl], workload: str) -> None:
     run = hidl_with("mpi").json("run", workload, "--ranks-per-node", "2", *assigned(workload))
     verdict = json.loads((Path(run["directory"]) / "verdict.json").read_text())
