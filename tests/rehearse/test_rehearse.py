@@ -24,9 +24,11 @@ def needs_a_twin(item: str) -> None:
 
 
 # Modules and ibrun; Slurm's own launcher, Cray's library, several threads a core; LSF and jsrun.
-@pytest.mark.deep  # each of the three lines: tests/cluster/twin, tests/validate/test_on_a_cluster.py
+@pytest.mark.real
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("site", ["frontera", "perlmutter", "lassen"])
+@pytest.mark.parametrize(
+    "site", ["frontera", *(pytest.param(n, marks=pytest.mark.deep) for n in ("perlmutter", "lassen"))]
+)
 def test_the_three_lines_end_well_on_the_twin_and_nothing_of_it_is_left(
     hidl: Hidl, site: str, request: pytest.FixtureRequest
 ) -> None:
