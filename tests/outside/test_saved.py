@@ -173,6 +173,7 @@ FAULTY = {
     "rocm.txt": (text_of("rocm-smi.csv.txt").replace(",gfx90a\n", "\n", 1), "line 2: expected 6 values"),
     "xpu.txt": (text_of("xpu-smi.txt").replace("Device Name:", "Gerätename:", 1), "expected a `Device Name` for each"),
     "lscpu.txt": (text_of("lscpu.txt").replace("CPU(s): ", "Prozessoren: "), "expected a number after `CPU(s):`"),
+    "bqueues.txt": (text_of("bqueues.txt") + "night\n", "expected a queue and its status in each row, found `night`"),
 }
 
 

@@ -56,8 +56,8 @@ def sinfo(text: str) -> Batch:
         queues.setdefault(name, Queue(name, word.endswith("*"), max_wall=wall, remarks=tuple(remarks)))
         hosts = listed(cells.get("NODELIST", ""))
         total = cells.get("NODES", "")
-        if total.isdecimal() and "NODELIST" in cells and "..." not in cells["NODELIST"] and len(hosts) != int(total):
-            raise Misread(number, f"{total} nodes in NODELIST", str(len(hosts)))
+        if total.isdecimal() and "NODELIST" in cells and "..." not in cells["NODELIST"] and str(len(hosts)) != total:
+            raise Misread(number, f"{quoted(total)} nodes in NODELIST", str(len(hosts)))
         for host in hosts:
             known = nodes.get(host)
             its = known.queues if known else ()
@@ -87,7 +87,7 @@ def _hardware(cells: Mapping[str, str]) -> Hardware:
         sockets=int(shape[1]) or None if shape else None,
         cores=int(shape[1]) * int(shape[2]) or None if shape else None,
         threads_per_core=int(shape[3]) or None if shape else None,
-        memory_mib=int(memory) if memory.isdecimal() and 1 < int(memory) < 10**10 else None,
+        memory_mib=int(memory) if re.fullmatch(r"[0-9]{2,10}", memory) else None,
         processors=int(processors) or None if processors.isdecimal() and len(processors) < 8 and not shape else None,
     )
 
@@ -107,8 +107,10 @@ def bqueues(text: str) -> Batch:
     Raises ``Misread`` for a row that it would not print.
     """
     found = []
-    for _, cells in table(text, ["QUEUE_NAME", "STATUS"], ["NJOBS", "PEND", "RUN"]):
-        remarks = [f"STATUS {cells['STATUS']}"] if cells.get("STATUS") != "Open:Active" else []
+    for number, cells in table(text, ["QUEUE_NAME", "STATUS"], ["NJOBS", "PEND", "RUN"]):
+        if "QUEUE_NAME" not in cells or "STATUS" not in cells:
+            raise Misread(number, "a queue and its status in each row", quoted(" ".join(cells.values())))
+        remarks = [f"STATUS {cells['STATUS']}"] if cells["STATUS"] != "Open:Active" else []
         if cells.get("MAX", "-").isdecimal():
             remarks.append(f"MAX {cells['MAX']}: slots in use")
         found.append(Queue(cells["QUEUE_NAME"], remarks=tuple(remarks)))
