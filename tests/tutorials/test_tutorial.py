@@ -63,6 +63,7 @@ def test_only_what_differs_is_written_again(tmp_path: Path) -> None:
         ("a\n...\nd", "a\nb\nc\nd"),
         ("a\n...\nd", "a\nd"),
         ("ranks ... done", "ranks 1, 2 done"),
+        ("ok all\nmetric", "ok all\nrunning: the job is ending\nmetric"),
         ("pass: 2 ranks: efficiency 0.9 reaches\nthe target", "fail: 2 ranks: efficiency 0.5 lies below it"),
     ],
 )

@@ -21,6 +21,8 @@ RULES = (
     (r"(?m)^(\s*<\S+ run>\s+[A-Z_]+\s+)\d+\b", r"\1<job>"),
     # What a cache of packages spares.
     (r"(?m)^ *downloaded \S+ \(\d+ of \d+ downloads, .*\n", ""),
+    # How long a scheduler takes to notice that a job has ended.
+    (r"(?m)^running: the job is ending\n", ""),
     # Where it is.
     (r"\bpython3\.\d+", "python3"),
     # What was measured.
