@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from hidl_cli.site.node_kinds import folded
@@ -49,14 +50,13 @@ def merged(sources: Sequence[Source]) -> tuple[Batch, tuple[str, ...]]:
     total, files, differences = first.batch, first.files, _Differences()
     for source in rest:
         batch, name = source.batch, "the scheduler"
-        nodes = _by_name(total.nodes, batch.nodes, lambda a, b: _node(a, files, b, source.files, differences))  # noqa: B023
-        queues = _by_name(total.queues, batch.queues, lambda a, b: _queue(a, files, b, source.files, differences))  # noqa: B023
+        context = differences, files, source.files
         total = replace(
             total,
             version=differences.either(name, "version", (files, total.version), (source.files, batch.version)),
             cluster=differences.either(name, "cluster", (files, total.cluster), (source.files, batch.cluster)),
-            nodes=nodes,
-            queues=queues,
+            nodes=_by_name(total.nodes, batch.nodes, partial(_node, *context)),
+            queues=_by_name(total.queues, batch.queues, partial(_queue, *context)),
             policies=total.policies or batch.policies,
             srun_mpi=total.srun_mpi or batch.srun_mpi,
             remarks=tuple(dict.fromkeys((*total.remarks, *batch.remarks))),
@@ -75,7 +75,7 @@ def _by_name(ours: Iterable[N], theirs: Iterable[N], together: Callable[[N, N], 
     return tuple(found.values())
 
 
-def _node(one: ProbedNode, file: str, other: ProbedNode, their: str, differences: _Differences) -> ProbedNode:
+def _node(differences: _Differences, file: str, their: str, one: ProbedNode, other: ProbedNode) -> ProbedNode:
     values: dict[str, Any] = {
         each.name: differences.either(
             one.name,
@@ -94,7 +94,7 @@ def _node(one: ProbedNode, file: str, other: ProbedNode, their: str, differences
     )
 
 
-def _queue(one: Queue, file: str, other: Queue, their: str, differences: _Differences) -> Queue:
+def _queue(differences: _Differences, file: str, their: str, one: Queue, other: Queue) -> Queue:
     wall = differences.either(one.name, "max_wall", (file, _seconds(one.max_wall)), (their, _seconds(other.max_wall)))
     return replace(
         one,
