@@ -42,8 +42,11 @@ PHASES = {"pure": "pure", "real": "real and not (alone or deep)", "alone": "alon
 TIER, KNOWN = "HIDL_TEST_TIER", "HIDL_TEST_KNOWN_TIERS"
 #: A variable for tests/forks.py: each hidl is started anew, by no fork.
 ANEW = "HIDL_TEST_ANEW"
-#: Ends of pytest: all passed, some failed, none was chosen. All else is worse than a failed test.
-PASSED, FAILED, NONE_CHOSEN = 0, 1, 5
+#: Gigabytes that must be free where temporary files are made: for all tests (PEAK is their most at a time), and for
+#: the pure ones.
+FREE_GB, FREE_QUICK_GB = 12, 1
+#: Ends of pytest: all passed, some failed, unusable as asked for, none was chosen. All else is worse than a failure.
+PASSED, FAILED, UNUSABLE, NONE_CHOSEN = 0, 1, 4, 5
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,10 @@ def ends(log: Path, status: int) -> Ends:
     """What a log of pytest-reportlog tells."""
     found = Ends(status=status if status >= 0 else 128 - status)
     for report in _reports(log):
+        if report is None:
+            found.failed[log.name] = Failure("a line of it is no report", log.name, "damaged")
+            found.status = max(found.status, FAILED)
+            continue
         name = report["nodeid"]
         if report["outcome"] == "failed":
             found.failed.setdefault(name, _failure(report))
@@ -122,11 +129,15 @@ def ends(log: Path, status: int) -> Ends:
     return found
 
 
-def _reports(log: Path) -> Iterator[dict[str, Any]]:
-    """Those of tests, and of files that cannot be imported."""
+def _reports(log: Path) -> Iterator[dict[str, Any] | None]:
+    """Those of tests, and of files that cannot be imported; None for a line that was not written whole."""
     if log.is_file():
-        for line in log.read_text(encoding="utf-8").splitlines():
-            report = json.loads(line)
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                report = json.loads(line)
+            except json.JSONDecodeError:
+                yield None
+                continue
             if report["$report_type"] == "TestReport" or report.get("outcome") == "failed":
                 yield report
 
@@ -173,8 +184,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", help="files or directories of tests; default: all")
     options = parser.parse_args(words)
     began = time.monotonic()
+    directory, needed = tempfile.gettempdir(), FREE_QUICK_GB if options.quick else FREE_GB
+    free = shutil.disk_usage(directory).free / 1e9
     factor = slowness.known()
-    print(f"slowness {factor:.1f} ({slowness.load()})", flush=True)
+    print(f"slowness {factor:.1f} ({slowness.load()}), {free:.0f} GB free in {directory}", flush=True)
+    if free < needed and not options.paths:
+        print(f"All these tests need {needed} GB there: make room, or let TMPDIR name another directory.")
+        return UNUSABLE
     shutil.rmtree(RESULTS, ignore_errors=True)
     RESULTS.mkdir()
     phases = ["pure"] if options.quick else [name for name in PHASES if name != "deep" or options.deep]

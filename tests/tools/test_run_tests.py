@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from datetime import date, timedelta
@@ -12,6 +13,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 from tests.tiers import MOST_ENTRIES, QUARANTINE, deep, faults, quarantined
+from tools.run_tests import UNUSABLE, main
 
 pytestmark = pytest.mark.real
 
@@ -146,6 +148,21 @@ def test_after_a_failed_pure_test_nothing_else_runs(tmp_path: Path) -> None:
     done = run(tmp_path, "def test_bad(): assert False\n", fails_first(0))
     assert done.returncode == 1
     assert " · 1 failed · 0 passed · " in done.stdout
+
+
+def test_a_log_that_was_not_written_whole_fails_the_whole(tmp_path: Path) -> None:
+    cut = "def cut():\n    with open('.tests/pure.jsonl', 'a') as log: log.write('{\"nodeid\": \"te')\n"
+    done = run(tmp_path, PASSES + cut + "import atexit\natexit.register(cut)\n")
+    assert done.returncode == 1
+    assert "\nFAILED pure.jsonl - never excused, damaged: a line of it is no report\n" in done.stdout
+
+
+def test_a_full_disk_is_told_before_any_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=500_000_000))
+    monkeypatch.chdir(tmp_path)
+    assert main(["--quick"]) == UNUSABLE
+    assert not (tmp_path / ".tests").exists()
 
 
 def test_many_failures_are_no_accident(tmp_path: Path) -> None:
