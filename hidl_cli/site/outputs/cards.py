@@ -60,6 +60,8 @@ def nvidia_table(text: str) -> Told:
         raise Misread(0, "a row for each GPU", "none")
     if "MIG devices" in text and "No MIG devices" not in text:
         remarks.append("some of them are cut into slices (MIG)")
+    if "rocesses:" not in text:
+        remarks.append("it ends before its list of processes: there may be more GPUs")
     return _told(_cards(names, sizes, "nvidia-smi"), [*dict.fromkeys(remarks), *_driver(text)])
 
 

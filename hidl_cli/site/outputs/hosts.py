@@ -11,6 +11,7 @@ from hidl_cli.site.probes import fabric, lscpu, modules, mpi, slurm
 from hidl_cli.site.probes.facts import Fact, Installed, Library, Processor
 
 _PREFIX = re.compile(r"--prefix=(/[^\s'\"]{1,500})(?![^\s'\"])")
+_VERSION_OF_OPEN_MPI = re.compile(r"^ompi:version:full:", re.MULTILINE)  # ompi_info --parsable
 _DIRECTORY = re.compile(r"[ \t]*(?:-{3,}[ \t]*)?(/[^\s:]{0,300}?)[ \t]*(?:-{3,}|:)[ \t]*$")
 _LEGEND = re.compile(
     r"^\s*(?:Where:|Key:|Use \"module|No Modulefiles?|No module\(s\)|If the avail list)", re.IGNORECASE
@@ -75,11 +76,13 @@ def library(program: str) -> Callable[[str], Told]:
     """A program of ``TELLERS``."""
 
     def read(text: str) -> Told:
-        found = tell(program, text)
+        found = tell(program, _VERSION_OF_OPEN_MPI.sub("Open MPI: ", text))
         if found is None:
             return Told("an MPI library that hidl does not know")
         family, version = found
-        prefix = _PREFIX.search(text) or re.search(r"^[ \t]*Prefix:[ \t]*(/\S{1,500})(?!\S)", text, re.MULTILINE)
+        prefix = _PREFIX.search(text) or re.search(
+            r"^(?:[ \t]*Prefix|path:prefix):[ \t]*(/\S{1,500})(?!\S)", text, re.MULTILINE
+        )
         place = prefix[1] if prefix else None
         words = f"{TRAITS[family].printed} {version}"
         return Told(words, libraries=(Library(f"{family}-{version}", family, version, program, prefix=place),))

@@ -255,7 +255,7 @@ OUTPUTS: Sequence[Output] = (
     ),
     Output(
         "ompi_info",
-        _lines(r"^[ \t]*(?:Package: )?(?:Open MPI|Spectrum MPI):? v?\d"),
+        _lines(r"^[ \t]*(?:Package: )?(?:Open MPI|Spectrum MPI):? v?\d|^ompi:version:full:\d"),
         hosts.library("ompi_info"),
         command=("ompi_info", "--version"),
     ),

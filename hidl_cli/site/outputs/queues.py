@@ -188,21 +188,14 @@ def pbs_node_table(text: str) -> Mapping[str, Any]:
 
     Raises ``Misread`` for a row that it would not print.
     """
-    lines = text.splitlines()
-    at = heading(lines, "vnode", "state", "njobs")
-    if at is None:
-        raise Misread(0, "a line with the titles vnode, state and njobs", "none")
     nodes: dict[str, Any] = {}
-    for number in range(at + 1, len(lines)):
-        words = lines[number].split()
-        if not words or _ROWS_OF_PBS.match(lines[number]):
-            continue
+    for number, words in _pbs_rows(text, "vnode", "state", "njobs"):
         pairs = [found for word in words[5:9] if (found := _PAIR.fullmatch(word))]
         if len(pairs) != 4:
-            raise Misread(number + 1, "mem, ncpus, nmics and ngpus as free/total", quoted(lines[number]))
+            raise Misread(number, "mem, ncpus, nmics and ngpus as free/total", quoted(" ".join(words)))
         total = [pair[2] for pair in pairs]
         if not re.fullmatch(r"[0-9]+[kmgtp]?b", total[0]) or not all(one.isdecimal() for one in total[1:]):
-            raise Misread(number + 1, "sizes and numbers after each /", quoted(" ".join(words[5:9])))
+            raise Misread(number, "sizes and numbers after each /", quoted(" ".join(words[5:9])))
         resources = {"mem": total[0], "ncpus": total[1], "ngpus": total[3]}
         nodes[words[0]] = {"state": words[1], "resources_available": resources}
     return {"nodes": nodes}
@@ -213,21 +206,17 @@ def pbs_queue_table(text: str) -> Mapping[str, Any]:
 
     Raises ``Misread`` for a row that it would not print.
     """
-    lines = text.splitlines()
-    at = heading(lines, "Queue", "Memory", "Walltime")
-    if at is None:
-        raise Misread(0, "a line with the titles Queue, Memory and Walltime", "none")
     queues: dict[str, Any] = {}
-    for number in range(at + 1, len(lines)):
-        line = lines[number]
-        words = line.split()
-        if len(words) < 5 or _ROWS_OF_PBS.match(line):  # the sums at its end
+    for number, words in _pbs_rows(text, "Queue", "Memory", "Walltime"):
+        if len(words) < 5:  # the sums at its end
             continue
         if len(words) != 10 or words[8] not in "ED" or words[9] not in "RS":
-            raise Misread(number + 1, "a queue, its limits, numbers of jobs, and a state such as `E R`", quoted(line))
+            raise Misread(
+                number, "a queue, its limits, numbers of jobs, and a state such as `E R`", quoted(" ".join(words))
+            )
         wall, nodes = words[3], words[4]
         if wall != "--" and not _CUT.fullmatch(wall):
-            raise Misread(number + 1, "a time in the column Walltime", quoted(wall))
+            raise Misread(number, "a time in the column Walltime", quoted(wall))
         limits = {} if wall == "--" else {"walltime": wall}
         limits |= {"nodect": nodes} if nodes.isdecimal() else {}
         queues[words[0]] = {
@@ -237,6 +226,20 @@ def pbs_queue_table(text: str) -> Mapping[str, Any]:
             "resources_max": limits,
         }
     return {"Queue": queues}
+
+
+def _pbs_rows(text: str, *titles: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows below these titles: the number of the line, counted from 1, and its words.
+
+    Raises ``Misread`` where there are no such titles.
+    """
+    lines = text.splitlines()
+    at = heading(lines, *titles)
+    if at is None:
+        raise Misread(0, f"a line with the titles {', '.join(titles[:-1])} and {titles[-1]}", "none")
+    for number, line in enumerate(lines[at + 1 :], start=at + 2):
+        if line.strip() and not _ROWS_OF_PBS.match(line):
+            yield number, line.split()
 
 
 def document(text: str) -> Mapping[str, Any]:
