@@ -70,6 +70,7 @@ def arrange(
     *,
     site: str | None,
     prefix: str | None,
+    own: bool,
     locked: bool,
     offline: bool,
     packages: Sequence[str],
@@ -96,7 +97,9 @@ def arrange(
     chosen = provider_name(provider)
     completed = asking.complete(load_site(site), chosen, keep=keep, say=say)
     where = _linked(completed.site, link)
-    root = installation.root(where, prefix)
+    if own and prefix:
+        raise UsageError("--own and --prefix exclude each other")
+    root = installation.own_root() if own else installation.root(where, prefix)
     derived = derive_stack(where, stacks, packages, requirements, name)
     wanted = [derived.stack] if derived else [load_stack(each) for each in dict.fromkeys(stacks or _of_the_site(where))]
     named = [build.name for stack in wanted for build in stack.builds]
@@ -127,6 +130,7 @@ def install(
     *stacks: str,
     site: str | None = None,
     prefix: str | PathLike[str] | None = None,
+    own: bool = False,
     locked: bool = False,
     offline: bool = False,
     packages: Sequence[str] = (),
@@ -151,6 +155,7 @@ def install(
     - ``packages`` and ``requirements`` (files in pip's format) make, with one stack, the stack ``name`` of your own
     - ``locked``: fail where no lock fits; ``offline``: no network; ``sources``: archives of what is built, by name
     - ``provider``, ``spack`` (its directory), ``mirror``, ``jobs`` (compilers at once), ``prefix``: None is the site's
+    - ``own``: below the user's own data directory, which comes before the site's
     - ``link``: files of its own, or hard links into the cache of wheels
     - ``verify``: on this machine, in a job or not at all; ``partition``, ``account``, ``qos``, ``reservation``,
       ``time`` (limit in seconds, or ``"00:10:00"``) are that job's
@@ -165,6 +170,7 @@ def install(
         stacks,
         site=site,
         prefix=absolute(prefix),
+        own=own,
         locked=locked,
         offline=offline,
         packages=packages,

@@ -82,8 +82,12 @@ def stacks(site: str | None = None, *, prefix: str | PathLike[str] | None = None
     from hidl_cli.stack.load import load_stack
 
     where = load_site(site)
-    root = installation.root(where, absolute(prefix))
-    installed = [found for found in installation.list_all(root) if found.manifest["site"] == where.name]
+    installed = [
+        found
+        for root in installation.roots(where, absolute(prefix))
+        for found in installation.list_all(root)
+        if found.manifest["site"] == where.name
+    ]
     return [
         Stack(
             name=entry.name,

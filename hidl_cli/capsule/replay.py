@@ -109,14 +109,14 @@ def order_for(original: Original, site: Site, prefix: str | None, directory: Pat
     """
     capsule, stack = original.capsule, original.stack
     write_text(directory / "locks" / capsule.lock_name, capsule.text("lock.txt"))
-    root = installation.root(site, prefix)
+    root = installation.root_of(site, stack.name, prefix)
     order = Order(site, stack, root, locked=True, offline=offline, mirror=directory)
     try:
         in_use = installation.find(site, stack.name, root=root).lock == original.plan.lock
     except MissingPrecondition:
         in_use = False
     if not in_use:
-        order = replace(order, root=root / ROOT)
+        order = replace(order, root=(root if prefix else installation.own_root()) / ROOT)
     choice = draft(replace(order, locked=False)).choice
     if choice.lock is None or choice.lock.digest != original.plan.lock:
         reasons = "; ".join(each.reason for each in choice.passed_over if each.file.is_relative_to(directory))

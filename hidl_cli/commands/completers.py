@@ -33,8 +33,8 @@ def complete_ids(ctx: typer.Context, incomplete: str) -> list[str]:
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
 
-    where = load_site(ctx.params.get("site"))
-    directory = installation.root(where, ctx.params.get("prefix")) / where.name / str(ctx.params.get("name"))
+    where, stack = load_site(ctx.params.get("site")), str(ctx.params.get("name"))
+    directory = installation.root_of(where, stack, ctx.params.get("prefix")) / where.name / stack
     return [prefix.name for prefix in installation.prefixes(directory) if prefix.name.startswith(incomplete)]
 
 

@@ -42,6 +42,10 @@ def install(
     *,
     site: SiteOption = None,
     prefix: PrefixOption = None,
+    own: Annotated[
+        bool,
+        typer.Option("--own", help="Below your own data directory, for you alone; you use it before the site's."),
+    ] = False,
     locked: Annotated[bool, typer.Option("--locked", help="Fail if no lock fits, rather than make one.")] = False,
     offline: OfflineOption = False,
     with_: Annotated[
@@ -107,6 +111,7 @@ def install(
         stacks or (),
         site=site,
         prefix=prefix,
+        own=own,
         locked=locked,
         offline=offline,
         packages=with_ or (),

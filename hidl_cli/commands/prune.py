@@ -42,8 +42,9 @@ def prune(
     from hidl_cli.stack.pruning import Pruning
 
     where = load_site(site)
-    root = installation.root(where, prefix)
-    pruning = Pruning.older_than(older_than, where, root)
+    roots = installation.roots(where, prefix)
+    root = roots[-1]
+    pruning = Pruning.older_than(older_than, where, roots)
     items = pruning.items()
     wanted = [item for item in items if item.kept is None]
     if not json:

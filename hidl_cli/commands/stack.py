@@ -78,7 +78,8 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
     choice = lock.choose(stack, detect(where, stack), lock.directories(root))
     installed = [
         summarize_installation(found)
-        for found in installation.list_all(root)
+        for place in installation.roots(where, prefix)
+        for found in installation.list_all(place)
         if (found.manifest["site"], found.prefix.parent.name) == (where.name, name)
     ]
     passed_over = [{"file": str(other.file), "reason": other.reason} for other in choice.passed_over]
@@ -240,7 +241,7 @@ def use(
     from hidl_cli.stack import installation, switching
 
     where = load_site(site)
-    root = installation.root(where, prefix)
+    root = installation.root_of(where, name, prefix)
     _show(switching.use(where, name, which, root=root, on_wait=progress().say), json=json)
 
 
@@ -254,7 +255,7 @@ def rollback(
     from hidl_cli.stack import installation, switching
 
     where = load_site(site)
-    root = installation.root(where, prefix)
+    root = installation.root_of(where, name, prefix)
     _show(switching.rollback(where, name, root=root, on_wait=progress().say), json=json)
 
 
@@ -304,7 +305,7 @@ def _find(name: str, site: str | None, prefix: str | None) -> Installation:
 
     find("stack", name)
     where = load_site(site)
-    return installation.find(where, name, root=installation.root(where, prefix))
+    return installation.find(where, name, root=installation.root_of(where, name, prefix))
 
 
 def _format_installation(found: dict[str, Any]) -> str:

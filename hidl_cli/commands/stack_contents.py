@@ -36,15 +36,13 @@ def verify(
     from hidl_cli.commands.tables import show_table
     from hidl_cli.errors import ExitCode
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack import installation
     from hidl_cli.stack.inspecting import inspect
     from hidl_cli.stack.selecting import selected
 
     where = load_site(site)
-    root = installation.root(where, prefix)
     inspected = [
-        inspect(found, where, root, progress(), repair=repair, offline=offline)
-        for found in selected(where, root, names or [], every=every)
+        inspect(found, where, progress(), repair=repair, offline=offline)
+        for found in selected(where, prefix, names or [], every=every)
     ]
     if json:
         emit_json("hidl.stack-verify/1", site=where.name, installations=[each.to_json() for each in inspected])
@@ -84,8 +82,10 @@ def sbom(
     from hidl_cli.stack.selecting import selected
 
     where = load_site(site)
-    root = installation.root(where, prefix)
-    found = switching.choose(where, name, id_, root=root) if id_ else selected(where, root, [name], every=False)[0]
+    if id_:
+        found = switching.choose(where, name, id_, root=installation.root_of(where, name, prefix))
+    else:
+        found = selected(where, prefix, [name], every=False)[0]
     text = cyclonedx(found)
     if output is None:
         write(text)
@@ -125,12 +125,10 @@ def audit(
     from hidl_cli.errors import ExitCode
     from hidl_cli.inventory.audit import audit as find_vulnerabilities
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack import installation
     from hidl_cli.stack.selecting import selected
 
     where = load_site(site)
-    root = installation.root(where, prefix)
-    installations = selected(where, root, names or [], every=every)
+    installations = selected(where, prefix, names or [], every=every)
     vulnerabilities = find_vulnerabilities(installations, advisories or [], ignore or [])
     found = list(zip(installations, vulnerabilities, strict=True))
     if json:

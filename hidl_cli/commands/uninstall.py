@@ -27,16 +27,18 @@ def uninstall(
     from hidl_cli.commands.render import emit_json, printable, write
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
+    from hidl_cli.stack.sharing import shared
     from hidl_cli.stack.uninstall import installed
     from hidl_cli.stack.uninstall import uninstall as remove
 
     where = load_site(site)
-    root = installation.root(where, prefix)
+    root = installation.root_of(where, stack, prefix)
     if not yes and sys.stdin.isatty() and sys.stderr.isatty():
         for found in installed(root, where.name, stack, everything=everything):
             typer.echo(printable(f"{found}  {installation.size(found) / 2**20:,.0f} MiB"), err=True)
         typer.confirm("Remove?", abort=True, err=True)
-    removed = remove(root, where.name, stack, everything=everything, on_wait=progress().say)
+    with shared(where, root):
+        removed = remove(root, where.name, stack, everything=everything, on_wait=progress().say)
     if json:
         emit_json("hidl.uninstall/1", stack=stack, site=where.name, removed=[str(path) for path in removed])
     else:

@@ -98,7 +98,9 @@ def new(
     options = None
     if run and reads_options:
         machine = load_site(site)
-        installed = installation.find(machine, stack or STACK, root=installation.root(machine, prefix))
+        installed = installation.find(
+            machine, stack or STACK, root=installation.root_of(machine, stack or STACK, prefix)
+        )
         say(f"executing {file} up to where it reads its options, for at most {SECONDS:.0f} s (--no-run: do not)")
         options = read_options(program, given, installed)
     draft = draft_workload(

@@ -267,7 +267,7 @@ def stack_for(workload: Workload, *parameters: Mapping[str, Value]) -> str:
 
 
 def _installation(request: RunRequest, site: Site, stack: str) -> Installation:
-    root = installation.root(site, request.prefix)
+    root = installation.root_of(site, stack, request.prefix)
     try:
         return installation.find(site, stack, root=root)
     except MissingPrecondition:

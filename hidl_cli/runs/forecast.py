@@ -92,7 +92,7 @@ def find_python(plan: Plan) -> Path | None:
     if plan.lock:
         return Path(plan.prefix, "bin", "python")
     here = load_site("local")
-    for root in (Path(plan.prefix).parents[2], installation.root(here)):
+    for root in (Path(plan.prefix).parents[2], installation.root_of(here, plan.stack)):
         with suppress(MissingPrecondition):
             return installation.find(here, plan.stack, root=root).python
     return None

@@ -213,6 +213,15 @@ class Install(Strict):
     root: str | None = Field(
         None, description="directory for installations (~ and $VARIABLES are expanded); null: the user's data directory"
     )
+    group: str | None = Field(
+        None,
+        description="the Unix group whose members may change what is installed in `root`; null: as the system has it",
+    )
+    umask: Annotated[str, Field(pattern=r"^0?[0-7]{3}$")] | None = Field(
+        None,
+        description="umask of what is installed in `root`, in octal: '027' keeps it from all but the group; null: "
+        "'002' with a `group`, else that of whoever installs",
+    )
     python: str | None = Field(None, description="the Python interpreter of the stacks; null: the one that runs hidl")
     link: Literal["copy", "hard"] = Field(
         "copy",

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+
+from hidl_cli.quoting import sh
+
+#: What a file system without locks answers.
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_POLL_SECONDS = 0.2
 
 
 @contextmanager
@@ -27,12 +36,57 @@ def held(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
         except BlockingIOError:
             on_wait(f"waiting for {_owner(descriptor)}, which works in {file.parent}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            with _held_by_name(file, on_wait):
+                yield
+            return
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(_self()).encode(), 0)
         yield
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _held_by_name(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """The same where the file system knows no locks, as NFS without its lock daemon.
+
+    A directory that holds its owner's name takes the place ``<file>.d``, which succeeds only while that is missing or
+    empty. Of an owner that was killed the name is removed: by whoever waits on the same host, elsewhere by hand.
+    """
+    owner = f"{os.uname().nodename}:{os.getpid()}"
+    place, mine = file.with_name(f"{file.name}.d"), file.with_name(f"{file.name}.{owner}")
+    shutil.rmtree(mine, ignore_errors=True)  # of a process before this one with its number
+    mine.mkdir()
+    (mine / owner).touch()
+    told = False
+    while True:
+        try:
+            mine.rename(place)
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        for name in place.iterdir() if place.is_dir() else ():
+            if _is_gone(name.name):
+                name.unlink(missing_ok=True)
+            elif not told:
+                on_wait(f"waiting for hidl on {name.name}; if it has ended: rm {sh(str(name))}")
+                told = True
+        time.sleep(_POLL_SECONDS)
+    try:
+        yield
+    finally:
+        (place / owner).unlink(missing_ok=True)
+
+
+def _is_gone(owner: str) -> bool:
+    """Was it a process of this host, and is there none of its number?"""
+    host, _, pid = owner.rpartition(":")
+    return host == os.uname().nodename and pid.isdecimal() and not Path("/proc", pid).exists()
 
 
 def _self() -> dict[str, object]:

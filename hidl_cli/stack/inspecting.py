@@ -14,8 +14,6 @@ from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.order import Order
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.order import Progress
 
@@ -77,7 +75,7 @@ class Inspected:
 
 
 def inspect(
-    found: Installation, site: Site, root: Path, progress: Progress, *, repair: bool = False, offline: bool = False
+    found: Installation, site: Site, progress: Progress, *, repair: bool = False, offline: bool = False
 ) -> Inspected:
     """Read every file of an installation; with ``repair``, replace what is damaged or missing.
 
@@ -92,5 +90,5 @@ def inspect(
         return Inspected(found, first, first, seconds)
     from hidl_cli.stack import repair as repairing  # imports uv and Jinja2, which reading has no need of
 
-    order = Order(site, load_stack(name), root, locked=True, offline=offline)
+    order = Order(site, load_stack(name), found.root, locked=True, offline=offline)
     return Inspected(found, first, repairing.repair(order, found.prefix, first, progress), seconds)

@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hidl_cli import __version__, documents
+from hidl_cli import __version__, documents, process
 from hidl_cli.errors import BuildFailed, MissingPrecondition
 from hidl_cli.redaction import redact, redact_variable
 from hidl_cli.stack import installation, own_wheel, verify
@@ -23,6 +23,7 @@ from hidl_cli.stack.order import Order, Progress
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import provider_for
 from hidl_cli.stack.providers.contract import Preview, Provider
+from hidl_cli.stack.sharing import is_shared, shared
 from hidl_cli.stack.target import Target, detect
 from hidl_cli.stack.verify import Here
 
@@ -126,7 +127,8 @@ def install(order: Order, progress: Progress, verifier: Verifier | None = None) 
         if done:
             return InstallResult("nothing to do", done)
         already = installation.at(plan.prefix)
-        made = already or _build(planned.provider, plan, progress, verifier)
+        compiles = is_shared(order.site, order.root)
+        made = already or _build(planned.provider, plan, progress, verifier, compiles=compiles)
         installation.publish(plan.prefix)
         return InstallResult("switched" if already else "installed", made)
 
@@ -162,8 +164,10 @@ def _published(plan: InstallPlan | None) -> Installation | None:
     return installation.at(plan.prefix) if shown.is_file() else None
 
 
-def _build(provider: Provider, plan: InstallPlan, progress: Progress, verifier: Verifier) -> Installation:
-    """Fill the prefix, verify it, and make it count by its manifest."""
+def _build(
+    provider: Provider, plan: InstallPlan, progress: Progress, verifier: Verifier, *, compiles: bool
+) -> Installation:
+    """Fill the prefix, verify it, and make it count by its manifest. ``compiles``: its Python modules beforehand."""
     from hidl_cli.stack import activation  # imports Jinja2, which "nothing to do" has no need of
 
     for note in provider.notes:
@@ -185,6 +189,8 @@ def _build(provider: Provider, plan: InstallPlan, progress: Progress, verifier: 
             render()
         else:
             provider.fill(plan, log, progress, render)
+            if compiles:
+                _compile(plan, log, progress)
         documents.write_text(Installation.at(plan.prefix).activate, rendered[0].script)
         return _complete(plan, rendered[0], verifier(plan, log))
     except BuildFailed as failure:
@@ -193,6 +199,14 @@ def _build(provider: Provider, plan: InstallPlan, progress: Progress, verifier: 
     except Exception:
         installation.discard(plan.prefix)
         raise
+
+
+def _compile(plan: InstallPlan, log: Path, progress: Progress) -> None:
+    """Compile its Python modules: users who may not write there would do so in each process of each run."""
+    python = str(Installation.at(plan.prefix).python)
+    words = (python, "-I", "-m", "compileall", "-q", "-j", "0", *map(str, plan.prefix.glob("lib/python*/site-packages")))
+    with progress.step("compile Python modules"):  # a package may hold one that is not for this Python: no failure
+        process.run(words, cwd=plan.prefix, env=os.environ, log=log, check=False)
 
 
 def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
@@ -243,9 +257,10 @@ def _alone(order: Order, progress: Progress) -> Iterator[None]:
 
 @contextmanager
 def _writing(order: Order) -> Iterator[None]:
-    """Say what an ``OSError`` means: the root cannot be written, or the disk is full."""
+    """Share the root as the site says; say what an ``OSError`` means: it cannot be written, or the disk is full."""
     try:
-        yield
+        with shared(order.site, order.root):
+            yield
     except OSError as error:
         where = error.filename or order.root
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -254,7 +269,9 @@ def _writing(order: Order) -> Iterator[None]:
             ) from error
         raise MissingPrecondition(
             f"cannot install below {order.root}: {error.strerror or error}: {where}",
-            hint="choose a place that you may write to, with --prefix or with `install.root` in the site's file",
+            hint="install it for yourself alone with --own, or choose a place that you may write to with --prefix"
+            if order.root != installation.own_root()
+            else "choose a place that you may write to, with --prefix or with `install.root` in the site's file",
         ) from error
 
 

@@ -54,6 +54,11 @@ class Installation:
         return cls(prefix, {"lock": {"digest": ""}})
 
     @property
+    def root(self) -> Path:
+        """The root that it lies below."""
+        return self.prefix.parents[2]
+
+    @property
     def python(self) -> Path:
         """Its interpreter."""
         return self.prefix / "bin" / "python"
@@ -114,10 +119,30 @@ def root(site: Site, prefix: str | None = None) -> Path:
     return Path(prefix).expanduser().absolute() if prefix else _usual_root(site)
 
 
+def own_root() -> Path:
+    """Where a user installs for himself, and a site whose file names no place."""
+    return paths.user_data() / "installations"
+
+
+def roots(site: Site, prefix: str | None = None) -> tuple[Path, ...]:
+    """Where stacks are looked for, in this order: in ``prefix`` alone if given, else the user's own place, the site's.
+
+    Raises what ``root`` raises.
+    """
+    usual = root(site, prefix)
+    return (usual,) if prefix else tuple(dict.fromkeys((own_root(), usual)))
+
+
+def root_of(site: Site, stack: str, prefix: str | None = None) -> Path:
+    """The first of ``roots`` where one of the stack's installations is in use; the last where none is."""
+    places = roots(site, prefix)
+    return next((place for place in places if current(place / site.name / stack)), places[-1])
+
+
 def _usual_root(site: Site) -> Path:
     place = site.install.root
     if place is None:
-        return paths.user_data() / "installations"
+        return own_root()
     unset = [name for name in re.findall(r"\$\{?(\w+)", place) if name not in os.environ]
     if unset:
         raise MissingPrecondition(
@@ -154,7 +179,9 @@ def of_another_hidl(installation: Installation) -> str | None:
 def hint(stack: str, site: Site, root: Path) -> str:
     """The command that installs the stack there."""
     words = f"hidl install {sh(stack)}" + ("" if site.name == "local" else f" --site {sh(site.name)}")
-    return words if root == _usual_root(site) else f"{words} --prefix {sh(str(root))}"
+    if root == _usual_root(site):
+        return words
+    return f"{words} --own" if root == own_root() else f"{words} --prefix {sh(str(root))}"
 
 
 def at(prefix: Path) -> Installation | None:
@@ -213,7 +240,7 @@ def changing(stack_directory: Path) -> Iterator[None]:
         at_fault = f": {error.filename}" if error.filename else ""
         raise MissingPrecondition(
             f"cannot change what is installed in {stack_directory}: {error.strerror or error}{at_fault}",
-            hint="ask who installed it, or install your own with --prefix",
+            hint="ask who installed it, or install your own: hidl install STACK --own",
         ) from error
 
 
@@ -227,6 +254,16 @@ def prefixes(stack_directory: Path) -> list[Path]:
     if not stack_directory.is_dir():
         return []
     return sorted(p for p in stack_directory.iterdir() if _ID.fullmatch(p.name) and p.is_dir() and not p.is_symlink())
+
+
+def in_use(site: Site, prefix: str | None = None) -> list[Installation]:
+    """The installation in use of each stack of the site: the user's own before the site's; ``prefix``: as ``roots``."""
+    found: dict[str, Installation] = {}
+    for place in roots(site, prefix):
+        for each in list_all(place):
+            if each.is_current and each.manifest["site"] == site.name:
+                found.setdefault(each.prefix.parent.name, each)
+    return list(found.values())
 
 
 def list_all(root: Path) -> Iterator[Installation]:

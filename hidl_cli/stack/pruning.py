@@ -37,6 +37,7 @@ from hidl_cli.stack.exclusive import held
 from hidl_cli.stack.install import draft
 from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.order import Order
+from hidl_cli.stack.sharing import shared
 
 _DAY = 86400.0
 #: What is left of killed work is no one's after a day.
@@ -74,17 +75,17 @@ class Item:
 
 @dataclass(frozen=True)
 class Pruning:
-    """A search among what hidl has made for one site below ``root``; ``now`` and ``age`` are in seconds."""
+    """A search among what hidl has made for one site below ``roots``; ``now`` and ``age`` are in seconds."""
 
     site: Site
-    root: Path
+    roots: tuple[Path, ...]
     age: float
     now: float
 
     @classmethod
-    def older_than(cls, days: float, site: Site, root: Path) -> Pruning:
+    def older_than(cls, days: float, site: Site, roots: tuple[Path, ...]) -> Pruning:
         """What was of no use for so many days, as of now."""
-        return cls(site, root, days * _DAY, time.time())
+        return cls(site, roots, days * _DAY, time.time())
 
     def items(self) -> list[Item]:
         """Everything found, what is kept too."""
@@ -97,7 +98,7 @@ class Pruning:
         Raises ``OSError`` where it cannot be removed.
         """
         if item.kind in ("installation", "unfinished"):
-            with held(item.path.parent / ".lock", on_wait):
+            with shared(self.site, item.path.parents[2]), held(item.path.parent / ".lock", on_wait):
                 again = self._prefix(item.path)
                 if again.kept is None:
                     uninstall.remove(item.path)
@@ -111,9 +112,15 @@ class Pruning:
         return None
 
     def _prefixes(self) -> Iterator[Item]:
-        for directory in sorted((self.root / self.site.name).glob("*")):
-            for prefix in installation.prefixes(directory):
-                yield self._prefix(prefix)
+        for place in self._places:
+            for directory in sorted(place.glob("*")):
+                for prefix in installation.prefixes(directory):
+                    yield self._prefix(prefix)
+
+    @property
+    def _places(self) -> list[Path]:
+        """The site's directory of each root."""
+        return [root / self.site.name for root in self.roots]
 
     def _prefix(self, prefix: Path) -> Item:
         published = installation.at(prefix) is not None
@@ -137,7 +144,7 @@ class Pruning:
             return f"process {process} runs from it"
         if (file := self._naming.get(prefix.name)) is not None:
             return f"named in {file}"
-        if self._recipe_gives(prefix.parent.name) == prefix:
+        if self._recipe_gives(prefix.parent.name, prefix.parents[2]) == prefix:
             return "what hidl install gives now"
         return self._recent(max(used, self._ended_runs.get(str(prefix), 0.0)), self.age)
 
@@ -174,7 +181,8 @@ class Pruning:
     @cached_property
     def _processes(self) -> Mapping[str, int]:
         """Prefix -> a process on this machine, of those that this user may look at, that has a file of it in memory."""
-        place = re.compile(re.escape(str((self.root / self.site.name).resolve())) + r"/[^/\n]+/[0-9a-f]{12}(?=/)")
+        places = "|".join(re.escape(str(place.resolve())) for place in self._places)
+        place = re.compile(rf"(?:{places})/[^/\n]+/[0-9a-f]{{12}}(?=/)")
         found = {}
         for maps in Path("/proc").glob("[0-9]*/maps"):
             with suppress(OSError):
@@ -194,10 +202,10 @@ class Pruning:
                         found.update(dict.fromkeys(_ID.findall(text), file))
         return found
 
-    def _recipe_gives(self, stack: str) -> Path | None:
+    def _recipe_gives(self, stack: str, root: Path) -> Path | None:
         """The prefix that installing the stack gives now; None where there is no such recipe, or no lock fits."""
         try:
-            plan = draft(Order(self.site, load_stack(stack), self.root)).plan
+            plan = draft(Order(self.site, load_stack(stack), root)).plan
         except HidlError:
             return None
         return plan.prefix if plan else None
@@ -207,12 +215,12 @@ class Pruning:
             yield Item("build", product, installation.size(product), used, self._recent(used, self.age))
 
     def _logs(self) -> Iterator[Item]:
-        for log in sorted((self.root / "logs").glob(f"{self.site.name}-*")):
+        for log in sorted(log for root in self.roots for log in (root / "logs").glob(f"{self.site.name}-*")):
             status = log.stat()
             yield Item("log", log, status.st_size, status.st_mtime, self._recent(status.st_mtime, self.age))
 
     def _temporary(self) -> Iterator[Item]:
-        beside = (self.root / self.site.name).glob("*/.*-*")
+        beside = (left for place in self._places for left in place.glob("*/.*-*"))
         for place in sorted([*Path(tempfile.gettempdir()).glob("hidl-*"), *beside]):
             status = place.lstat()
             if _TEMPORARY.fullmatch(place.name) and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():

@@ -24,6 +24,7 @@ from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.order import Order, Progress
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.venv import FromWheels
+from hidl_cli.stack.sharing import shared
 
 
 def repair(order: Order, prefix: Path, wrong: Difference, progress: Progress) -> Difference:
@@ -41,7 +42,7 @@ def repair(order: Order, prefix: Path, wrong: Difference, progress: Progress) ->
             hint=f"hidl uninstall {plan.stack if plan else order.stack.name} --all, and install it again",
         )
     log = new_log(plan)
-    with held(order.stack_directory / ".lock", progress.say):
+    with shared(order.site, order.root), held(order.stack_directory / ".lock", progress.say):
         expected = content.read(prefix)
         _relink(prefix, expected, wrong)
         left = [path for path in (*wrong.damaged, *wrong.missing) if path in expected.files]

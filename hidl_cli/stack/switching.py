@@ -15,6 +15,7 @@ from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
 from hidl_cli.stack.exclusive import held
 from hidl_cli.stack.installation import Installation
+from hidl_cli.stack.sharing import shared
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _switch(site: Site, wanted: Installation, root: Path, on_wait: Callable[[str
         raise MissingPrecondition(foreign, hint=f"use it with that hidl, or: {installation.hint(stack, site, root)}")
     if installation.current(directory) == wanted.prefix:
         return Switch(wanted, wanted.prefix)
-    with installation.changing(directory), held(directory / ".lock", on_wait):
+    with shared(site, root), installation.changing(directory), held(directory / ".lock", on_wait):
         before = installation.current(directory)
         installation.publish(wanted.prefix)
     return Switch(wanted, before)

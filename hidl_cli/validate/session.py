@@ -24,13 +24,14 @@ from hidl_cli.record.run import Run
 from hidl_cli.record.state import State
 from hidl_cli.runs.follow import end
 from hidl_cli.site.schema import Site
+from hidl_cli.stack import installation
 from hidl_cli.stack.exclusive import held
 from hidl_cli.validate import backends, reframe
 from hidl_cli.validate.bridge import RUNS_FILE, Place
 from hidl_cli.validate.judge import Case, complete, judged, to_json
 from hidl_cli.validate.reframe import Listed, Selection
 from hidl_cli.validate.scales import NAMES, offered
-from hidl_cli.validate.settings import configuration, installed, word
+from hidl_cli.validate.settings import configuration, word
 
 SCHEMA = "hidl.validation/1"
 _INTERVAL_SECONDS = 86400.0
@@ -116,7 +117,7 @@ def prepare(asked: Asked) -> Validation:
         site,
         asked.place,
         partitions=list(asked.partitions) or usual,
-        stacks=installed(site, asked.place.prefix),
+        stacks=installation.in_use(site, asked.place.prefix),
         jobs=asked.jobs,
         accounting=reframe.accounting_answers(site),
         environ=os.environ,
@@ -136,7 +137,7 @@ def examine(validation: Validation) -> Examined:
     partitions = validation.configuration["systems"][0]["partitions"]
     plans = []
     for partition in (Place.of(each["extras"]) for each in partitions):
-        for stack in installed(site, place.prefix):
+        for stack in installation.in_use(site, place.prefix):
             request = RunRequest(
                 "mpi-sanity",
                 site=place.site,

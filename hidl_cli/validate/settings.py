@@ -82,16 +82,10 @@ def plain(name: str | None) -> dict[str, Any]:
         site,
         Place(site=name or site.name),
         partitions=list(site.partitions),
-        stacks=installed(site),
+        stacks=installation.in_use(site),
         accounting=accounting_answers(site),
         environ=os.environ,
     )
-
-
-def installed(site: Site, prefix: str | None = None) -> list[Installation]:
-    """The installations in use for the site."""
-    root = installation.root(site, prefix)
-    return [found for found in installation.list_all(root) if found.is_current and found.manifest["site"] == site.name]
 
 
 def word(name: str) -> str:
