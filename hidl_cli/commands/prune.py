@@ -37,6 +37,7 @@ def prune(
     from hidl_cli.commands.progress import progress
     from hidl_cli.commands.render import emit_json, printable, say
     from hidl_cli.errors import ExitCode
+    from hidl_cli.launch.limits import longest_job
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.pruning import Pruning
@@ -44,7 +45,7 @@ def prune(
     where = load_site(site)
     roots = installation.roots(where, prefix)
     root = roots[-1]
-    pruning = Pruning.older_than(older_than, where, roots)
+    pruning = Pruning.older_than(older_than, where, roots, longest_job(where))
     items = pruning.items()
     wanted = [item for item in items if item.kept is None]
     if not json:

@@ -9,6 +9,7 @@ from hidl_cli.errors import SubmitRefused, UsageError
 from hidl_cli.inputs.fields import PATTERN_OF_TIMES
 from hidl_cli.site.schema import Partition, Site
 
+_UNKNOWN = 30 * 86400.0
 _HOUR = 3600.0
 _TIMES = "Slurm's forms: 90 (minutes), 15:00 (minutes:seconds), 02:00:00, 1-12 (days-hours) or 1-12:30:00"
 
@@ -37,6 +38,17 @@ def longest(partition: Partition | None, nodes: int) -> float | None:
         if limit.max_nodes is None or nodes <= limit.max_nodes:
             return seconds(limit.max_wall)
     return None if partition.max_wall is None else seconds(partition.max_wall)
+
+
+def longest_job(site: Site) -> float:
+    """Return the longest run time of any job of the site, in seconds: 0 without a queue, 30 days if a limit is unknown."""
+    if not _has_time_limits(site):
+        return 0.0
+    found = [
+        [*filter(None, [partition.max_wall]), *(limit.max_wall for limit in partition.max_wall_by_nodes)]
+        for partition in site.partitions.values()
+    ]
+    return max((seconds(text) for texts in found for text in texts), default=_UNKNOWN) if all(found) else _UNKNOWN
 
 
 def time_limit(site: Site, name: str | None, nodes: int, asked: float | None) -> float | None:

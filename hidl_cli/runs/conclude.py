@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from hidl_cli.analysis import ranking
@@ -113,8 +112,8 @@ def likely_causes(run: Run, status: Status) -> list[Finding]:
 def keep_likely_causes(run: Run, status: Status) -> None:
     """Write the likely causes of a failed run to its directory, once; damaged files of its stack are no guess."""
     if status.state in _DIAGNOSED and run.document("causes") is None:
-        prefix = Path((run.document("plan") or {}).get("prefix") or os.devnull)
-        evidence = damage.look(prefix, deep=True) if prefix.is_dir() else None
+        prefix = (run.document("plan") or {}).get("prefix")
+        evidence = damage.look(Path(prefix), deep=True) if prefix else None
         write_causes(run, [damage.finding(evidence)] if evidence else [])
 
 

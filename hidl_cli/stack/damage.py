@@ -19,6 +19,8 @@ _SHOWN = 3
 def look(prefix: Path, *, deep: bool) -> Evidence | None:
     """Hold the installation at ``prefix`` against its recorded content, by sizes or ``deep``; None if it is whole."""
     stack = prefix.parent.name
+    if not prefix.is_dir():
+        return Evidence(f"{prefix} is gone: it was removed", f"hidl install {sh(stack)}, and run it again", str(prefix))
     try:
         found = content.compare(prefix, content.read(prefix), deep=deep)
     except (MissingPrecondition, OSError) as error:

@@ -204,7 +204,16 @@ def _build(
 def _compile(plan: InstallPlan, log: Path, progress: Progress) -> None:
     """Compile its Python modules: users who may not write there would do so in each process of each run."""
     python = str(Installation.at(plan.prefix).python)
-    words = (python, "-I", "-m", "compileall", "-q", "-j", "0", *map(str, plan.prefix.glob("lib/python*/site-packages")))
+    words = (
+        python,
+        "-I",
+        "-m",
+        "compileall",
+        "-q",
+        "-j",
+        "0",
+        *map(str, plan.prefix.glob("lib/python*/site-packages")),
+    )
     with progress.step("compile Python modules"):  # a package may hold one that is not for this Python: no failure
         process.run(words, cwd=plan.prefix, env=os.environ, log=log, check=False)
 

@@ -212,7 +212,7 @@ def current(stack_directory: Path, link: str = CURRENT) -> Path | None:
 def publish(prefix: Path) -> None:
     """Show a complete installation to ``module avail`` and make it the one in use; each change is atomic.
 
-    The one that was in use becomes the previous one.
+    The one that was in use becomes the previous one; the time of its directory tells until when it was in use.
     """
     directory = modulefiles(prefix.parents[2], prefix.parents[1].name, prefix.parent.name)
     write_text(directory / prefix.name, (prefix / "modulefile").read_text(encoding="utf-8"))
@@ -220,6 +220,8 @@ def publish(prefix: Path) -> None:
     before = current(prefix.parent)
     if before is not None and before != prefix:
         _link(before, PREVIOUS)
+        if before.is_dir():
+            os.utime(before)
     _link(prefix, CURRENT)
 
 

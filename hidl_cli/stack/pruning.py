@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from hidl_cli.stack.exclusive import held
 from hidl_cli.stack.install import draft
 from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.order import Order
-from hidl_cli.stack.sharing import shared
+from hidl_cli.stack.sharing import is_shared, shared
 
 _DAY = 86400.0
 #: What is left of killed work is no one's after a day.
@@ -75,17 +76,21 @@ class Item:
 
 @dataclass(frozen=True)
 class Pruning:
-    """A search among what hidl has made for one site below ``roots``; ``now`` and ``age`` are in seconds."""
+    """A search among what hidl has made for one site below ``roots``; times are in seconds.
+
+    ``longest_job``: as long as it takes, a job of another user may run from an installation that is in use no more.
+    """
 
     site: Site
     roots: tuple[Path, ...]
     age: float
     now: float
+    longest_job: float
 
     @classmethod
-    def older_than(cls, days: float, site: Site, roots: tuple[Path, ...]) -> Pruning:
+    def older_than(cls, days: float, site: Site, roots: tuple[Path, ...], longest_job: float) -> Pruning:
         """What was of no use for so many days, as of now."""
-        return cls(site, roots, days * _DAY, time.time())
+        return cls(site, roots, days * _DAY, time.time(), longest_job)
 
     def items(self) -> list[Item]:
         """Everything found, what is kept too."""
@@ -144,6 +149,9 @@ class Pruning:
             return f"process {process} runs from it"
         if (file := self._naming.get(prefix.name)) is not None:
             return f"named in {file}"
+        until = prefix.stat().st_mtime + self.longest_job
+        if is_shared(self.site, prefix.parents[2]) and self.now < until:
+            return f"jobs may run from it until {datetime.fromtimestamp(until).astimezone():%Y-%m-%d %H:%M}"
         if self._recipe_gives(prefix.parent.name, prefix.parents[2]) == prefix:
             return "what hidl install gives now"
         return self._recent(max(used, self._ended_runs.get(str(prefix), 0.0)), self.age)

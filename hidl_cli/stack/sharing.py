@@ -63,5 +63,5 @@ def _give(root: Path, group: str) -> None:
         raise MissingPrecondition(
             f"{root} cannot be given to the group {group}: {error.strerror}",
             hint=f"its owner, as a member of that group: chgrp -R {sh(group)} {sh(str(root))} && "
-            f"find {sh(str(root))} -type d -exec chmod g+rwxs {{}} +",
+            f"find {sh(str(root))} -type d -exec chmod g+rwxs {{}} + -o -name .lock -exec chmod g+rw {{}} +",
         ) from error
