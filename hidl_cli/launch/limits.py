@@ -41,7 +41,7 @@ def longest(partition: Partition | None, nodes: int) -> float | None:
 
 
 def longest_job(site: Site) -> float:
-    """Return the longest run time of any job of the site, in seconds: 0 without a queue, 30 days if a limit is unknown."""
+    """Return the longest run time of any job of the site, in seconds: 0 without a queue, 30 days if unknown."""
     if not _has_time_limits(site):
         return 0.0
     found = [

@@ -130,31 +130,32 @@ class Pruning:
     def _prefix(self, prefix: Path) -> Item:
         published = installation.at(prefix) is not None
         used = _last_used(prefix) if published else prefix.stat().st_mtime
-        kept = self._needed(prefix, used) if published else self._recent(used, _LEFT_SECONDS)
+        kept = next(self._reasons(prefix, used), None) if published else self._recent(used, _LEFT_SECONDS)
         if not uninstall.is_ours(prefix):
             kept = "not an installation of hidl"
         return Item("installation" if published else "unfinished", prefix, installation.size(prefix), used, kept)
 
-    def _needed(self, prefix: Path, used: float) -> str | None:
-        """Why a published installation stays; None if nothing needs it."""
+    def _reasons(self, prefix: Path, used: float) -> Iterator[str]:
+        """Why a published installation stays."""
         for link, words in (
             (installation.CURRENT, "in use"),
             (installation.PREVIOUS, "in use before: hidl stack rollback"),
         ):
             if installation.current(prefix.parent, link) == prefix:
-                return words
+                yield words
         if (run := self._runs.get(str(prefix))) is not None:
-            return f"run {run} has not ended"
+            yield f"run {run} has not ended"
         if (process := self._processes.get(str(prefix.resolve()))) is not None:
-            return f"process {process} runs from it"
+            yield f"process {process} runs from it"
         if (file := self._naming.get(prefix.name)) is not None:
-            return f"named in {file}"
+            yield f"named in {file}"
         until = prefix.stat().st_mtime + self.longest_job
         if is_shared(self.site, prefix.parents[2]) and self.now < until:
-            return f"jobs may run from it until {datetime.fromtimestamp(until).astimezone():%Y-%m-%d %H:%M}"
+            yield f"jobs may run from it until {datetime.fromtimestamp(until).astimezone():%Y-%m-%d %H:%M}"
         if self._recipe_gives(prefix.parent.name, prefix.parents[2]) == prefix:
-            return "what hidl install gives now"
-        return self._recent(max(used, self._ended_runs.get(str(prefix), 0.0)), self.age)
+            yield "what hidl install gives now"
+        if recent := self._recent(max(used, self._ended_runs.get(str(prefix), 0.0)), self.age):
+            yield recent
 
     def _recent(self, used: float, age: float) -> str | None:
         days = (self.now - used) / _DAY
