@@ -20,7 +20,7 @@ from hidl_cli.errors import MissingPrecondition
 from hidl_cli.site.machine import machine
 from tests.waiting import patience, until
 
-FIXTURES = ("cluster", "second_cluster")
+FIXTURES = ("cluster", "second_cluster", "public_cluster")
 #: CPUs of a node, whatever the machine has: tests place two ranks of two threads on each.
 CPUS = 4
 #: Logical processors that a node shows: where the machine has the cores, its own.
