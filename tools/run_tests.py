@@ -42,8 +42,7 @@ PHASES = {"pure": "pure", "real": "real and not (alone or deep)", "alone": "alon
 TIER, KNOWN = "HIDL_TEST_TIER", "HIDL_TEST_KNOWN_TIERS"
 #: A variable for tests/forks.py: each hidl is started anew, by no fork.
 ANEW = "HIDL_TEST_ANEW"
-#: Gigabytes that must be free where temporary files are made: for all tests (PEAK is their most at a time), and for
-#: the pure ones.
+#: Gigabytes that must be free where temporary files are made: for all tests, which fill 10 to 11, and for pure ones.
 FREE_GB, FREE_QUICK_GB = 12, 1
 #: Ends of pytest: all passed, some failed, unusable as asked for, none was chosen. All else is worse than a failure.
 PASSED, FAILED, UNUSABLE, NONE_CHOSEN = 0, 1, 4, 5
