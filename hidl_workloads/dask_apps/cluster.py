@@ -26,7 +26,9 @@ def start(world: MPI.Comm, parameters: Dask, threads: int) -> bool:
 
     if chosen() == "gpu":
         take_turns(world, OVERHEAD)
-    dask.config.set({"distributed.admin.low-level-log-length": _LOG_LENGTH})
+    # Pages ask for no token: there are none.
+    no_pages = {f"distributed.{process}.http.routes": [] for process in ("scheduler", "worker")}
+    dask.config.set({"distributed.admin.low-level-log-length": _LOG_LENGTH, **no_pages})
     options: dict[str, Any] = {
         "nthreads": threads,
         "dashboard": False,
