@@ -27,7 +27,7 @@ def start(world: MPI.Comm, parameters: Dask, threads: int) -> bool:
     if chosen() == "gpu":
         take_turns(world, OVERHEAD)
     # Pages ask for no token: there are none.
-    no_pages = {f"distributed.{process}.http.routes": [] for process in ("scheduler", "worker")}
+    no_pages: dict[str, list[str]] = {f"distributed.{process}.http.routes": [] for process in ("scheduler", "worker")}
     dask.config.set({"distributed.admin.low-level-log-length": _LOG_LENGTH, **no_pages})
     options: dict[str, Any] = {
         "nthreads": threads,
