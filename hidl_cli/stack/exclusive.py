@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -10,17 +11,28 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from hidl_cli.errors import HidlError
+from hidl_cli.quoting import sh
+
 
 @contextmanager
 def held(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock ``file`` (made where it is missing); ``on_wait`` gets one line for the user if another has it.
+
+    Raises ``HidlError`` if it is a link: where others may write, it could lead to a file of this user, which would be
+    overwritten.
 
     The kernel frees the lock when its owner ends in whatever way, so there are no stale ones; the file stays. This is
     ``flock`` itself and not the package filelock, because the locked file carries the owner, and for the 60 ms that
     importing it takes.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise HidlError(f"cannot lock {file}: it is a link", hint=f"see who made it: ls -l {sh(str(file))}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
