@@ -19,6 +19,7 @@ def main() -> None:
         return
     if sys.argv[1:3] == ["run", "capsule"] and len(sys.argv) > 3 and not sys.argv[3].startswith("-"):
         del sys.argv[1]  # `hidl run capsule RUN` is `hidl capsule RUN`
+    os.umask(os.umask(0) | 0o002)  # nothing that hidl or its jobs write can be written by everyone
     gc.set_threshold(200_000)  # what imports make stays: to collect among it takes a tenth of the start
     atexit.register(gc.freeze)  # and to collect among it at the end another tenth
     atexit.register(_forget_a_closed_terminal)

@@ -15,7 +15,10 @@ from hidl_workloads.arguments import parameter
 class Dask:
     """What the recipes that extend _dask have in common."""
 
-    protocol: Literal["tcp", "mpi"] = parameter("tcp", help="protocol between Dask's processes")
+    protocol: Literal["mpi", "tcp"] = parameter(
+        "mpi",
+        help="protocol between Dask's processes; tcp authenticates nobody: who reaches its ports runs code as you",
+    )
     runs: int = parameter(3, min=1, help="timed runs")
     warmup: int = parameter(1, min=0, help="runs before the timed ones")
     ignore_size: str = parameter("1MiB", help="smaller transfers between workers are left out of transfer_bandwidth")

@@ -2,7 +2,7 @@
 
 ::
 
-    HIDL_OPTIONS=FILE python -m hidl_workloads.program_options PROGRAM.py [ARG...]
+    HIDL_OPTIONS=FILE python .../hidl_workloads/program_options.py PROGRAM.py [ARG...]
 
 The program is executed up to the place where it reads its command line. There its options go to FILE as JSON, with the
 values that the arguments give them, and the process ends. A program that reads none runs to its own end.
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> None:
         with suppress(ImportError, AttributeError):
             getattr(import_module(module), name).main = _tell_click
     sys.argv = list(arguments)
-    sys.path.insert(0, str(Path(program).resolve().parent))
+    sys.path[0] = str(Path(program).resolve().parent)  # as `python PROGRAM.py` does
     runpy.run_path(program, run_name="__main__")
 
 

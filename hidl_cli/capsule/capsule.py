@@ -26,6 +26,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli.errors import InvalidInput, Problem, UsageError
+from hidl_cli.inputs.fields import FileName, Name
 
 SCHEMA = "hidl.capsule/1"
 SUFFIX = ".capsule"
@@ -103,8 +104,8 @@ class Capsule:
 class _Index:
     run: str
     hidl: str
-    stack: str
-    lock_name: str
+    stack: Name
+    lock_name: FileName
     packages: Mapping[str, str]
     inputs: tuple[Input, ...]
     members: Mapping[str, str]
@@ -135,8 +136,6 @@ def _parse(whole: bytes) -> Capsule:
         for name, data in members.items()
         if name in index.members and hashlib.sha256(data).hexdigest() != index.members[name]
     ]
-    if not index.lock_name or Path(index.lock_name).name != index.lock_name or not index.lock_name.isprintable():
-        problems.append(Problem(f"invalid lock_name {index.lock_name!r}", "the name of a file"))
     if problems:
         raise InvalidInput("not a whole capsule", problems=problems, hint="copy it again, or make a new one")
     return Capsule(

@@ -13,7 +13,7 @@ from hidl_cli.analysis.changes.compare import Comparison, compare
 from hidl_cli.capsule.capsule import Capsule
 from hidl_cli.capsule.locks import read_lock
 from hidl_cli.documents import write_text
-from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, Problem
+from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition
 from hidl_cli.inputs.load import examine, valid
 from hidl_cli.inputs.overlay import at_path, list_all
 from hidl_cli.launch.allocation import Asked
@@ -95,7 +95,7 @@ def unpacked(capsule: Capsule) -> Iterator[Original]:
             raise InvalidInput(
                 "the lock of the capsule is not the one that the run's plan names", hint="make a new one"
             )
-        named = Path(directory, "stacks", f"{_stack_name(capsule)}.yaml")
+        named = Path(directory, "stacks", f"{capsule.stack}.yaml")
         write_text(named, capsule.text("stack.yaml"))
         stack = valid(examine(RULES, at_path("stack", named)))
         yield Original(capsule, run, plan, stack)
@@ -211,16 +211,6 @@ def machine_for(plan: Plan, name: str | None) -> Site:
     """Return the site of that name; None: the one that the run was on if there is one of its name, else as usual."""
     known = any(entry.name == plan.site for entry in list_all("site"))
     return load_site(name or (plan.site if known else None))
-
-
-def _stack_name(capsule: Capsule) -> str:
-    """Return the name of the capsule's stack, for a file; ``InvalidInput`` if it cannot be one."""
-    name = capsule.stack
-    if not name or Path(name).name != name or not name.isprintable():
-        raise InvalidInput(
-            "the capsule is invalid", problems=[Problem(f"invalid stack name {name[:80]!r}", "the name of a stack")]
-        )
-    return name
 
 
 def _of_study(plan: Plan, per_node: set[int]) -> int | None:

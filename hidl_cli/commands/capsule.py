@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from hidl_cli.capsule.replay import Original, Replayed
     from hidl_cli.plan.launch_plan import Plan
     from hidl_cli.record.run import Run
-    from hidl_cli.site.schema import Site
     from hidl_cli.stack.installation import Installation
     from hidl_cli.stack.order import Order
 
@@ -100,6 +99,8 @@ def replay(
 
     Exit code 10 if the replay is worse, 11 if inconclusive.
     """
+    from dataclasses import replace
+
     from hidl_cli.capsule.capsule import read
     from hidl_cli.capsule.replay import check_inputs, machine_for, order_for, request_of, unpacked
     from hidl_cli.commands.findings import check_before_run
@@ -122,19 +123,21 @@ def replay(
             check_inputs(held)
         order = order_for(original, machine, prefix, Path(brought), offline=offline)
         request = request_of(original, machine, str(order.root), asked, repeat)
+        planned = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
         if dry_run:
-            from dataclasses import replace
-
-            plan = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
-            script = job_script(plan)
+            script = job_script(planned)
             if json:
                 emit_json(
-                    "hidl.replay-plan/1", capsule=held.digest, root=str(order.root), plan=plan.to_json(), script=script
+                    "hidl.replay-plan/1",
+                    capsule=held.digest,
+                    root=str(order.root),
+                    plan=planned.to_json(),
+                    script=script,
                 )
             else:
                 write(script)
             return
-        _introduce(original, order, machine)
+        _introduce(original, planned, order)
         if not yes:
             ask_consent()
         installed = install_order(order)
@@ -146,8 +149,8 @@ def replay(
         _conclude(original, record, installed, tolerance / 100, json=json)
 
 
-def _introduce(original: Original, order: Order, site: Site) -> None:
-    """Say what will be installed and run."""
+def _introduce(original: Original, planned: Plan, order: Order) -> None:
+    """Say what will be installed and run: the commands are ours, for the capsule's own may say anything."""
     from hidl_cli.commands.render import printable, say
 
     plan = original.plan
@@ -159,8 +162,9 @@ def _introduce(original: Original, order: Order, site: Site) -> None:
             f"  stack     {plan.stack}: {len(original.capsule.packages)} packages by their hashes, in {order.root}"
         )
     )
-    say(printable(f"  site      {site.name}"))
-    say(printable(f"  $ {plan.command_line(plan.steps[-1])}"), style="dim")
+    say(printable(f"  site      {order.site.name}"))
+    for command in dict.fromkeys(planned.command_line(step) for step in planned.steps):
+        say(printable(f"  $ {command}"), style="dim")
 
 
 def ask_consent() -> None:

@@ -43,14 +43,13 @@ def say(text: str, *, style: str | None = None) -> None:
 
 
 def write(text: str) -> None:
-    """Print data to stdout as it is."""
-    sys.stdout.write(text)
+    """Print data to stdout: as it is, but for a terminal with control characters made visible."""
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def emit_json(schema: str, **fields: Any) -> None:
     """Print the one JSON document of a command."""
-    json.dump({"schema": schema, **fields}, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
+    write(json.dumps({"schema": schema, **fields}, indent=2, ensure_ascii=False) + "\n")
 
 
 def show_error(error: HidlError) -> None:
@@ -68,7 +67,7 @@ def show_error(error: HidlError) -> None:
     if isinstance(error, ProcessFailed):
         from hidl_cli.quoting import sh_line
 
-        console.print(f"  command: {sh_line(error.command)}", markup=False)
+        console.print(printable(f"  command: {sh_line(error.command)}"), markup=False)
         if error.output.strip():
             console.print(printable(error.output.strip()), markup=False, style="dim")
     if error.hint:

@@ -24,6 +24,7 @@ from hidl_cli.plan.own import ScalingKind, own_workload
 from hidl_cli.plan.workload import Workload
 from hidl_cli.quoting import comment
 from hidl_cli.stack.installation import Installation
+from hidl_workloads import program_options
 from hidl_workloads.program_options import OPTIONS_FILE, SCHEMA
 
 #: Seconds after which a program that does not read its options is ended.
@@ -94,7 +95,8 @@ def read_options(file: Path, given: Sequence[str], installed: Installation) -> P
     """
     with tempfile.TemporaryDirectory(prefix="hidl-") as directory:
         answer = Path(directory, "options.json")
-        words = [str(installed.python), "-m", "hidl_workloads.program_options", str(file), *given]
+        # By its path: with -m, modules of the directory that hidl was called in would come first.
+        words = [str(installed.python), program_options.__file__, str(file), *given]
         environment = {**installed.environment(os.environ), **_PLAIN, OPTIONS_FILE: str(answer)}
         try:
             process.run(words, env=environment, timeout=SECONDS)

@@ -121,7 +121,7 @@ def _forecast_point(plan: Plan, point: Mapping[str, Value], python: Path, interc
             DOCUMENT: str(document),
         }
         try:
-            process.run([python, "-m", *words], env=variables, timeout=_SECONDS)
+            process.run([python, "-m", *words], cwd=Path(directory), env=variables, timeout=_SECONDS)
             forecast = read_forecast(read_json(document), placements)
         except ProcessFailed as error:
             raise HidlError(f"{plan.workload.name}{where} cannot be estimated: {_last_line(error.output)}") from error

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from hidl_cli.errors import HidlError
 from hidl_cli.quoting import sh
 
 #: What a file system without locks answers.
@@ -24,12 +25,20 @@ _POLL_SECONDS = 0.2
 def held(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock ``file`` (made where it is missing); ``on_wait`` gets one line for the user if another has it.
 
+    Raises ``HidlError`` if it is a link: where others may write, it could lead to a file of this user, which would be
+    overwritten.
+
     The kernel frees the lock when its owner ends in whatever way, so there are no stale ones; the file stays. This is
     ``flock`` itself and not the package filelock, because the locked file carries the owner, and for the 60 ms that
     importing it takes.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise HidlError(f"cannot lock {file}: it is a link", hint=f"see who made it: ls -l {sh(str(file))}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,14 +71,24 @@ def _held_by_name(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     shutil.rmtree(mine, ignore_errors=True)  # of a process before this one with its number
     mine.mkdir()
     (mine / owner).touch()
+    try:
+        _take(place, mine, on_wait)
+        yield
+    finally:
+        (place / owner).unlink(missing_ok=True)
+        shutil.rmtree(mine, ignore_errors=True)
+
+
+def _take(place: Path, mine: Path, on_wait: Callable[[str], None]) -> None:
     told = False
     while True:
         try:
             mine.rename(place)
-            break
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
+        else:
+            return
         for name in place.iterdir() if place.is_dir() else ():
             if _is_gone(name.name):
                 name.unlink(missing_ok=True)
@@ -77,10 +96,6 @@ def _held_by_name(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
                 on_wait(f"waiting for hidl on {name.name}; if it has ended: rm {sh(str(name))}")
                 told = True
         time.sleep(_POLL_SECONDS)
-    try:
-        yield
-    finally:
-        (place / owner).unlink(missing_ok=True)
 
 
 def _is_gone(owner: str) -> bool:

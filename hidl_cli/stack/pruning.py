@@ -44,7 +44,7 @@ _DAY = 86400.0
 #: What is left of killed work is no one's after a day.
 _LEFT_SECONDS = _DAY
 _TEMPORARY = re.compile(
-    r"hidl-(capsule|fetch|lock|replay|spack|stack|torch)-[a-z0-9_]{8}|\.(offline|repair)-[a-z0-9_]{8}|\.removed-[0-9a-f]{12}"
+    r"hidl-(capsule|dask|fetch|lock|replay|spack|stack|torch)-[a-z0-9_]{8}|\.(offline|repair)-[a-z0-9_]{8}|\.removed-[0-9a-f]{12}"
 )
 #: Where users and staff may name an installation: hidl's own files, and collections of Lmod.
 _NAMING = (paths.SYSTEM_CONFIG, "~/.config/lmod", "~/.lmod.d")

@@ -29,7 +29,7 @@ def shared(site: Site, root: Path) -> Iterator[None]:
     if not is_shared(site, root) or not (group or umask):
         yield
         return
-    before = os.umask(int(umask or _UMASK, 8))
+    before = os.umask(int(umask or _UMASK, 8) | 0o002)
     try:
         if group is not None:
             _give(root, group)

@@ -102,7 +102,7 @@ def command(*arguments: str) -> list[str]:
     return [*start, *arguments]
 
 
-_MAIN = "import sys; from reframe.frontend.cli import main; sys.exit(main())"
+_MAIN = "import sys; del sys.path[0]; from reframe.frontend.cli import main; sys.exit(main())"
 
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_workloads.dask_apps.devices import chosen, take_turns
@@ -26,7 +27,9 @@ def start(world: MPI.Comm, parameters: Dask, threads: int) -> bool:
 
     if chosen() == "gpu":
         take_turns(world, OVERHEAD)
-    dask.config.set({"distributed.admin.low-level-log-length": _LOG_LENGTH})
+    # Pages ask for no token: there are none.
+    no_pages: dict[str, list[str]] = {f"distributed.{process}.http.routes": [] for process in ("scheduler", "worker")}
+    dask.config.set({"distributed.admin.low-level-log-length": _LOG_LENGTH, **no_pages})
     options: dict[str, Any] = {
         "nthreads": threads,
         "dashboard": False,
@@ -35,14 +38,16 @@ def start(world: MPI.Comm, parameters: Dask, threads: int) -> bool:
         "worker_class": "distributed.Worker",
         "exit": False,
     }
-    if parameters.protocol == "mpi":
-        import mpi4dask
+    # Workers unpickle what they have spilled: Dask's own place has a name that other users of the node can take first.
+    with tempfile.TemporaryDirectory(prefix="hidl-dask-") as private, dask.config.set(temporary_directory=private):
+        if parameters.protocol == "mpi":
+            import mpi4dask
 
-        is_client: bool = mpi4dask.initialize(world, **options)
-    else:
-        import dask_mpi
+            is_client: bool = mpi4dask.initialize(world, **options)
+        else:
+            import dask_mpi
 
-        is_client = dask_mpi.initialize(comm=world, protocol="tcp", **options)
+            is_client = dask_mpi.initialize(comm=world, protocol="tcp", **options)
     return is_client
 
 

@@ -109,12 +109,13 @@ def test_an_index_of_another_form_is_refused(file: Path, index: bytes) -> None:
     assert "capsule.json" in problems(file, rewritten(**{"capsule.json": index}))
 
 
-@pytest.mark.parametrize("name", ["../x.txt", "/x.txt", "", "a\nb"])
-def test_a_lock_goes_to_no_other_place(file: Path, name: str) -> None:
+@pytest.mark.parametrize("key", ["lock_name", "stack"])
+@pytest.mark.parametrize("name", ["../x.txt", "/x.txt", "..", "", "a\nb", "a\0b", "a" * 256])
+def test_no_name_leads_to_another_place(file: Path, key: str, name: str) -> None:
     with zipfile.ZipFile(io.BytesIO(CAPSULE.to_bytes())) as archive:
         index = json.loads(archive.read("capsule.json"))
-    index["lock_name"] = name
-    assert "invalid lock_name" in problems(file, rewritten(**{"capsule.json": json.dumps(index).encode()}))
+    index[key] = name
+    assert "capsule.json is invalid" in problems(file, rewritten(**{"capsule.json": json.dumps(index).encode()}))
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:

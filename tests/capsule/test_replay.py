@@ -99,6 +99,20 @@ def test_nothing_runs_unasked(hidl: Hidl, capsule: Path) -> None:
     assert sorted(hidl.runs.iterdir()) == before
 
 
+def test_the_commands_shown_before_consent_are_those_that_would_run(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
+    held = read(capsule)
+    plan = json.loads(held.text("run/plan.json"))
+    plan["workload"]["program"]["command"] = ["touch", str(tmp_path / "pwned")]  # the steps still show the old one
+    hostile = tmp_path / "hostile.capsule"
+    members = {**held.members, "run/plan.json": json.dumps(plan).encode()}
+    hostile.write_bytes(replace(held, members=members).to_bytes())
+    completed = hidl("replay", str(hostile))
+    assert completed.returncode == 2
+    assert f"touch {tmp_path / 'pwned'}" in completed.stderr
+    assert "program.py" not in completed.stderr
+    assert not (tmp_path / "pwned").exists()
+
+
 @pytest.mark.deep
 def test_changed_and_missing_inputs_are_named(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(f"{PROGRAM}\n# later\n")

@@ -21,6 +21,15 @@ def test_the_version_is_reported(hidl: Hidl) -> None:
     assert hidl("--version").stdout == f"hidl {__version__}\n"
 
 
+@pytest.mark.parametrize(("given", "kept"), [("000", "002"), ("022", "022"), ("077", "077")])
+def test_nothing_is_made_that_everyone_can_write(given: str, kept: str) -> None:
+    program = "import atexit, os; atexit.register(lambda: print(oct(os.umask(0))))\n"
+    program += "from hidl_cli.__main__ import main; main()"
+    command = ["sh", "-c", f'umask {given}; exec "$@"', "sh", sys.executable, "-c", program, "config", "show"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY).stdout
+    assert int(shown.split()[-1], 8) == int(kept, 8)
+
+
 def test_help_names_every_command_and_says_what_it_does(hidl: Hidl) -> None:
     shown = hidl("--help").stdout
     for command in ("install", "run", "status", "logs", "cancel", "resume", "results", "site", "stack", "workload"):

@@ -54,6 +54,20 @@ ARGPARSE = """
 """
 
 
+def test_modules_of_the_directory_that_hidl_was_called_in_are_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strangers = tmp_path / "strangers"
+    strangers.mkdir()
+    for name in ("argparse", "json", "runpy", "hidl_workloads"):
+        (strangers / f"{name}.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
+    monkeypatch.chdir(strangers)
+    (tmp_path / "beside.py").write_text("DEFAULT = 0.5")
+    found = options_of(tmp_path, ARGPARSE.replace("import argparse", "import argparse, beside"))
+    assert found.problem is None
+    assert not (tmp_path / "pwned").exists()
+
+
 def test_the_options_of_argparse_become_parameters(tmp_path: Path) -> None:
     made = draft(tmp_path, ARGPARSE)
     assert made.workload.title == "Train a model."

@@ -31,8 +31,10 @@ _INTERPRETER_OF = {".py": "python", ".pl": "perl", ".jl": "julia", ".R": "Rscrip
 _STARTER = "hidl_workloads.own_program"
 _LARGEST = 2**20  # bytes of a script that is read
 _HEAD = 256  # bytes of a program that the kernel looks at
-_NOT_FOUND = """import sys, importlib.util as util
-sys.path.insert(0, sys.argv[1])
+#: Finds modules as the script would: beside it, and not in the directory that hidl was called in.
+_NOT_FOUND = """import sys
+sys.path[0] = sys.argv[1]
+import importlib.util as util
 print(*[name for name in sys.argv[2:] if util.find_spec(name) is None])"""
 _STACKS: dict[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}
 

@@ -67,7 +67,13 @@ def test_the_script_of_an_interpreter_is_looked_for(tmp_path: Path, words: list[
     assert probed(tmp_path, *words).is_executable is None
 
 
-def test_packages_that_the_stack_lacks_are_named(tmp_path: Path, stack_prefix: Callable[[str], Path]) -> None:
+def test_packages_that_the_stack_lacks_are_named(
+    tmp_path: Path, stack_prefix: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strangers = tmp_path / "strangers"
+    strangers.mkdir()
+    (strangers / "importlib.py").write_text(f"open({str(tmp_path / 'pwned')!r}, 'w')")
+    monkeypatch.chdir(strangers)
     (tmp_path / "helper.py").touch()
     (tmp_path / "train.py").write_text(
         "import os, numpy.linalg, helper\nimport torch.nn as nn\nfrom mpi4py import MPI\nfrom . import x\n"
@@ -77,6 +83,7 @@ def test_packages_that_the_stack_lacks_are_named(tmp_path: Path, stack_prefix: C
     request = RunRequest(command=["python", "train.py"], directory=str(tmp_path), site="local", prefix=str(root))
     facts = probe(context(ThisHost(), installation=installed(stack_prefix("mpi")), plan=prepare(request)))
     assert facts.lacking == (("torch", "pytorch"),)
+    assert not (tmp_path / "pwned").exists()
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,11 @@ def test_mpi_carries_at_least_what_the_workers_exchange(app: App, tmp_path: Path
     assert found["sent_by_mpi"]["value"] >= found["transferred"]["value"] > 1_000_000
 
 
+def test_the_processes_ask_for_the_token_unless_told_otherwise(app: App, tmp_path: Path) -> None:
+    assert app("transpose", *SMALL["transpose"], "--runs=1", "--warmup=0").status == 0
+    assert "sent_by_mpi" in metrics(tmp_path)
+
+
 @pytest.mark.deep
 def test_a_merge_can_be_shuffled_peer_to_peer(app: App) -> None:
     assert app("merge", *SMALL["merge"], "--shuffle=p2p", "--protocol=mpi", "--runs=1", "--warmup=0").status == 0

@@ -1,0 +1,27 @@
+"""The lock file: held by one at a time, and no way to a file of its user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.errors import HidlError
+from hidl_cli.stack.exclusive import held
+
+
+def test_a_link_in_the_place_of_a_lock_is_refused_and_its_target_stays(tmp_path: Path) -> None:
+    precious, lock = tmp_path / "precious", tmp_path / "shared" / ".lock"
+    precious.write_text("results of a year")
+    lock.parent.mkdir()
+    lock.symlink_to(precious)
+    with pytest.raises(HidlError, match="it is a link"), held(lock, print):
+        pass
+    assert precious.read_text() == "results of a year"
+
+
+def test_a_link_to_nothing_makes_no_file(tmp_path: Path) -> None:
+    (tmp_path / ".lock").symlink_to(tmp_path / "made")
+    with pytest.raises(HidlError, match="it is a link"), held(tmp_path / ".lock", print):
+        pass
+    assert not (tmp_path / "made").exists()
