@@ -24,6 +24,7 @@ read -r _ && exit 0
 sleep "$1"
 if [ "$(cat "/proc/$client/comm" 2>/dev/null)" = "$2" ]; then kill -KILL "$client"; fi
 shift 2
+cd /  # modules of the directory that hidl was called in may be another user's
 exec "$@" >/dev/null 2>&1
 """
 

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,20 +26,15 @@ _POLL_SECONDS = 0.2
 def held(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock ``file`` (made where it is missing); ``on_wait`` gets one line for the user if another has it.
 
-    Raises ``HidlError`` if it is a link: where others may write, it could lead to a file of this user, which would be
-    overwritten.
+    Raises ``HidlError`` if it is a link or no file: where others may write, it could lead to a file of this user,
+    which would be overwritten.
 
     The kernel frees the lock when its owner ends in whatever way, so there are no stale ones; the file stays. This is
     ``flock`` itself and not the package filelock, because the locked file carries the owner, and for the 60 ms that
     importing it takes.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise HidlError(f"cannot lock {file}: it is a link", hint=f"see who made it: ls -l {sh(str(file))}") from error
+    descriptor = _opened(file)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,6 +53,24 @@ def held(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+def _opened(file: Path) -> int:
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _refused(file, "a link") from error
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
+        return descriptor
+    os.close(descriptor)
+    raise _refused(file, "a second name of another file" if status.st_nlink > 1 else "no file")
+
+
+def _refused(file: Path, what: str) -> HidlError:
+    return HidlError(f"cannot lock {file}: it is {what}", hint=f"see who made it: ls -l {sh(str(file))}")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,16 @@ def test_a_link_to_nothing_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(HidlError, match="it is a link"), held(tmp_path / ".lock", print):
         pass
     assert not (tmp_path / "made").exists()
+
+
+def test_neither_another_name_of_a_file_nor_a_pipe_is_a_lock(tmp_path: Path) -> None:
+    precious, lock = tmp_path / "precious", tmp_path / ".lock"
+    precious.write_text("results of a year")
+    lock.hardlink_to(precious)
+    with pytest.raises(HidlError, match="a second name"), held(lock, print):
+        pass
+    assert precious.read_text() == "results of a year"
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(HidlError, match="it is no file"), held(lock, print):
+        pass
