@@ -35,11 +35,7 @@ def public_python() -> str | None:
     return None
 
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(public_python() is None, reason="NEEDS a Python that all users may start"),
-    pytest.mark.skipif(os.getuid() != 0, reason="NEEDS root: several Unix users take part"),
-]
+pytestmark = pytest.mark.real
 
 #: A group of every Debian, and users without a name.
 GROUP, STAFF, COLLEAGUE, USER = "users", 41001, 41002, 41003
@@ -72,7 +68,11 @@ class User:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory that all users reach."""
+    """A directory that all users reach, for tests in which several take part."""
+    if os.getuid() != 0:
+        pytest.skip("NEEDS root: several Unix users take part")
+    if public_python() is None:
+        pytest.skip("NEEDS a Python that all users may start")
     directory = Path(tempfile.mkdtemp(prefix="hidl-shared-"))
     directory.chmod(0o755)
     yield directory

@@ -17,7 +17,7 @@ from tests.stack import test_shared
 from tests.stack.test_shared import GROUP, User, prefixes
 from tests.waiting import until
 
-pytestmark = [*test_shared.pytestmark, pytest.mark.deep]
+pytestmark = [pytest.mark.real, pytest.mark.deep]
 
 place, shared = test_shared.place, test_shared.shared
 
