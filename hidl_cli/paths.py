@@ -7,12 +7,18 @@ from pathlib import Path
 
 import platformdirs
 
-SYSTEM_CONFIG = Path("/etc/hidl")
+#: Names the directory of a centre's files where they do not lie in ``/etc``.
+SYSTEM_CONFIG = "HIDL_SYSTEM_CONFIG"
 
 
 def user_config() -> Path:
     """``$XDG_CONFIG_HOME/hidl``: a user's own sites, stacks, workloads and locks."""
     return platformdirs.user_config_path("hidl")
+
+
+def system_config() -> Path:
+    """A centre's sites, stacks, workloads and locks: what ``HIDL_SYSTEM_CONFIG`` names, else ``/etc/hidl``."""
+    return Path(os.environ.get(SYSTEM_CONFIG) or "/etc/hidl").expanduser()
 
 
 def user_data() -> Path:

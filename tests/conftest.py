@@ -118,6 +118,7 @@ def _environment(root: Path, data: Path) -> dict[str, str]:
         "XDG_STATE_HOME": str(root / "state"),
         "XDG_CACHE_HOME": str(root / "cache"),
         "XDG_DATA_HOME": str(data),
+        "HIDL_SYSTEM_CONFIG": str(root / "etc"),
         "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR") or str(Path.home() / ".cache" / "uv"),
         "COLUMNS": "100",
     }
@@ -181,11 +182,11 @@ def on_cluster(cluster: LivingCluster, hidl: Hidl) -> Callable[..., Hidl]:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's configuration directory, empty, for code called in this process; /etc/hidl is ``<tmp>/etc``.
+    """The user's configuration directory, empty, for code called in this process; the centre's is ``<tmp>/etc``.
 
     The user's state is empty too: a cluster of theirs that is up would change the site ``test-cluster``.
     """
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("hidl_cli.paths.SYSTEM_CONFIG", tmp_path / "etc")
+    monkeypatch.setenv("HIDL_SYSTEM_CONFIG", str(tmp_path / "etc"))
     return tmp_path / "config" / "hidl"

@@ -43,7 +43,7 @@ def show(
     if json:
         emit_json("hidl.config/1", entries=rows)
         return
-    say(f"read in this order: {paths.user_config()}, {paths.SYSTEM_CONFIG}, {paths.shipped()} (shipped)")
+    say(f"read in this order: {paths.user_config()}, {paths.system_config()}, {paths.shipped()} (shipped)")
     hidden = [] if origin else ["file", "hides"]
     show_table([{key: value for key, value in row.items() if key not in hidden} for row in rows])
 

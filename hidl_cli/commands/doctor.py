@@ -105,7 +105,7 @@ def doctor(
     from hidl_cli.errors import ExitCode
     from hidl_cli.launch.hosts import named_hosts, on_hosts
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack.installation import root
+    from hidl_cli.stack.installation import roots
     from hidl_cli.stack.load import load_stack
 
     named = named_hosts(hosts, hostfile)
@@ -113,8 +113,8 @@ def doctor(
     nodes = nodes or (len(named.names) if named else None)
     if stack is not None:
         load_stack(stack)  # an unknown stack is a usage error
-    where = root(machine, prefix)
-    asked = contexts(machine, root=where, stack=stack, nodes=nodes, deep=deep)
+    places = roots(machine, prefix)
+    asked = contexts(machine, roots=places, stack=stack, nodes=nodes, deep=deep)
     examined = examine(asked)
     fixed: list[dict[str, str]] = []
     if fix:
@@ -125,7 +125,7 @@ def doctor(
             if not json:
                 say(f"fixed {finding.rule}: {done}")
         if fixed:
-            examined = examine(contexts(machine, root=where, stack=stack, nodes=nodes, deep=deep))
+            examined = examine(contexts(machine, roots=places, stack=stack, nodes=nodes, deep=deep))
     if nodes is not None:
         from hidl_cli.doctor.nodes.examine import examine_nodes
         from hidl_cli.launch.allocation import Asked

@@ -68,6 +68,7 @@ def prune(
             "hidl.prune/1",
             site=where.name,
             root=str(root),
+            roots=[str(place) for place in roots],
             older_than_days=older_than,
             dry_run=dry_run,
             items=[{**item.to_json(), "removed": item in removed} for item in items],

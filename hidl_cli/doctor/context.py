@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,8 +22,8 @@ class Context:
 
     ``host``: this machine, or a recorded one; its ``failures`` list commands that failed. ``stack``: its name;
     ``installation``: None if it is not installed, or no stack is named. ``plan``: the run about to be submitted, None
-    for ``hidl doctor``. ``nodes``: number of compute nodes to examine, None for none. ``root``: directory of
-    installations, None for that of the site file or the user. ``deep``: read every file of the installation.
+    for ``hidl doctor``. ``nodes``: number of compute nodes to examine, None for none. ``roots``: directories of
+    installations, none of them: the user's and the site's. ``deep``: read every file of the installation.
     """
 
     host: Host
@@ -31,7 +32,7 @@ class Context:
     stack: str | None = None
     plan: Plan | None = None
     nodes: int | None = None
-    root: Path | None = None
+    roots: tuple[Path, ...] = ()
     deep: bool = False
 
     @cached_property
@@ -58,9 +59,8 @@ class Context:
         return self.installation is not None and place == str(self.installation.prefix)
 
 
-def stack_directories(root: Path, site: str) -> list[Path]:
-    """The directories below ``root`` of the site's stacks that have any installation, complete or not."""
-    directory = root / site
-    if not directory.is_dir():
-        return []
-    return sorted(stack for stack in directory.iterdir() if installations.prefixes(stack))
+def stack_directories(roots: Iterable[Path], site: str, stack: str | None = None) -> list[Path]:
+    """The directories below ``roots`` of the site's stacks, or of one, that have any installation, complete or not."""
+    places = [root / site for root in roots]
+    found = [directory for place in places if place.is_dir() for directory in sorted(place.iterdir())]
+    return [each for each in found if stack in (None, each.name) and installations.prefixes(each)]

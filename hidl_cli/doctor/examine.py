@@ -67,24 +67,32 @@ def _unknown(context: Context) -> Iterator[str]:
 def contexts(
     site: Site,
     *,
-    root: Path,
+    roots: Sequence[Path],
     stack: str | None = None,
     nodes: int | None = None,
     host: Host | None = None,
     deep: bool = False,
 ) -> list[Context]:
-    """One context for ``stack``, or for each stack installed below ``root`` and the activated one; without any, one of
-    the host and the site."""
+    """One context for each installation in use of ``stack``, or of any stack below ``roots`` and the activated one;
+    without any, one of the host and the site."""
     shared = CachedHost(host or ThisHost())
-    directories = [root / site.name / stack] if stack else stack_directories(root, site.name)
-    found = [(directory.name, installation.current(directory)) for directory in directories]
+    directories = stack_directories(roots, site.name, stack) or ([roots[-1] / site.name / stack] if stack else [])
+    found = [(directory, installation.current(directory)) for directory in directories]
     active = Path(shared.environment.get("VIRTUAL_ENV") or os.devnull)
     if stack is None and active not in [prefix for _, prefix in found] and installation.at(active):
-        found.append((active.parent.name, active))
+        found.append((active.parent, active))
     return [
-        Context(shared, site, installation.at(prefix) if prefix else None, name, nodes=nodes, root=root, deep=deep)
-        for name, prefix in found
-    ] or [Context(shared, site, nodes=nodes, root=root)]
+        Context(
+            shared,
+            site,
+            installation.at(prefix) if prefix else None,
+            directory.name,
+            nodes=nodes,
+            roots=(directory.parents[1],),
+            deep=deep,
+        )
+        for directory, prefix in found
+    ] or [Context(shared, site, nodes=nodes, roots=tuple(roots))]
 
 
 def before_runs(plans: Iterable[Plan], site: Site) -> Examined:

@@ -15,7 +15,7 @@ from hidl_cli.site.machine import machine
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.site.probes.recorded import RecordingHost, load_host
 from hidl_cli.site.probes.survey import survey
-from hidl_cli.stack.installation import root
+from hidl_cli.stack.installation import roots
 
 
 def collect(directory: Path, site: str | None) -> Sequence[str]:
@@ -31,7 +31,7 @@ def collect(directory: Path, site: str | None) -> Sequence[str]:
     except SchedulerUnreachable:  # recorded too
         survey(host, this, alone=True)
     detect(host, thorough=True)
-    examine(contexts(found, root=root(found, None), host=host))
+    examine(contexts(found, roots=roots(found), host=host))
     return host.write(directory, this)
 
 
@@ -48,4 +48,4 @@ def examine_recorded(directory: Path, site: str | None) -> tuple[Examined, str, 
             hint=f"name one with --site; hidl site new --from {directory} drafts one",
         )
     found = load_site(name)
-    return examine(contexts(found, root=Path(os.devnull), host=host)), found.name, host.hostname
+    return examine(contexts(found, roots=(Path(os.devnull),), host=host)), found.name, host.hostname

@@ -42,7 +42,7 @@ def directories(kind: KindName) -> tuple[tuple[Origin, Path], ...]:
     """Where files of this kind are looked for, the first to win first."""
     return (
         ("user", paths.user_config() / f"{kind}s"),
-        ("system", paths.SYSTEM_CONFIG / f"{kind}s"),
+        ("system", paths.system_config() / f"{kind}s"),
         ("shipped", paths.shipped() / _SHIPPED[kind]),
     )
 

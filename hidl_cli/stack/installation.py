@@ -139,6 +139,14 @@ def root_of(site: Site, stack: str, prefix: str | None = None) -> Path:
     return next((place for place in places if current(place / site.name / stack)), places[-1])
 
 
+def behind(site: Site, root: Path) -> tuple[Path, ...]:
+    """``root``, and behind the user's own place the site's, where that is known."""
+    try:
+        return tuple(dict.fromkeys((root, _usual_root(site)))) if root == own_root() else (root,)
+    except MissingPrecondition:
+        return (root,)
+
+
 def _usual_root(site: Site) -> Path:
     place = site.install.root
     if place is None:
@@ -219,9 +227,9 @@ def publish(prefix: Path) -> None:
     write_text(directory / ".version", f"#%Module1.0\nset ModulesVersion {prefix.name}\n")
     before = current(prefix.parent)
     if before is not None and before != prefix:
-        _link(before, PREVIOUS)
         if before.is_dir():
-            os.utime(before)
+            os.utime(before)  # first: where it is not allowed, nothing has changed
+        _link(before, PREVIOUS)
     _link(prefix, CURRENT)
 
 

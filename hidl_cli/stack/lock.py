@@ -173,12 +173,12 @@ def requirements(stack: Stack) -> tuple[str, ...]:
     return tuple(sorted({*packages, *stack.requirements, *(f"-c {limit}" for limit in stack.constraints)}))
 
 
-def directories(root: Path) -> tuple[Path, ...]:
-    """Where locks lie, the first to win first: the user's, the system's, the installation root's, the shipped ones."""
+def directories(*roots: Path) -> tuple[Path, ...]:
+    """Where locks lie, the first to win first: the user's, the system's, the installation roots', the shipped ones."""
     return (
         paths.user_config() / "locks",
-        paths.SYSTEM_CONFIG / "locks",
-        root / "locks",
+        paths.system_config() / "locks",
+        *(root / "locks" for root in roots),
         paths.shipped() / "recipes" / "locks",
     )
 

@@ -46,8 +46,8 @@ _LEFT_SECONDS = _DAY
 _TEMPORARY = re.compile(
     r"hidl-(capsule|dask|fetch|lock|replay|spack|stack|torch)-[a-z0-9_]{8}|\.(offline|repair)-[a-z0-9_]{8}|\.removed-[0-9a-f]{12}"
 )
-#: Where users and staff may name an installation: hidl's own files, and collections of Lmod.
-_NAMING = (paths.SYSTEM_CONFIG, "~/.config/lmod", "~/.lmod.d")
+#: Where users may name an installation, beside hidl's own files: collections of Lmod.
+_COLLECTIONS = ("~/.config/lmod", "~/.lmod.d")
 _LONGEST_FILE = 2**20  # bytes
 _OF_OTHERS = "another user's"
 _ID = re.compile(r"\b[0-9a-f]{12}\b")
@@ -203,7 +203,8 @@ class Pruning:
     def _naming(self) -> Mapping[str, Path]:
         """The files that name an installation by its id: id -> file."""
         found = {}
-        for place in (paths.user_config(), *(Path(place).expanduser() for place in _NAMING)):
+        collections = (Path(place).expanduser() for place in _COLLECTIONS)
+        for place in (paths.user_config(), paths.system_config(), *collections):
             for file in place.rglob("*"):
                 with suppress(OSError):
                     if file.is_file() and file.stat().st_size <= _LONGEST_FILE:

@@ -81,7 +81,7 @@ class Listed:
 
 def directories() -> list[Path]:
     """Where checks are looked for: those that ship with hidl, and the site's and the user's own."""
-    own = [place / "reframe_checks" for place in (paths.SYSTEM_CONFIG, paths.user_config())]
+    own = [place / "reframe_checks" for place in (paths.system_config(), paths.user_config())]
     return [shipped_checks(), *(place for place in own if place.is_dir())]
 
 

@@ -63,7 +63,7 @@ def here(hidl_with: Callable[..., Hidl], tmp_path: Path, monkeypatch: pytest.Mon
     for name, value in hidl_with("mpi").environment.items():
         if name.startswith("XDG_"):
             monkeypatch.setenv(name, value)
-    monkeypatch.setattr("hidl_cli.paths.SYSTEM_CONFIG", tmp_path / "etc")
+    monkeypatch.setenv("HIDL_SYSTEM_CONFIG", str(tmp_path / "etc"))
     place = tmp_path / "my project"
     place.mkdir()
     monkeypatch.chdir(place)

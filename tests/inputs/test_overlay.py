@@ -20,7 +20,7 @@ def put(directory: Path, name: str) -> Path:
 
 def test_the_users_file_wins_over_the_systems_and_that_over_the_shipped_one(config: Path) -> None:
     shipped = find("stack", "mpi")
-    system = put(paths.SYSTEM_CONFIG / "stacks", "mpi")
+    system = put(paths.system_config() / "stacks", "mpi")
     user = put(config / "stacks", "mpi")
 
     entry = find("stack", "mpi")
@@ -36,7 +36,7 @@ def test_the_users_file_wins_over_the_systems_and_that_over_the_shipped_one(conf
 def test_all_entries_are_listed_by_name_once(config: Path) -> None:
     put(config / "sites", "zeta")
     put(config / "sites", "local")
-    put(paths.SYSTEM_CONFIG / "sites", "alpha")
+    put(paths.system_config() / "sites", "alpha")
 
     listed = [(entry.name, entry.origin) for entry in list_all("site")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,15 @@ def test_where_the_module_refuses_its_last_words_are_the_reason(telling: Hidl) -
     completed = telling("run", "told", "--set", "seconds=0", "--estimate")
     assert completed.returncode == 1
     assert "told cannot be estimated: no step takes 0 s" in completed.stderr
+
+
+def test_the_module_imports_nothing_of_the_directory_that_hidl_is_called_in(telling: Hidl, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "json.py").write_text("raise SystemExit('imported')")
+    started = telling.start("run", "told", "--estimate", cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    _, said = started.communicate()
+    assert (started.returncode, "imported" in said) == (0, False), said
 
 
 def test_without_the_stack_the_cost_alone_is_reported(hidl: Hidl) -> None:

@@ -191,9 +191,26 @@ def test_a_user_has_his_own_beside_the_centres(place: Path, shared: Path) -> Non
         item["path"]: item["kept"] for item in json.loads(with_attrs("prune", "--dry-run", "--json").stdout)["items"]
     }
     assert (kept[own], kept[str(theirs)]) == ("in use", "in use")
+    Path(own, "activate.sh").unlink()
+    found = json.loads(with_attrs("doctor", "--json").stdout)["findings"]
+    assert [each["where"] for each in found if "activate.sh is missing" in each["seen"]] == [own]
     assert with_attrs("uninstall", "mine", "--yes").returncode == 0
     assert in_use(with_attrs) == str(theirs)
     assert theirs.is_dir()
+
+
+def test_what_a_user_has_of_his_own_is_installed_by_the_centres_lock(place: Path, shared: Path) -> None:
+    staff, somebody = user(place, shared, STAFF), user(place, shared, USER)
+    assert staff("install", "mine").returncode == 0
+    assert len(list((shared / "locks").iterdir())) == 1
+    installed = somebody("install", "mine", "--own", "--locked")
+    assert installed.returncode == 0, installed.stderr
+    digests = [
+        json.loads((prefix / "manifest.json").read_text())["lock"]["digest"]
+        for prefix in (*prefixes(shared), *prefixes(place / str(USER) / "data" / "hidl" / "installations"))
+    ]
+    assert len(digests) == 2
+    assert len(set(digests)) == 1
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def _installations(context: Context) -> str | None:
     if context.installation is not None:
         return str(context.installation.prefix)
     try:
-        return str(installation.root(context.site))
+        return str(next(iter(context.roots), None) or installation.root(context.site))
     except MissingPrecondition:
         return None
 

@@ -38,20 +38,19 @@ class InUse:
 def probe(context: Context) -> tuple[InUse, ...]:
     """The stack of the context, else every installed stack of the site."""
     try:
-        root = context.root or installation.root(context.site)
+        roots = context.roots or installation.roots(context.site)
     except MissingPrecondition:
         return ()
-    site = context.site.name
-    directories = [root / site / context.stack] if context.stack else stack_directories(root, site)
+    directories = stack_directories(roots, context.site.name, context.stack)
     has_modules = not _MODULE_VARIABLES.isdisjoint(context.host.environment)
-    return tuple(_in_use(root, directory, has_modules) for directory in directories)
+    return tuple(_in_use(directory, has_modules) for directory in directories)
 
 
-def _in_use(root: Path, directory: Path, has_modules: bool) -> InUse:
+def _in_use(directory: Path, has_modules: bool) -> InUse:
     published = tuple(prefix.name for prefix in installation.prefixes(directory) if installation.at(prefix))
     current = installation.current(directory)
     name = current.name if current and current.name in published else None
-    modulefiles = installation.modulefiles(root, directory.parent.name, directory.name)
+    modulefiles = installation.modulefiles(directory.parents[1], directory.parent.name, directory.name)
     shown = (modulefiles / (name or "")).is_file()
     return InUse(directory.name, directory, published, name, shown, has_modules)
 

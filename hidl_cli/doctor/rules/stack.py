@@ -53,7 +53,7 @@ def probe(context: Context) -> Held:
     if context.stack is None:
         return Held()
     try:
-        root = context.root or installations.root(context.site)
+        root = next(iter(context.roots), None) or installations.root_of(context.site, context.stack)
         prefix = installations.current(root / context.site.name / context.stack)
         if prefix is not None:
             return _installed(installations.at(prefix) or Installation(prefix, {}), context.site)

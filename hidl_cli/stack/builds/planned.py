@@ -110,7 +110,8 @@ def _planned(recipe: Build, lock: Lock, root: Path, given: Path | None) -> Plann
 def _patches(recipe: Build) -> tuple[Patch, ...]:
     if recipe.patches is None:
         return ()
-    places = (paths.user_config() / "patches", paths.SYSTEM_CONFIG / "patches", paths.shipped() / "recipes" / "patches")
+    roots = (paths.user_config(), paths.system_config(), paths.shipped() / "recipes")
+    places = [root / "patches" for root in roots]
     folder = next((place / recipe.patches for place in places if (place / recipe.patches).is_dir()), None)
     files = sorted(folder.glob("*.patch")) if folder else []
     if not files:

@@ -119,7 +119,7 @@ def _without_gpus(order: Order, target: Target) -> list[dict[str, str | None]]:
 def places(order: Order) -> tuple[Path, ...]:
     """Where locks lie for an order: what was brought along comes first."""
     brought = (order.mirror / "locks",) if order.mirror else ()
-    return (*brought, *lock.directories(order.root))
+    return (*brought, *lock.directories(*installation.behind(order.site, order.root)))
 
 
 def begin(plan: InstallPlan) -> None:

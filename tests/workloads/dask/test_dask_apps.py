@@ -72,6 +72,13 @@ def test_the_processes_ask_for_the_token_unless_told_otherwise(app: App, tmp_pat
     assert "sent_by_mpi" in metrics(tmp_path)
 
 
+def test_other_users_get_no_page_and_cannot_reach_what_workers_spill(
+    stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    found = ranks.results(stack_prefix("mpi4dask"), 3, tmp_path, "dask_privacy", "mpi")
+    assert found == {"pages": [], "modes": [["0o700"]]}
+
+
 @pytest.mark.deep
 def test_a_merge_can_be_shuffled_peer_to_peer(app: App) -> None:
     assert app("merge", *SMALL["merge"], "--shuffle=p2p", "--protocol=mpi", "--runs=1", "--warmup=0").status == 0
