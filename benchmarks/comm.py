@@ -1,4 +1,4 @@
-"""mpi:// of mpi4dask against tcp:// of distributed: latency by size, oversubscribed, in a crowd, and idle.
+"""mpi:// of mpi4dask against tcp:// of distributed: latency by size and type, oversubscribed, in a crowd, and idle.
 
 Latency by size against ucx:// of distributed-ucxx too, where the Python of the ranks has it.
 """
@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +27,30 @@ SPEED_UP = {
     "NumPy 16 MB": 3.0,
     "NumPy 64 MB": 3.0,
 }
+#: What a type and size may take of tcp's time, quiet and beside busy programs: as much, but for noise.
+OF_TCP = 1.1
 RANKS = Path(__file__).with_name("comm_ranks.py")
 
 
 def measure() -> list[Outcome]:
-    """Two ranks pinned, four ranks on two cores, 200 idle connections and a burst, and ten idle connections."""
+    """Two ranks pinned, four ranks on two cores, 200 idle connections and a burst, ten idle connections, all types.
+
+    The types are measured a second time beside as many busy programs as there are cores.
+    """
     with tempfile.TemporaryDirectory() as directory:
         python = mpi4dask_python(Path(directory))
         pinned = _figures(python, 2, "messages")
         crowd = _figures(python, 2, "crowd")
         many = _figures(python, 2 * len(os.sched_getaffinity(0)), "oversubscribed")
         idle = _figures(python, 2, "idle")["idle CPU"]
+        types = _figures(python, 2, "types")
+        with _busy_programs():
+            beside = _figures(python, 2, "types")
     outcomes = [_ratio(name, figure, 1 / SPEED_UP[name]) for name, figure in pinned.items()]
     outcomes += [_ratio(name, figure, 1.0, "ucx") for name, figure in pinned.items() if "ucx" in figure]
     outcomes += [_ratio(name, figure, 1.0) for name, figure in crowd.items()]
     outcomes += [_ratio(f"{name}, two ranks per core", figure, 1.0) for name, figure in many.items()]
+    outcomes += [*_by_type("", types), *_by_type(" beside busy programs", beside)]
     share = idle["mpi"] * 100
     return [*outcomes, Outcome("idle CPU of mpi://", share, 0.3, "%", f"tcp:// {idle['tcp'] * 100:.2f} %")]
 
@@ -46,6 +59,30 @@ def _ratio(name: str, figure: dict[str, float], bound: float, other: str = "tcp"
     mpi, theirs = figure["mpi"], figure[other]
     details = f"{mpi * 1e6:.1f} us against {theirs * 1e6:.1f} us: {theirs / mpi:.2f} times as fast"
     return Outcome(f"mpi:// / {other}://, {name}", mpi / theirs, bound, "", details)
+
+
+def _by_type(where: str, figures: dict[str, dict[str, float]]) -> Iterator[Outcome]:
+    """The size of each type at which mpi:// takes most of tcp's time."""
+    shares: dict[str, dict[str, float]] = {}
+    for name, figure in figures.items():
+        kind, number, unit = name.rsplit(" ", 2)
+        shares.setdefault(kind, {})[f"{number} {unit}"] = figure["mpi"] / figure["tcp"]
+    for kind, by_size in shares.items():
+        worst = max(by_size, key=lambda size: by_size[size])
+        told = ", ".join(f"{size} {share:.2f}" for size, share in by_size.items())
+        yield Outcome(f"mpi:// / tcp://, {kind}{where}, worst: {worst}", by_size[worst], OF_TCP, "", told)
+
+
+@contextmanager
+def _busy_programs() -> Iterator[None]:
+    """As many programs that compute as there are cores."""
+    programs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
 
 
 def mpi4dask_python(directory: Path) -> Path:

@@ -67,22 +67,22 @@ def of_types() -> dict[str, tuple[Any, int]]:
         return to_serialize(np.array([f"row {number}" for number in range(max(1, size // 20))], dtype=object))
 
     makers: dict[str, tuple[Callable[[int], Any], int]] = {
-        "bytes": (lambda size: b"x" * size, 16 << 20),
-        "bytearray": (bytearray, 16 << 20),
-        "memoryview": (lambda size: memoryview(bytearray(size)), 16 << 20),
+        "bytes": (lambda size: b"x" * size, 256 << 20),
+        "bytearray": (bytearray, 256 << 20),
+        "memoryview": (lambda size: memoryview(bytearray(size)), 256 << 20),
         "str": (lambda size: "x" * size, 16 << 20),
-        "serialized bytes": (lambda size: to_serialize(b"x" * size), 16 << 20),
-        "NumPy": (array, 16 << 20),
+        "serialized bytes": (lambda size: to_serialize(b"x" * size), 256 << 20),
+        "NumPy": (array, 256 << 20),
         "NumPy, Fortran order": (lambda size: to_serialize(np.ones((-(-size // 8), 8), "u1", order="F")), 16 << 20),
         "NumPy, strided": (lambda size: to_serialize(np.ones((size, 2), "u1")[:, 0]), 16 << 20),
         "NumPy, objects": (objects, 16 << 20),
-        "pandas": (lambda size: to_serialize(pandas.DataFrame({"a": np.ones(-(-size // 8)), "b": 1})), 16 << 20),
-        "Arrow": (lambda size: to_serialize(pyarrow.table({"a": np.ones(-(-size // 8))})), 16 << 20),
+        "pandas": (lambda size: to_serialize(pandas.DataFrame({"a": np.ones(-(-size // 8)), "b": 1})), 256 << 20),
+        "Arrow": (lambda size: to_serialize(pyarrow.table({"a": np.ones(-(-size // 8))})), 256 << 20),
         "nested lists": (nested, 16 << 20),
     }
-    sizes = {"1 B": 1, "1 KB": 1 << 10, "64 KB": 1 << 16, "2 MB": 2 << 20, "16 MB": 16 << 20}
+    sizes = {"1 B": 1, "1 KB": 1 << 10, "64 KB": 1 << 16, "2 MB": 2 << 20, "16 MB": 16 << 20, "256 MB": 256 << 20}
     return {
-        f"{kind} {name}": (make(size), max(2, min(100, (8 << 20) // size)))
+        f"{kind} {name}": (make(size), max(1, min(100, (32 << 20) // size)))
         for kind, (make, most) in makers.items()
         for name, size in sizes.items()
         if size <= most
@@ -141,11 +141,11 @@ async def burst(comm: Comm) -> float:
 
 
 async def in_turn(measures: dict[str, Measure], comms: dict[str, Comm]) -> dict[str, dict[str, float]]:
-    """Each measure on each scheme, interleaved; the first round is not counted."""
+    """Each measure on each scheme, interleaved; the first round is not counted. Of 256 MB there are fewer rounds."""
     figures: dict[str, dict[str, float]] = {}
     for name, measure in measures.items():
         seen: dict[str, list[float]] = {scheme: [] for scheme in comms}
-        for _ in range(ROUNDS + 1):
+        for _ in range((4 if "256 MB" in name else ROUNDS) + 1):
             for scheme, comm in comms.items():
                 await together()
                 seen[scheme].append(await measure(comm))

@@ -7,6 +7,7 @@ import time
 
 LARGE_BYTES_PER_SECOND = 2e9  # how fast the other end gets a large message, at the least
 PREEMPTED = 0.0005  # seconds between two polls that found nothing: the core was given to somebody else
+LONGER = 10  # times as long as usual, at the most, where that has lately caught the next message
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 1.0
 
@@ -16,10 +17,16 @@ class Spinner:
 
     A process that polls uses up its time slice, and is then made to wait just when its message comes; one that
     sleeps is woken at once. So after every poll that was interrupted by others, polling pauses, for longer each time.
+
+    Where the other end takes longer for its answers than `most`, as it does for objects that are pickled, each would
+    find a sleeper, and waking one costs as much as a small message over a socket. So polling lasts a little longer than
+    the last of such waits did, unless messages come too seldom for that.
     """
 
     def __init__(self, most: float) -> None:
         self.most = most
+        self._longer = most
+        self._last = 0.0
         self._pause = _FIRST_PAUSE
         self._paused_until = 0.0
         self._busy_until = 0.0
@@ -27,7 +34,11 @@ class Spinner:
     def until(self) -> float:
         """The time (of `time.perf_counter`) up to which polling pays from now on; a time in the past for not at all."""
         now = time.perf_counter()
-        return max(now + self.most, self._busy_until) if now >= self._paused_until else 0.0
+        gap = now - self._last
+        self._last = now
+        if gap > self.most:
+            self._longer = 1.5 * gap if gap < LONGER * self.most / 1.5 else max(self.most, self._longer / 2)
+        return max(now + self._longer, self._busy_until) if now >= self._paused_until else 0.0
 
     def sent(self, size: int) -> None:
         """A message of so many bytes has gone out: an answer cannot come before the other end has got them."""
