@@ -1,11 +1,12 @@
 """A program under test whose pace is known: each step of each rank takes 0.2 s, and all wait for the slowest.
 
-``--slow_rank=R --slow=S``: rank R takes S seconds more for each step. What counts is the time asleep, which a busy
-machine stretches little.
+``--slow_rank=R --slow=S``: rank R takes S seconds more for each step. What counts is how long ranks mean to sleep,
+give or take half a percent: a busy machine stretches what a clock says.
 """
 
 import json
 import os
+import random
 import sys
 import time
 from pathlib import Path
@@ -21,9 +22,9 @@ if given.get("hang") == "true":
 pause = 0.2 + (float(given.get("slow", 0)) if world.rank == int(given.get("slow_rank", -1)) else 0.0)
 seconds = []
 for _ in range(STEPS):
-    began = time.perf_counter()
-    time.sleep(pause)
-    seconds.append(world.allreduce(time.perf_counter() - began, MPI.MAX))
+    step = pause * random.uniform(0.995, 1.005)
+    time.sleep(step)
+    seconds.append(world.allreduce(step, MPI.MAX))
 rate = world.size / median(seconds)
 metrics = [] if given.get("silent") == "true" else [{"name": "rate", "value": rate, "unit": "1/s", "samples": [rate]}]
 if world.rank == 0:
