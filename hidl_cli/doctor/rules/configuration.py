@@ -77,10 +77,11 @@ def open_to_others(configurations: tuple[Configuration, ...]) -> Iterator[Eviden
         if not facts.open:
             continue
         first, who = next(iter(facts.open.items()))
+        place = sh(str(facts.directory))
         more = f", and {len(facts.open) - 1} more" if len(facts.open) > 1 else ""
         yield Evidence(
             f"{first} may be changed by {who}{more}",
-            f"ask who set up {facts.directory}; then as its owner: chmod -R o-w {sh(str(facts.directory))}",
+            f"ask who set up {facts.directory}; then chown to root or to you what is others', and chmod -R o-w {place}",
             where=str(facts.directory),
         )
 
