@@ -27,7 +27,7 @@ def user_data() -> Path:
 
 
 def user_state() -> Path:
-    """``$XDG_STATE_HOME/hidl``: run directories."""
+    """``$XDG_STATE_HOME/hidl``: run directories, bisects, results."""
     return platformdirs.user_state_path("hidl")
 
 
@@ -39,6 +39,11 @@ def user_cache() -> Path:
 def runs() -> Path:
     """The directory that holds all run directories of this user."""
     return user_state() / "runs"
+
+
+def bisects() -> Path:
+    """The directory of all bisects of this user."""
+    return user_state() / "bisects"
 
 
 def shipped() -> Path:

@@ -170,11 +170,6 @@ class Bisect:
         return next(all_runs(self.jobs), None)
 
 
-def root() -> Path:
-    """The directory of all bisects."""
-    return paths.user_state() / "bisects"
-
-
 def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
     """Return the bisect of that question: the last one, to go on with, or a new one.
 
@@ -182,7 +177,7 @@ def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
     """
     known = None if fresh else find_bisect(question)
     if known is None or known.question().changes != question.changes:
-        known = Bisect(root() / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S-%f}-{question.digest}")
+        known = Bisect(paths.bisects() / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S-%f}-{question.digest}")
     document = TypeAdapter(Question).dump_python(question, mode="json")
     write_json(known.directory / "question.json", {"schema": QUESTION, **document})
     return known
@@ -190,7 +185,7 @@ def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
 
 def find_bisect(question: Question) -> Bisect | None:
     """Return the last bisect of that question; None if there is none."""
-    known = sorted(root().glob(f"*-{question.digest}/question.json"))
+    known = sorted(paths.bisects().glob(f"*-{question.digest}/question.json"))
     return Bisect(known[-1].parent) if known else None
 
 

@@ -27,7 +27,7 @@ def prune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove installations, builds, logs and temporary files that nobody needs any more.
+    """Remove installations, builds, logs, bisects and temporary files that nobody needs any more.
 
     An installation stays if it is in use or was so before, if a run under way, a process, a module collection or a file
     of hidl's names it, or if hidl install would give it again.

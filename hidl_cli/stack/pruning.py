@@ -6,6 +6,7 @@
     unfinished     a prefix that an installation began and never completed
     build          a product in the cache of builds
     log            what was said while installing
+    bisect         what a bisect has measured, with its runs; the installations of its two sides stay as long as it
     temporary      what a killed hidl has left in the directory for temporary files, and beside prefixes
 
 How long ago is told by times of files: a Python that starts reads ``pyvenv.cfg`` of its prefix. Of a file system that
@@ -30,7 +31,7 @@ from typing import Any
 
 from hidl_cli import paths
 from hidl_cli.errors import HidlError
-from hidl_cli.record.run import all_runs
+from hidl_cli.record.run import Run, all_runs
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation, uninstall
 from hidl_cli.stack.builds import cache
@@ -94,7 +95,7 @@ class Pruning:
 
     def items(self) -> list[Item]:
         """Everything found, what is kept too."""
-        found = [*self._prefixes(), *self._builds(), *self._logs(), *self._temporary()]
+        found = [*self._prefixes(), *self._builds(), *self._logs(), *self._bisects, *self._temporary()]
         return [item if item.kept or _is_removable(item.path) else replace(item, kept=_OF_OTHERS) for item in found]
 
     def remove(self, item: Item, on_wait: Callable[[str], None]) -> str | None:
@@ -180,11 +181,9 @@ class Pruning:
         """(prefix, run, time of its last file, has ended) of every run of this user."""
         found = []
         for run in all_runs():
-            try:
-                plan, ended = run.document("plan") or {}, run.status().state.is_final
-            except HidlError:
-                continue  # a damaged run cannot be one under way
-            found.append((str(plan.get("prefix")), run.id, run.directory.stat().st_mtime, ended))
+            with suppress(HidlError):  # a damaged run cannot be one under way
+                plan, ended = run.document("plan") or {}, not _is_under_way(run)
+                found.append((str(plan.get("prefix")), run.id, run.directory.stat().st_mtime, ended))
         return found
 
     @cached_property
@@ -204,12 +203,14 @@ class Pruning:
         """The files that name an installation by its id: id -> file."""
         found = {}
         collections = (Path(place).expanduser() for place in _COLLECTIONS)
-        for place in (paths.user_config(), paths.system_config(), *collections):
-            for file in place.rglob("*"):
-                with suppress(OSError):
-                    if file.is_file() and file.stat().st_size <= _LONGEST_FILE:
-                        text = file.read_text(encoding="utf-8", errors="replace")
-                        found.update(dict.fromkeys(_ID.findall(text), file))
+        places = (paths.user_config(), paths.system_config(), *collections)
+        files = [file for place in places for file in place.rglob("*")]
+        files += [item.path / "question.json" for item in self._bisects if item.kept]
+        for file in files:
+            with suppress(OSError):
+                if file.is_file() and file.stat().st_size <= _LONGEST_FILE:
+                    text = file.read_text(encoding="utf-8", errors="replace")
+                    found.update(dict.fromkeys(_ID.findall(text), file))
         return found
 
     def _recipe_gives(self, stack: str, root: Path) -> Path | None:
@@ -229,6 +230,17 @@ class Pruning:
             status = log.stat()
             yield Item("log", log, status.st_size, status.st_mtime, self._recent(status.st_mtime, self.age))
 
+    @cached_property
+    def _bisects(self) -> list[Item]:
+        found = []
+        for question in sorted(paths.bisects().glob("*/question.json")):
+            bisect = question.parent
+            used = max(file.stat().st_mtime for file in (question, bisect / "journal.json") if file.is_file())
+            jobs = (job.id for job in all_runs(bisect / "jobs") if _is_under_way(job))
+            kept = next((f"its job {job} has not ended" for job in jobs), None) or self._recent(used, self.age)
+            found.append(Item("bisect", bisect, installation.size(bisect), used, kept))
+        return found
+
     def _temporary(self) -> Iterator[Item]:
         beside = (left for place in self._places for left in place.glob("*/.*-*"))
         for place in sorted([*Path(tempfile.gettempdir()).glob("hidl-*"), *beside]):
@@ -236,6 +248,14 @@ class Pruning:
             if _TEMPORARY.fullmatch(place.name) and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
                 kept = self._recent(status.st_mtime, _LEFT_SECONDS)
                 yield Item("temporary", place, installation.size(place), status.st_mtime, kept)
+
+
+def _is_under_way(run: Run) -> bool:
+    """Whether it has not ended, so far as its own status says; a damaged one has."""
+    try:
+        return not run.status().state.is_final
+    except HidlError:
+        return False
 
 
 def _is_removable(path: Path) -> bool:

@@ -142,6 +142,30 @@ def test_what_killed_work_has_left_goes_after_a_day(hidl: Hidl, four: list[Path]
     assert log.name in removed(hidl.json("prune", "--older-than", "1"))
 
 
+def test_a_bisect_keeps_the_installations_of_its_sides_as_long_as_it_stays(hidl: Hidl, four: list[Path]) -> None:
+    bisect = hidl.runs.parent / "bisects" / "20260101-000000-000000-0123456789ab"
+    job = bisect / "jobs" / "20260101-000000-bisect-0000"
+    job.mkdir(parents=True)
+    (job / "plan.json").write_text("{}")
+    sides = {"good": {"prefix": str(four[0])}, "bad": {"prefix": str(four[1])}}
+    (bisect / "question.json").write_text(json.dumps(sides))
+    document = hidl.json("prune")
+    assert of_kind(document, "bisect") == {bisect.name: f"its job {job.name} has not ended"}
+    named = f"named in {bisect / 'question.json'}"
+    assert {of_kind(document, "installation")[prefix.name] for prefix in four[:2]} == {named}
+
+    (job / "status.json").write_text(
+        json.dumps({"state": "TIMEOUT", "step": 1, "steps": 1, "started": 1, "ended": 2, "exit_status": 1, "hosts": []})
+    )
+    assert of_kind(hidl.json("prune"), "bisect") == {bisect.name: "used today"}
+    os.utime(bisect / "question.json", (1, 1))
+    (bisect / "journal.json").write_text("{}")
+    os.utime(bisect / "journal.json", (time.time() - 7 * DAY,) * 2)
+    assert of_kind(hidl.json("prune"), "bisect") == {bisect.name: "used 7 day(s) ago"}
+    assert removed(hidl.json("prune", "--older-than", "6")) == {bisect.name, four[0].name, four[1].name}
+    assert not bisect.exists()
+
+
 def test_what_was_built_goes_with_time(hidl: Hidl, tmp_path: Path) -> None:
     cache = tmp_path / "cache" / "hidl" / "builds"
     hidl.environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
