@@ -49,7 +49,7 @@ def format_causes(causes: Sequence[Finding]) -> str:
     if not causes:
         return ""
     likely, *others = causes
-    place = f" on {likely.where}" if likely.where else ""
+    place = f" on {likely.where}" if likely.where and likely.where not in likely.seen else ""
     word = "likely" if likely.severity == "error" else "possible"
     lines = [f"{word} cause: {likely.title}{place} ({likely.rule})", f"  seen: {likely.seen}", f"  why: {likely.why}"]
     lines += [f"  fix: {likely.fix}"] if likely.severity != "error" else []
