@@ -1,8 +1,12 @@
-"""``hidl install mpi`` against what it cannot do without: uv for the same lock, and the same verification."""
+"""``hidl install mpi`` against what it cannot do without: uv for the same lock, and the same verification.
+
+``hidl stack verify`` against ``sha256sum`` over the same files, as many at a time as there are cores.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -43,12 +47,22 @@ def measure() -> list[Outcome]:
         hidl()
         again = [wall([HIDL, "install", "mpi"], env=env) for _ in range(7)]
         busy = [cpu([HIDL, "install", "mpi"], env=env) for _ in range(7)]
+        verified, summed = in_turn(
+            lambda: wall([HIDL, "stack", "verify", "mpi"], env=env), lambda: wall(_sha256sum(prefix)), runs=5
+        )
+    told = f"{statistics.median(verified):.2f} s against {statistics.median(summed):.2f} s, the files in memory"
     details = f"{statistics.median(ones):.2f} s against {statistics.median(others):.2f} s"
     return [
         Outcome("hidl install mpi / by hand", median_ratio(ones, others), 1.3, "", details),
         Outcome("hidl install mpi, nothing to do", min(again), 0.3, "s", "the fastest of 7"),
         Outcome("the same, processor time", min(busy), 0.3, "s", "the least of 7"),
+        Outcome("hidl stack verify mpi / sha256sum", median_ratio(verified, summed), 1 / 0.7, "", told),
     ]
+
+
+def _sha256sum(prefix: Path) -> list[str]:
+    jobs = str(len(os.sched_getaffinity(0)))
+    return ["sh", "-c", 'find "$0" -type f -print0 | xargs -0 -P "$1" -n 64 sha256sum', str(prefix), jobs]
 
 
 def _by_hand(step: dict[str, Any], env: dict[str, str]) -> float:

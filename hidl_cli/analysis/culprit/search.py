@@ -13,14 +13,18 @@ import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal
 
-from hidl_cli.analysis.culprit.posterior import Belief, Expectation, Explanation, Observation, beliefs
+from hidl_cli.analysis.culprit.posterior import Belief, Expectation, Observation, beliefs
 from hidl_cli.analysis.statistics import Interval, difference_interval
 
 #: Rounds before which nothing is called certain: the noise of today must have shown.
 LEAST_ROUNDS = 4
+#: Runs of the named changes alone, and of all others without them, before they are called guilty.
+_LEAST_CONFIRMING = 2
+#: The part of the effect by which the middle of these runs may be beside what the explanation says.
+_BESIDE = 0.25
 #: Runs of the good configuration where nothing differs that can be tried.
 _LEAST_ALONE = 6
 _CANDIDATES = 60
@@ -112,7 +116,7 @@ def answer(
         return Answer(_slow_or_not(today, expected), best.probability, found, today)
     if kind == "several":
         return Answer("several", best.probability, found, today)
-    if not _is_confirmed(observations, best.explanation, len(expected.weights)):
+    if not _is_confirmed(observations, best, len(expected.weights)):
         return Answer("undecided", best.probability, found, today)
     return Answer("changes", best.probability, found, today)
 
@@ -133,11 +137,24 @@ def _today(observations: Sequence[Observation], recorded: Recorded) -> Today | N
     )
 
 
-def _is_confirmed(observations: Sequence[Observation], explanation: Explanation, count: int) -> bool:
-    """Did the named changes run without any other, and all others without them?"""
-    named = frozenset(explanation.changes)
-    ran = {each.changes for each in observations}
-    return named in ran and frozenset(range(count)) - named in ran
+def _is_confirmed(observations: Sequence[Observation], best: Belief, count: int) -> bool:
+    """Were the named changes slow without any other, and all others fast without them?
+
+    The likelihood forgives single runs; where these few belie the explanation, as where a third change has to come to
+    two, the next round runs them again.
+    """
+    named = frozenset(best.explanation.changes)
+    alone = _above_good(observations, named)
+    others = _above_good(observations, frozenset(range(count)) - named)
+    if min(len(alone), len(others)) < _LEAST_CONFIRMING:
+        return False
+    return median(alone) > (1 - _BESIDE) * best.effect and median(others) < _BESIDE * best.effect
+
+
+def _above_good(observations: Sequence[Observation], mixture: Mixture) -> list[float]:
+    """How much slower than the good configuration of its round each run of the mixture was."""
+    good = {each.round: each.value for each in observations if not each.changes}
+    return [each.value - good[each.round] for each in observations if each.changes == mixture and each.round in good]
 
 
 def _probability_of_none(found: Sequence[Belief]) -> float:
