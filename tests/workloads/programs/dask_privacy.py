@@ -50,6 +50,7 @@ def main(result: Path, protocol: Any) -> None:
     if not cluster.start(MPI.COMM_WORLD, Dask(protocol=protocol), 1):
         return
     with Client() as client:
+        client.wait_for_workers(1)
         ports = list(client.run(port).values())
         places = list(client.run(place).values())
         scheduler = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port)
