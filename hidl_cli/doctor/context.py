@@ -10,6 +10,7 @@ from pathlib import Path
 from hidl_cli import batch_systems
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.site.detect import conditions_of
+from hidl_cli.site.probes.facts import Batch
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation as installations
@@ -24,6 +25,7 @@ class Context:
     ``installation``: None if it is not installed, or no stack is named. ``plan``: the run about to be submitted, None
     for ``hidl doctor``. ``nodes``: number of compute nodes to examine, None for none. ``roots``: directories of
     installations, none of them: the user's and the site's. ``deep``: read every file of the installation.
+    ``saved``: the site's scheduler as outputs describe it that somebody saved, instead of the host's.
     """
 
     host: Host
@@ -34,10 +36,13 @@ class Context:
     nodes: int | None = None
     roots: tuple[Path, ...] = ()
     deep: bool = False
+    saved: Batch | None = None
 
     @cached_property
     def is_here(self) -> bool:
         """Whether this host is part of the site: by the site's ``match``, else by its scheduler's command."""
+        if self.saved is not None:
+            return True
         if conditions := conditions_of(self.site, self.host):
             return all(condition.holds for condition in conditions)
         if self.site.scheduler == "local":

@@ -14,6 +14,7 @@ from hidl_cli.doctor.context import Context, stack_directories
 from hidl_cli.doctor.registry import load_subjects
 from hidl_cli.doctor.subject import Subject
 from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.site.probes.facts import Batch
 from hidl_cli.site.probes.host import Host, ThisHost
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
@@ -72,6 +73,7 @@ def contexts(
     nodes: int | None = None,
     host: Host | None = None,
     deep: bool = False,
+    saved: Batch | None = None,
 ) -> list[Context]:
     """One context for each installation in use of ``stack``, or of any stack below ``roots`` and the activated one;
     without any, one of the host and the site."""
@@ -92,7 +94,7 @@ def contexts(
             deep=deep,
         )
         for directory, prefix in found
-    ] or [Context(shared, site, nodes=nodes, roots=tuple(roots))]
+    ] or [Context(shared, site, nodes=nodes, roots=tuple(roots), saved=saved)]
 
 
 def before_runs(plans: Iterable[Plan], site: Site) -> Examined:

@@ -54,6 +54,34 @@ def test_a_recorded_machine_is_examined(hidl: Hidl) -> None:
     assert any("not part of site frontera" in sentence for sentence in document["unknown"])
 
 
+def saved_by_hand(directory: Path, name: str) -> Path:
+    """A folder with one output, in a file whose name says nothing."""
+    directory.mkdir()
+    text = Path(__file__).parents[1].joinpath("outside", "saved", name).read_text()
+    (directory / "note").write_text(text)
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown"),
+    [("partitions.log", True), ("sinfo_output.txt", True), ("scontrol-show-node.txt", False)],
+    ids=["scontrol", "sinfo", "one node, which does not list all partitions"],
+)
+def test_a_site_is_checked_against_outputs_that_were_saved_by_hand(
+    hidl: Hidl, tmp_path: Path, name: str, unknown: bool
+) -> None:
+    done = hidl("doctor", "--from", str(saved_by_hand(tmp_path / "saved", name)), "--site", "frontera", "--json")
+    findings = json.loads(done.stdout)["findings"]
+    assert ("HD091" in [finding["rule"] for finding in findings]) is unknown
+    assert done.returncode == (4 if unknown else 0)
+
+
+def test_saved_outputs_of_another_scheduler_are_refused(hidl: Hidl, tmp_path: Path) -> None:
+    done = hidl("doctor", "--from", str(saved_by_hand(tmp_path / "saved", "bqueues-l.txt")), "--site", "frontera")
+    assert done.returncode == 2
+    assert "holds outputs of LSF, and the scheduler of site frontera is slurm" in " ".join(done.stderr.split())
+
+
 def test_a_recording_of_no_known_site_needs_its_name(hidl: Hidl) -> None:
     done = hidl("doctor", "--from", str(DIRECTORY / "hetero"))
     assert done.returncode == 2

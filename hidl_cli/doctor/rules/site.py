@@ -43,6 +43,9 @@ class Counterpart:
 
 def probe(context: Context) -> Counterpart:
     """Query the scheduler and the modules."""
+    if context.saved is not None:
+        queues = context.saved.queues if all(queue.is_listed for queue in context.saved.queues) else ()
+        return Counterpart(context.site, queues=queues or None, nodes=context.saved.nodes or None)
     if not context.is_here:
         return Counterpart(context.site)
     record = read_record(context.site.name)

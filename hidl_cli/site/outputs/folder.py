@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -234,7 +234,8 @@ def _unlike(one: Any, other: Any) -> bool:
     if isinstance(one, Cards):
         return one.count != other.count or bool(one.model and other.model and not _same_model(one.model, other.model))
     if isinstance(one, Processor):
-        return any(getattr(one, key) != getattr(other, key) for key in ("cpu", "cores", "processors"))
+        pairs = [(getattr(one, key), getattr(other, key)) for key in ("cpu", "cores", "processors")]
+        return any(ours is not None and theirs is not None and ours != theirs for ours, theirs in pairs)
     return bool(one.value != other.value)
 
 
@@ -245,8 +246,11 @@ def _same_model(one: str, other: str) -> bool:
 
 
 def _filled(known: Any, others: Sequence[Any]) -> Any:
-    """Cards with what other tools know of the same ones."""
+    """Cards, and a processor, with what other tools know of the same ones."""
     for other in others:
+        if isinstance(known, Processor):
+            theirs = {key: value for key, value in asdict(other).items() if getattr(known, key) is None}
+            known = replace(known, **theirs)
         if isinstance(known, Cards):
             model = max(filter(None, (known.model, other.model)), key=len, default=None)
             known = replace(

@@ -22,6 +22,7 @@ _UCX = re.compile(
     r"^#?[ \t]*(?:Library version|UCT version|UCX version)[:=][ \t]*(\d[\w.]{0,60})(?![\w.])", re.MULTILINE
 )
 _UCX_PREFIX = re.compile(r"--prefix=(\S{1,500})(?!\S)")
+_NUMA_CPUS = re.compile(r"^node (\d{1,4}) cpus:([ \t\d]*)$", re.MULTILINE)
 _SYSTEM = re.compile(r"/(?:usr|opt|apps?|sw|software|cm|cvmfs|nfs|shared?)\b")
 
 
@@ -58,6 +59,18 @@ def processor(text: str) -> Told:
         processor=Processor(model, arch, sockets, cores, threads, processors),
         remarks=tuple(remarks),
     )
+
+
+def numa(text: str) -> Told:
+    """``numactl --hardware``: NUMA nodes and CPUs, which may be cores or threads.
+
+    Raises ``Misread`` where it lists no CPUs.
+    """
+    cpus = [len(found[2].split()) for found in _NUMA_CPUS.finditer(text)]
+    if not sum(cpus):
+        raise Misread(0, "a line `node 0 cpus: ...`", "none")
+    words = f"{count(sum(cpus), 'CPU')}, {count(len([one for one in cpus if one]), 'NUMA node')} with CPUs"
+    return Told(words, processor=Processor(None, None, None, None, None, sum(cpus)))
 
 
 def network(ask: str) -> Callable[[str], Told]:

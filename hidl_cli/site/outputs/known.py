@@ -136,6 +136,18 @@ OUTPUTS: Sequence[Output] = (
         convert=_hosts_of_lsf,
         command=lsf.RUNNING,
     ),
+    Output(
+        "bhosts -gpu",
+        _lines(r"^HOST_NAME[ \t]+(?:GPU_)?ID[ \t]+MODEL\b"),
+        scheduler="lsf",
+        batch=queues.gpus_of_lsf,
+    ),
+    Output(
+        "lshosts -gpu",
+        _lines(r"^HOST_NAME[ \t]+gpu_id[ \t]+gpu_model\b"),
+        scheduler="lsf",
+        batch=queues.gpus_of_lsf,
+    ),
     Output("lshosts", _lines(r"^HOST_NAME[ \t]+type[ \t]+model\b"), scheduler="lsf", part="hosts", command=lsf.HOSTS),
     Output("bparams", _lines(r"^Default Queues:[ \t]"), scheduler="lsf", part="parameters", command=lsf.PARAMETERS),
     Output(
@@ -212,6 +224,7 @@ OUTPUTS: Sequence[Output] = (
     # processors, GPUs and networks
     Output("lscpu", _lines(r"^[ \t]*Architecture:[ \t]+\S"), hosts.processor),
     Output("lscpu --json", _json("lscpu"), hosts.processor, command=lscpu.JSON),
+    Output("numactl --hardware", _lines(r"^available: \d+ nodes? \("), hosts.numa),
     Output("nvidia-smi -L", _lines(r"^GPU \d+: .* \(UUID: GPU-"), cards.nvidia_list),
     Output("nvidia-smi -q", _lines(r"^=+NVSMI LOG=+[ \t]*$"), cards.nvidia_query),
     Output("nvidia-smi", _lines(r"^\|[ \t]*NVIDIA-SMI \d"), cards.nvidia_table),

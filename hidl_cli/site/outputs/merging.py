@@ -104,6 +104,7 @@ def _queue(differences: _Differences, file: str, their: str, one: Queue, other: 
         max_wall=one.max_wall if wall == _seconds(one.max_wall) else other.max_wall,
         restricted=one.restricted or other.restricted,
         left_out=one.left_out or other.left_out,
+        is_listed=one.is_listed or other.is_listed,
         remarks=tuple(dict.fromkeys((*one.remarks, *other.remarks))),
     )
 

@@ -13,8 +13,9 @@ from hidl_cli.site.probes.columns import heading
 from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
 from hidl_cli.site.probes.nodelist import listed
 
-_WALL = re.compile(r"(?:([0-9]{1,5})-)?(?:([0-9]{1,4}):)?([0-9]{1,2}):([0-9]{2})")
+_WALL = re.compile(r"(?:([0-9]{1,5})-(?=[0-9]+:[0-9]+:))?(?:([0-9]{1,4}):)?([0-9]{1,2}):([0-9]{2})")
 _MARKS = "*~#!%$@^+-"  # what follows a state of Slurm's
+_NO_LIMIT = ("infinite", "UNLIMITED", "n/a")
 _ALWAYS_THERE = ("AVAIL", "TIMELIMIT", "NODES", "STATE")
 _STATES_OF_PARTITIONS = {
     "up": "",
@@ -28,6 +29,7 @@ _NAME = re.compile(r"^\s*([A-Za-z0-9][\w.-]*(?:\[\d+\])?)\s*$")
 _PAIR = re.compile(r"(\S+)/(\S+)")
 _ROWS_OF_PBS = re.compile(r"^\s*-{4,}[ -]*$")
 _CUT = re.compile(r"[0-9]+:[0-9:]*")
+_CUT_WALL = re.compile(r"[0-9]{1,5}-[0-9:]{0,7}|(?:[0-9]{1,4}:){1,2}[0-9]?|inf[init]{0,4}|UNLIM[ITE]{0,3}")
 
 
 def sinfo(text: str) -> Batch:
@@ -36,7 +38,10 @@ def sinfo(text: str) -> Batch:
     Raises ``Misread`` for a row that it would not print.
     """
     lines = _without_reasons(text)
-    rows = table(lines, ["PARTITION"])
+    rows = [
+        (number, {_title(key): cell for key, cell in cells.items()}) for number, cells in table(lines, ["PARTITION"])
+    ]
+    width = next((len(word) for word in lines.split() if _title(word) == "TIMELIMIT" != word), None)
     titles = {title for _, cells in rows for title in cells}
     nodes: dict[str, ProbedNode] = {}
     queues: dict[str, Queue] = {}
@@ -47,15 +52,17 @@ def sinfo(text: str) -> Batch:
             raise Misread(number, f"a value in the column {missing[0]}", quoted(" ".join(cells.values())))
         if not name or available not in _STATES_OF_PARTITIONS:
             raise Misread(number, "a partition and `up` or `down` in each row", quoted(" ".join(cells.values())))
-        wall = _wall(limit)
-        if "TIMELIMIT" in cells and wall is None and limit not in ("infinite", "UNLIMITED", "n/a"):
-            raise Misread(number, "a time in the column TIMELIMIT", quoted(limit))
+        wall = _wall(limit) if len(limit) != width else None
         remarks = [f"AVAIL {available}: {_STATES_OF_PARTITIONS[available]}"] if available != "up" else []
+        if "TIMELIMIT" in cells and wall is None and limit not in _NO_LIMIT:
+            if not _CUT_WALL.fullmatch(limit) and len(limit) != width:
+                raise Misread(number, "a time in the column TIMELIMIT", quoted(limit))
+            remarks.append(f"TIMELIMIT {quoted(limit)} is cut off: `scontrol show partition` tells it")
         if cells.get("ROOT") == "yes":
             remarks.append("only root may submit to it")
         queues.setdefault(name, Queue(name, word.endswith("*"), max_wall=wall, remarks=tuple(remarks)))
         hosts = listed(cells.get("NODELIST", ""))
-        total = cells.get("NODES", "")
+        total = cells.get("NODES", cells.get("NODES(A/I/O/T)", "").rpartition("/")[2])
         if total.isdecimal() and "NODELIST" in cells and "..." not in cells["NODELIST"] and str(len(hosts)) != total:
             raise Misread(number, f"{quoted(total)} nodes in NODELIST", str(len(hosts)))
         for host in hosts:
@@ -65,6 +72,12 @@ def sinfo(text: str) -> Batch:
     states = Counter(cells["STATE"] for _, cells in rows if cells.get("STATE", "").rstrip(_MARKS) in ("down", "drain"))
     remarks = ["some nodes are down or drained, and are counted all the same"] if states else []
     return Batch("slurm", nodes=tuple(nodes.values()), queues=tuple(queues.values()), remarks=tuple(remarks))
+
+
+def _title(word: str) -> str:
+    """The title of a column that is too narrow for it (``TIMELI``)."""
+    whole = [title for title in ("TIMELIMIT", "NODELIST", "STATE", "AVAIL") if title.startswith(word)]
+    return whole[0] if len(whole) == 1 and len(word) >= 3 else word
 
 
 def _without_reasons(text: str) -> str:
@@ -115,6 +128,33 @@ def bqueues(text: str) -> Batch:
             remarks.append(f"MAX {cells['MAX']}: slots in use")
         found.append(Queue(cells["QUEUE_NAME"], remarks=tuple(remarks)))
     return Batch("lsf", queues=tuple(found))
+
+
+def gpus_of_lsf(text: str) -> Batch:
+    """``bhosts -gpu`` and ``lshosts -gpu``: a row for each GPU, of which the first alone names the host.
+
+    Raises ``Misread`` for a row without a number and a model.
+    """
+    found: dict[str, list[str]] = {}
+    host = ""
+    lines = text.splitlines()
+    at = heading(lines, "HOST_NAME")
+    for number, line in enumerate(lines[at + 1 :] if at is not None else [], start=(at or 0) + 2):
+        words = line.split()
+        if not words:
+            continue
+        if not line[0].isspace():
+            host, *words = words
+        if not host or len(words) < 2 or not words[0].isdecimal():
+            raise Misread(number, "a host, and the number and the model of a GPU", quoted(line.strip()))
+        found.setdefault(host, []).append(words[1])
+    if not found:
+        raise Misread(0, "a row for each GPU", "none")
+    nodes = [
+        ProbedNode(name, Hardware(gpus=len(models), gpu_model=", ".join(dict.fromkeys(models))))
+        for name, models in found.items()
+    ]
+    return Batch("lsf", nodes=tuple(nodes), remarks=("hosts without GPUs are not among these",))
 
 
 def pbs_queues(text: str) -> Mapping[str, Any]:

@@ -48,7 +48,10 @@ class ProbedNode:
 
 @dataclass(frozen=True)
 class Queue:
-    """A partition or queue. ``left_out``: why it is of no use to hidl; ``remarks``: what people should know of it."""
+    """A partition or queue. ``left_out``: why it is of no use to hidl; ``remarks``: what people should know of it.
+
+    ``is_listed``: False where only nodes name it, so that there may be others, too.
+    """
 
     name: str
     is_default: bool = False
@@ -58,6 +61,7 @@ class Queue:
     restricted: bool = False
     left_out: str | None = None
     remarks: tuple[str, ...] = ()
+    is_listed: bool = True
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from hidl_cli.site.probes.host import Host
 
 T = TypeVar("T")
 NVIDIA = ("nvidia-smi", "--query-gpu=name,compute_cap,memory.total", "--format=csv,noheader,nounits")
+_MAKER = re.compile(r"^(nvidia|tesla|amd)(?=[a-z]+\d)")  # LSF leaves out the spaces of a model's name
 _NVIDIA_OLD = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")  # drivers before 495
 AMD = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
 AMD_NEW = ("amd-smi", "static", "--asic", "--vram", "--json")
@@ -74,8 +75,9 @@ def of_nvidia(text: str) -> Cards | None:
 
 def architecture(model: str | None) -> str | None:
     """What compilers call a GPU of that name (``a100`` of Slurm, ``NVIDIA A100-SXM4-40GB`` of the driver)."""
+    words = _MAKER.sub(r"\1 ", (model or "").lower().replace("_", " "))
     for pattern, arch in _ARCHITECTURES:
-        if model and re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9a-z])", model.lower().replace("_", " ")):
+        if re.search(rf"(?<![a-z0-9])(?:{pattern})(?![0-9a-z])", words):
             return arch
     return None
 

@@ -80,7 +80,7 @@ def load_host(directory: Path) -> RecordedHost:
     """The host of a recording; ``UsageError`` if there is none, ``InvalidInput`` for an invalid ``host.json``."""
     answers = sorted(directory.glob("*.txt"))
     file = directory / DESCRIPTION
-    if not answers and not file.is_file():
+    if not directory.is_dir() or not any(each.is_file() for each in directory.iterdir()):
         raise UsageError(
             f"{directory} holds no recorded outputs",
             hint="name the directory that `hidl doctor --collect` wrote, or one with files such as mpiexec-version.txt",

@@ -69,7 +69,8 @@ def describe(
     queues = tuple(_queue(fields) for fields in partition_fields)
     if partitions is None:
         names = dict.fromkeys(name for node in found for name in node.queues)
-        queues = tuple(Queue(name, remarks=("limits unknown: `scontrol show partition` tells them",)) for name in names)
+        remarks = ("limits unknown: `scontrol show partition` tells them",)
+        queues = tuple(Queue(name, remarks=remarks, is_listed=False) for name in names)
     return Batch(
         "slurm",
         version=settings.get(_VERSION) or (versions.pop() if len(versions) == 1 else None),
