@@ -22,7 +22,7 @@ LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
 def run(stack_prefix: Callable[[str], Path]) -> Callable[..., Any]:
     """A program on 2 ranks."""
 
-    def of(program: str, *words: Path) -> Any:
+    def of(program: str, *words: Path | str) -> Any:
         path = f"{LIBRARY}:{PROGRAMS}"
         words = (PROGRAMS / program, *words)
         return ranks.run(
@@ -33,12 +33,28 @@ def run(stack_prefix: Callable[[str], Path]) -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="module")
-def found(run: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Case -> the largest difference from plain Keras."""
-    root = tmp_path_factory.mktemp("own_calls")
-    done = run("own_calls.py", root)
-    assert done.status == 0, done.stdout + done.stderr
-    return json.loads((root / "found.json").read_text())
+def differences(run: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """Cases -> the largest difference of each from plain Keras."""
+
+    def of(*names: str) -> Any:
+        root = tmp_path_factory.mktemp("own_calls")
+        done = run("own_calls.py", root, *names)
+        assert done.status == 0, done.stdout + done.stderr
+        return json.loads((root / "found.json").read_text())
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def few(differences: Callable[..., Any]) -> Any:
+    """Those of every day, in one launch."""
+    return differences("read again", "smaller batches")
+
+
+@pytest.fixture(scope="module")
+def found(differences: Callable[..., Any]) -> Any:
+    """Those of the night, in one launch."""
+    return differences("fit", "batches", "recompiled", "loaded", "refused")
 
 
 @pytest.mark.deep
@@ -118,9 +134,9 @@ def test_two_lines_make_kerass_example_run_partitioned() -> None:
     assert sum("hyparflow" in line for line in lines) == 2
 
 
-def test_weights_that_are_loaded_in_a_training_bring_the_optimizers_state(found: Any) -> None:
-    assert found["read again"] <= 1e-10
+def test_weights_that_are_loaded_in_a_training_bring_the_optimizers_state(few: Any) -> None:
+    assert few["read again"] <= 1e-10
 
 
-def test_a_loop_of_train_on_batch_takes_smaller_batches(found: Any) -> None:
-    assert found["smaller batches"] <= 1e-10
+def test_a_loop_of_train_on_batch_takes_smaller_batches(few: Any) -> None:
+    assert few["smaller batches"] <= 1e-10

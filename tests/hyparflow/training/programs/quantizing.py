@@ -111,25 +111,26 @@ def after_training(change: Callable[[Any], Any], again: bool) -> float:
     return far(*found)
 
 
-def main(root: Path) -> None:
-    """All cases."""
+def main(root: Path, *names: str) -> None:
+    """The cases that are named."""
     warnings.simplefilter("ignore")
-    found: dict[str, Any] = {
-        "int8": trained(lambda: quantized(dense(), "int8")),
-        "int4": trained(lambda: quantized(dense(), "int4")),
-        "LoRA": trained(lambda: with_lora(dense())),
-        "LoRA, int8": trained(lambda: quantized(with_lora(dense()), "int8")),
-        "int8, LoRA": trained(lambda: with_lora(quantized(embedding(), "int8")), WORDS),
-        "LoRA of an embedding": trained(lambda: with_lora(embedding()), WORDS),
-        "float8": trained(lambda: quantized(dense(), "float8"), micro_batches=1),
-        "float8, clipped": trained(lambda: quantized(dense(), "float8"), micro_batches=1, global_clipnorm=0.01),
-        "float8 in parts": raised(lambda: trained(lambda: quantized(dense(), "float8"))),
-        "loaded": loaded(root / "int8.keras"),
-        "quantized after a fit": after_training(lambda model: model.quantize("int8"), False),
-        "LoRA after a fit": after_training(with_lora, True),
+    cases: dict[str, Callable[[], Any]] = {
+        "int8": lambda: trained(lambda: quantized(dense(), "int8")),
+        "int4": lambda: trained(lambda: quantized(dense(), "int4")),
+        "LoRA": lambda: trained(lambda: with_lora(dense())),
+        "LoRA, int8": lambda: trained(lambda: quantized(with_lora(dense()), "int8")),
+        "int8, LoRA": lambda: trained(lambda: with_lora(quantized(embedding(), "int8")), WORDS),
+        "LoRA of an embedding": lambda: trained(lambda: with_lora(embedding()), WORDS),
+        "float8": lambda: trained(lambda: quantized(dense(), "float8"), micro_batches=1),
+        "float8, clipped": lambda: trained(lambda: quantized(dense(), "float8"), micro_batches=1, global_clipnorm=0.01),
+        "float8 in parts": lambda: raised(lambda: trained(lambda: quantized(dense(), "float8"))),
+        "loaded": lambda: loaded(root / "int8.keras"),
+        "quantized after a fit": lambda: after_training(lambda model: model.quantize("int8"), False),
+        "LoRA after a fit": lambda: after_training(with_lora, True),
     }
+    found = {name: cases[name]() for name in names}
     if COMM.rank == 0:
         (root / "found.json").write_text(json.dumps(found, indent=1))
 
 
-main(Path(sys.argv[1]))
+main(Path(sys.argv[1]), *sys.argv[2:])
