@@ -46,13 +46,13 @@ def differences(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.Te
 
 
 @pytest.mark.parametrize(
-    "name", map(case, ("int8", "int4", "LoRA", "LoRA, int8", "int8, LoRA", "LoRA of an embedding"))
+    "name", [case(each) for each in ("int8", "int4", "LoRA", "LoRA, int8", "int8, LoRA", "LoRA of an embedding")]
 )
 def test_a_model_quantized_or_with_lora_predicts_and_trains_as_in_one_process(differences: Any, name: str) -> None:
     assert differences(name) <= 1e-6  # int8 and LoRA's parts are of float32
 
 
-@pytest.mark.parametrize("name", map(case, ("float8", "float8, clipped")))
+@pytest.mark.parametrize("name", [case(each) for each in ("float8", "float8, clipped")])
 def test_the_scales_of_float8_are_set_and_not_clipped_as_in_one_process(differences: Any, name: str) -> None:
     assert differences(name) <= 1e-6
 
@@ -69,6 +69,6 @@ def test_a_quantized_model_from_a_file_is_that_of_one_process(differences: Any, 
     assert differences("loaded")[case] <= 1e-6
 
 
-@pytest.mark.parametrize("name", map(case, ("quantized after a fit", "LoRA after a fit")))
+@pytest.mark.parametrize("name", [case(each) for each in ("quantized after a fit", "LoRA after a fit")])
 def test_a_model_changed_after_its_training_is_what_it_has_become(differences: Any, name: str) -> None:
     assert differences(name) <= 1e-6
