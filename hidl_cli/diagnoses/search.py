@@ -1,7 +1,7 @@
 """Search output of any length for known errors, in one pass and bounded memory.
 
-Few blocks of a long log contain an error. A block is searched for the fixed words of all patterns first, which is a
-hundred times faster than a search for the patterns.
+Few blocks of a long log contain an error, and most lines differ from others in their digits only. Lines that are
+different otherwise are searched for the fixed words of all patterns first; each pattern is then searched around its word.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _BLOCK = 1024 * 1024  # bytes that are read at once
 _STEM = 4  # letters that are searched first
 _OVERLAP = 4096  # bytes of a longer line that are searched again with what follows
 _LONGEST_LINE = 2000  # characters around a match in which words of harmlessness count
+_PLACES = 100  # of a word in a block; where there are more, a search of the whole block is faster
 _TRIES = 100  # lines that may be a program's own error and are looked at, in a block
+_DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _ESCAPE = re.compile(rb"\x1b(?:\[[0-?]{0,30}[ -/]{0,5}[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
 _TOKEN = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:P<\w+>|<?[=!]|:)|\{[0-9,]+\}|.", re.DOTALL
@@ -36,6 +38,33 @@ class Cause:
 
     finding: Finding
     line: int
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A pattern of a diagnosis, and a text that each of its matches contains. A match has two lines at most."""
+
+    diagnosis: Diagnosis
+    pattern: re.Pattern[str]
+    word: str
+
+    def matches(self, text: str) -> Iterator[re.Match[str]]:
+        """All matches in ``text``, in their order."""
+        begin = after = 0
+        for _ in range(_PLACES):
+            if (place := text.find(self.word, after)) < 0:
+                return
+            begin = max(begin, text.rfind("\n", 0, max(0, text.rfind("\n", 0, place))) + 1)
+            after = _end_of_line(text, place)
+            for match in self.pattern.finditer(text, begin, _end_of_line(text, after + 1)):
+                yield match
+                begin = match.end()
+        yield from self.pattern.finditer(text, begin)
+
+
+def _end_of_line(text: str, place: int) -> int:
+    end = text.find("\n", place)
+    return len(text) if end < 0 else end
 
 
 def read_blocks(file: BinaryIO) -> Iterator[bytes]:
@@ -107,12 +136,14 @@ def fixed_word(pattern: str) -> str:
 
 
 @cache
-def _by_word() -> dict[bytes, list[tuple[Diagnosis, re.Pattern[str]]]]:
-    """Every pattern, by the text that its matches contain."""
-    table: dict[bytes, list[tuple[Diagnosis, re.Pattern[str]]]] = {}
+def _by_word() -> dict[bytes, list[_Known]]:
+    """Every pattern, by the text that its matches contain, with all digits alike."""
+    table: dict[bytes, list[_Known]] = {}
     for diagnosis in load_diagnoses():
         for pattern in diagnosis.patterns:
-            table.setdefault(fixed_word(pattern).encode(), []).append((diagnosis, compiled(pattern)))
+            word = fixed_word(pattern)
+            known = _Known(diagnosis, compiled(pattern), word)
+            table.setdefault(word.encode().translate(_DIGITS), []).append(known)
     return table
 
 
@@ -127,25 +158,26 @@ def _by_stem() -> dict[bytes, list[bytes]]:
     return table
 
 
-def _likely(block: bytes) -> Iterator[tuple[Diagnosis, re.Pattern[str]]]:
-    """The patterns whose words the block contains."""
+def _likely(block: bytes) -> Iterator[_Known]:
+    """The patterns whose words the block contains, but for digits."""
+    different = b"\n".join(set(block.translate(_DIGITS).split(b"\n")))
     for stem, words in _by_stem().items():
-        if stem in block:
+        if stem in different:
             for word in words:
-                if word in block:
+                if word in different:
                     yield from _by_word()[word]
 
 
 def _first_matches(block: bytes, known: Container[str]) -> Iterator[tuple[Diagnosis, re.Match[str], int]]:
     """The first match outside harmless lines of each diagnosis that is not yet ``known``, and its line from 1."""
     likely = list(_likely(block))
-    patterns = [(diagnosis, pattern) for diagnosis, pattern in likely if diagnosis.id not in known]
-    named = [pattern for diagnosis, pattern in likely if diagnosis.role != "unexplained"]
-    plain = block.decode("utf-8", "replace") if patterns else ""
+    sought = [each for each in likely if each.diagnosis.id not in known]
+    named = [each.pattern for each in likely if each.diagnosis.role != "unexplained"]
+    plain = block.decode("utf-8", "replace") if sought else ""
     text = plain.replace("\r\n", " \n").replace("\r", "\n")  # of the same length
     first: dict[str, tuple[Diagnosis, re.Match[str], int]] = {}
-    for diagnosis, pattern in patterns:
-        matches = pattern.finditer(text)
+    for each in sought:
+        diagnosis, matches = each.diagnosis, each.matches(text)
         if diagnosis.role == "unexplained":
             matches = (match for match in islice(matches, _TRIES) if not _matches(named, match))
         match = next((match for match in matches if not _matches(_harmless(), match)), None)

@@ -112,3 +112,22 @@ def test_a_harmless_line_does_not_hide_a_later_one() -> None:
         [ignored * 3 + b"orted: libfoo.so.1: cannot open shared object file: No such file or directory\n"]
     )
     assert (cause.finding.rule, cause.line) == ("HD152", 4)
+
+
+@pytest.mark.parametrize(
+    ("harmless", "last", "expected"),
+    [
+        (b"OSError: [Errno 27] File %d too large\n", FULL, "HD170"),
+        (b"rank %d: transport ended with error 0\n", b"NET/IB : Got completion with error 12 opcode=0\n", "HD238"),
+        (b"%d nonfatal error: counts\n", b"Fatal error:\nno such table\n", "HD601"),
+        (b"(ignored) %d: libb.so: cannot open shared object file: No such file (ignored)\n", None, "HD152"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 99, 100, 101, 20_000])
+def test_lines_that_look_like_a_cause_do_not_hide_it(
+    harmless: bytes, last: bytes | None, expected: str, count: int
+) -> None:
+    last = last or b"orted: libfoo.so.1: cannot open shared object file: No such file or directory\n"
+    before = b"".join(harmless % number for number in range(count))
+    causes = {cause.finding.rule: cause.line for cause in search(read_blocks(io.BytesIO(before + last)))}
+    assert causes[expected] == count + 1

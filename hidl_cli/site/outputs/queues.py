@@ -37,11 +37,9 @@ def sinfo(text: str) -> Batch:
 
     Raises ``Misread`` for a row that it would not print.
     """
-    lines = _without_reasons(text)
-    rows = [
-        (number, {_title(key): cell for key, cell in cells.items()}) for number, cells in table(lines, ["PARTITION"])
-    ]
-    width = next((len(word) for word in lines.split() if _title(word) == "TIMELIMIT" != word), None)
+    printed = table(_without_reasons(text), ["PARTITION"])
+    rows = [(number, {_title(key): cell for key, cell in cells.items()}) for number, cells in printed]
+    width = next((len(key) for _, cells in printed for key in cells if _title(key) == "TIMELIMIT" != key), None)
     titles = {title for _, cells in rows for title in cells}
     nodes: dict[str, ProbedNode] = {}
     queues: dict[str, Queue] = {}
