@@ -1,7 +1,7 @@
 """Search output of any length for known errors, in one pass and bounded memory.
 
-Few blocks of a long log contain an error, and most lines differ from others in their digits only. Lines that are
-different otherwise are searched for the fixed words of all patterns first; each pattern is then searched around its word.
+Few blocks of a long log contain an error, and most lines differ from others in their digits only. What is left of a
+block without them is searched for the fixed words of all patterns first; each pattern is then searched around its word.
 """
 
 from __future__ import annotations
