@@ -75,7 +75,8 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
 
     where, stack = load_site(site), load_stack(name)
     root = installation.root(where, prefix)
-    choice = lock.choose(stack, detect(where, stack), lock.directories(root))
+    target = detect(where, stack)
+    choice = lock.choose(stack, target, lock.directories(root))
     installed = [
         summarize_installation(found)
         for place in installation.roots(where, prefix)
@@ -105,8 +106,9 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
     for found in installed:
         facts += [("installed", _format_installation(found)), ("verified", _format_verification(found["verification"]))]
     show_table([{"": fact, " ": value} for fact, value in facts])
-    rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in stack.packages.items()]
-    rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in stack.requirements]
+    here = stack.on(target.accelerator, target.machine)
+    rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in here.packages.items()]
+    rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in here.requirements]
     show_table([{"package": package, "asked for": spec, "locked": version} for package, spec, version in rows])
 
 

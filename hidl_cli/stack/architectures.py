@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from hidl_cli import paths
 from hidl_workloads.kernels import serves
+
+#: What computes on a node: its processors, or its GPUs by what they are programmed by, as PyTorch names its builds.
+Accelerator = Literal["cpu", "cuda", "rocm", "xpu"]
 
 
 @dataclass(frozen=True)

@@ -83,17 +83,40 @@ def requirements(data: Mapping[str, Any]) -> Iterator[Fault]:
     from hidl_cli.stack import requirement  # imports packaging later, and only files that have requirements need it
 
     mpi = data.get("mpi")
-    for key in ("requirements", "constraints"):
-        given = data.get(key)
+    for path, given in _required(data):
         for index, text in enumerate(given if isinstance(given, list) else []):
+            place = (*path, index)
             try:
                 parsed = requirement.parse(text) if isinstance(text, str) else None
                 if parsed is not None and parsed != text:
-                    yield Fault((key, index), f"`{clipped(text)}` is not in its plain form", f"`{clipped(parsed)}`")
-                if parsed is not None and key == "requirements" and mpi in WHEELS:
+                    yield Fault(place, f"`{clipped(text)}` is not in its plain form", f"`{clipped(parsed)}`")
+                if parsed is not None and path[-1] == "requirements" and mpi in WHEELS:
                     requirement.refuse_other_build(parsed, mpi=mpi)
             except requirement.Unusable as error:
-                yield Fault((key, index), error.message, error.expected)
+                yield Fault(place, error.message, error.expected)
+
+
+def _required(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every list of requirements with its path, if it is one."""
+    yield ("requirements",), data.get("requirements")
+    yield ("constraints",), data.get("constraints")
+    for accelerator, variant in mapping(data, "variants").items():
+        if isinstance(variant, Mapping):
+            yield ("variants", accelerator, "requirements"), variant.get("requirements")
+
+
+def variants(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """What a variant leaves out is there in others, and the MPI library stays."""
+    packages = mapping(data, "packages")
+    for accelerator, variant in mapping(data, "variants").items():
+        left_out = variant.get("instead_of") if isinstance(variant, Mapping) else None
+        for index, name in enumerate(left_out if isinstance(left_out, list) else []):
+            path = ("variants", accelerator, "instead_of", index)
+            if name == data.get("mpi"):
+                yield Fault(path, f"`{clipped(str(name))}` is the MPI library of the stack", "another package")
+            elif isinstance(name, str) and packages and name not in packages:
+                message = f"`{clipped(name)}` is not among `packages`"
+                yield Fault(path, message, one_of(packages), nearest(name, packages))
 
 
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
@@ -108,7 +131,7 @@ def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
 RULES = Rules(
     "stack",
     Stack,
-    (names_and_specifiers, mpi_is_installed, libraries_exist, builds, requirements, tuning),
+    (names_and_specifiers, mpi_is_installed, libraries_exist, builds, variants, requirements, tuning),
     appended=frozenset(
         {
             ("verify", "imports"),

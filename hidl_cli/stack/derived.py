@@ -14,13 +14,13 @@ from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, UsageEr
 from hidl_cli.inputs import load, overlay
 from hidl_cli.inputs.overlay import Entry
 from hidl_cli.stack import requirement, requirement_files
+from hidl_cli.stack.architectures import Accelerator
 from hidl_cli.stack.checks import RULES
 from hidl_cli.stack.install import draft, make_lock
 from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.order import Order, Progress
 from hidl_cli.stack.requirement_files import Asked
 from hidl_cli.stack.schema import Stack
-from hidl_cli.stack.target import Accelerator
 
 _MADE_BY = "# Made by: "
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")

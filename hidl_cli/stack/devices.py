@@ -15,6 +15,8 @@ from hidl_cli.stack.target import TORCH_BACKENDS, accelerator_of
 _FRAMEWORKS = ("torch", "tensorflow")
 _CPU_VERSION = re.compile(r"\+cpu\b")
 _BUILD = re.compile(r"-(cuda\d+x|cu\d+|cuda|rocm[\d-]*)")
+#: Where a site's file does not say what its nodes are.
+_MACHINE = "x86_64"
 _REQUIREMENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 #: What to install for each package, by the GPUs' programming model: a requirement, and the machines with such wheels on
 #: PyPI. The extras bring what else is needed of CUDA 12, which the drivers of CUDA 12 and 13 serve.
@@ -46,7 +48,8 @@ def reason_without_gpu(
     ``installed``: versions by name; empty if unknown, and the stack's file decides. ``node``: whose GPUs it must serve.
     Without ``needed``, only a framework that is built for processors alone, or for other GPUs, is a reason.
     """
-    packages = dict(installed) or dict.fromkeys(names_of(stack), "")
+    there = stack.on(accelerator_of(node), node.arch or _MACHINE) if node and node.gpus else stack
+    packages = dict(installed) or dict.fromkeys(names_of(there), "")
     builds = cpu_builds(packages)
     for need in needed:
         if any(build.split()[0].removesuffix("-cpu") == need for build in builds):
@@ -73,8 +76,11 @@ def _other_gpus(versions: Mapping[str, str], node: NodeType) -> str | None:
 
 def install_hint(stack: Stack, needed: Sequence[str], site: str, node: NodeType) -> str | None:
     """Return the commands that install and use what the stack lacks on such nodes; None if no wheels do."""
-    model, machine = accelerator_of(node) if node.gpus else "cuda", node.arch or "x86_64"
+    model, machine = accelerator_of(node) if node.gpus else "cuda", node.arch or _MACHINE
     at = "" if site == "local" else f" --site {sh(site)}"
+    own = names_of(stack.on(model, machine)) if stack.variant(model, machine) else []
+    if own and all(any(_is(name, need) for name in own) for need in needed):
+        return f"hidl install {sh(stack.name)}{at}"
     wheels = [_WHEELS.get((need, model), ("", ())) for need in needed if need not in _FRAMEWORKS]
     if not all(machine in machines for _, machines in wheels):
         return None
@@ -82,7 +88,7 @@ def install_hint(stack: Stack, needed: Sequence[str], site: str, node: NodeType)
         name = f"{stack.name}-gpu"
         with_ = " ".join(f"--with {sh(wheel)}" for wheel, _ in wheels)
         return f"hidl install {sh(stack.name)} {with_} --as {sh(name)}{at}, then --stack {sh(name)}"
-    if "gpu" in stack.devices and machine in ("x86_64", "aarch64"):
+    if "gpu" in stack.devices and not stack.has_gpu_variants and machine in ("x86_64", "aarch64"):
         backend = TORCH_BACKENDS[model]
         return f"UV_TORCH_BACKEND={backend} hidl install {sh(stack.name)}{at} (or what the site's driver serves)"
     return None

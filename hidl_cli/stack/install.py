@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from itertools import chain
 from pathlib import Path
@@ -142,8 +142,7 @@ def make_lock(order: Order, progress: Progress) -> tuple[Locked, Path]:
 
 
 def _target(order: Order) -> Target:
-    found = detect(order.site, order.stack)
-    return replace(found, platform=order.platform) if order.platform else found
+    return detect(order.site, order.stack, order.platform)
 
 
 def _plan_with_new_lock(order: Order, provider: Provider, target: Target, progress: Progress) -> InstallPlan:

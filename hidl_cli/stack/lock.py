@@ -185,6 +185,7 @@ def directories(*roots: Path) -> tuple[Path, ...]:
 
 def choose(stack: Stack, target: Target, places: Sequence[Path]) -> Choice:
     """The first lock in ``places`` that fits the stack's recipe and the target; ``InvalidInput`` for a damaged one."""
+    stack = stack.on(target.accelerator, target.machine)
     name = f"{stack.name}-{target.python}-{target.platform}-{target.accelerator}"
     names = [*(f"{name}-{gpu}.txt" for gpu in target.gpus), f"{name}.txt"]
     passed_over: list[PassedOver] = []

@@ -12,7 +12,7 @@ from hidl_cli.mpi import ABI_TITLES, TRAITS, WHEELS
 
 if TYPE_CHECKING:
     from hidl_cli.mpi import Family
-    from hidl_cli.stack.target import Accelerator
+    from hidl_cli.stack.architectures import Accelerator
 
 #: What to do with a package that no index has.
 OF_A_WHEEL = "a package of an index or a wheelhouse: build a wheel (uv build --wheel) and name its directory in \

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from hidl_cli.inputs.fields import EnvironmentVariable, FileName, Module, Name, Scalar, Sha256, Strict
 from hidl_cli.mpi import Family
 from hidl_cli.site.software import Spec
+from hidl_cli.stack.architectures import Accelerator
+from hidl_cli.stack.requirement import name_of
 
 #: What programs compute on: the processors of a node, or its GPUs.
 Device = Literal["cpu", "gpu"]
+Machine = Literal["x86_64", "aarch64"]
 _PROCESSORS: list[Device] = ["cpu"]
 
 
@@ -36,6 +39,21 @@ class Advisory(Strict):
         description="what is the matter, and what the stack does about it"
     )
     url: str | None = Field(None, description="further reading")
+
+
+class Variant(Strict):
+    """What a stack holds where other wheels serve."""
+
+    requirements: Annotated[list[str], Field(min_length=1)] = Field(
+        description="requirements (PEP 508) that are added there"
+    )
+    instead_of: list[str] = Field(default_factory=list, description="those of `packages` that are left out there")
+    imports: list[Module] = Field(
+        default_factory=list, description="Python modules that each rank must be able to import there"
+    )
+    machines: Annotated[list[Machine], Field(min_length=1)] = Field(
+        default_factory=lambda: list(get_args(Machine)), description="machines that it is for"
+    )
 
 
 class Source(Strict):
@@ -115,6 +133,12 @@ class Stack(Strict):
         description="what its packages compute on; gpu: there are builds for GPUs, and the lock for a site with GPUs "
         "holds them",
     )
+    variants: dict[Accelerator, Variant] = Field(
+        default_factory=dict,
+        description="what the stack holds on nodes with GPUs, by what these are programmed by, and as `cpu` on "
+        "processors of some machines. With variants for GPUs, it is the stack for processors on all other nodes; "
+        "without, the build of torch decides",
+    )
     requirements: list[str] = Field(
         default_factory=list,
         description="further requirements (PEP 508) with extras and markers, from wheels alone; `--hash=sha256:...` "
@@ -133,3 +157,36 @@ class Stack(Strict):
     )
     spack: SpackSpecs | None = Field(None, description="the stack as Spack builds it; null: Spack cannot")
     verify: Verify = Field(default_factory=Verify, description="what must hold before it is published")
+
+    @property
+    def has_gpu_variants(self) -> bool:
+        """Does it say itself what it holds on nodes with GPUs?"""
+        return "gpu" in self.devices and bool(self.variants.keys() - {"cpu"})
+
+    def variant(self, accelerator: Accelerator, machine: str) -> Variant | None:
+        """Return what it holds on such nodes; None if it is what it is everywhere."""
+        found = self.variants.get(accelerator) if accelerator == "cpu" or "gpu" in self.devices else None
+        return found if found and machine in found.machines else None
+
+    def on(self, accelerator: Accelerator, machine: str) -> Stack:
+        """Return the stack as it is on such nodes."""
+        variant = self.variant(accelerator, machine)
+        if variant is None:
+            return self
+        imports = [*self.verify.imports, *variant.imports]
+        return self.model_copy(
+            update={
+                "packages": {name: spec for name, spec in self.packages.items() if name not in variant.instead_of},
+                "requirements": [*self.requirements, *variant.requirements],
+                "builds": [_against(build, variant) for build in self.builds],
+                "verify": self.verify.model_copy(update={"imports": imports}),
+            }
+        )
+
+
+def _against(build: Build, variant: Variant) -> Build:
+    """The build against what takes the place of packages of the stack."""
+    kept = [name for name in build.against if name not in variant.instead_of]
+    if len(kept) < len(build.against):
+        kept += map(name_of, variant.requirements)
+    return build.model_copy(update={"against": kept})

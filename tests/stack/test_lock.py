@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,27 @@ def test_shipped_locks_fit_the_shipped_recipes(name: str) -> None:
     choice = choose(load_stack(name), target, [SHIPPED])
     assert choice.passed_over == ()
     assert choice.lock is not None
+
+
+@pytest.mark.parametrize(
+    ("stack", "platform", "accelerator", "held"),
+    [
+        ("tensorflow", "linux-x86_64", "cuda", "tensorflow"),
+        ("mpi4dask", "linux-x86_64", "cuda", "cudf-cu12"),
+        ("mpi4dask", "linux-aarch64", "cuda", "cupy-cuda12x"),
+        ("mpi4dask", "linux-x86_64", "rocm", "cupy-rocm-7-0"),
+    ],
+)
+def test_for_gpus_shipped_locks_hold_the_stacks_own_builds(
+    stack: str, platform: str, accelerator: Any, held: str
+) -> None:
+    recipe = load_stack(stack)
+    choice = choose(recipe, replace(TARGET, platform=platform, accelerator=accelerator, glibc=(2, 28)), [SHIPPED])
+    assert (choice.passed_over, choice.lock is not None) == ((), True)
+    names = {package.name for package in choice.lock.packages} if choice.lock else set()
+    assert held in names
+    assert names.isdisjoint(recipe.variants[accelerator].instead_of)
+    assert all(name.endswith("-cu12") for name in names if name.startswith("nvidia-"))  # one major of CUDA
 
 
 def test_shipped_locks_name_no_host_and_those_for_processors_no_cuda() -> None:

@@ -39,6 +39,48 @@ def test_an_index_with_their_builds_serves_other_vendors_gpus(
     assert detect(load_site(site), load_stack("pytorch")).accelerator == accelerator
 
 
+@pytest.mark.parametrize(
+    ("stack", "site", "platform", "accelerator"),
+    [
+        ("tensorflow", "pitzer", "linux-x86_64", "cuda"),
+        ("tensorflow", "vista", "linux-aarch64", "cpu"),
+        ("tensorflow", "frontier", "linux-x86_64", "cpu"),
+        ("hyparflow", "pitzer", "linux-x86_64", "cpu"),
+        ("horovod", "pitzer", "linux-x86_64", "cpu"),
+        ("mpi4dask", "vista", "linux-aarch64", "cuda"),
+        ("mpi4dask", "frontier", "linux-x86_64", "rocm"),
+        ("mpi4dask", "aurora", "linux-x86_64", "cpu"),
+        ("mpi4dask", "frontera", "linux-x86_64", "cpu"),
+        ("pytorch", "vista", "linux-aarch64", "cuda"),
+    ],
+)
+def test_a_stack_with_builds_of_its_own_for_gpus_serves_these_alone(
+    stack: str, site: str, platform: str, accelerator: str
+) -> None:
+    target = detect(load_site(site), load_stack(stack), platform)
+    assert (target.accelerator, target.platform) == (accelerator, platform)
+
+
+def test_on_its_own_nodes_a_stack_requires_imports_and_builds_against_what_is_there() -> None:
+    stack = load_stack("horovod")
+    there = stack.on("cpu", "aarch64")
+    assert "tensorflow>=2.18" in there.requirements
+    assert "tensorflow-cpu" not in there.packages
+    assert [build.against for build in there.builds] == [["mpich", "torch", "numpy", "tensorflow"]]
+    assert stack.on("cpu", "x86_64") == stack.on("cuda", "x86_64") == stack
+    assert load_stack("mpi4dask").on("cuda", "aarch64").verify.imports[-2:] == ["cupy", "cudf"]
+
+
+def test_requirements_of_ones_own_may_use_gpus_that_the_stack_does_not() -> None:
+    stack = load_stack("hyparflow").model_copy(update={"requirements": ["cupy-cuda12x"]})
+    assert detect(load_site("pitzer"), stack).accelerator == "cuda"
+
+
+def test_an_index_of_frameworks_does_not_change_a_stack_with_builds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_TORCH_BACKEND", "xpu")
+    assert detect(load_site("aurora"), load_stack("mpi4dask")).accelerator == "cpu"
+
+
 def test_a_stack_for_processors_is_the_same_on_nodes_with_gpus() -> None:
     stack = load_stack("mpi")
     assert detect(load_site("pitzer"), stack).accelerator == "cpu"

@@ -12,12 +12,13 @@ import pytest
 
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition
 from hidl_cli.site.load import load_site
+from hidl_cli.stack.architectures import Accelerator
 from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.lock import Lock, Package
 from hidl_cli.stack.pip_settings import read
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.wheels import Wheels
-from hidl_cli.stack.schema import Stack
+from hidl_cli.stack.schema import Stack, Variant
 from hidl_cli.stack.target import Target, detect
 from tests.stack.wheelhouse import make_index, make_wheel
 
@@ -127,6 +128,30 @@ def test_gpus_get_the_last_release_with_kernels_for_them(
     on_x86 = replace(target, platform="linux-x86_64", accelerator="cuda", gpus=gpus)
     lock = uv.resolve(stack(torch=">=2.5"), on_x86, offline=False)
     assert (lock.version("torch"), lock.gpu) == (torch, gpu)
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "machine", "expected"),
+    [
+        ("cpu", "x86_64", {"lean-cpu": "1.0"}),
+        ("cuda", "x86_64", {"lean": "1.0", "nvidia-lib": "1.0"}),
+        ("cpu", "aarch64", {"lean": "1.0"}),
+    ],
+)
+def test_a_variant_takes_the_place_of_what_it_is_for(
+    tmp_path: Path, target: Target, accelerator: Accelerator, machine: str, expected: dict[str, str]
+) -> None:
+    files, index = tmp_path / "files", tmp_path / "index"
+    extra = ["nvidia-lib; extra == 'cuda'"]
+    made = [make_wheel(files, "lean", "1.0", extra), make_wheel(files, "lean_cpu", "1.0")]
+    make_index(index, [*made, make_wheel(files, "nvidia_lib", "1.0")])
+    for name in ("lean_cpu", "nvidia_lib"):
+        (index / name).rename(index / name.replace("_", "-"))
+    keys = {"cuda": {"requirements": ["lean[cuda]"]}, "cpu": {"requirements": ["lean"], "machines": ["aarch64"]}}
+    variants = {name: Variant(instead_of=["lean-cpu"], **each) for name, each in keys.items()}
+    asked = stack(**{"lean-cpu": ""}).model_copy(update={"devices": ["cpu", "gpu"], "variants": variants})
+    there = replace(target, platform=f"linux-{machine}", accelerator=accelerator)
+    assert versions(provider(tmp_path, index_url=index.as_uri()), asked, there) == expected
 
 
 def test_gpus_that_no_release_serves_are_refused(tmp_path: Path, target: Target) -> None:

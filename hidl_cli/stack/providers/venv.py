@@ -64,22 +64,23 @@ class FromWheels:
 
     def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
         """See ``Provider``."""
+        stack = order.stack.on(target.accelerator, target.machine)
         return InstallPlan(
             site=order.site.name,
-            stack=order.stack.name,
-            title=order.stack.title,
+            stack=stack.name,
+            title=stack.title,
             root=order.root,
             target=target,
             lock=chosen,
             lock_origin=file,
-            own=(own_wheel.workloads(), *map(own_wheel.library, order.stack.libraries)),
-            imports=tuple(order.stack.verify.imports),
-            verify_modules=tuple(order.stack.verify.modules),
-            builds=planned.plan(order.stack.builds, chosen.wheels, order.root, order.sources),
-            advisories=(*(advisory.model_dump() for advisory in order.stack.advisories), *_without_gpus(order, target)),
+            own=(own_wheel.workloads(), *map(own_wheel.library, stack.libraries)),
+            imports=tuple(stack.verify.imports),
+            verify_modules=tuple(stack.verify.modules),
+            builds=planned.plan(stack.builds, chosen.wheels, order.root, order.sources),
+            advisories=(*(advisory.model_dump() for advisory in stack.advisories), *_without_gpus(order, target)),
             offline=order.offline,
-            mpi=order.stack.mpi,
-            mpi_version=chosen.version(order.stack.mpi),
+            mpi=stack.mpi,
+            mpi_version=chosen.version(stack.mpi),
         )
 
     def preview(self, plan: InstallPlan) -> Preview:
@@ -109,10 +110,10 @@ def _without_gpus(order: Order, target: Target) -> list[dict[str, str | None]]:
     accelerator = accelerator_of(node)
     if "gpu" not in order.stack.devices or target.accelerator == accelerator:
         return []
-    text = (
-        f"PyPI has no build for the site's GPUs ({node.gpu_model}), so this one computes on processors; "
-        f"UV_TORCH_BACKEND={TORCH_BACKENDS[accelerator]} takes one from PyTorch's own index"
-    )
+    gpus = f"{node.gpu_model}, {target.machine}"
+    text = f"PyPI has no build for the site's GPUs ({gpus}), so this one computes on processors"
+    if not order.stack.has_gpu_variants:
+        text += f"; UV_TORCH_BACKEND={TORCH_BACKENDS[accelerator]} takes one from PyTorch's own index"
     return [{"id": "no-gpu-build", "text": text, "url": None}]
 
 

@@ -82,6 +82,7 @@ class Wheels:
         Without GPUs, torch is its CPU build, or this fails. For GPUs that the newest release of a framework has no
         kernels for, it is the last release that has some.
         """
+        stack = stack.on(target.accelerator, target.machine)
         packages = self._resolved(stack, target, (), offline=offline)
         gpu = None
         lacking = (find_unserved(each.name, each.version, target.gpus, target.machine) for each in packages)
@@ -105,7 +106,6 @@ class Wheels:
 
     def _resolved(self, stack: Stack, target: Target, limits: Sequence[str], *, offline: bool) -> tuple[Package, ...]:
         """The packages, within the stack's constraints and these ``limits``."""
-        glibc = _locked_glibc(target)
         with tempfile.TemporaryDirectory(prefix="hidl-lock-") as directory:
             asked, constraints = Path(directory, f"{stack.name}.in"), Path(directory, "constraints.txt")
             asked.write_text("\n".join(_asked(stack)) + "\n", encoding="utf-8")
@@ -113,8 +113,6 @@ class Wheels:
             if limited := (*map(bare, stack.constraints), *limits):
                 constraints.write_text("\n".join(limited) + "\n", encoding="utf-8")
                 argv += ["--constraints", str(constraints)]
-            if glibc in _PORTABLE_GLIBC and target.platform in PORTABLE_PLATFORMS:
-                argv += ["--python-platform", f"{target.machine}-manylinux_{'_'.join(map(str, glibc))}"]
             argv += self._torch_build(stack, target, Path(directory))
             argv += ["--offline"] if offline else []
             try:
@@ -275,6 +273,9 @@ class Wheels:
     def _compile(self, asked: Path, target: Target, *options: str) -> list[str]:
         flags = pip_settings.uv_flags(self.sources, self.environ) if "--no-index" not in options else []
         plain = ["--no-header", "--no-annotate", "--python", str(target.interpreter)]
+        glibc = _locked_glibc(target)
+        if glibc in _PORTABLE_GLIBC and target.platform in PORTABLE_PLATFORMS:
+            plain += ["--python-platform", f"{target.machine}-manylinux_{'_'.join(map(str, glibc))}"]
         return ["pip", "compile", str(asked), *plain, *flags, *options]
 
     def _uv(self, arguments: list[str], *, check: bool = True) -> process.Completed:
