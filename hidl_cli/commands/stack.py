@@ -97,7 +97,8 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
         return
     facts = [("stack", f"{stack.name}: {stack.title}"), ("MPI", stack.mpi)]
     facts += [("computes on", ", ".join(stack.devices))]
-    facts += [("verified by importing", ", ".join(stack.verify.imports))] if stack.verify.imports else []
+    here = stack.on(target.accelerator, target.machine)
+    facts += [("verified by importing", ", ".join(here.verify.imports))] if here.verify.imports else []
     facts += [("verified by", ", ".join(stack.verify.modules))] if stack.verify.modules else []
     facts += [("built", f"{build.name} {build.version}, from {build.source.file}") for build in stack.builds]
     facts += [(advisory.id, " ".join(filter(None, (advisory.text, advisory.url)))) for advisory in stack.advisories]
@@ -106,7 +107,6 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
     for found in installed:
         facts += [("installed", _format_installation(found)), ("verified", _format_verification(found["verification"]))]
     show_table([{"": fact, " ": value} for fact, value in facts])
-    here = stack.on(target.accelerator, target.machine)
     rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in here.packages.items()]
     rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in here.requirements]
     show_table([{"package": package, "asked for": spec, "locked": version} for package, spec, version in rows])
