@@ -88,6 +88,18 @@ def test_torch_is_the_cpu_build_of_the_wheelhouse(tmp_path: Path, target: Target
     assert versions(uv, stack(torch=">=2.5"), target) == {"torch": "2.9.0+cpu"}
 
 
+def test_a_wheel_of_torch_for_another_machine_is_not_taken(tmp_path: Path, target: Target) -> None:
+    house = tmp_path / "house"
+    made = make_wheel(house, "torch", "2.9.0+cpu")
+    made.rename(house / f"torch-2.9.0+cpu-{target.python}-{target.python}-manylinux_2_28_x86_64.whl")
+    uv = provider(tmp_path, find_links=str(house), no_index="1")
+    on_x86, on_arm = (replace(target, platform=f"linux-{machine}") for machine in ("x86_64", "aarch64"))
+    assert versions(uv, stack(torch=">=2.5"), on_x86) == {"torch": "2.9.0+cpu"}
+    with pytest.raises(HidlError) as refused:
+        uv.resolve(stack(torch=">=2.5"), on_arm, offline=True)
+    assert "torch==2.9.0+cpu" not in str(refused.value)
+
+
 def test_cuda_is_never_chosen_on_a_machine_without_a_gpu(tmp_path: Path, target: Target) -> None:
     wheels = [make_wheel(tmp_path / "files", "one", "1.0", requires=["nvidia-cublas"])]
     wheels.append(make_wheel(tmp_path / "files", "nvidia_cublas", "1.0"))
