@@ -1,4 +1,4 @@
-.PHONY: help demo test quick test-all torture lint lock parameters docs bench rehearse keras-table soak clean
+.PHONY: help demo test quick test-all torture lint lock parameters docs bench rehearse keras-table gpu-stacks soak clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -53,8 +53,12 @@ keras-table: $(READY)  ## all of Keras in two partitions beside one process: hou
 	$(BIN)/hidl install tensorflow
 	$(BIN)/hidl stack exec tensorflow -- sh -c '$(BIN)/python -m tests.hyparflow.tables.page "$$VIRTUAL_ENV"'
 
+gpu-stacks: $(READY)  ## install and verify the stacks for NVIDIA's GPUs, without one: 21 GiB; for the night
+	$(BIN)/hidl install pytorch tensorflow mpi4dask horovod-pytorch --site perlmutter --verify here \
+		--prefix "$(or $(ROOT),$(CURDIR)/.gpu-stacks)"
+
 soak:  ## 30 minutes of random messages over mpi://; SOAK_PYTHON is a Python of the stack mpi4dask
 	"$(dir $(SOAK_PYTHON))mpiexec" -n 4 "$(SOAK_PYTHON)" tests/mpi4dask/programs/soak.py 1800
 
 clean:  ## remove what the above made
-	rm -rf $(VENV) site .tests
+	rm -rf $(VENV) site .tests .gpu-stacks

@@ -1,5 +1,7 @@
 """Does Horovod train: PyTorch, a TensorFlow tape and Keras's ``fit``, each on all ranks against one process alone.
 
+Without TensorFlow in the stack, PyTorch.
+
 Horovod can be broken without a word: under Keras 3 an unpatched one ends with status 0 and never reduces a gradient.
 So what counts is the weights. Every rank trains on its share of each batch; afterwards all ranks must hold the same
 bits, and these must be what a single process gets from the whole batches.
@@ -7,6 +9,7 @@ bits, and these must be what a single process gets from the whole batches.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -64,7 +67,10 @@ def checks(communicator: MPI.Comm) -> Iterable[Check]:
     os.environ.update({name: value for name, value in _STALLED.items() if name not in os.environ})
     yield from _guarded("horovod", lambda: _controllers(communicator))
     task = Task.for_ranks(communicator.size)
-    for name, train in (("torch", _torch), ("tensorflow tape", _tape), ("keras fit", _fit)):
+    trainings = {"torch": _torch}
+    if importlib.util.find_spec("tensorflow"):
+        trainings |= {"tensorflow tape": _tape, "keras fit": _fit}
+    for name, train in trainings.items():
         yield from _guarded(name, lambda name=name, train=train: _training(communicator, name, train, task))  # type: ignore[misc]
 
 
@@ -81,7 +87,9 @@ def _controllers(communicator: MPI.Comm) -> list[Check]:
 
     hvd.init()
     built = {"MPI": hvd.mpi_built(), "gloo": hvd.gloo_built()}
-    seen = f"{hvd.size()} ranks, built with {' and '.join(name for name, there in built.items() if there)}"
+    operations = {"NCCL": hvd.nccl_built(), "CUDA": hvd.cuda_built()}
+    there = [name for name, is_built in {**built, **operations}.items() if is_built]
+    seen = f"{hvd.size()} ranks, built with {', '.join(there)}"
     return [Check("horovod: world and controllers", hvd.size() == communicator.size and all(built.values()), seen)]
 
 

@@ -106,8 +106,10 @@ def _required(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 
 
 def variants(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """What a variant leaves out is there in others, and the MPI library stays."""
+    """What a variant leaves out or builds is there in others, and the MPI library stays."""
     packages = mapping(data, "packages")
+    listed = data.get("builds") if isinstance(data.get("builds"), list) else None
+    built = [str(each["name"]) for each in listed or () if isinstance(each, Mapping) and "name" in each]
     for accelerator, variant in mapping(data, "variants").items():
         left_out = variant.get("instead_of") if isinstance(variant, Mapping) else None
         for index, name in enumerate(left_out if isinstance(left_out, list) else []):
@@ -117,6 +119,11 @@ def variants(data: Mapping[str, Any]) -> Iterator[Fault]:
             elif isinstance(name, str) and packages and name not in packages:
                 message = f"`{clipped(name)}` is not among `packages`"
                 yield Fault(path, message, one_of(packages), nearest(name, packages))
+        for name in mapping(variant, "builds") if isinstance(variant, Mapping) else ():
+            if name not in built:
+                message = f"`{clipped(name)}` is not among `builds`"
+                place = ("variants", accelerator, "builds", name)
+                yield Fault(place, message, one_of(built), nearest(name, built), on_key=True)
 
 
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:

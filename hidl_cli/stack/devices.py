@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from hidl_cli.quoting import sh
 from hidl_cli.site.schema import NodeType
 from hidl_cli.stack.architectures import find_unserved
+from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.schema import Stack
 from hidl_cli.stack.target import TORCH_BACKENDS, accelerator_of
 
@@ -78,6 +79,8 @@ def install_hint(stack: Stack, needed: Sequence[str], site: str, node: NodeType)
     """Return the commands that install and use what the stack lacks on such nodes; None if no wheels do."""
     model, machine = accelerator_of(node) if node.gpus else "cuda", node.arch or _MACHINE
     at = "" if site == "local" else f" --site {sh(site)}"
+    if stack.on_gpus and load_stack(stack.on_gpus).variant(model, machine):
+        return f"hidl install {sh(stack.on_gpus)}{at}, then --stack {sh(stack.on_gpus)}"
     own = names_of(stack.on(model, machine)) if stack.variant(model, machine) else []
     if own and all(any(_is(name, need) for name in own) for need in needed):
         return f"hidl install {sh(stack.name)}{at}"

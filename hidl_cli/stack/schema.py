@@ -41,6 +41,15 @@ class Advisory(Strict):
     url: str | None = Field(None, description="further reading")
 
 
+class BuildAddition(Strict):
+    """What is added to a build where it is compiled for other devices."""
+
+    environment: dict[EnvironmentVariable, str] = Field(default_factory=dict, description="further variables")
+    requires: dict[str, str] = Field(
+        default_factory=dict, description="further packages that only the build needs -> version specifier"
+    )
+
+
 class Variant(Strict):
     """What a stack holds where other wheels serve."""
 
@@ -50,6 +59,9 @@ class Variant(Strict):
     instead_of: list[str] = Field(default_factory=list, description="those of `packages` that are left out there")
     imports: list[Module] = Field(
         default_factory=list, description="Python modules that each rank must be able to import there"
+    )
+    builds: dict[Name, BuildAddition] = Field(
+        default_factory=dict, description="one of `builds` -> what is added to it there"
     )
     machines: Annotated[list[Machine], Field(min_length=1)] = Field(
         default_factory=lambda: list(get_args(Machine)), description="machines that it is for"
@@ -81,9 +93,14 @@ class Build(Strict):
     patches: str | None = Field(
         None, description="a folder below recipes/patches (or the user's patches) whose *.patch are applied in order"
     )
-    environment: dict[EnvironmentVariable, str] = Field(default_factory=dict, description="variables for the build")
+    environment: dict[EnvironmentVariable, str] = Field(
+        default_factory=dict,
+        description="variables for the build; {tools} stands for the directory with what the build `requires`",
+    )
     requires: dict[str, str] = Field(
-        default_factory=dict, description="packages that only the build needs -> version specifier; not in the stack"
+        default_factory=dict,
+        description="packages that only the build needs -> version specifier; not in the stack. Empty: the version "
+        "in the lock, if it is there",
     )
     programs: list[str] = Field(default_factory=list, description="programs that must be on PATH, such as c++ and make")
     against: list[str] = Field(
@@ -139,6 +156,9 @@ class Stack(Strict):
         "processors of some machines. With variants for GPUs, it is the stack for processors on all other nodes; "
         "without, the build of torch decides",
     )
+    on_gpus: Name | None = Field(
+        None, description="for a stack of processors alone, another that serves nodes with GPUs: errors name it"
+    )
     requirements: list[str] = Field(
         default_factory=list,
         description="further requirements (PEP 508) with extras and markers, from wheels alone; `--hash=sha256:...` "
@@ -178,15 +198,22 @@ class Stack(Strict):
             update={
                 "packages": {name: spec for name, spec in self.packages.items() if name not in variant.instead_of},
                 "requirements": [*self.requirements, *variant.requirements],
-                "builds": [_against(build, variant) for build in self.builds],
+                "builds": [_as_in(variant, build) for build in self.builds],
                 "verify": self.verify.model_copy(update={"imports": imports}),
             }
         )
 
 
-def _against(build: Build, variant: Variant) -> Build:
-    """The build against what takes the place of packages of the stack."""
+def _as_in(variant: Variant, build: Build) -> Build:
+    """The build with what is added to it, against what takes the place of packages of the stack."""
     kept = [name for name in build.against if name not in variant.instead_of]
     if len(kept) < len(build.against):
         kept += map(name_of, variant.requirements)
-    return build.model_copy(update={"against": kept})
+    added = variant.builds.get(build.name, BuildAddition())
+    return build.model_copy(
+        update={
+            "against": kept,
+            "environment": {**build.environment, **added.environment},
+            "requires": {**build.requires, **added.requires},
+        }
+    )

@@ -93,9 +93,14 @@ class _Horovod:
             cycle_time_ms=parameters.cycle_time_ms, fusion_mib=parameters.fusion_mib, timeline=parameters.timeline
         )
         horovod_world.init(hvd, communicator, "mpi")
+        on_gpu = next(model.parameters()).is_cuda
+        by_nccl = on_gpu and bool(hvd.nccl_built())
+        if by_nccl:
+            require_own_gpus(communicator)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         self.model, self.versions = model, {"horovod": horovod.__version__}
-        self.path = self.path_reason = ""
+        self.path = "nccl" if by_nccl else "staged" if on_gpu else ""
+        self.path_reason = "by Horovod" if self.path else ""
         self.optimizer = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),

@@ -196,6 +196,7 @@ def variant(keys: str) -> str:
             "`mpich` is the MPI library of the stack",
         ),
         (("title: X", variant("requirements: []")), 3, "is empty"),
+        (("title: X", variant("requirements: [a], builds: {a: {}}")), 3, "`a` is not among `builds`"),
     ],
 )
 def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int, message: str) -> None:

@@ -100,8 +100,8 @@ def test_device_gpu_without_gpus_is_refused() -> None:
 
 
 def test_a_device_that_the_workload_lacks_is_refused() -> None:
-    error = refused(device="gpu", assignments=["backend=horovod"])
-    assert error.message == "resnet50 with framework=torch backend=horovod computes on processors only"
+    error = refused(device="gpu", assignments=["framework=tensorflow", "backend=horovod"])
+    assert error.message == "resnet50 with framework=tensorflow backend=horovod computes on processors only"
     error = refused(device="cpu", assignments=["backend=nccl"])
     assert error.message == "resnet50 with framework=torch backend=nccl computes on GPUs only"
     error = refused("omb-latency", device="cpu", assignments=["buffer=cupy"])
@@ -161,6 +161,20 @@ def test_a_stack_of_a_framework_for_processors_is_refused_on_gpus(stack: str, si
     assert "tensorflow-cpu" in error.message
     assert "--device cpu" in str(error.hint)
     assert plan(**OWN, stack=stack, site=site, device="cpu").allocation.gpus_per_node is None
+
+
+@pytest.mark.parametrize(
+    ("site", "hint"),
+    [
+        ("perlmutter", "hidl install horovod-pytorch --site perlmutter, then --stack horovod-pytorch; or --device cpu"),
+        ("frontier", "--env DIR with an environment that does; or --device cpu"),
+    ],
+)
+def test_where_another_stack_serves_the_gpus_it_is_named(site: str, hint: str) -> None:
+    error = refused(site=site, asked=Asked(account="m0"), assignments=["backend=horovod"])
+    assert (error.exit_code, error.hint) == (ExitCode.MISSING_PRECONDITION, hint)
+    on_gpus = plan("resnet50", site="perlmutter", asked=Asked(account="m0"), stack="horovod-pytorch")
+    assert (on_gpus.device, on_gpus.stack) == ("gpu", "horovod-pytorch")
 
 
 def test_a_stack_with_a_build_of_its_own_for_the_gpus_is_taken() -> None:

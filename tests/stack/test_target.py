@@ -47,6 +47,8 @@ def test_an_index_with_their_builds_serves_other_vendors_gpus(
         ("tensorflow", "frontier", "linux-x86_64", "cpu"),
         ("hyparflow", "pitzer", "linux-x86_64", "cpu"),
         ("horovod", "pitzer", "linux-x86_64", "cpu"),
+        ("horovod-pytorch", "perlmutter", "linux-x86_64", "cuda"),
+        ("horovod-pytorch", "frontier", "linux-x86_64", "cpu"),
         ("mpi4dask", "vista", "linux-aarch64", "cuda"),
         ("mpi4dask", "frontier", "linux-x86_64", "rocm"),
         ("mpi4dask", "aurora", "linux-x86_64", "cpu"),
@@ -69,6 +71,25 @@ def test_on_its_own_nodes_a_stack_requires_imports_and_builds_against_what_is_th
     assert [build.against for build in there.builds] == [["mpich", "torch", "numpy", "tensorflow"]]
     assert stack.on("cpu", "x86_64") == stack.on("cuda", "x86_64") == stack
     assert load_stack("mpi4dask").on("cuda", "aarch64").verify.imports[-2:] == ["cupy", "cudf"]
+
+
+def test_what_a_variant_adds_to_a_build_is_beside_what_the_build_has() -> None:
+    (everywhere,) = load_stack("horovod-pytorch").builds
+    (there,) = load_stack("horovod-pytorch").on("cuda", "x86_64").builds
+    assert there.environment.items() > everywhere.environment.items()
+    assert there.requires.items() > everywhere.requires.items()
+    assert (there.environment["HOROVOD_GPU_OPERATIONS"], there.requires["nvidia-nccl-cu13"]) == ("NCCL", "")
+
+
+def test_horovod_is_built_as_one_with_and_without_tensorflow() -> None:
+    (both,), (alone,) = load_stack("horovod").builds, load_stack("horovod-pytorch").builds
+    environment = {name: value for name, value in both.environment.items() if name != "HOROVOD_WITH_TENSORFLOW"}
+    without = {
+        "environment": environment | {"HOROVOD_WITHOUT_TENSORFLOW": "1"},
+        "against": [name for name in both.against if name != "tensorflow-cpu"],
+    }
+    assert both.model_copy(update=without) == alone
+    assert load_stack("horovod").advisories == load_stack("horovod-pytorch").advisories
 
 
 def test_requirements_of_ones_own_may_use_gpus_that_the_stack_does_not() -> None:

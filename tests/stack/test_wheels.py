@@ -173,6 +173,14 @@ def test_gpus_that_no_release_serves_are_refused(tmp_path: Path, target: Target)
         uv.resolve(stack(torch=">=2.5"), old, offline=False)
 
 
+def test_gpus_whose_last_release_the_stack_cannot_hold_are_refused(tmp_path: Path, target: Target) -> None:
+    uv = provider(tmp_path, index_url=releases_of_torch(tmp_path))
+    old = replace(target, platform="linux-x86_64", accelerator="cuda", gpus=("sm_70",))
+    with pytest.raises(MissingPrecondition, match=r"serves it is 2\.10\.0, and the stack cannot hold it") as caught:
+        uv.resolve(stack(torch=">=2.11"), old, offline=False)
+    assert "torch>=2.11 and torch<=2.10.0" in caught.value.message
+
+
 def test_cuda_is_not_for_other_gpus(tmp_path: Path, target: Target) -> None:
     uv = provider(tmp_path, index_url=releases_of_torch(tmp_path))
     with pytest.raises(BuildFailed, match="CUDA packages, and is for GPUs of another vendor") as caught:

@@ -161,7 +161,8 @@ def _environment(build: PlannedBuild, prefix: Path, tools: Path, jobs: int) -> d
     shown = Installation.at(prefix).environment(machine.environment(os.environ))
     parallel = {"MAKEFLAGS": f"-j{jobs}", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs), "MAX_JOBS": str(jobs)}
     found = {"PATH": os.pathsep.join((str(tools / "bin"), shown["PATH"])), "PYTHONPATH": str(tools), "NO_COLOR": "1"}
-    return {**shown, **found, **parallel, **build.recipe.environment}
+    own = {name: value.replace("{tools}", str(tools)) for name, value in build.recipe.environment.items()}
+    return {**shown, **found, **parallel, **own}
 
 
 def _counted(number: int, one: str, many: str = "") -> str:

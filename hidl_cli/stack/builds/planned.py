@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli import paths
 from hidl_cli.errors import InvalidInput, MissingPrecondition
 from hidl_cli.stack.builds import sources
+from hidl_cli.stack.requirement import name_of
 
 if TYPE_CHECKING:
     from hidl_cli.stack.lock import Lock
@@ -95,6 +96,7 @@ def plan(
 
 def _planned(recipe: Build, lock: Lock, root: Path, given: Path | None) -> PlannedBuild:
     archive, digest = given, recipe.source.sha256
+    recipe = recipe.model_copy(update={"requires": _required(recipe, lock)})
     if given is not None or digest is None:
         archive, recipe = sources.of_the_user(recipe, root, given)
         digest = digest or sources.sha256(archive)
@@ -105,6 +107,12 @@ def _planned(recipe: Build, lock: Lock, root: Path, given: Path | None) -> Plann
         patches=_patches(recipe),
         against={name: _locked(lock, name) for name in recipe.against},
     )
+
+
+def _required(recipe: Build, lock: Lock) -> dict[str, str]:
+    """What the build requires, of the versions in the lock where the recipe has none."""
+    locked = {name: lock.version(name_of(name)) for name, spec in recipe.requires.items() if not spec}
+    return {**recipe.requires, **{name: f"=={version}" for name, version in locked.items() if version}}
 
 
 def _patches(recipe: Build) -> tuple[Patch, ...]:

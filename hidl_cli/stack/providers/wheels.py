@@ -39,7 +39,7 @@ _CWD = Path("/")
 _CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
 #: Where NVIDIA's driver says its version: uv then chooses the build of torch that it serves.
 _DRIVER = Path("/proc/driver/nvidia/version")
-_BY_SPACK = "or build it: --provider spack"
+_BY_SPACK = "build it: --provider spack"
 _NETWORK = re.compile(
     r"error sending request|dns error|Connect\)|timed out|Network connectivity is disabled|network was disabled",
     re.IGNORECASE,
@@ -90,7 +90,14 @@ class Wheels:
             if unserved.last is None:
                 raise MissingPrecondition(f"stack {stack.name} serves no GPU of the site: {unserved}", hint=_BY_SPACK)
             limit = f"{unserved.last.package}<={unserved.last.version}"
-            packages, gpu = self._resolved(stack, target, (limit,), offline=offline), unserved.gpu
+            try:
+                packages, gpu = self._resolved(stack, target, (limit,), offline=offline), unserved.gpu
+            except BuildFailed as error:
+                _, _, said = error.message.partition("\n")
+                raise MissingPrecondition(
+                    f"stack {stack.name} serves no GPU of the site: {unserved}, and the stack cannot hold it\n{said}",
+                    hint=_BY_SPACK,
+                ) from error
         packages = _permitted(stack, packages)
         _refuse_foreign(stack, target, packages)
         return Lock(

@@ -45,6 +45,12 @@ def test_it_is_built_verified_and_the_second_time_taken_from_the_cache(tiny: Tin
     assert "nothing to do" in tiny.hidl("install", "tiny").stdout
 
 
+def test_variables_of_a_build_name_the_directory_of_what_it_requires(tiny: Tiny) -> None:
+    before = "import os; assert os.listdir(os.environ['FOUND']), os.environ['FOUND']"
+    tiny.write(before=before, environment={"FOUND": "{tools}/setuptools"})
+    assert versions(tiny.hidl("install", "tiny", "--json")) == "as it was"
+
+
 def test_a_patch_is_applied_and_makes_another_installation(tiny: Tiny) -> None:
     tiny.write_patch()
     tiny.write(patches="tiny")
