@@ -1,4 +1,4 @@
-.PHONY: help demo test quick test-all torture lint lock parameters docs bench rehearse keras-table gpu-stacks soak clean
+.PHONY: help demo test quick test-all torture lint lock parameters docs bench rehearse keras-table gpu gpu-bundle gpu-stacks soak clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -56,6 +56,12 @@ keras-table: $(READY)  ## all of Keras in two partitions beside one process: hou
 gpu-stacks: $(READY)  ## install and verify the stacks for NVIDIA's GPUs, without one: 21 GiB; for the night
 	$(BIN)/hidl install pytorch tensorflow mpi4dask horovod-pytorch --site perlmutter --verify here \
 		--prefix "$(or $(ROOT),$(CURDIR)/.gpu-stacks)"
+
+gpu:  ## what hidl does on this machine's GPUs: OUTPUT=gpu.json and gpu.md; PYTHON: one with PyTorch for them
+	tools/gpu
+
+gpu-bundle: $(READY)  ## all that `make gpu` needs on a machine without a network: FILE=hidl-gpu.tar, 6 GiB
+	tools/gpu_bundle "$(or $(FILE),hidl-gpu.tar)"
 
 soak:  ## 30 minutes of random messages over mpi://; SOAK_PYTHON is a Python of the stack mpi4dask
 	"$(dir $(SOAK_PYTHON))mpiexec" -n 4 "$(SOAK_PYTHON)" tests/mpi4dask/programs/soak.py 1800

@@ -57,6 +57,15 @@ def ask(
     return Answer(None, f"{version} does not tell")
 
 
+def has_nonblocking_collectives(version: str | None = None) -> bool:
+    """Whether non-blocking collectives of a GPU-aware library take GPU memory: those of Open MPI do not.
+
+    It supports the blocking ones alone (https://www.open-mpi.org/faq/?category=runcuda), and crashes in the others.
+    """
+    version = mpi_library.version() if version is None else version
+    return not version.startswith("Open MPI")
+
+
 def _answers(library: ctypes.CDLL, vendor: str) -> dict[str, bool]:
     answers = {}
     for name in _QUERIES[vendor]:

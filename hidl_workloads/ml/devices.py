@@ -55,7 +55,11 @@ class Device:
     def ibcast(self, communicator: MPI.Comm, values: Array, root: int) -> Any:
         """Begin to send the contiguous array ``values`` from ``root`` to all ranks; call the result to wait for it."""
         buffer = self._outgoing(values)
-        request = communicator.Ibcast(buffer, root)
+        request = MPI.REQUEST_NULL
+        if self._direct and not gpu_aware.has_nonblocking_collectives():
+            communicator.Bcast(buffer, root)
+        else:
+            request = communicator.Ibcast(buffer, root)
 
         def finish() -> None:
             request.Wait()

@@ -29,7 +29,7 @@ def check(parameters: Training) -> None:
     if parameters.backend == "nccl" and not is_wanted():
         raise ValueError("NCCL sums GPU memory only: use --device gpu, or backend=gloo")
     library = title(parameters)
-    if is_wanted() and (parameters.framework != "torch" or parameters.backend == "horovod"):
+    if is_wanted() and parameters.framework != "torch":
         raise ValueError(f"{parameters.framework} with {library} computes on processors only: use --device cpu")
     offered = _COMPRESSIONS.get("horovod" if "Horovod" in library else parameters.backend, ("none",))
     if parameters.compression not in offered:

@@ -94,12 +94,16 @@ class _Horovod:
         )
         horovod_world.init(hvd, communicator, "mpi")
         on_gpu = next(model.parameters()).is_cuda
+        if on_gpu and not hvd.cuda_built():
+            raise Refused(
+                "this Horovod is built for processors: use one for GPUs (hidl install horovod-pytorch), or --device cpu"
+            )
         by_nccl = on_gpu and bool(hvd.nccl_built())
         if by_nccl:
             require_own_gpus(communicator)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         self.model, self.versions = model, {"horovod": horovod.__version__}
-        self.path = "nccl" if by_nccl else "staged" if on_gpu else ""
+        self.path = "nccl" if by_nccl else "gpu-aware" if on_gpu else ""
         self.path_reason = "by Horovod" if self.path else ""
         self.optimizer = hvd.DistributedOptimizer(
             optimizer,

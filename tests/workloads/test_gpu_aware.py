@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_workloads.gpu_aware import ask
+from hidl_workloads.gpu_aware import ask, has_nonblocking_collectives
 
 QUERY = "int MPIX_Query_cuda_support(void) { return %d; }"
 GPU_QUERY = "int MPIX_GPU_query_support(int type, int *is) { *is = type == %d; return 0; }"
@@ -59,3 +59,11 @@ def test_variables_of_mvapich_tell_where_the_library_does_not(
     version: str, variables: dict[str, str], aware: bool | None
 ) -> None:
     assert ask(libraries=[], version=version, environment=variables).aware is aware
+
+
+@pytest.mark.parametrize(
+    ("version", "nonblocking"),
+    [("Open MPI v4.1.4, package: Debian OpenMPI", False), ("MPICH Version: 5.0.2", True), ("MVAPICH2-GDR 2.3.7", True)],
+)
+def test_open_mpi_takes_gpu_memory_in_blocking_collectives_alone(version: str, nonblocking: bool) -> None:
+    assert has_nonblocking_collectives(version) is nonblocking

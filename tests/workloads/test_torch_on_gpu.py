@@ -25,7 +25,7 @@ def results(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     return ranks.results(stack_prefix("pytorch"), 2, tmp_path_factory.mktemp("gpu"), "torch_on_gpu")
 
 
-@pytest.mark.parametrize("buffers", ["staged", "auto"])
+@pytest.mark.parametrize("buffers", ["staged", "auto", "open mpi"])
 @pytest.mark.parametrize("case", CASES)
 def test_weights_are_those_of_the_host_bit_for_bit(results: dict[str, Any], case: str, buffers: str) -> None:
     (expected,) = set(results[case]["cpu"])

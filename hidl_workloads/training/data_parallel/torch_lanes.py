@@ -12,7 +12,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request, pieces
-from hidl_workloads.training.data_parallel.gpu_proof import sums_are_right
+from hidl_workloads.training.data_parallel.gpu_proof import begin_sum, sums_are_right
 from hidl_workloads.training.data_parallel.shared_memory import node_of
 from hidl_workloads.training.data_parallel.torch_devices import Accelerator, Event
 
@@ -174,7 +174,7 @@ class Direct:
         self._presence *= self._share
         for event in computed:  # MPI knows nothing of streams
             yield _Reached(event)
-        yield self._communicator.Iallreduce(MPI.IN_PLACE, self._accelerator.export(self._bucket), MPI.SUM)
+        yield begin_sum(self._communicator, self._accelerator.export(self._bucket))
         self._scaled = self._accelerator.scale(self._bucket, self._share)
 
 

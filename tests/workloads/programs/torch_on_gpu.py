@@ -12,11 +12,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import simulated_gpu
 import torch
+from mpi4py import MPI
 from torch_runs import WORLD, loss_of, momentum, perceptron
 
+from hidl_workloads import mpi_library
 from hidl_workloads.training.data_parallel import torch_devices
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 from hidl_workloads.training.data_parallel.torch_state import named_weights
@@ -36,14 +39,14 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def train(case: dict[str, Any], buffers: str) -> str:
+def train(case: dict[str, Any], buffers: str, communicator: MPI.Intracomm = WORLD) -> str:
     """Train four steps; return the checksum of the weights, and fail where ranks differ."""
     torch.manual_seed(WORLD.rank)
     options = {"bucket_bytes": 100_000} | case
     make: Callable[..., Any] = options.pop("make", momentum)
     model = perceptron(WIDTH)
     plain = make(model.parameters(), lr=0.01)
-    optimizer = DistributedOptimizer(plain, model, WORLD, **options, gpu_buffers=buffers)
+    optimizer = DistributedOptimizer(plain, model, communicator, **options, gpu_buffers=buffers)
     for _ in range(4):
         optimizer.zero_grad()
         for _ in range(case.get("accumulate", 1)):
@@ -81,6 +84,14 @@ def raising(buffers: str) -> list[str]:
     return [*WORLD.allgather(told), "equal" if equal else "different"]
 
 
+class OpenMpi(MPI.Intracomm):
+    """A communicator of a GPU-aware Open MPI, whose non-blocking collectives crash on memory of the device."""
+
+    def Iallreduce(self, send: Any, receive: Any, op: MPI.Op = MPI.SUM) -> MPI.Request:
+        assert not isinstance(receive, torch_devices.DeviceMemory)
+        return super().Iallreduce(send, receive, op)
+
+
 def main() -> None:
     file, *planted = sys.argv[1:]
     cases = {"sgd": CASES["sgd"]} if planted else CASES
@@ -90,6 +101,9 @@ def main() -> None:
     for name, case in cases.items():
         for buffers in planted[1:] or ("staged", "auto"):
             found[name][buffers] = WORLD.allgather(train(case, buffers))
+        if not planted:
+            with mock.patch.object(mpi_library, "version", return_value="Open MPI v4.1.4"):
+                found[name]["open mpi"] = WORLD.allgather(train(case, "auto", OpenMpi(WORLD)))
     if not planted:
         found["raising"] = {buffers: raising(buffers) for buffers in ("staged", "auto")}
     del torch_devices.KINDS["cpu"]

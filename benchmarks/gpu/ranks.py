@@ -1,8 +1,8 @@
-"""What each rank does that ``benchmarks.gpu`` starts: one part, named first; rank 0 writes it to the file named last.
+"""What each rank of a trial does that is not a program of hidl's: one part; rank 0 writes what it found to FILE.
 
 ::
 
-    mpiexec -n 2 python -m benchmarks.gpu_ranks correctness cuda FILE
+    mpiexec -n 2 python -m benchmarks.gpu.ranks correctness staged cuda FILE
 
 Ranks may share a GPU. Each part is a function that returns what JSON can hold; ``device`` is ``cuda``, or ``cpu``,
 where it tests this program itself.
@@ -55,14 +55,21 @@ CASES: dict[str, Case] = {
 _TOLERANCES = {"autocast": 0.02, "compression": 0.02, "": 1e-4}
 
 
-def correctness(device: str) -> dict[str, Any]:
+def correctness(device: str, buffers: str = "auto") -> dict[str, Any]:
     """Train each case on all ranks, and on the joint batch in each rank by itself; compare the weights."""
-    return {name: _attempt(lambda case=case: _compare(device, case)) for name, case in CASES.items()}
+    if buffers == "direct" and (answer := gpu_aware.ask()).aware is not True:
+        return {"absent": answer.source}
+    cases = {
+        name: case
+        for name, case in CASES.items()
+        if buffers != "direct" or not {"compression", "share_memory"} & {*case}
+    }
+    return {name: _attempt(lambda case=case: _compare(device, case, buffers)) for name, case in cases.items()}
 
 
-def _compare(device: str, case: Case) -> dict[str, Any]:
-    optimizer, together, path = _train(device, case, joint=False)
-    _, alone, _ = _train(device, case, joint=True)
+def _compare(device: str, case: Case, buffers: str) -> dict[str, Any]:
+    optimizer, together, path = _train(device, case, buffers, joint=False)
+    _, alone, _ = _train(device, case, buffers, joint=True)
     found, expected = dict(named_weights(together)), dict(named_weights(alone))
     difference = max(float(abs(found[name] - expected[name]).max()) for name in found)
     checksums = WORLD.allgather(checksum(found.items()))
@@ -77,7 +84,7 @@ def _compare(device: str, case: Case) -> dict[str, Any]:
     }
 
 
-def _train(device: str, case: Case, *, joint: bool) -> tuple[Any, nn.Module, str]:
+def _train(device: str, case: Case, buffers: str, *, joint: bool) -> tuple[Any, nn.Module, str]:
     torch.manual_seed(0)
     random = torch.Generator().manual_seed(1)
     convolutional = case.get("network") == "convolutions"
@@ -95,7 +102,7 @@ def _train(device: str, case: Case, *, joint: bool) -> tuple[Any, nn.Module, str
         options = {
             key: case[key] for key in ("bucket_bytes", "share_memory", "accumulate", "compression") if key in case
         }
-        optimizer = DistributedOptimizer(plain, model, WORLD, **options)
+        optimizer = DistributedOptimizer(plain, model, WORLD, gpu_buffers=buffers, **options)
     scaler = torch.amp.GradScaler(device, enabled="scaler" in case)
     for _ in range(_STEPS):
         optimizer.zero_grad()
@@ -173,7 +180,10 @@ def failures(device: str) -> dict[str, Any]:
     optimizer.step()
     checksums = WORLD.allgather(checksum(named_weights(model)))
     optimizer.close()
-    return {"told": WORLD.allgather(told), "equal": len(set(checksums)) == 1}
+    everywhere = WORLD.allgather(told)
+    equal = len(set(checksums)) == 1
+    passed = equal and everywhere[-1].startswith("ArithmeticError") and "nothing" not in everywhere
+    return {"outcome": {"told": everywhere, "equal": equal, "passed": passed}}
 
 
 def bandwidth(device: str) -> dict[str, Any]:
@@ -195,7 +205,7 @@ def bandwidth(device: str) -> dict[str, Any]:
 def registered(device: str) -> dict[str, Any]:
     """Whether memory that ranks share, and memory of one's own, can be pinned where it is."""
     if device == "cpu":
-        return {}
+        return {"absent": "on GPUs alone"}
     from hidl_workloads.training.data_parallel.choice import choose
     from hidl_workloads.training.data_parallel.torch_devices import accelerator_of
 
@@ -242,9 +252,11 @@ def steps(device: str, side: int = 224, batch: int = 64) -> dict[str, Any]:
     x = torch.randn(batch, 3, side, side, device=device).contiguous(memory_format=torch.channels_last)
     y = torch.randint(1000, (batch,), device=device)
     found: dict[str, list[float]] = {}
-    names = ["plain", "averager", "averager, no overlap", "averager, through MPI", "gloo"]
+    aware = device == "cuda" and bool(gpu_aware.ask().aware)
+    direct = ["direct", "direct, no overlap"] if aware else []
+    names = ["plain", "staged", "staged, no overlap", *direct, "staged, through MPI", "gloo"]
     if WORLD.size == 1:
-        names = ["plain", "averager", "nccl" if device == "cuda" else "gloo"]
+        names = ["plain", "staged", *direct[:1], "nccl" if device == "cuda" else "gloo"]
     for _ in range(_ROUNDS if device == "cuda" else 1):
         for name in names:
             _tell(name)
@@ -283,15 +295,16 @@ class _way:
         self._optimizer: Any = None
         self._distributed: Any = None
         between: Callable[[], object] = lambda: None  # noqa: E731
-        if self._name.startswith("averager"):
+        if self._name.startswith(("staged", "direct")):
             # Of two passes only the second averages: without it, gradients are averaged when all are there.
-            late = self._name == "averager, no overlap"
+            late = self._name.endswith("no overlap")
             self._optimizer = DistributedOptimizer(
                 optimizer,
                 model,
                 WORLD,
                 statistics="local",
-                share_memory=self._name != "averager, through MPI",
+                share_memory=self._name != "staged, through MPI",
+                gpu_buffers="direct" if self._name.startswith("direct") else "staged",
                 accumulate=2 if late else 1,
             )
             if late:
@@ -332,7 +345,7 @@ def _attempt(act: Callable[[], Any]) -> Any:
         return {"failed": f"{type(error).__name__}: {error}", "passed": False}
 
 
-PARTS: dict[str, Callable[[str], dict[str, Any]]] = {
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
     "detection": detection,
     "correctness": correctness,
     "failures": failures,
@@ -342,10 +355,11 @@ PARTS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def main(part: str, device: str, file: str) -> None:
-    """Run one part."""
+def main(part: str, *words: str) -> None:
+    """Run one part; ``words``: what it is told, the device, the file."""
+    *told, device, file = words
     torch.set_num_threads(1)
-    found = PARTS[part](device)
+    found = PARTS[part](device, *told)
     if WORLD.rank == 0:
         Path(file).write_text(json.dumps(found), encoding="utf-8")
 

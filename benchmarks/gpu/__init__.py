@@ -1,0 +1,1 @@
+"""What hidl does on GPUs, tried on the real ones of this machine, without a network and without hidl installed."""
