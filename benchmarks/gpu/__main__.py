@@ -19,7 +19,6 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
@@ -91,12 +90,9 @@ def _part(launcher: Launcher, words: str, ranks: int, seconds: float) -> Found:
     done = launcher.module(["benchmarks.gpu.ranks", *words.split()], ranks, seconds)
     if done.status != 0 or not done.document:
         return done.failure()
-    wrong = [name for name, case in _cases(done.document) if not case.get("passed", True)]
+    cases = ((name, case) for name, case in done.document.items() if isinstance(case, dict))
+    wrong = [name for name, case in cases if not case.get("passed", True)]
     return {"failed": f"wrong: {', '.join(wrong)}", **done.document} if wrong else done.document
-
-
-def _cases(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    yield from ((name, case) for name, case in document.items() if isinstance(case, dict))
 
 
 def _operations(launcher: Launcher, seconds: float) -> Found:

@@ -29,7 +29,7 @@ _BUFFERS = ("cupy", "numba", "torch")
 #: What hidl does on GPUs, by the trials that show it, all of them; none: nothing tries it yet.
 SEEN: dict[str, Sequence[str]] = {
     "each rank's GPU is found and named": ("each rank's GPU",),
-    "no GPU is visible: exit code 8 and the cause": ("no GPU is visible",),
+    "no GPU is visible: the run ends, with the cause": ("no GPU is visible",),
     "gradients, staged through pinned memory": ("sums, staged",),
     "gradients, handed to a GPU-aware MPI": ("sums, direct",),
     "`resnet50` and `gpt`, `backend=mpi4py`": ("resnet50, 2 ranks", "gpt, 2 ranks"),
@@ -46,7 +46,7 @@ SEEN: dict[str, Sequence[str]] = {
 }
 _NOT_SHOWN = ("trial_seconds", "seconds", "samples", "source")
 _FEW = 3
-_NAMES = {True: "right", False: "**failed**"}
+_RIGHT, _FAILED = "right", "**failed**"
 
 
 def render(document: Document) -> str:
@@ -106,12 +106,12 @@ def _section(document: Document, level: str) -> str:
 def _together(found: Sequence[Found | None]) -> str:
     seen = [each for each in found if each is not None and "absent" not in each]
     if any("failed" in each for each in seen):
-        return _NAMES[False]
+        return _FAILED
     if any("refused" in each for each in seen):
         return "refused: not GPU-aware"
     if not seen:
         return "not seen"
-    return _NAMES[True] if len(seen) == len(found) else "right, as far as tried"
+    return _RIGHT if len(seen) == len(found) else "right, as far as tried"
 
 
 def _machine(document: Document) -> str:
@@ -132,12 +132,12 @@ def _mpi(document: Document) -> str:
 def _outcome(found: Found) -> str:
     for name in ("failed", "refused", "absent"):
         if name in found:
-            return f"{_NAMES[False] if name == 'failed' else name}: {found[name]}"
+            return f"{_FAILED if name == 'failed' else name}: {found[name]}"
     if "operations" in found:
         outcomes = list(found["operations"].values())
-        return f"{outcomes.count(_NAMES[True])} of {len(outcomes)} operations right"
+        return f"{outcomes.count(_RIGHT)} of {len(outcomes)} operations right"
     figures = [f"{name} {_short(value)}" for name, value in found.items() if _is_shown(name, value)]
-    return ", ".join([_NAMES[True], *figures])
+    return ", ".join([_RIGHT, *figures])
 
 
 def _is_shown(name: str, value: Any) -> bool:
