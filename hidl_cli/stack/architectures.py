@@ -81,6 +81,20 @@ def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str 
     return Unserved(this, lacking, max(serving, key=lambda wheel: wheel.order, default=None)) if lacking else None
 
 
+def serves_any(package: str, versions: str, gpu: str | None, machine: str) -> bool:
+    """Return whether a release serves the GPU; true where the table cannot tell.
+
+    ``versions``: a specifier (PEP 440), empty for any. ``gpu``: an architecture, None if unknown.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    platform = f"linux-{machine}"
+    rows = [wheel for wheel in load_wheels() if (wheel.package, wheel.platform) == (package, platform)]
+    if not rows or gpu is None or not gpu.startswith("sm_"):
+        return True
+    return any(wheel.version in SpecifierSet(versions) for wheel in _serving(rows, [gpu]))
+
+
 def _serving(rows: Sequence[Wheel], gpus: Sequence[str]) -> list[Wheel]:
     """The releases that serve all of these GPUs."""
     return [wheel for wheel in rows if all(serves(wheel.architectures, gpu) for gpu in gpus)]

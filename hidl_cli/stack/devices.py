@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from hidl_cli.quoting import sh
 from hidl_cli.site.schema import NodeType
-from hidl_cli.stack.architectures import find_unserved
+from hidl_cli.stack.architectures import Accelerator, find_unserved, serves_any
 from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.requirement import bare
 from hidl_cli.stack.schema import Stack
 from hidl_cli.stack.target import TORCH_BACKENDS, accelerator_of
 
@@ -79,7 +80,7 @@ def install_hint(stack: Stack, needed: Sequence[str], site: str, node: NodeType)
     """Return the commands that install and use what the stack lacks on such nodes; None if no wheels do."""
     model, machine = accelerator_of(node) if node.gpus else "cuda", node.arch or _MACHINE
     at = "" if site == "local" else f" --site {sh(site)}"
-    if stack.on_gpus and load_stack(stack.on_gpus).variant(model, machine):
+    if stack.on_gpus and _serves(load_stack(stack.on_gpus), model, node.gpu_arch, machine):
         return f"hidl install {sh(stack.on_gpus)}{at}, then --stack {sh(stack.on_gpus)}"
     own = names_of(stack.on(model, machine)) if stack.variant(model, machine) else []
     if own and all(any(_is(name, need) for name in own) for need in needed):
@@ -95,6 +96,17 @@ def install_hint(stack: Stack, needed: Sequence[str], site: str, node: NodeType)
         backend = TORCH_BACKENDS[model]
         return f"UV_TORCH_BACKEND={backend} hidl install {sh(stack.name)}{at} (or what the site's driver serves)"
     return None
+
+
+def _serves(stack: Stack, model: Accelerator, gpu: str | None, machine: str) -> bool:
+    """Does the stack have a variant for such nodes, with releases of its frameworks for their GPUs?"""
+    from packaging.requirements import Requirement
+
+    variant = stack.variant(model, machine)
+    if variant is None:
+        return False
+    required = [Requirement(bare(text)) for text in variant.requirements]
+    return all(serves_any(each.name, str(each.specifier), gpu, machine) for each in required if each.name in _FRAMEWORKS)
 
 
 def _is_foreign(version: str, node: NodeType) -> bool:

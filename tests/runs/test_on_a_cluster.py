@@ -72,12 +72,13 @@ def test_copies_show_the_slow_node(on_cluster: Callable[..., Hidl], launcher: st
 
 def test_pairs_show_the_node_whose_cable_is_slow(on_cluster: Callable[..., Hidl], cluster: LivingCluster) -> None:
     hidl = on_cluster("mpi")
+    hidl.add_workload("pairs", "pairs_first.py", extends="omb-pairs")
     little = ("latency_iterations=20", "bandwidth_iterations=1", "bandwidth_size=16384", "warmup=0", "repetitions=7")
     slow = ("tbf", "rate", "20mbit", "burst", "16k", "latency", "10s")
     cluster.on("node3", "tc", "qdisc", "add", "dev", "eth0", "root", *slow)
     try:
         document = hidl.json(
-            *("run", "omb-pairs", *SITE, "--nodes", "4", "--launcher", "mpiexec"),
+            *("run", "pairs", *SITE, "--nodes", "4", "--launcher", "mpiexec"),
             *(f"--set={word}" for word in little),
             status=10,
         )

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.exact
 
 CASES = [
     "sgd", "adam", "one bucket", "small buckets", "through MPI", "accumulated", "float16", "bfloat16", "sums",
+    "resumed", "contiguous", "channels_last",
 ]  # fmt: skip
 
 
@@ -30,6 +31,11 @@ def results(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPa
 def test_weights_are_those_of_the_host_bit_for_bit(results: dict[str, Any], case: str, buffers: str) -> None:
     (expected,) = set(results[case]["cpu"])
     assert results[case][buffers] == [expected, expected]
+
+
+@pytest.mark.parametrize("by", ["NumPy", "PyTorch", "MPI", "another device"])
+def test_the_simulated_memory_is_not_the_hosts(results: dict[str, Any], by: str) -> None:
+    assert results["touching"][by].startswith("refused")
 
 
 @pytest.mark.parametrize("buffers", ["staged", "auto"])

@@ -26,8 +26,8 @@ def fail(*_: Any) -> NoReturn:
 
 
 def main() -> None:
-    simulated_gpu.install()
-    model = perceptron(200)
+    device = simulated_gpu.install()
+    model = perceptron(200).to(device)
     plain = momentum(model.parameters(), lr=0.01)
     optimizer = DistributedOptimizer(plain, model, WORLD, bucket_bytes=100_000, gpu_buffers=sys.argv[1])
     if WORLD.rank == WORLD.size - 1:
@@ -36,7 +36,7 @@ def main() -> None:
     for step in ("first", "second"):
         try:
             optimizer.zero_grad()
-            loss_of(model, torch.randn(4, 5)).backward()
+            loss_of(model, torch.randn(4, 5).to(device)).backward()
             optimizer.step()
         except (ArithmeticError, RuntimeError) as error:
             print(f"rank {WORLD.rank}, {step}: {error}", flush=True)

@@ -1,7 +1,8 @@
-"""An accelerator over the host's memory whose copies run as late as they may, for tests of the averager without a GPU.
+"""A GPU whose memory the host cannot touch and whose copies run as late as they may, for tests without one.
 
-Computations run at once. A copy runs when its event is waited for, or asked for a second time. A copy or a sum of MPI
-that is not ordered behind the last computation on the device finds what was there before it, or is an ``Unordered``.
+Its tensors are those of ``opaque_device``. Computations run at once; a copy when its event is waited for, or asked for
+a second time. A copy or a sum of MPI that is not ordered behind the last computation on the device finds what was there
+before it, or is an ``Unordered``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
+import opaque_device
 import torch
 from numpy.typing import NDArray
 
@@ -127,7 +129,9 @@ class Simulated(Accelerator):
     def export(self, values: torch.Tensor) -> object:
         if self._computations.marked.popleft() > len(self._computations.done):
             raise Unordered("MPI is given memory of the device that computations have not left")
-        return DeviceMemory(values.data_ptr(), values.numel(), np.dtype(str(values.dtype).removeprefix("torch.")))
+        assert isinstance(values, opaque_device.OpaqueTensor)
+        kind = np.dtype(str(values.dtype).removeprefix("torch."))
+        return DeviceMemory(values.held.data_ptr(), values.numel(), kind)
 
     def ask_mpi(self) -> Answer:
         return Answer(True, "simulated")
@@ -148,6 +152,8 @@ class _Ready:
         """Return at once."""
 
 
-def install() -> None:
-    """Take the host's memory for that of a device."""
-    torch_devices.KINDS["cpu"] = Simulated
+def install() -> torch.device:
+    """Let PyTorch and hidl know such a GPU; return its device."""
+    device = opaque_device.register()
+    torch_devices.KINDS[device.type] = Simulated
+    return device
