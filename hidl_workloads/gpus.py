@@ -78,6 +78,13 @@ def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get(DEVICE) == "gpu"
 
 
+def untaken(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return why this process of a run on GPUs has none of its own; None if it has taken one."""
+    if GPU in environment:
+        return None
+    return f"${GPU} is not set: start the program with python -m hidl_workloads.world, as hidl run does"
+
+
 def list_gpus(ask: Ask = ask, proc: Path = _PROC) -> tuple[list[Gpu], tuple[str, ...]]:
     """Return the GPUs of this node, and the variables that limit what a process sees of them.
 

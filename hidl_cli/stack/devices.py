@@ -80,7 +80,7 @@ def install_hint(stack: Stack, needed: Sequence[str], site: str, node: NodeType)
     """Return the commands that install and use what the stack lacks on such nodes; None if no wheels do."""
     model, machine = accelerator_of(node) if node.gpus else "cuda", node.arch or _MACHINE
     at = "" if site == "local" else f" --site {sh(site)}"
-    if stack.on_gpus and _serves(load_stack(stack.on_gpus), model, node.gpu_arch, machine):
+    if stack.on_gpus and _serves(load_stack(stack.on_gpus), needed, model, node.gpu_arch, machine):
         return f"hidl install {sh(stack.on_gpus)}{at}, then --stack {sh(stack.on_gpus)}"
     own = names_of(stack.on(model, machine)) if stack.variant(model, machine) else []
     if own and all(any(_is(name, need) for name in own) for need in needed):
@@ -98,15 +98,18 @@ def install_hint(stack: Stack, needed: Sequence[str], site: str, node: NodeType)
     return None
 
 
-def _serves(stack: Stack, model: Accelerator, gpu: str | None, machine: str) -> bool:
-    """Does the stack have a variant for such nodes, with releases of its frameworks for their GPUs?"""
+def _serves(stack: Stack, needed: Sequence[str], model: Accelerator, gpu: str | None, machine: str) -> bool:
+    """Does the stack have a variant for such nodes with the packages ``needed``, in releases for their GPUs?"""
     from packaging.requirements import Requirement
 
     variant = stack.variant(model, machine)
-    if variant is None:
+    names = names_of(stack.on(model, machine))
+    if variant is None or not all(any(_is(name, need) for name in names) for need in needed):
         return False
     required = [Requirement(bare(text)) for text in variant.requirements]
-    return all(serves_any(each.name, str(each.specifier), gpu, machine) for each in required if each.name in _FRAMEWORKS)
+    return all(
+        serves_any(each.name, str(each.specifier), gpu, machine) for each in required if each.name in _FRAMEWORKS
+    )
 
 
 def _is_foreign(version: str, node: NodeType) -> bool:

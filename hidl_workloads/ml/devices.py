@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import ModuleType
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from hidl_workloads import gpu_aware
-from hidl_workloads.gpus import GPU, is_wanted
+from hidl_workloads.gpus import is_wanted, untaken
 from hidl_workloads.ml.streams import Array
 from hidl_workloads.refusal import Refused, agree
 
@@ -89,8 +88,8 @@ def choose(communicator: MPI.Comm, buffers: Buffers) -> Device:
     """
     if not is_wanted():
         return Device(np, f"NumPy {np.__version__} on the host")
-    if GPU not in os.environ:
-        raise Refused(f"${GPU} is not set: start the program with python -m hidl_workloads.world, as hidl run does")
+    if fault := untaken():
+        raise Refused(fault)
     device, fault = _gpu(buffers)
     agree(communicator, fault)
     assert device is not None

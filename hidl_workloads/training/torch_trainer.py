@@ -77,10 +77,8 @@ def choose_device(communicator: MPI.Comm) -> torch.device:
     """
     if not gpus.is_wanted():
         return torch.device("cpu")
-    fault = None
-    if gpus.GPU not in os.environ:
-        fault = f"${gpus.GPU} is not set: start the program with python -m hidl_workloads.world, as hidl run does"
-    elif not torch.cuda.is_available():
+    fault = gpus.untaken()
+    if fault is None and not torch.cuda.is_available():
         built = torch.version.cuda or torch.version.hip
         why = f"built for {built}, and its driver serves none" if built else "built for processors only"
         fault = f"PyTorch {torch.__version__} has no usable GPU on this rank: {why}"

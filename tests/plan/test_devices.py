@@ -45,11 +45,20 @@ def test_every_shipped_workload_says_what_it_computes_on(name: str) -> None:
 
 
 def test_what_computes_on_processors_only_is_refused_on_nodes_with_gpus() -> None:
-    error = refused(assignments=["framework=tensorflow"])
+    error = refused(assignments=["framework=tensorflow", "backend=horovod"])
     assert error.exit_code is ExitCode.USAGE
-    assert "resnet50 with framework=tensorflow backend=mpi4py computes on processors only" in error.message
+    assert "resnet50 with framework=tensorflow backend=horovod computes on processors only" in error.message
     assert "partition gpu-dual of site pitzer have GPUs" in error.message
     assert error.hint == "--device cpu (partition standard-40)"
+
+
+def test_tensorflow_trains_on_gpus_where_its_wheels_do() -> None:
+    found = plan(assignments=["framework=tensorflow"])
+    assert (found.device, found.stack) == ("gpu", "tensorflow")
+    error = refused(site="vista", asked=Asked(account="m0"), assignments=["framework=tensorflow"])
+    assert error.exit_code is ExitCode.MISSING_PRECONDITION
+    both = refused(site="perlmutter", asked=Asked(account="m0"), matrix=["framework=torch,tensorflow"])
+    assert "horovod-pytorch" not in str(both.hint)
 
 
 @pytest.mark.parametrize("workload", ["resnet50", "gpt"])

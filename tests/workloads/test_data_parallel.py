@@ -88,10 +88,6 @@ def test_tensorflow_steps_equal_one_process_on_the_joint_batch(tensorflow_result
     assert tensorflow_results["joint"] < 1e-6
 
 
-def test_tensorflow_steps_on_another_device_are_the_same(tensorflow_results: Results) -> None:
-    assert tensorflow_results["another_device"] == 0
-
-
 def test_tensorflow_broadcast_gives_every_rank_the_weights_of_rank_0(tensorflow_results: Results) -> None:
     assert tensorflow_results["broadcast"] == 0
 

@@ -74,20 +74,6 @@ def joint_difference() -> float:
     return difference(net, reference)
 
 
-def device_difference() -> float:
-    """Train on a second device of TensorFlow too, which takes no tensors of the first."""
-    x, y = batch()
-    net = model(0)
-    train(net, mine(x), mine(y), WORLD)
-    tf.config.experimental.set_device_policy("explicit")
-    with tf.device("/CPU:1"):
-        other = model(0)
-        assert all(variable.value.device.endswith("CPU:1") for variable in other.weights)
-        train(other, mine(x), mine(y), WORLD)
-    tf.config.experimental.set_device_policy("silent")
-    return difference(net, other)
-
-
 def broadcast_difference() -> float:
     net = model(WORLD.rank)
     broadcast(WORLD, net)
@@ -117,11 +103,8 @@ def constant_gradients() -> list[float]:
 
 
 if __name__ == "__main__":
-    (processor,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(processor, 2 * [tf.config.LogicalDeviceConfiguration()])
     results = {
         "joint": joint_difference(),
-        "another_device": device_difference(),
         "broadcast": broadcast_difference(),
         "checksums": checksums(average=True),
         "checksums_without_average": checksums(average=False),

@@ -1,0 +1,32 @@
+"""TensorFlow's training on a GPU: on another device it gives the same weights, and without one it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.workloads import ranks
+
+
+@pytest.fixture(scope="module")
+def results(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return ranks.results(stack_prefix("tensorflow"), 2, tmp_path_factory.mktemp("devices"), "tensorflow_on_devices")
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("case", ["sgd", "adam", "bfloat16"])
+def test_weights_on_another_device_are_the_same_bit_for_bit(results: dict[str, Any], case: str) -> None:
+    first, other = results[case]["first"], results[case]["other"]
+    assert [places for _, places in first] == [["CPU:0"], ["CPU:0"]]
+    assert [places for _, places in other] == [["CPU:1"], ["CPU:1"]]
+    assert len({checksum for checksum, _ in (*first, *other)}) == 1
+
+
+def test_training_on_a_gpu_without_one_is_refused_with_the_reason(stack_prefix: Callable[[str], Path]) -> None:
+    words = ("-m", "hidl_workloads.resnet50", "--framework=tensorflow")
+    completed = ranks.run(stack_prefix("tensorflow"), 2, *words, HIDL_DEVICE="gpu", HIDL_GPU="0")
+    assert completed.status != 0
+    assert "has no usable GPU on this rank: built for processors only" in completed.stderr
