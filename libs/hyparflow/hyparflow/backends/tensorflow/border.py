@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from hyparflow.errors import RequestError
+
 #: TensorFlow's kernels need this alignment (EIGEN_MAX_ALIGN_BYTES); what is not aligned so is copied.
 ALIGNMENT = 64
+
+
+def require_host(device: str) -> None:
+    """Raise RequestError where TensorFlow keeps a tensor elsewhere: MPI would sum a copy, which nobody reads."""
+    if "CPU:" not in device.upper():
+        name = device.rpartition("device:")[2]
+        raise RequestError(
+            f"TensorFlow computes on {name}, and hyparflow on processors alone: hide the GPUs from this process by "
+            "CUDA_VISIBLE_DEVICES= or tf.config.set_visible_devices([], 'GPU')"
+        )
 
 
 def host_view(tensor: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hyparflow.backends import Buffer, Slot
-from hyparflow.backends.tensorflow.border import host_view
+from hyparflow.backends.tensorflow.border import host_view, require_host
 
 
 class Accumulator:
@@ -18,6 +18,7 @@ class Accumulator:
         self.slots = slots
         last = slots[-1]
         self.flat = tf.Variable(tf.zeros([last.offset + last.size], dtype), trainable=False)
+        require_host(self.flat.device)
 
     def add(self, gradients: Mapping[str, Any]) -> Any:
         """The operation, in the graph that is being built, that adds gradients (by variable)."""
