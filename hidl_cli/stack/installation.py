@@ -285,11 +285,14 @@ def list_all(root: Path) -> Iterator[Installation]:
 
 
 def size(prefix: Path) -> int:
-    """Bytes on disk below ``prefix``; a file with several names counts once."""
+    """Bytes on disk below ``prefix``; a file with several names counts once, one that vanishes meanwhile not at all."""
     seen: dict[tuple[int, int], int] = {}
     for directory, _, files in os.walk(prefix):
         for name in files:
-            status = os.lstat(os.path.join(directory, name))  # noqa: PTH118 - ten thousands of files
+            try:
+                status = os.lstat(os.path.join(directory, name))  # noqa: PTH118 - ten thousands of files
+            except FileNotFoundError:
+                continue
             seen[status.st_dev, status.st_ino] = status.st_blocks * 512
     return sum(seen.values())
 

@@ -21,7 +21,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -101,8 +101,14 @@ class Pruning:
     def remove(self, item: Item, on_wait: Callable[[str], None]) -> str | None:
         """Remove an item that is not kept; returns why not, where something has come to need it meanwhile.
 
-        Raises ``OSError`` where it cannot be removed.
+        Raises ``OSError`` where it cannot be removed; what is gone by now is removed.
         """
+        try:
+            return self._remove(item, on_wait)
+        except FileNotFoundError:
+            return None
+
+    def _remove(self, item: Item, on_wait: Callable[[str], None]) -> str | None:
         if item.kind in ("installation", "unfinished"):
             with shared(self.site, item.path.parents[2]), held(item.path.parent / ".lock", on_wait):
                 again = self._prefix(item.path)
@@ -118,10 +124,8 @@ class Pruning:
         return None
 
     def _prefixes(self) -> Iterator[Item]:
-        for place in self._places:
-            for directory in sorted(place.glob("*")):
-                for prefix in installation.prefixes(directory):
-                    yield self._prefix(prefix)
+        directories = (directory for place in self._places for directory in sorted(place.glob("*")))
+        return _items((prefix for each in directories for prefix in installation.prefixes(each)), self._prefix)
 
     @property
     def _places(self) -> list[Path]:
@@ -226,28 +230,46 @@ class Pruning:
             yield Item("build", product, installation.size(product), used, self._recent(used, self.age))
 
     def _logs(self) -> Iterator[Item]:
-        for log in sorted(log for root in self.roots for log in (root / "logs").glob(f"{self.site.name}-*")):
+        def item(log: Path) -> Item:
             status = log.stat()
-            yield Item("log", log, status.st_size, status.st_mtime, self._recent(status.st_mtime, self.age))
+            return Item("log", log, status.st_size, status.st_mtime, self._recent(status.st_mtime, self.age))
+
+        logs = (log for root in self.roots for log in (root / "logs").glob(f"{self.site.name}-*"))
+        return _items(sorted(logs), item)
 
     @cached_property
     def _bisects(self) -> list[Item]:
-        found = []
-        for question in sorted(paths.bisects().glob("*/question.json")):
-            bisect = question.parent
+        def item(bisect: Path) -> Item:
+            question = bisect / "question.json"
             used = max(file.stat().st_mtime for file in (question, bisect / "journal.json") if file.is_file())
             jobs = (job.id for job in all_runs(bisect / "jobs") if _is_under_way(job))
             kept = next((f"its job {job} has not ended" for job in jobs), None) or self._recent(used, self.age)
-            found.append(Item("bisect", bisect, installation.size(bisect), used, kept))
-        return found
+            return Item("bisect", bisect, installation.size(bisect), used, kept)
+
+        return list(_items(sorted(each.parent for each in paths.bisects().glob("*/question.json")), item))
 
     def _temporary(self) -> Iterator[Item]:
-        beside = (left for place in self._places for left in place.glob("*/.*-*"))
-        for place in sorted([*Path(tempfile.gettempdir()).glob("hidl-*"), *beside]):
+        def item(place: Path) -> Item | None:
             status = place.lstat()
-            if _TEMPORARY.fullmatch(place.name) and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
-                kept = self._recent(status.st_mtime, _LEFT_SECONDS)
-                yield Item("temporary", place, installation.size(place), status.st_mtime, kept)
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+                return None
+            kept = self._recent(status.st_mtime, _LEFT_SECONDS)
+            return Item("temporary", place, installation.size(place), status.st_mtime, kept)
+
+        beside = (left for place in self._places for left in place.glob("*/.*-*"))
+        found = [*Path(tempfile.gettempdir()).glob("hidl-*"), *beside]
+        return _items(sorted(place for place in found if _TEMPORARY.fullmatch(place.name)), item)
+
+
+def _items(places: Iterable[Path], item: Callable[[Path], Item | None]) -> Iterator[Item]:
+    """The items of these places; what another process removes meanwhile is none."""
+    for place in places:
+        try:
+            found = item(place)
+        except FileNotFoundError:
+            continue
+        if found is not None:
+            yield found
 
 
 def _is_under_way(run: Run) -> bool:

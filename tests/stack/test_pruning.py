@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.site.load import load_site
+from hidl_cli.stack import pruning
 from tests.conftest import Hidl
 from tests.stack.conftest import can_pin, recipe
 
@@ -198,3 +200,18 @@ def test_what_cannot_be_removed_is_named_and_the_rest_goes(hidl: Hidl, four: lis
 @pytest.mark.parametrize("days", ["-1", "soon"])
 def test_an_age_that_is_none_is_a_usage_error(hidl: Hidl, days: str) -> None:
     assert hidl("prune", "--older-than", days).returncode == 2
+
+
+def test_what_another_process_removes_meanwhile_is_no_item(tmp_path: Path) -> None:
+    (tmp_path / "there").touch()
+
+    def item(path: Path) -> pruning.Item:
+        return pruning.Item("log", path, path.stat().st_size, 0.0)
+
+    assert [each.path.name for each in pruning._items([tmp_path / "gone", tmp_path / "there"], item)] == ["there"]
+
+
+def test_what_is_gone_by_now_is_removed(tmp_path: Path) -> None:
+    search = pruning.Pruning.older_than(30, load_site("local"), (tmp_path,), 0.0)
+    gone = pruning.Item("temporary", tmp_path / "gone", 0, 0.0)
+    assert search.remove(gone, print) is None

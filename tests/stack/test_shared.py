@@ -114,7 +114,9 @@ def user(place: Path, root: Path, number: int, *packages: str, on: str = "local"
     for directory in (home, *home.rglob("*")):
         os.chown(directory, number, number)
     known = {
-        name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_", "SSL_")) or name == "PATH"
+        name: value
+        for name, value in os.environ.items()
+        if (name.startswith(("PIP_", "UV_", "SSL_")) and not name.endswith("_CACHE_DIR")) or name == "PATH"
     }
     directories = {f"XDG_{kind}_HOME": str(home / kind.lower()) for kind in ("CONFIG", "DATA", "STATE", "CACHE")}
     environment = {**known, **directories, "HOME": str(home), "PYTHONPATH": str(REPOSITORY), "USER": f"user{number}"}
