@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.stack.installation import at
+from hidl_cli.stack.installation import at, prefixes
 from tests.conftest import REPOSITORY, Hidl
 from tests.stack.conftest import recipe
 from tests.stack.wheelhouse import make_wheel
@@ -236,6 +236,15 @@ def test_a_publication_that_was_cut_short_is_completed(hidl: Hidl) -> None:
     assert hidl.json("install", "mpi")["installations"][0]["action"] == "switched"
     assert Path(installed["modulefile"]).is_file()
     assert "nothing to do" in hidl("install", "mpi").stdout
+
+
+def test_a_cache_that_cannot_be_written_is_reported(hidl: Hidl, tmp_path: Path, root: Path) -> None:
+    (tmp_path / "file").touch()
+    failed = hidl("install", "mpi", UV_CACHE_DIR=str(tmp_path / "file" / "cache"))
+    assert failed.returncode == 4
+    assert "uv's cache cannot be written" in failed.stderr
+    assert "let UV_CACHE_DIR name a directory of your own" in failed.stderr
+    assert prefixes(root / "local" / "mpi") == []
 
 
 def test_a_root_that_cannot_be_written_is_reported(hidl: Hidl, tmp_path: Path) -> None:

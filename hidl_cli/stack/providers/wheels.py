@@ -385,6 +385,10 @@ def _explained(failure: ProcessFailed, what: str) -> HidlError:
         return BuildFailed(
             f"{what}: the disk is full\n{said}", hint=f"make room, or choose another place with --prefix{log}"
         )
+    if "Failed to initialize cache" in failure.output:
+        return MissingPrecondition(
+            f"{what}: uv's cache cannot be written\n{said}", hint=f"let UV_CACHE_DIR name a directory of your own{log}"
+        )
     return BuildFailed(f"{what}\n{said}", hint=log.removeprefix("; ") or None)
 
 
