@@ -131,7 +131,7 @@ KINDS: dict[str, type[Accelerator]] = {"cuda": Cuda}
 
 def is_host(device: torch.device) -> bool:
     """Whether memory of ``device`` is the host's, which MPI and NumPy read as it is."""
-    return device.type == "cpu"
+    return str(device.type) == "cpu"
 
 
 def accelerator_of(device: torch.device) -> Accelerator:
