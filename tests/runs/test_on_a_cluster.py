@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hidl_cli.launch.hostlist import expand
 from tests.cluster.cluster import LivingCluster
-from tests.conftest import Hidl
+from tests.conftest import REPOSITORY, Hidl
 
 SITE = ("--site", "test-cluster")
 #: As little of it as still trains: 2 images of 32 pixels on each rank, 3 steps. The nodes are parts of one machine:
@@ -72,7 +73,8 @@ def test_copies_show_the_slow_node(on_cluster: Callable[..., Hidl], launcher: st
 
 def test_pairs_show_the_node_whose_cable_is_slow(on_cluster: Callable[..., Hidl], cluster: LivingCluster) -> None:
     hidl = on_cluster("mpi")
-    hidl.add_workload("pairs", "pairs_first.py", extends="omb-pairs")
+    recipe = yaml.safe_load((REPOSITORY / "recipes" / "workloads" / "omb-pairs.yaml").read_text())
+    hidl.add_workload("pairs", "pairs_first.py", parameters=recipe["parameters"], metrics=recipe["metrics"])
     little = ("latency_iterations=20", "bandwidth_iterations=1", "bandwidth_size=16384", "warmup=0", "repetitions=7")
     slow = ("tbf", "rate", "20mbit", "burst", "16k", "latency", "10s")
     cluster.on("node3", "tc", "qdisc", "add", "dev", "eth0", "root", *slow)
