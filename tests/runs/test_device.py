@@ -82,9 +82,10 @@ def test_a_program_of_the_users_own_ends_where_there_is_none(hidl: Hidl) -> None
 
 
 def test_a_training_on_processors_is_refused_before_anything_starts(hidl: Hidl) -> None:
-    done = hidl("run", "resnet50", "--site", "workstation", "--set", "framework=tensorflow")
+    horovod = ("--set", "framework=tensorflow", "--set", "backend=horovod")
+    done = hidl("run", "resnet50", "--site", "workstation", *horovod)
     assert done.returncode == 2
-    assert "resnet50 with framework=tensorflow backend=mpi4py computes on processors only" in done.stderr
+    assert "resnet50 with framework=tensorflow backend=horovod computes on processors only" in done.stderr
     assert not hidl.runs.exists()
 
 
