@@ -16,8 +16,9 @@ _TAIL = 1 << 16  # bytes in which the last lines are looked for
 
 # A carriage return (progress bars) or a backspace begins the line again. NUL bytes fill holes of some file systems.
 _LINE_ENDS = bytes.maketrans(b"\r\b\f\v", b"\n\n\n\n")
-# Colours and other control sequences (ECMA-48), window titles.
-_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+# Colours and other control sequences (ECMA-48), window titles. None goes on in the next line, or one that is never
+# ended (binary data, a program that was killed) would take lines with it.
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 
 
 @dataclass(frozen=True, slots=True)

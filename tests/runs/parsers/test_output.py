@@ -28,6 +28,8 @@ def text_of(file: Path) -> bytes:
         (b" 1/9 [1.0it/s]\r 2/9 [2.0it/s]\n", b" 1/9 [1.0it/s]\n 2/9 [2.0it/s]"),
         (b"\x1b[1;32mloss\x1b[0m 1\x1b[K\n", b"loss 1"),
         (b"\x1b]0;title\x07rate 3\n", b"rate 3"),
+        (b"\x1b]0;title\x1b\\rate 3\n", b"rate 3"),
+        (b"\x1b]0;not ended\nrate 3\n", b"\x1b]0;not ended\nrate 3"),
         (b"ra\0te\0 3\n", b"rate 3"),
         (b"", b""),
     ],
@@ -42,6 +44,13 @@ def test_lines_of_a_small_file_are_kept(tmp_path_factory: pytest.TempPathFactory
     file = tmp_path_factory.mktemp("output") / "x"
     file.write_bytes(b"".join(line + b"\n" for line in lines))
     assert text_of(file) == b"\n".join(lines)
+
+
+@given(before=st.lists(st.sampled_from([b"\x1b", b"\x1b[", b"\x1b]", b"\\", b"\x07", b"0;", b"x", b"\r", b"\0"])))
+def test_no_control_sequence_hides_the_next_line(tmp_path_factory: pytest.TempPathFactory, before: list[bytes]) -> None:
+    file = tmp_path_factory.mktemp("output") / "x"
+    file.write_bytes(b"".join(before) + b"\nrate 3\n")
+    assert text_of(file).split(b"\n")[-1] == b"rate 3"
 
 
 def test_a_line_of_any_length_comes_in_bounded_pieces(file: Path) -> None:
