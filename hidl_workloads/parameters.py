@@ -126,7 +126,10 @@ class Hyparflow:
     memory_limit: int = parameter(
         0, min=0, unit="MiB", help="limit for weights, gradients and activations of a rank; 0: none"
     )
-    costs: Literal["measured", "estimated"] = parameter("measured", help="costs that the partitions are balanced by")
+    costs: Literal["auto", "measured", "estimated"] = parameter(
+        "auto",
+        help="costs that the partitions are balanced by; auto: measured on processors; on GPUs estimated, and refined once",
+    )
     refinements: int = parameter(
         0,
         min=0,

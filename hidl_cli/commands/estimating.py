@@ -37,6 +37,9 @@ def _forecasts(plan: Plan, interconnect: str | None) -> list[PointForecast]:
 
     if plan.workload.estimate is None:
         return []
+    if plan.device == "gpu":
+        say("the speed can be predicted for processors only: --device cpu", style="yellow")
+        return []
     python = find_python(plan)
     if python is None:
         say(f"the speed cannot be predicted without its stack: hidl install {plan.stack}", style="yellow")

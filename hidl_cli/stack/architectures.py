@@ -69,8 +69,7 @@ def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str 
     wanted = [gpu for gpu in gpus if gpu.startswith("sm_")]
     if not wanted:
         return None
-    platform = f"linux-{machine or 'x86_64'}"
-    rows = [wheel for wheel in load_wheels() if (wheel.package, wheel.platform) == (package, platform)]
+    rows = _releases(package, machine or "x86_64")
     this = next((wheel for wheel in rows if wheel.version == version), None)
     if this is None:
         return None
@@ -88,11 +87,15 @@ def serves_any(package: str, versions: str, gpu: str | None, machine: str) -> bo
     """
     from packaging.specifiers import SpecifierSet
 
-    platform = f"linux-{machine}"
-    rows = [wheel for wheel in load_wheels() if (wheel.package, wheel.platform) == (package, platform)]
+    rows = _releases(package, machine)
     if not rows or gpu is None or not gpu.startswith("sm_"):
         return True
     return any(wheel.version in SpecifierSet(versions) for wheel in _serving(rows, [gpu]))
+
+
+def _releases(package: str, machine: str) -> list[Wheel]:
+    """The rows of a package's wheels for a machine."""
+    return [wheel for wheel in load_wheels() if (wheel.package, wheel.platform) == (package, f"linux-{machine}")]
 
 
 def _serving(rows: Sequence[Wheel], gpus: Sequence[str]) -> list[Wheel]:

@@ -185,7 +185,7 @@ class Pruning:
         """(prefix, run, time of its last file, has ended) of every run of this user."""
         found = []
         for run in all_runs():
-            with suppress(HidlError):  # a damaged run cannot be one under way
+            with suppress(HidlError, FileNotFoundError):  # a damaged run, or one being removed, is not under way
                 plan, ended = run.document("plan") or {}, not _is_under_way(run)
                 found.append((str(plan.get("prefix")), run.id, run.directory.stat().st_mtime, ended))
         return found
@@ -226,8 +226,11 @@ class Pruning:
         return plan.prefix if plan else None
 
     def _builds(self) -> Iterator[Item]:
-        for product, used in cache.products():
-            yield Item("build", product, installation.size(product), used, self._recent(used, self.age))
+        def item(product: Path) -> Item:
+            used = cache.last_used(product)
+            return Item("build", product, installation.size(product), used, self._recent(used, self.age))
+
+        return _items(cache.products(), item)
 
     def _logs(self) -> Iterator[Item]:
         def item(log: Path) -> Item:

@@ -70,13 +70,15 @@ _KNOWN_ERRORS = (
 
 
 def _model(program: Any, parameters: Hyparflow) -> tuple[Any, Any]:
-    """The graph and its costs."""
+    """The graph and its costs on a processor."""
     import hyparflow
+    import tensorflow as tf
     from hyparflow.planning.costs import estimated
     from hyparflow.planning.measuring import LARGEST, measured
 
     from hidl_workloads.hyparflow.building import build_model
 
+    tf.config.set_visible_devices([], "GPU")
     model = build_model(parameters, lambda: program.make(parameters))
     graph = hyparflow.graph_of(model)
     if parameters.costs == "estimated":

@@ -53,7 +53,7 @@ def main(name: str, kind: type[AnyParameters], make: Callable[[AnyParameters], A
             program=name,
             parameters=asdict(parameters),
             versions=trainer.versions,
-            metrics=figures(measured, predicted),
+            metrics=[*figures(measured, predicted), *trainer.metrics()],
         )
         trainer.close()
         if world.rank == 0:
@@ -98,10 +98,11 @@ def _checksum(world: MPI.Comm, trainer: Trainer) -> str:
 
 def header(trainer: Trainer, parameters: Hyparflow) -> str:
     """Say what will be trained, and what the first step takes that the others do not."""
+    path = ", messages and gradients staged through the host" if trainer.path else ""
     nodes = sum(len(stage.nodes) for stage in trainer.plan.stages)
     return "\n".join(
         (
-            f"{trainer.parameter_count:,} parameters, {parameters.precision}, on CPU",
+            f"{trainer.parameter_count:,} parameters, {parameters.precision}, on {trainer.device}{path}",
             str(trainer.plan),
             f"Compiling {nodes:,} nodes in {trainer.plan.partitions} partition(s): the first step takes longest",
         )

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from hidl_workloads.hyparflow.building import build_model
 from hidl_workloads.hyparflow.layout import divide_ranks
 from hidl_workloads.hyparflow.models import CLASSES, SHAPE
-from hidl_workloads.metrics import METRICS_FILE
+from hidl_workloads.metrics import METRICS_FILE, Metric
 from hidl_workloads.parameters import Hyparflow
 from hidl_workloads.refusal import Refused
+from hidl_workloads.tensorflow_device import choose_device, device_metrics
 from hidl_workloads.tensorflow_threads import set_threads
 
 _RECOMPUTE = {"auto": "auto", "always": True, "never": False}
@@ -48,15 +49,18 @@ class Trainer:
     def __init__(self, communicator: MPI.Comm, parameters: Hyparflow, make: Callable[[], Any]) -> None:
         """``make``: the model. Raises ``Refused`` on all ranks where these cannot train it as was asked."""
         set_threads()
+        self._place, self.device = choose_device(communicator)
+        self.path = "staged" if self._place is not None and communicator.size > 1 else ""
         self.versions = {
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
             "hyparflow": hyparflow.__version__,
         }
-        model = build_model(parameters, make)
-        self.parameter_count = model.count_params()
-        self.plan = _plan(communicator, model, parameters)
-        self._session = Session(model, self.plan, communicator, Options(parameters.batch_norm, trace=True))
+        with tf.device(self._place):
+            model = build_model(parameters, make)
+            self.parameter_count = model.count_params()
+            self.plan = _plan(communicator, model, parameters)
+            self._session = Session(model, self.plan, communicator, Options(parameters.batch_norm, trace=True))
         self._engine = self._session.engine
         self.replica = self._session.seat.replica
         self._batch = make_batch(parameters, self.replica)
@@ -64,7 +68,8 @@ class Trainer:
 
     def step(self) -> Step:
         """Train one step."""
-        result = self._engine.train_step(self._batch)
+        with tf.device(self._place):
+            result = self._engine.train_step(self._batch)
         if self._recorder is not None:
             self._recorder.step(self._engine.step, result)
         return Step(result.loss, sum(span.end - span.begin for span in result.spans if span.kind in _BUSY))
@@ -75,6 +80,12 @@ class Trainer:
         names = {name for program in self._engine.programs.values() for name in program.trainable}
         for name in sorted(names):
             yield name, keras.ops.convert_to_numpy(held[name])
+
+    def metrics(self) -> list[Metric]:
+        """Return how messages and gradients get from GPU to GPU, and the peak memory of these; collective."""
+        paths = self._session.comm.allgather(self.path) if self.path else []
+        path = [Metric("path", self.path, "messages", paths)] if paths else []
+        return [*path, *device_metrics(self._session.comm, self._place)]
 
     def close(self) -> None:
         """Give back what was taken, and write what is not written yet."""

@@ -14,17 +14,13 @@ import tensorflow as tf
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads import gpus
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
-from hidl_workloads.refusal import agree
+from hidl_workloads.tensorflow_device import choose_device, device_metrics
 from hidl_workloads.tensorflow_threads import set_threads
 from hidl_workloads.training import tensorflow_strategies
 from hidl_workloads.training.data_parallel.tensorflow_gradients import named_weights
 from hidl_workloads.training.model import Batch, Model, rank_seed
-
-_GPU = "/GPU:0"
-_MIB = 2**20
 
 
 class TensorFlowTrainer:
@@ -58,10 +54,7 @@ class TensorFlowTrainer:
 
     def metrics(self) -> list[Metric]:
         """Return the peak memory of the GPUs; collective."""
-        if self._place != _GPU:
-            return []
-        peaks = self._communicator.allgather(tf.config.experimental.get_memory_info("GPU:0")["peak"] / _MIB)
-        return [Metric("gpu_memory", max(peaks), "MiB", peaks)]
+        return device_metrics(self._communicator, self._place)
 
     def weights(self) -> Iterable[tuple[str, NDArray[Any]]]:
         """Yield every trainable weight's name and value."""
@@ -74,23 +67,3 @@ class TensorFlowTrainer:
     def _loss(self) -> tf.Tensor:
         logits = tf.cast(self._network(self._inputs, training=True), tf.float32)
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(self._targets, logits))
-
-
-def choose_device(communicator: MPI.Comm) -> tuple[str | None, str]:
-    """Return the place of TensorFlow's operations (None: its own choice) and its name; collective.
-
-    In a run on GPUs it is the first that this rank sees, which is its own, and TensorFlow sees no other. Raises
-    ``Refused`` on all ranks where one of them has no GPU that TensorFlow can use.
-    """
-    if not gpus.is_wanted():
-        return None, "CPU"
-    found = tf.config.list_physical_devices("GPU")
-    fault = gpus.untaken()
-    if fault is None and not found:
-        why = "its driver serves none" if tf.test.is_built_with_gpu_support() else "built for processors only"
-        fault = f"TensorFlow {tf.__version__} has no usable GPU on this rank: {why}"
-    agree(communicator, fault)
-    tf.config.set_visible_devices(found[0], "GPU")
-    tf.config.experimental.set_memory_growth(found[0], True)  # else it takes all memory: ranks may share a GPU
-    name: str = tf.config.experimental.get_device_details(found[0]).get("device_name", "GPU")
-    return _GPU, name

@@ -162,7 +162,7 @@ def test_what_to_install_is_for_the_sites_gpus_and_machines(site: str, hint: str
 
 @pytest.mark.parametrize(
     ("stack", "site"),
-    [("horovod", "pitzer"), ("hyparflow", "pitzer"), ("tensorflow", "vista"), ("tensorflow", "frontier")],
+    [("horovod", "pitzer"), ("hyparflow", "vista"), ("tensorflow", "vista"), ("tensorflow", "frontier")],
 )
 def test_a_stack_of_a_framework_for_processors_is_refused_on_gpus(stack: str, site: str) -> None:
     error = refused(**OWN, stack=stack, site=site)
@@ -189,6 +189,7 @@ def test_where_another_stack_serves_the_gpus_it_is_named(site: str, hint: str) -
 
 def test_a_stack_with_a_build_of_its_own_for_the_gpus_is_taken() -> None:
     assert plan(**OWN, stack="tensorflow").device == "gpu"
+    assert plan("hyparflow-resnet").device == "gpu"
     assert plan("dask-merge", site="perlmutter", asked=Asked(account="m0")).device == "gpu"
 
 

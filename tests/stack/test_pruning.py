@@ -13,6 +13,7 @@ import pytest
 
 from hidl_cli.site.load import load_site
 from hidl_cli.stack import pruning
+from hidl_cli.stack.builds import cache
 from tests.conftest import Hidl
 from tests.stack.conftest import can_pin, recipe
 
@@ -209,6 +210,21 @@ def test_what_another_process_removes_meanwhile_is_no_item(tmp_path: Path) -> No
         return pruning.Item("log", path, path.stat().st_size, 0.0)
 
     assert [each.path.name for each in pruning._items([tmp_path / "gone", tmp_path / "there"], item)] == ["there"]
+
+
+def test_builds_that_another_process_removes_meanwhile_are_no_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    there, gone = (tmp_path / "hidl" / "builds" / (digit * 32) for digit in "ab")
+    there.mkdir(parents=True)
+    gone.mkdir()
+    listed = cache.products()
+    assert listed == [there, gone]
+    gone.rmdir()
+    monkeypatch.setattr(cache, "products", lambda: listed)
+    search = pruning.Pruning.older_than(30, load_site("local"), (tmp_path,), 0.0)
+    assert [item.path for item in search.items() if item.kind == "build"] == [there]
 
 
 def test_what_is_gone_by_now_is_removed(tmp_path: Path) -> None:

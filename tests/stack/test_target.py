@@ -45,7 +45,8 @@ def test_an_index_with_their_builds_serves_other_vendors_gpus(
         ("tensorflow", "pitzer", "linux-x86_64", "cuda"),
         ("tensorflow", "vista", "linux-aarch64", "cpu"),
         ("tensorflow", "frontier", "linux-x86_64", "cpu"),
-        ("hyparflow", "pitzer", "linux-x86_64", "cpu"),
+        ("hyparflow", "pitzer", "linux-x86_64", "cuda"),
+        ("hyparflow", "vista", "linux-aarch64", "cpu"),
         ("horovod", "pitzer", "linux-x86_64", "cpu"),
         ("horovod-pytorch", "perlmutter", "linux-x86_64", "cuda"),
         ("horovod-pytorch", "frontier", "linux-x86_64", "cpu"),
@@ -93,7 +94,7 @@ def test_horovod_is_built_as_one_with_and_without_tensorflow() -> None:
 
 
 def test_requirements_of_ones_own_may_use_gpus_that_the_stack_does_not() -> None:
-    stack = load_stack("hyparflow").model_copy(update={"requirements": ["cupy-cuda12x"]})
+    stack = load_stack("horovod").model_copy(update={"requirements": ["cupy-cuda12x"]})
     assert detect(load_site("pitzer"), stack).accelerator == "cuda"
 
 

@@ -25,6 +25,10 @@ def test_weights_on_another_device_are_the_same_bit_for_bit(results: dict[str, A
     assert len({checksum for checksum, _ in (*first, *other)}) == 1
 
 
+def test_a_run_on_processors_shows_tensorflow_no_gpu(results: dict[str, Any]) -> None:
+    assert results["shown"] == [[], "GPU"]
+
+
 def test_training_on_a_gpu_without_one_is_refused_with_the_reason(stack_prefix: Callable[[str], Path]) -> None:
     words = ("-m", "hidl_workloads.resnet50", "--framework=tensorflow")
     completed = ranks.run(stack_prefix("tensorflow"), 2, *words, HIDL_DEVICE="gpu", HIDL_GPU="0")

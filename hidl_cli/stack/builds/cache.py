@@ -55,7 +55,7 @@ class Slot:
         work = _root() / f".{self.key}"
         with held(_root() / ".locks" / self.key, on_wait):
             if self.filled:
-                os.utime(self.directory / _INPUTS)  # it was of use: see ``products``
+                os.utime(self.directory / _INPUTS)  # see ``last_used``
                 yield None
                 return
             shutil.rmtree(work, ignore_errors=True)
@@ -75,14 +75,16 @@ def slot(build: PlannedBuild, target: Target, machine: Mapping[str, str], *, pre
     return Slot({**build.inputs, **where, **({"prefix": str(prefix)} if prefix else {})})
 
 
-def products() -> Iterator[tuple[Path, float]]:
-    """The directories of all products, and when each was made or last used, in seconds since the epoch."""
-    if not _root().is_dir():
-        return
-    for directory in sorted(_root().iterdir()):
-        if _KEY.fullmatch(directory.name) and directory.is_dir() and not directory.is_symlink():
-            whole = directory / _INPUTS
-            yield directory, (whole if whole.is_file() else directory).stat().st_mtime
+def products() -> list[Path]:
+    """The directories of all products."""
+    found = sorted(each for each in _root().glob("*") if _KEY.fullmatch(each.name))
+    return [each for each in found if each.is_dir() and not each.is_symlink()]
+
+
+def last_used(product: Path) -> float:
+    """When it was made or last used, in seconds since the epoch. Raises ``FileNotFoundError``."""
+    whole = product / _INPUTS
+    return (whole if whole.is_file() else product).stat().st_mtime
 
 
 def remove(product: Path, on_wait: Callable[[str], None]) -> None:

@@ -62,7 +62,7 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--begin", metavar="LAYER,...", help="the layers at which a stage begins, instead of the best cut"
     )
-    parser.add_argument("--costs", choices=("measured", "estimated"), default="measured", help="(measured)")
+    parser.add_argument("--costs", choices=("auto", "measured", "estimated"), default="auto", help="(auto)")
     parser.add_argument(
         "--refine",
         type=int,
@@ -123,7 +123,7 @@ def _plan(options: argparse.Namespace) -> None:
         assignment=options.begin.split(",") if options.begin else "auto",
         costs=options.costs,
         memory_limit=options.memory_limit,
-        refinements=int(options.costs == "measured") if options.refine is None else options.refine,
+        refinements=int(options.costs != "estimated") if options.refine is None else options.refine,
     )
     if options.save:
         planned.save(options.save)

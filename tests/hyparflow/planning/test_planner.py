@@ -52,6 +52,10 @@ def test_a_request_that_cannot_be_met_is_refused(changes: dict[str, Any], words:
         planned(**changes)
 
 
+def test_the_costs_of_a_graph_are_estimated() -> None:
+    assert planned(costs="auto").costs == "estimated"
+
+
 def test_everything_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(PlanError) as caught:
         planned(replicas=0, schedule="gems", chunks=2, micro_batches=3)

@@ -19,6 +19,7 @@ from unittest import mock
 import numpy as np
 from mpi4py import MPI
 
+from hidl_workloads import tensorflow_device
 from hidl_workloads.parameters import Training
 from hidl_workloads.training import tensorflow_trainer  # sets the backend of Keras
 from hidl_workloads.training.data_parallel.weights import checksum
@@ -83,7 +84,10 @@ def main() -> None:
         "adam": Training(framework="tensorflow", optimizer="adam", bucket_mib=0.001),
         "bfloat16": Training(framework="tensorflow", compression="bfloat16"),
     }
-    found: dict[str, Any] = {name: {"first": WORLD.allgather(train(each))} for name, each in cases.items()}
+    with mock.patch.object(tf.config, "set_visible_devices") as shown:
+        tensorflow_device.choose_device(WORLD)
+    found: dict[str, Any] = {"shown": shown.call_args.args}
+    found |= {name: {"first": WORLD.allgather(train(each))} for name, each in cases.items()}
     with mock.patch.object(tensorflow_trainer, "choose_device", return_value=(OTHER, "another")):
         for name, each in cases.items():
             found[name]["other"] = WORLD.allgather(train(each))

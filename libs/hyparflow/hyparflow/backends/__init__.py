@@ -122,8 +122,8 @@ class Slot:
 class Buffer:
     """A contiguous, writable, one-dimensional host array, and the variables that lie in it one after the other.
 
-    It is the program's own memory: an allreduce in place (``MPI.IN_PLACE``) is seen by the program. It stays valid
-    until the program's next ``start_step``.
+    It is the program's own memory, or for a GPU the one copy of it in a step: an allreduce in place (``MPI.IN_PLACE``)
+    is seen by whoever asks the program again. It stays valid until the program's next ``start_step``.
     """
 
     array: Array

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hyparflow.errors import PlanError
 from hyparflow.planning.costs import Costs, Machine, by_signature
 from hyparflow.planning.samples import MicroBatch, micro_batch
 from hyparflow.planning.stages import Stage
@@ -27,7 +28,13 @@ def measured(model: Any, graph: Graph, samples: tuple[int, int]) -> Costs:
     within a stage a node costs `Machine.node_seconds` instead.
 
     :param samples: the least and the most samples that a micro-batch may have.
+    :raises PlanError: where TensorFlow computes on a GPU, whose work takes a process no time.
     """
+    if device := elsewhere():
+        raise PlanError(
+            f"costs are measured on processors, and TensorFlow computes on {device}: say costs='estimated', and "
+            "refinements=1 to time the stages there"
+        )
     large = max(2, min(samples[1], LARGEST))
     small = max(1, min(samples[0], large // 4))
     timed = np.array(
@@ -39,6 +46,14 @@ def measured(model: Any, graph: Graph, samples: tuple[int, int]) -> Costs:
     own = Machine().node_seconds
     fixed = constant - call + np.array([own, 2 * own])
     return Costs(fixed[:, 0], each[:, 0], fixed[:, 1], each[:, 1], float(call.mean()), "measured")
+
+
+def elsewhere() -> str | None:
+    """The device that TensorFlow computes on, such as GPU:0, if it is not the processor."""
+    from hyparflow.backends.tensorflow.border import default_device, is_host
+
+    device = default_device()
+    return None if is_host(device) else device.rpartition("device:")[2]
 
 
 def _node(model: Any, graph: Graph, node: Node, samples: tuple[int, int]) -> list[tuple[float, float]]:

@@ -38,7 +38,7 @@ def plan(
     chunks: int = 1,
     recompute: Recompute = "auto",
     assignment: Assignment = "auto",
-    costs: Literal["measured", "estimated"] | Costs = "measured",
+    costs: Literal["auto", "measured", "estimated"] | Costs = "auto",
     memory_limit: int | None = None,
     network: Network | None = None,
     refinements: int = 0,
@@ -46,14 +46,15 @@ def plan(
 ) -> Plan:
     """The plan of a training: who computes what, when, and what that is expected to take.
 
-    :param model_or_graph: a Keras model, or its `Graph` (with which costs cannot be measured).
+    :param model_or_graph: a Keras model, or its `Graph` (with which costs can be estimated only).
     :param batch_size: samples of a step over all replicas.
     :param micro_batches: of one replica's step; ``auto`` takes the number with the shortest predicted step.
     :param recompute: drop activations and compute them again before the backward pass: on all stages, on those with
         True, or ``auto``: on those that would not fit into the memory limit.
     :param assignment: ``auto``: the minimax cut; names of the layers at which a stage begins; or a mapping node (name
         or index) or layer -> stage.
-    :param costs: ``measured`` runs each different node once through TensorFlow; ``estimated`` counts their work.
+    :param costs: ``measured`` runs each different node once through TensorFlow on the processor; ``estimated`` counts
+        their work; ``auto`` measures where TensorFlow computes on the processor, and on a GPU refines estimates.
     :param memory_limit: bytes of a rank, for weights, gradients, optimizer and activations.
     :param refinements: so many times the plan's stages are compiled and timed and the model is cut again (`refine`);
         the prediction then rests on the times of the last stages. It takes as long as compiling the model does.
@@ -76,6 +77,8 @@ def plan(
     if found := wrong_for(graph, request):
         raise PlanError(*found)
     given = _given(graph, request)
+    if costs == "auto":
+        costs, refinements = _choose_costs(model_or_graph is graph, refinements)
     if isinstance(costs, str):
         costs = _costs(costs, model_or_graph, graph, request)
     planned = _best(graph, request, costs, given)
@@ -277,12 +280,21 @@ def _slots(optimizer: Any) -> float:
     return sum(sizes) / math.prod(variable.shape)
 
 
+def _choose_costs(of_graph: bool, refinements: int) -> tuple[Literal["measured", "estimated"], int]:
+    """Return where costs come from, and how often they are refined: on a GPU, whose nodes are not measured, once."""
+    from hyparflow.planning.measuring import elsewhere
+
+    if of_graph:
+        return "estimated", refinements
+    return ("estimated", max(1, refinements)) if elsewhere() else ("measured", refinements)
+
+
 def _costs(name: str, model_or_graph: Any, graph: Graph, request: Request) -> Costs:
     """Costs by the name of their source."""
     if name == "estimated":
         return estimated(graph)
     if name != "measured":
-        raise PlanError(f"costs are measured, estimated or a Costs object, not {name!r}")
+        raise PlanError(f"costs are auto, measured, estimated or a Costs object, not {name!r}")
     if model_or_graph is graph:
         raise PlanError("costs can be measured with a model only, not with its graph: say costs='estimated'")
     from hyparflow.planning.measuring import measured

@@ -55,7 +55,7 @@ class Strategy(Whole):
         chunks: int = 1,
         recompute: Any = "auto",
         assignment: Any = "auto",
-        costs: Any = "measured",
+        costs: Any = "auto",
         memory_limit: int | None = None,
         network: Any = None,
         refinements: int = 0,

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from hyparflow.errors import RequestError
-
 #: TensorFlow's kernels need this alignment (EIGEN_MAX_ALIGN_BYTES); what is not aligned so is copied.
 ALIGNMENT = 64
 
 
-def require_host(device: str) -> None:
-    """Raise RequestError where TensorFlow keeps a tensor elsewhere: MPI would sum a copy, which nobody reads."""
-    if "CPU:" not in device.upper():
-        name = device.rpartition("device:")[2]
-        raise RequestError(
-            f"TensorFlow computes on {name}, and hyparflow on processors alone: hide the GPUs from this process by "
-            "CUDA_VISIBLE_DEVICES= or tf.config.set_visible_devices([], 'GPU')"
-        )
+def is_host(device: str) -> bool:
+    """Whether what TensorFlow keeps on this device is in the host's memory, which MPI reads and writes."""
+    return device.upper().endswith("CPU:0")
+
+
+def default_device() -> str:
+    """Where TensorFlow puts what nobody says anything about."""
+    import tensorflow as tf
+
+    device: str = tf.zeros(()).device
+    return device
+
+
+def await_device() -> None:
+    """Wait for what a GPU was given to do: until then it may read the arrays that it was fed with."""
+    import tensorflow as tf
+
+    tf.test.experimental.sync_devices()
 
 
 def host_view(tensor: Any) -> Any:
-    """An eager tensor's own memory as a NumPy array (any dtype), which keeps the tensor alive.
+    """An eager tensor's own memory as a NumPy array (any dtype), which keeps the tensor alive; of a GPU's, a copy.
 
     ``EagerTensor.numpy()`` is a copy of just this. NumPy's DLPack and the buffer protocol give read-only arrays, and
     neither knows bfloat16.

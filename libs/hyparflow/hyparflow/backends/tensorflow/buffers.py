@@ -1,4 +1,4 @@
-"""Gradients that accumulate in flat variables, whose memory MPI can reduce in place."""
+"""Gradients that accumulate in flat variables, whose memory MPI can reduce in place; on a GPU, a copy on the host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hyparflow.backends import Buffer, Slot
-from hyparflow.backends.tensorflow.border import host_view, require_host
+from hyparflow.backends.tensorflow.border import host_view, is_host
 
 
 class Accumulator:
@@ -18,7 +18,8 @@ class Accumulator:
         self.slots = slots
         last = slots[-1]
         self.flat = tf.Variable(tf.zeros([last.offset + last.size], dtype), trainable=False)
-        require_host(self.flat.device)
+        self._in_host = is_host(self.flat.device)
+        self._copy: Any = None  # on the host, of a GPU's memory
 
     def add(self, gradients: Mapping[str, Any]) -> Any:
         """The operation, in the graph that is being built, that adds gradients (by variable)."""
@@ -32,11 +33,16 @@ class Accumulator:
         """Begin again."""
         import tensorflow as tf
 
+        self._copy = None
         self.flat.assign(tf.zeros_like(self.flat))
 
     def buffer(self) -> Buffer:
-        """Its memory as an array that can be written to: no copy."""
-        return Buffer(host_view(self.flat.read_value()), self.slots)
+        """Its memory as an array that can be written to. Of a GPU's it is a copy, the same one until ``zero``."""
+        if self._in_host:
+            return Buffer(host_view(self.flat.read_value()), self.slots)
+        if self._copy is None:
+            self._copy = self.flat.numpy()
+        return Buffer(self._copy, self.slots)
 
 
 def accumulators(variables: Mapping[str, Any], bucket_bytes: int) -> tuple[Accumulator, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hyparflow.backends import Array, Buffer, Outcome, Place, Reach, StageShape, Target
-from hyparflow.backends.tensorflow.border import host_view, tensor_of
+from hyparflow.backends.tensorflow.border import await_device, default_device, host_view, is_host, tensor_of
 from hyparflow.backends.tensorflow.cutting import (
     Layout,
     Programs,
@@ -50,6 +50,7 @@ class TensorFlowStage:
         self._kept: dict[int, _Kept] = {}
         self._reaches: Mapping[int | None, Reach] = {}
         self._loss_scale = 1.0
+        self._in_host = is_host(default_device())
 
     @property
     def stage(self) -> StageShape:
@@ -124,6 +125,8 @@ class TensorFlowStage:
             tensors = self._parts.calls.graph.tensors
             fed = [tensor_of(array, tensors[index].dtype) for index in layout.returned for array in gradients[index]]
             found = programs.backward([*kept.values, *fed])
+        if not self._in_host:
+            await_device()
         return {index: host_view(value) for index, value in zip(layout.input_gradients, found, strict=False)}
 
     def gradients(self) -> tuple[Buffer, ...]:
