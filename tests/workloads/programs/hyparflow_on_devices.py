@@ -21,6 +21,7 @@ from mpi4py import MPI
 from hidl_workloads.hyparflow import building, program, resnet, trainer  # sets the backend of Keras
 
 import hyparflow  # isort: skip
+import keras  # isort: skip
 import tensorflow as tf  # isort: skip
 
 WORLD = MPI.COMM_WORLD
@@ -37,6 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def train(words: dict[str, Any]) -> dict[str, Any]:
     """Train three steps; return the checksum of the weights, the losses, and where variables and gradients are."""
+    keras.backend.clear_session()  # the weights' names are those of a new process
     parameters = resnet.Parameters(depth=8, batch=8, costs="estimated", **words)
     trained = trainer.Trainer(WORLD, parameters, lambda: resnet.make(parameters))
     tf.config.experimental.set_device_policy("explicit")
