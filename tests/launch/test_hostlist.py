@@ -63,14 +63,14 @@ def test_expressions_of_slurm_are_read(expression: str, hosts: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize(
-    "expression", ["node[01-", "node[a-b]", "@all", "node[1-2]!node1x*", "a b;c", "n[2-1]", "$(id)"]
+    "expression", ["node[01-", "node[a-b]", "@all", "node[1-2]!node1x*", "a b;c", "n[2-1]", "$(id)", "node1-", "-a"]
 )
 def test_others_are_refused(expression: str) -> None:
     with pytest.raises(InvalidInput, match="invalid host list"):
         expand(expression)
 
 
-@pytest.mark.parametrize("name", ["", "@all", "a,b", "n[1-2]", "a b", "-x", "a;b", "n\n"])
+@pytest.mark.parametrize("name", ["", "@all", "a,b", "n[1-2]", "a b", "-x", "a;b", "n\n", "n-"])
 def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidInput, match="invalid host name"):
         fold([name])
