@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.plan.launch_plan import plan_of, readable
-from hidl_cli.record.run import Run, all_runs, find, job_id
+from hidl_cli.record.run import Run, all_runs, create, find, job_id
 from hidl_cli.record.state import State, Status
 
 
@@ -81,3 +83,22 @@ def test_a_run_of_another_version_is_left_out_where_all_are_looked_at(root: Path
 )
 def test_the_number_of_a_job(job: dict[str, object], said: str | None, shown: str | None) -> None:
     assert job_id(job, Status(State.RUNNING, job=said)) == shown
+
+
+@pytest.mark.parametrize(
+    ("plan", "script"),
+    [
+        ({"environment": {"WANDB_API_KEY": "hunter2"}}, "#!/bin/bash\n"),
+        ({}, "#!/bin/bash\nexport WANDB_API_KEY=hunter2\n"),
+    ],
+)
+def test_a_directory_with_a_secret_is_its_owners_alone(tmp_path: Path, plan: dict[str, Any], script: str) -> None:
+    assert stat.S_IMODE(create("a", plan, script, root=tmp_path).directory.stat().st_mode) == 0o700
+
+
+def test_a_directory_without_secrets_is_readable_as_usual(tmp_path: Path) -> None:
+    run = create(
+        "a", {"environment": {"OMP_NUM_THREADS": "4"}}, "#!/bin/bash\nexport OMP_NUM_THREADS=4\n", root=tmp_path
+    )
+    (tmp_path / "b").mkdir()
+    assert run.directory.stat().st_mode == (tmp_path / "b").stat().st_mode
