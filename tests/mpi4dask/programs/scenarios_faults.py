@@ -240,6 +240,7 @@ async def a_reader_that_lags_holds_large_messages_back(pair: Pair) -> None:
         assert comm._channel.unread <= 3_100_000
         await pair.meet()
         assert [(await comm.read())[0] for _ in range(30)] == list(range(30))
+        assert comm._channel.unread == 0
     object.__setattr__(settings, "backlog", 256 << 20)
 
 
