@@ -78,7 +78,7 @@ class Training:
     bucket_mib: float = parameter(25.0, min=0.001, unit="MiB", help="mpi4py, gloo, nccl: size of a gradient bucket")
     gpu_buffers: Literal["auto", "staged", "direct"] = parameter(
         "auto",
-        help="mpi4py: PyTorch's gradients on GPUs reach MPI through the host, or as they are (a CUDA-aware MPI); auto: as they are where that is proved",
+        help="mpi4py: gradients on GPUs reach MPI through the host, or as they are (a CUDA-aware MPI); auto: as they are where that is proved",
     )
     compression: Literal["none", "float16", "bfloat16"] = parameter(
         "none", help="type in which gradients are sent (Horovod: none or float16, DDP: none)"

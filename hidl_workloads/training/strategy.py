@@ -29,11 +29,8 @@ def check(parameters: Training) -> None:
     if parameters.backend == "nccl" and not is_wanted():
         raise ValueError("NCCL sums GPU memory only: use --device gpu, or backend=gloo")
     library = title(parameters)
-    if is_wanted() and parameters.framework == "tensorflow":
-        if parameters.backend != "mpi4py":
-            raise ValueError(f"tensorflow with {library} computes on processors only: use --device cpu")
-        if parameters.gpu_buffers == "direct":
-            raise ValueError("TensorFlow's gradients reach MPI through the host: use gpu_buffers=staged")
+    if is_wanted() and parameters.framework == "tensorflow" and parameters.backend != "mpi4py":
+        raise ValueError(f"tensorflow with {library} computes on processors only: use --device cpu")
     offered = _COMPRESSIONS.get("horovod" if "Horovod" in library else parameters.backend, ("none",))
     if parameters.compression not in offered:
         raise ValueError(

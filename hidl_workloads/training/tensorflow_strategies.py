@@ -9,8 +9,9 @@ import tensorflow as tf
 from mpi4py import MPI
 
 from hidl_workloads.parameters import Training
+from hidl_workloads.refusal import Refused
 from hidl_workloads.training import horovod_world
-from hidl_workloads.training.data_parallel.keras_optimizer import DistributedOptimizer
+from hidl_workloads.training.data_parallel.keras_optimizer import DistributedOptimizer, prepare
 from hidl_workloads.training.data_parallel.tensorflow_gradients import broadcast
 
 #: Computes this rank's loss; the tape watches.
@@ -18,9 +19,14 @@ Loss = Callable[[], tf.Tensor]
 
 
 class Strategy(Protocol):
-    """A training step together with all ranks, from equal weights; ``versions``: of the libraries that were added."""
+    """A training step together with all ranks, from equal weights; ``versions``: of the libraries that were added.
+
+    ``path`` and ``path_reason``: as ``Trainer`` has them.
+    """
 
     versions: dict[str, str]
+    path: str
+    path_reason: str
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
@@ -46,7 +52,14 @@ class _OverMPI:
             communicator,
             bucket_bytes=int(parameters.bucket_mib * 2**20),
             compression=parameters.compression,
+            gpu_buffers=parameters.gpu_buffers,
         )
+        try:
+            path = prepare(self._optimizer, model.trainable_variables)
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        self.path: str = path.name if path else ""
+        self.path_reason: str = path.reason if path else ""
         broadcast(communicator, model)
         self._train = tf.function(self._trace)
 
@@ -77,6 +90,7 @@ class _Horovod:
         horovod_world.init(hvd, communicator, "gloo" if parameters.backend == "gloo" else "mpi")
         hvd.broadcast_variables(model.variables, root_rank=0)
         self.versions = {"horovod": horovod.__version__}
+        self.path = self.path_reason = ""
         self._model, self._optimizer, self._loss = model, optimizer, loss
         self._hvd = hvd
         self._compression = hvd.Compression.fp16 if parameters.compression == "float16" else hvd.Compression.none

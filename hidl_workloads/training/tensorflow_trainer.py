@@ -30,9 +30,6 @@ class TensorFlowTrainer:
         set_threads()
         self._communicator = communicator
         self._place, self.device = choose_device(communicator)
-        staged = self._place is not None and communicator.size > 1
-        self.path = "staged" if staged else ""
-        self.path_reason = "TensorFlow copies gradients to the host" if staged else ""
         keras.utils.set_random_seed(rank_seed(parameters.seed, communicator.rank))
         keras.config.set_dtype_policy("mixed_bfloat16" if parameters.precision == "bfloat16" else "float32")
         self.versions = {"tensorflow": tf.__version__, "keras": keras.__version__}
@@ -46,6 +43,7 @@ class TensorFlowTrainer:
             self._strategy = tensorflow_strategies.make(communicator, self._network, plain, self._loss, parameters)
         self.parameter_count = self._network.count_params()
         self.versions |= self._strategy.versions
+        self.path, self.path_reason = self._strategy.path, self._strategy.path_reason
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""

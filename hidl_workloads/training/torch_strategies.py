@@ -14,7 +14,7 @@ from mpi4py import MPI
 from hidl_workloads.parameters import Training
 from hidl_workloads.refusal import Refused, agree
 from hidl_workloads.training import horovod_world
-from hidl_workloads.training.data_parallel.torch_lanes import Path
+from hidl_workloads.training.data_parallel.gpu_path import Path
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 
 

@@ -17,12 +17,18 @@ def results(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.exact
+@pytest.mark.parametrize("buffers", ["staged", "auto"])
 @pytest.mark.parametrize("case", ["sgd", "adam", "bfloat16"])
-def test_weights_on_another_device_are_the_same_bit_for_bit(results: dict[str, Any], case: str) -> None:
-    first, other = results[case]["first"], results[case]["other"]
-    assert [places for _, places in first] == [["CPU:0"], ["CPU:0"]]
-    assert [places for _, places in other] == [["CPU:1"], ["CPU:1"]]
-    assert len({checksum for checksum, _ in (*first, *other)}) == 1
+def test_weights_on_another_device_are_the_same_bit_for_bit(results: dict[str, Any], case: str, buffers: str) -> None:
+    first, other = results[case]["first"], results[case][buffers]
+    path = "staged" if buffers == "staged" or case == "bfloat16" else "gpu-aware"
+    assert [rest for _, *rest in first] == 2 * [[["CPU:0"], ""]]
+    assert [rest for _, *rest in other] == 2 * [[["CPU:1"], path]]
+    assert len({checksum for checksum, *_ in (*first, *other)}) == 1
+
+
+def test_memory_that_a_gpu_aware_mpi_reads_stays_as_it_is(results: dict[str, Any]) -> None:
+    assert results["constants"] == 2 * [[1.5, 1.5, 1.5]]
 
 
 def test_a_run_on_processors_shows_tensorflow_no_gpu(results: dict[str, Any]) -> None:

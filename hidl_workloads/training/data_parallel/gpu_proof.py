@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
-
-from hidl_workloads import gpu_aware
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from mpi4py import MPI
+    from numpy.typing import NDArray
+
+from hidl_workloads import gpu_aware
 
 _LAUNCHERS = ("PMI_", "PMI2_", "PMIX_", "PALS_", "OMPI_", "PRTE_", "SLURM_", "MPI_LOCAL", "MPIRUN_", "FLUX_", "HYD")
 # Open MPI 4's singletons start a daemon for others to join, which ends them where there is no ssh, as in containers.
@@ -23,31 +23,46 @@ _CHILD_SECONDS = 120.0
 _SIZE = 1024
 
 
-def begin_sum(communicator: MPI.Comm, values: Any) -> MPI.Request:
-    """Begin to sum GPU memory, as mpi4py takes it, over all ranks, in place.
+class Memory(Protocol):
+    """A GPU's memory as a framework's tensors hold it."""
+
+    def on_device(self, array: NDArray[Any]) -> Any:
+        """Return a copy of ``array`` as a tensor on the device, when it is there."""
+
+    def on_host(self, values: Any) -> NDArray[Any]:
+        """Return a copy of a tensor's values, when they are computed."""
+
+    def export(self, values: Any) -> object:
+        """Return what mpi4py takes for the memory of ``values``, a contiguous tensor."""
+
+
+def begin_sum(communicator: MPI.Comm, values: Any, addends: Any = None) -> MPI.Request:
+    """Begin to sum GPU memory, as mpi4py takes it, over all ranks: ``values`` in place, or ``addends`` into them.
 
     Where the library's collectives take such memory only if they are blocking (``gpu_aware``), it is complete on
     return.
     """
     from mpi4py import MPI
 
+    sent = MPI.IN_PLACE if addends is None else addends
     if gpu_aware.has_nonblocking_collectives():
-        return communicator.Iallreduce(MPI.IN_PLACE, values, MPI.SUM)
-    communicator.Allreduce(MPI.IN_PLACE, values, MPI.SUM)
+        return communicator.Iallreduce(sent, values, MPI.SUM)
+    communicator.Allreduce(sent, values, MPI.SUM)
     return MPI.REQUEST_NULL
 
 
 @cache
-def survives(device: int) -> str | None:
+def survives(framework: str, device: int) -> str | None:
     """Sum memory of GPU ``device`` in a process of its own, which may crash; return why it failed, None if it did not.
 
-    Once in the life of this process: it takes seconds, and each optimizer asks.
+    ``framework`` (``torch``, ``tensorflow``) holds the memory. Once in the life of this process: it takes seconds, and
+    each optimizer asks.
 
     The process is alone in its MPI world: no launcher starts one beside a rank. What it sums passes through MPI's own
     copies all the same, which end a library that is not GPU-aware.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)} | _ALONE
-    command = [sys.executable, "-m", __name__, str(device)]
+    command = [sys.executable, "-m", __name__, framework, str(device)]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_CHILD_SECONDS, check=False
@@ -61,21 +76,16 @@ def survives(device: int) -> str | None:
     return f"a process that sums GPU memory alone ended with {status}" + (f": {lines[-1]}" if lines else "")
 
 
-def sums_are_right(
-    communicator: MPI.Comm, make: Callable[[Any], torch.Tensor], export: Callable[[torch.Tensor], object]
-) -> str | None:
-    """Sum a small tensor of the device over all ranks; return what is wrong with it, on all ranks; collective.
-
-    ``make`` returns a host's array on the device, when it is there; ``export`` what mpi4py takes for it.
-    """
+def sums_are_right(communicator: MPI.Comm, memory: Memory) -> str | None:
+    """Sum a few numbers of the device over all ranks; return what is wrong with them, on all ranks; collective."""
     import numpy as np
 
     own = np.arange(_SIZE, dtype=np.float32) + communicator.rank
     expected = np.arange(_SIZE, dtype=np.float32) * communicator.size + sum(range(communicator.size))
-    values = make(own)
+    values = memory.on_device(own)
     try:
-        begin_sum(communicator, export(values)).Wait()
-        fault = _compare(values.cpu().numpy(), expected)
+        begin_sum(communicator, memory.export(values)).Wait()
+        fault = _compare(memory.on_host(values), expected)
     except Exception as error:  # whatever MPI says, it is the answer
         fault = f"{type(error).__name__}: {error}"
     faults = [each for each in communicator.allgather(fault) if each is not None]
@@ -89,24 +99,20 @@ def _compare(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str
     return f"the sum of GPU memory over the ranks is wrong: {found[wrong[0]]}, expected {expected[wrong[0]]}"
 
 
-def _sum_alone(device: int) -> None:
+def _sum_alone(memory: Memory) -> None:
     """What the process of ``survives`` does."""
     import numpy as np
-    import torch
     from mpi4py import MPI
 
-    from hidl_workloads.training.data_parallel.torch_devices import Cuda
-
-    accelerator = Cuda(torch.device("cuda", device))
-    sent = torch.arange(_SIZE, dtype=torch.float32, device=accelerator.device)
-    received = torch.zeros_like(sent)
-    torch.cuda.synchronize(device)
-    MPI.COMM_WORLD.Allreduce(accelerator.export(sent), accelerator.export(received), MPI.SUM)
-    begin_sum(MPI.COMM_WORLD, accelerator.export(received)).Wait()
-    MPI.COMM_WORLD.Sendrecv(accelerator.export(received), 0, recvbuf=accelerator.export(sent), source=0)
-    if fault := _compare(sent.cpu().numpy(), np.arange(_SIZE, dtype=np.float32)):
+    expected = np.arange(_SIZE, dtype=np.float32)
+    sent, received = memory.on_device(expected), memory.on_device(np.zeros_like(expected))
+    MPI.COMM_WORLD.Allreduce(memory.export(sent), memory.export(received), MPI.SUM)
+    begin_sum(MPI.COMM_WORLD, memory.export(received)).Wait()
+    MPI.COMM_WORLD.Sendrecv(memory.export(received), 0, recvbuf=memory.export(sent), source=0)
+    if fault := _compare(memory.on_host(sent), expected):
         sys.exit(fault)
 
 
 if __name__ == "__main__":
-    _sum_alone(int(sys.argv[1]))
+    devices = import_module(f"hidl_workloads.training.data_parallel.{sys.argv[1]}_devices")
+    _sum_alone(devices.gpu(int(sys.argv[2])))

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES
 from hidl_workloads.training.data_parallel.compression import Compression
+from hidl_workloads.training.data_parallel.gpu_path import Buffers, Path
 from hidl_workloads.training.data_parallel.tensorflow_gradients import GradientAverager, broadcast
 from hidl_workloads.training.data_parallel.weights import require_equal
 
@@ -25,6 +26,7 @@ def DistributedOptimizer(
     average: bool = True,
     accumulate: int = 1,
     share_memory: bool = True,
+    gpu_buffers: Buffers = "auto",
 ) -> Any:
     """Return ``optimizer`` itself, whose ``apply`` from now on averages the gradients over ``communicator`` first.
 
@@ -64,11 +66,21 @@ def DistributedOptimizer(
         "average": average,
         "accumulate": accumulate,
         "share_memory": share_memory,
+        "gpu_buffers": gpu_buffers,
     }
     optimizer._averaging = _Averaging(optimizer, MPI.COMM_WORLD if communicator is None else communicator, options)
     # An attribute of this object, not a class of our own: Keras saves and finds classes by their names.
     optimizer.apply = optimizer._averaging.apply
     return optimizer
+
+
+def prepare(optimizer: Any, trainable_variables: Sequence[Any]) -> Path | None:
+    """Do now what the first ``apply`` of a ``DistributedOptimizer`` for these variables would do; collective.
+
+    Returns the way of gradients on a GPU: ``gpu-aware`` or ``staged``, and why; None where there are none.
+    """
+    path: Path | None = optimizer._averaging.prepare(list(trainable_variables)).path
+    return path
 
 
 class _Averaging:
@@ -87,15 +99,19 @@ class _Averaging:
         if trainable_variables is None:
             trainable_variables = self._optimizer._trainable_variables
         variables = list(trainable_variables)
-        with tf.init_scope():
-            if not self._optimizer.built:
-                self._optimizer.build(variables)
-            averager = self._averager_of(variables)
+        averager = self.prepare(variables)
         if self._options["accumulate"] == 1:
             self._apply(averager.average(grads), variables)
             return
         last = averager.deposit(grads)
         tf.cond(last, lambda: self._applied(averager.collect(last), variables), lambda: False)
+
+    def prepare(self, variables: Sequence[Any]) -> GradientAverager:
+        """Return what averages the gradients of ``variables``, which the first call makes; that is collective."""
+        with tf.init_scope():
+            if not self._optimizer.built:
+                self._optimizer.build(variables)
+            return self._averager_of(variables)
 
     def _applied(self, averages: Sequence[Any], variables: Sequence[Any]) -> bool:
         self._apply(averages, variables)

@@ -13,10 +13,14 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hidl_workloads.training.data_parallel import weights
+from hidl_workloads.training.data_parallel.allreduce import Allreduce
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Gradient, plan
 from hidl_workloads.training.data_parallel.call_order import order_of
 from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.training.data_parallel.compression import Compression, numpy_halves
+from hidl_workloads.training.data_parallel.gpu_path import Buffers, Path, choose_path
+from hidl_workloads.training.data_parallel.tensorflow_buffers import OnGpu, OnHost, Sums
+from hidl_workloads.training.data_parallel.tensorflow_devices import HOST, Gpu, is_host, place_of
 
 
 def broadcast(communicator: MPI.Comm, model: Any, optimizer: Any = None) -> None:
@@ -71,19 +75,32 @@ class GradientAverager:
         average: bool = True,
         accumulate: int = 1,
         share_memory: bool = True,
+        gpu_buffers: Buffers = "auto",
     ) -> None:
         check(compression, accumulate)
+        self.path: Path | None = None
+        """The way of gradients on a GPU; None where there are none, or on one rank."""
         self._communicator = communicator
         self._order = order_of(communicator)
         self._accumulate = accumulate
         self._variables = list(variables)
         gradients = [Gradient(v.path, int(np.prod(v.shape)), v.dtype) for v in self._variables]
         self._buckets = plan(gradients, bucket_bytes) if communicator.size > 1 or accumulate > 1 else ()
-        require_the_same(communicator, gradients, bucket_bytes, compression, average, accumulate, share_memory)
+        self._place = place_of(self._variables)
+        options = (bucket_bytes, compression, average, accumulate, share_memory, gpu_buffers, is_host(self._place))
+        require_the_same(communicator, gradients, *options)
         halves = None if compression == "none" else numpy_halves(compression)
         share = 1 / ((communicator.size if average else 1) * accumulate)
-        self._allreduce = choose(communicator, self._buckets, halves, share=share, share_memory=share_memory)
-        self._totals = [self._allreduce.buffer(bucket.size, bucket.dtype) for bucket in self._buckets]
+        gpu = None if is_host(self._place) or communicator.size == 1 else Gpu(self._place)
+        if gpu is not None:
+            self.path = choose_path(communicator, gpu, gpu_buffers, compressed=halves is not None)
+        self._sums: Sums
+        if gpu is not None and self.path is not None and self.path.name == "gpu-aware":
+            self._allreduce = Allreduce(communicator, share)
+            self._sums = OnGpu(communicator, self._allreduce, self._buckets, gpu, share)
+        else:
+            self._allreduce = choose(communicator, self._buckets, halves, share=share, share_memory=share_memory)
+            self._sums = OnHost(self._allreduce, self._buckets)
         self._passes = [0] * len(self._buckets)
         self._next = 0
         self._absent: frozenset[int] | None = None
@@ -106,43 +123,41 @@ class GradientAverager:
             for gradient, variable in zip(gradients, self._variables, strict=True)
         ]
         last = []
-        with tf.device("/CPU:0"):
-            for number, bucket in enumerate(self._buckets):
-                parts = [tf.reshape(dense[index], [-1]) for index in bucket.members]
-                presence = [float(gradients[index] is not None) for index in bucket.members]
-                flat = tf.concat([*parts, tf.constant(presence, bucket.dtype)], 0)
-                last.append(tf.py_function(partial(self._take, number), [flat], tf.bool))
-        return tf.reduce_all(tf.stack(last))
+        for number, bucket in enumerate(self._buckets):
+            presence = np.array([gradients[index] is not None for index in bucket.members], bucket.dtype)
+            with tf.device(self._place):
+                flat = tf.concat([tf.reshape(dense[index], [-1]) for index in bucket.members], 0)
+            with tf.device(self._sums.place):
+                last.append(tf.py_function(partial(self._take, number, presence), [flat], tf.bool))
+        with tf.device(HOST):
+            return tf.reduce_all(tf.stack(last))
 
     def collect(self, deposited: tf.Tensor) -> list[tf.Tensor | None]:
         """Return the averages, when ``deposited`` is there; they are valid until the next ``deposit``."""
         eager = tf.executing_eagerly()
-        with tf.device("/CPU:0"), tf.control_dependencies([deposited]):
+        with tf.device(self._sums.place), tf.control_dependencies([deposited]):
             flat = tf.py_function(partial(self._finish, eager), [], [bucket.dtype for bucket in self._buckets])
         absent = self._lacking() if eager else self._absent
         gradients: dict[int, tf.Tensor] = {}
-        for bucket, tensor in zip(self._buckets, flat, strict=True):
-            for index, offset in zip(bucket.members, bucket.offsets, strict=True):
-                shape = self._variables[index].shape
-                gradients[index] = tf.reshape(tensor[offset : offset + int(np.prod(shape))], shape)
+        with tf.device(self._place):
+            for bucket, total in zip(self._buckets, flat, strict=True):
+                tensor = tf.identity(total)  # there, before it is cut into pieces
+                for index, offset in zip(bucket.members, bucket.offsets, strict=True):
+                    shape = self._variables[index].shape
+                    gradients[index] = tf.reshape(tensor[offset : offset + int(np.prod(shape))], shape)
         return [None if index in (absent or ()) else gradients[index] for index in range(len(self._variables))]
 
     def close(self) -> None:
         """Give the communicator and the buffers back; averages that were returned are gone."""
-        self._totals = []
+        self._sums.close()
         self._allreduce.close()
 
-    def _take(self, number: int, flat: tf.Tensor) -> bool:
-        """Put one bucket's gradients into its buffer; the graph calls this, from any thread.
+    def _take(self, number: int, presence: NDArray[Any], flat: tf.Tensor) -> bool:
+        """Take one bucket's gradients; the graph calls this, from any thread.
 
-        TensorFlow's memory is read through DLPack, without a copy. It must not be changed in place: a gradient may be
-        a constant that all calls of a function share.
+        They must not be changed in place: a gradient may be a constant that all calls of a function share.
         """
-        total, part = self._totals[number], np.asarray(np.from_dlpack(flat))
-        if self._passes[number] == 0:
-            np.copyto(total, part)
-        else:
-            total += part
+        self._sums.put(number, flat, presence, first=self._passes[number] == 0)
         self._passes[number] += 1
         last = self._passes[number] == self._accumulate
         if last:
@@ -153,7 +168,7 @@ class GradientAverager:
     def _start_full(self) -> None:
         with self._starting:
             while self._next < len(self._buckets) and self._passes[self._next] == self._accumulate:
-                self._allreduce.start(self._totals[self._next])
+                self._sums.start(self._next)
                 self._next += 1
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -166,8 +181,8 @@ class GradientAverager:
         """Return the variables of which no rank had a gradient in this step."""
         return frozenset(
             index
-            for bucket, total in zip(self._buckets, self._totals, strict=True)
-            for index, present in zip(bucket.members, total[bucket.presence :], strict=True)
+            for number, bucket in enumerate(self._buckets)
+            for index, present in zip(bucket.members, self._sums.presence(number), strict=True)
             if not present
         )
 
@@ -183,4 +198,4 @@ class GradientAverager:
                 f"not in all steps is there a gradient of {names}: use an optimizer for each kind of step, or "
                 "run_eagerly=True"
             )
-        return [tf.experimental.dlpack.from_dlpack(total.__dlpack__()) for total in self._totals]
+        return self._sums.averages()

@@ -79,6 +79,11 @@ class Accelerator(ABC):
         self.current_stream().synchronize()
         return values
 
+    def on_host(self, values: torch.Tensor) -> NDArray[Any]:
+        """Return a copy of ``values``, when they are computed."""
+        array: NDArray[Any] = values.cpu().numpy()
+        return array
+
 
 class Cuda(Accelerator):
     """A GPU of CUDA, or of ROCm, which PyTorch calls by the same names."""
@@ -102,7 +107,7 @@ class Cuda(Accelerator):
 
     def survives(self) -> str | None:
         """See ``Accelerator``."""
-        return gpu_proof.survives(self.device.index or 0)
+        return gpu_proof.survives("torch", self.device.index or 0)
 
     def _runtime(self) -> Any:
         return self._module.cudart()
@@ -123,6 +128,11 @@ class DeviceMemory:
             "version": 3,
             "stream": None,
         }
+
+
+def gpu(number: int) -> Cuda:
+    """Return a GPU that this process sees."""
+    return Cuda(torch.device("cuda", number))
 
 
 KINDS: dict[str, type[Accelerator]] = {"cuda": Cuda}

@@ -18,9 +18,10 @@ from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Bucket, 
 from hidl_workloads.training.data_parallel.call_order import order_of
 from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.training.data_parallel.compression import Compression
+from hidl_workloads.training.data_parallel.gpu_path import Buffers, Path, choose_path
 from hidl_workloads.training.data_parallel.torch_buffers import Group, LaneOf, Sparse, filling_of, torch_halves
 from hidl_workloads.training.data_parallel.torch_devices import Accelerator, accelerator_of, is_host
-from hidl_workloads.training.data_parallel.torch_lanes import Buffers, Direct, Path, Staged, choose_path
+from hidl_workloads.training.data_parallel.torch_lanes import Direct, Staged
 from hidl_workloads.training.data_parallel.torch_state import Named, broadcast, bytes_of
 
 Statistics = Literal["average", "local"]
@@ -46,7 +47,7 @@ class GradientAverager:
     - ``average=False`` leaves the sums over the ranks as they are
     - ``accumulate``: backward passes of which only the last one averages; torch adds their gradients
     - ``share_memory=False`` sends everything through MPI, on one node too
-    - ``gpu_buffers``: how gradients on a GPU reach MPI (see ``torch_lanes.py``); ``path`` tells which way was taken
+    - ``gpu_buffers``: how gradients on a GPU reach MPI (see ``gpu_path.py``); ``path`` tells which way was taken
     - ``statistics``: running means and variances of normalization layers are averaged with the gradients, or stay
       ``"local"`` to each rank
 

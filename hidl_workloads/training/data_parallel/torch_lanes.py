@@ -4,64 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request, pieces
-from hidl_workloads.training.data_parallel.gpu_proof import begin_sum, sums_are_right
-from hidl_workloads.training.data_parallel.shared_memory import node_of
+from hidl_workloads.training.data_parallel.gpu_proof import begin_sum
 from hidl_workloads.training.data_parallel.torch_devices import Accelerator, Event
-
-Buffers = Literal["auto", "staged", "direct"]
-"""Which way: ``direct`` is MPI's own, of a GPU-aware library; ``auto``: that, where it is proved, else ``staged``."""
-
-
-@dataclass(frozen=True)
-class Path:
-    """``gpu-aware`` or ``staged``, and why that one."""
-
-    name: Literal["gpu-aware", "staged"]
-    reason: str
-
-
-def choose_path(communicator: MPI.Comm, accelerator: Accelerator, wanted: Buffers, *, compressed: bool) -> Path:
-    """Return the path that is ``wanted``, or the best that is proved; the same on all ranks; collective.
-
-    Raises ``ValueError`` on all ranks for ``direct`` where MPI says that it is not GPU-aware, or sums wrongly.
-    """
-    if wanted not in get_args(Buffers):
-        raise ValueError(f"gpu_buffers must be one of {', '.join(get_args(Buffers))}, not {wanted!r}")
-    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-        raise ValueError(
-            "gradients on GPUs require MPI_THREAD_SERIALIZED: PyTorch runs their backward pass in a thread of its own"
-        )
-    if wanted == "staged":
-        return Path("staged", "as requested")
-    fault = "compression is computed on the host" if compressed else None
-    answer = accelerator.ask_mpi()
-    if fault is None and (answer.aware is False or (answer.aware is None and wanted == "auto")):
-        fault = answer.source
-    fault = _first(communicator, fault)
-    if fault is None and answer.aware:
-        node = node_of(communicator)
-        fault = _first(communicator, accelerator.survives() if node.rank == 0 else None)
-        node.Free()
-    if fault is None:
-        fault = sums_are_right(communicator, accelerator.on_device, accelerator.export)
-    if fault is None:
-        return Path("gpu-aware", answer.source)
-    if wanted == "direct":
-        raise ValueError(f"gpu_buffers='direct' requires an MPI library that sums GPU memory: {fault}; use 'staged'")
-    return Path("staged", fault)
-
-
-def _first(communicator: MPI.Comm, fault: str | None) -> str | None:
-    """Return the first rank's fault, on all ranks; None if none has one; collective."""
-    return next((each for each in communicator.allgather(fault) if each is not None), None)
 
 
 class Lane(Protocol):

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_map
 
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES
 from hidl_workloads.training.data_parallel.compression import Compression
+from hidl_workloads.training.data_parallel.gpu_path import Buffers, Path
 from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, Statistics, Uneven
-from hidl_workloads.training.data_parallel.torch_lanes import Buffers, Path
 from hidl_workloads.training.data_parallel.torch_state import Named, broadcast
 
 _AVERAGERS: weakref.WeakSet[GradientAverager] = weakref.WeakSet()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,9 +20,10 @@ from unittest import mock
 import numpy as np
 from mpi4py import MPI
 
-from hidl_workloads import tensorflow_device
+from hidl_workloads import gpu_aware, tensorflow_device
 from hidl_workloads.parameters import Training
 from hidl_workloads.training import tensorflow_trainer  # sets the backend of Keras
+from hidl_workloads.training.data_parallel import tensorflow_devices, tensorflow_gradients
 from hidl_workloads.training.data_parallel.weights import checksum
 from hidl_workloads.training.model import Batch, Model, rank_batch
 
@@ -60,8 +62,8 @@ class Small(Model):
         )
 
 
-def train(parameters: Training) -> tuple[str, list[str]]:
-    """Train three steps; return the checksum of the weights, and where these and the batch are."""
+def train(parameters: Training) -> tuple[str, list[str], str]:
+    """Train three steps; return the checksum of the weights, where these and the batch are, and the gradients' path."""
     model = Small()
     trainer = tensorflow_trainer.TensorFlowTrainer(
         WORLD, model, parameters, rank_batch(model, parameters.seed, WORLD.rank)
@@ -71,8 +73,32 @@ def train(parameters: Training) -> tuple[str, list[str]]:
         trainer.step()
     tf.config.experimental.set_device_policy("silent")
     tensors = [trainer._inputs, *(variable.value for variable in trainer._network.weights)]
-    found = checksum(trainer.weights()), sorted({tensor.device.rpartition("/device:")[2] for tensor in tensors})
+    places = sorted({tensor.device.rpartition("/device:")[2] for tensor in tensors})
+    found = checksum(trainer.weights()), places, trainer.path
     trainer.close()
+    return found
+
+
+def averages_of_constants(passes: int) -> list[float]:
+    """Average a constant of the traced function, after so many passes with it, on the other device."""
+    with tf.device(OTHER):
+        variable = keras.Variable(np.zeros(300, np.float32))
+    averager = tensorflow_gradients.GradientAverager(WORLD, [variable], accumulate=passes)
+
+    @tf.function
+    def averages() -> Any:
+        with tf.device(OTHER):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(variable.value) * (1.0 + WORLD.rank)
+            gradient = tape.gradient(loss, variable.value)
+            deposited = averager.deposit([gradient])
+            for _ in range(passes - 1):
+                with tf.control_dependencies([deposited]):
+                    deposited = averager.deposit([gradient])
+            return averager.collect(deposited)
+
+    found = [float(averages()[0][0]) for _ in range(3)]
+    averager.close()
     return found
 
 
@@ -88,9 +114,16 @@ def main() -> None:
         tensorflow_device.choose_device(WORLD)
     found: dict[str, Any] = {"shown": shown.call_args.args}
     found |= {name: {"first": WORLD.allgather(train(each))} for name, each in cases.items()}
-    with mock.patch.object(tensorflow_trainer, "choose_device", return_value=(OTHER, "another")):
+    aware = gpu_aware.Answer(True, "a test says so")
+    with (
+        mock.patch.object(tensorflow_trainer, "choose_device", return_value=(OTHER, "another")),
+        mock.patch.object(tensorflow_devices.Gpu, "ask_mpi", return_value=aware),
+        mock.patch.object(tensorflow_devices.Gpu, "survives", return_value=None),
+    ):
         for name, each in cases.items():
-            found[name]["other"] = WORLD.allgather(train(each))
+            for buffers in ("staged", "auto"):
+                found[name][buffers] = WORLD.allgather(train(replace(each, gpu_buffers=buffers)))
+        found["constants"] = [averages_of_constants(passes) for passes in (1, 2)]
     if WORLD.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(found))
 
