@@ -135,6 +135,10 @@ class Hyparflow:
         min=0,
         help="how often the stages are compiled, timed on all ranks at once, and the model is cut again; the prediction then uses these times",
     )
+    gpu_buffers: Literal["auto", "staged", "direct"] = parameter(
+        "auto",
+        help="messages between stages on GPUs reach MPI through the host, or as they are (a CUDA-aware MPI); auto: as they are where that is proved",
+    )
     batch_norm: Literal["replica", "synchronised", "deferred"] = parameter(
         "replica", help="batch that the moving statistics are computed from"
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import hyparflow
@@ -20,6 +20,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hidl_workloads.hyparflow.building import build_model
+from hidl_workloads.hyparflow.gpu_messages import GpuMemory
 from hidl_workloads.hyparflow.layout import divide_ranks
 from hidl_workloads.hyparflow.models import CLASSES, SHAPE
 from hidl_workloads.metrics import METRICS_FILE, Metric
@@ -27,6 +28,8 @@ from hidl_workloads.parameters import Hyparflow
 from hidl_workloads.refusal import Refused
 from hidl_workloads.tensorflow_device import choose_device, device_metrics
 from hidl_workloads.tensorflow_threads import set_threads
+from hidl_workloads.training.data_parallel.gpu_path import Path, choose_path
+from hidl_workloads.training.data_parallel.tensorflow_devices import Gpu
 
 _RECOMPUTE = {"auto": "auto", "always": True, "never": False}
 
@@ -50,7 +53,6 @@ class Trainer:
         """``make``: the model. Raises ``Refused`` on all ranks where these cannot train it as was asked."""
         set_threads()
         self._place, self.device = choose_device(communicator)
-        self.path = "staged" if self._place is not None and communicator.size > 1 else ""
         self.versions = {
             "tensorflow": tf.__version__,
             "keras": keras.__version__,
@@ -60,7 +62,14 @@ class Trainer:
             model = build_model(parameters, make)
             self.parameter_count = model.count_params()
             self.plan = _plan(communicator, model, parameters)
-            self._session = Session(model, self.plan, communicator, Options(parameters.batch_norm, trace=True))
+            messages = None
+            self.path: Path | None = None
+            if self._place is not None and communicator.size > 1:
+                gpu = Gpu(self._place)
+                self.path = _path(communicator, gpu, self.plan, parameters)
+                messages = GpuMemory(gpu) if self.path.name == "gpu-aware" else None
+            options = Options(parameters.batch_norm, trace=True, messages=messages)
+            self._session = Session(model, self.plan, communicator, options)
         self._engine = self._session.engine
         self.replica = self._session.seat.replica
         self._batch = make_batch(parameters, self.replica)
@@ -83,9 +92,11 @@ class Trainer:
 
     def metrics(self) -> list[Metric]:
         """Return how messages and gradients get from GPU to GPU, and the peak memory of these; collective."""
-        paths = self._session.comm.allgather(self.path) if self.path else []
-        path = [Metric("path", self.path, "messages", paths)] if paths else []
-        return [*path, *device_metrics(self._session.comm, self._place)]
+        found = device_metrics(self._session.comm, self._place)
+        if self.path is not None:
+            paths = self._session.comm.allgather(self.path.name)
+            found.insert(0, Metric("path", self.path.name, "messages", paths))
+        return found
 
     def close(self) -> None:
         """Give back what was taken, and write what is not written yet."""
@@ -95,7 +106,7 @@ class Trainer:
 
     def _recorded(self, parameters: Hyparflow) -> Recorder:
         """What writes the timeline of the timed steps, beside the metrics; the plan's picture lies there at once."""
-        beside = Path(os.environ.get(METRICS_FILE, "metrics.json"))
+        beside = pathlib.Path(os.environ.get(METRICS_FILE, "metrics.json"))
         if self._session.comm.rank == 0:
             self.plan.draw(beside.with_name("plan.svg"))
         first = parameters.warmup + 1
@@ -110,6 +121,16 @@ def make_batch(parameters: Hyparflow, replica: int) -> Batch:
     labels = random.integers(CLASSES, size=parameters.batch)
     kind = "float64" if parameters.precision == "float64" else "float32"
     return Batch((images.astype(kind, copy=False),), (labels,))
+
+
+def _path(communicator: MPI.Comm, gpu: Gpu, plan: hyparflow.Plan, parameters: Hyparflow) -> Path:
+    """Return how messages get from GPU to GPU, and why so; collective."""
+    if plan.partitions == 1:
+        return Path("staged", "gradients alone")
+    try:
+        return choose_path(communicator, gpu, parameters.gpu_buffers, compressed=False)
+    except ValueError as error:
+        raise Refused(str(error)) from error
 
 
 def _plan(communicator: MPI.Comm, model: Any, parameters: Hyparflow) -> hyparflow.Plan:

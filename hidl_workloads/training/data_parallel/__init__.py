@@ -10,9 +10,9 @@ Below them:
 
 - ``torch_gradients``, ``tensorflow_gradients``: gradients, averaged while the backward pass still runs;
   ``torch_buffers``, ``tensorflow_buffers``: their places, ``torch_state``: what a model holds
-- ``torch_devices``, ``tensorflow_devices``: a GPU's memory, and streams; ``torch_lanes``: how PyTorch's buffers on it are
-  summed, staged through the host or by a GPU-aware MPI; ``gpu_path``: which of these, ``gpu_proof``: whether MPI really
-  sums what is there
+- ``torch_devices``, ``tensorflow_devices``: a GPU's memory, and streams; ``torch_lanes``: how PyTorch's buffers on it
+  are summed, staged through the host or by a GPU-aware MPI; ``gpu_path``: which of these, ``gpu_proof``: whether MPI
+  really sums what is there
 - ``buckets``: which gradients travel together, in the order of the backward pass
 - ``call_order``: where a rank ends or does less than the others, all raise an error
 - ``allreduce``, ``shared_memory``, ``compression``: non-blocking sums of flat buffers over the ranks, by MPI, in a

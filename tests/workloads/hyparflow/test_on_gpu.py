@@ -19,18 +19,28 @@ def results(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPa
 
 
 @pytest.mark.exact
+@pytest.mark.parametrize("buffers", ["staged", "auto"])
 @pytest.mark.parametrize("case", CASES)
-def test_training_on_another_device_is_the_same_bit_for_bit(results: dict[str, Any], case: str) -> None:
-    first, other = results[case]["first"], results[case]["other"]
+def test_training_on_another_device_is_the_same_bit_for_bit(results: dict[str, Any], case: str, buffers: str) -> None:
+    first, other = results[case]["first"], results[case][buffers]
     assert [rank["places"] for rank in first] == [["CPU:0"], ["CPU:0"]]
     assert [rank["places"] for rank in other] == [["CPU:1"], ["CPU:1"]]
     assert len({rank["checksum"] for rank in (*first, *other)}) == 1
     assert [rank["losses"] for rank in first] == [rank["losses"] for rank in other]
 
 
-def test_metrics_say_how_messages_get_from_gpu_to_gpu(results: dict[str, Any]) -> None:
-    (path,) = results["partitions"]["other"][0]["metrics"]
-    assert (path["name"], path["value"], path["samples"]) == ("path", "staged", ["staged", "staged"])
+@pytest.mark.parametrize(
+    ("case", "buffers", "expected"),
+    [("partitions", "staged", "staged"), ("partitions", "auto", "gpu-aware"), ("replicas", "auto", "staged")],
+)
+def test_metrics_say_how_messages_get_from_gpu_to_gpu(
+    results: dict[str, Any], case: str, buffers: str, expected: str
+) -> None:
+    (path,) = results[case][buffers][0]["metrics"]
+    assert (path["name"], path["value"], path["samples"]) == ("path", expected, [expected, expected])
+
+
+def test_metrics_of_processors_name_no_path(results: dict[str, Any]) -> None:
     assert results["partitions"]["first"][0]["metrics"] == []
 
 

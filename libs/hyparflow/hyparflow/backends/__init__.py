@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: A NumPy array (host memory, C-contiguous). Those that a program gives out may be read-only views of the framework's
 #: memory: fit to be sent, alive as long as the array is, not to be written to unless it is said so.
@@ -25,11 +28,13 @@ class ProgramOptions:
     in order. ``synchronised``: the same, averaged over the replicas after every step. ``deferred``: one update a step,
     with mean and variance of the whole batch, over all micro-batches and replicas (as in torchgpipe's
     DeferredBatchNorm). Micro-batches are normalised by their own statistics in every mode.
-    ``bucket_bytes``: about the size of one gradient buffer.
+    ``bucket_bytes``: about the size of one gradient buffer. ``device_messages``: what stages send to each other are the
+    framework's own tensors, where they are (``MessageMemory``), rather than arrays of the host.
     """
 
     batch_norm: BatchNorm = "replica"
     bucket_bytes: int = 25 * 2**20
+    device_messages: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,19 @@ class Buffer:
 
     array: Array
     slots: tuple[Slot, ...]
+
+
+class MessageMemory(Protocol):
+    """Memory that MPI sends messages from, and receives them in."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """Return an array to receive in, which shares its memory with no other."""
+
+    def first_rows(self, array: Array, rows: int | None) -> Array:
+        """Return the first so many rows of one that was received; None: all."""
+
+    def to_mpi(self, array: Array) -> object:
+        """Return what mpi4py takes for the array's memory, as bytes: MPI has no names for some dtypes (bfloat16)."""
 
 
 class StageShape(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hyparflow.backends import BatchNorm
+from hyparflow.backends import BatchNorm, MessageMemory
 from hyparflow.engine.runner import Span
 from hyparflow.errors import DataError
 
@@ -19,12 +19,14 @@ class Options:
     """How steps are computed, where the plan leaves a choice.
 
     ``batch_norm``: of moving statistics, see ``hyparflow.backends.ProgramOptions``. ``bucket_bytes``: gradients are
-    summed over their owners in buffers of about this size. ``trace``: give ``StepResult.spans``.
+    summed over their owners in buffers of about this size. ``trace``: give ``StepResult.spans``. ``messages``: a GPU's
+    memory, of which a GPU-aware MPI sends tensors to other stages; None: they are copied to the host's.
     """
 
     batch_norm: BatchNorm = "replica"
     bucket_bytes: int = 16 * 2**20
     trace: bool = False
+    messages: MessageMemory | None = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hyparflow.backends import Buffer, Place, Portion, ProgramOptions, Slot, Tar
 from hyparflow.engine.batches import Batch, Counts, Options, Reads, StepResult
 from hyparflow.engine.gradients import Ownership, Sums, variables_with_gradients
 from hyparflow.engine.links import host_dtype, links_of
-from hyparflow.engine.messages import Exchange
+from hyparflow.engine.messages import Exchange, HostMemory
 from hyparflow.engine.runner import Feed, Findings, Runner, Span
 from hyparflow.engine.update import Update
 from hyparflow.engine.waiting import wait
@@ -67,7 +67,9 @@ class Engine:
         self.world = World(world, plan.partitions, plan.replicas, plan.pipelines)
         partition = self.world.seat.partition
         actions = plan.actions
-        how = ProgramOptions(self.options.batch_norm, self.options.bucket_bytes)
+        how = ProgramOptions(
+            self.options.batch_norm, self.options.bucket_bytes, device_messages=self.options.messages is not None
+        )
         mine = sorted({action.stage for action in actions[partition]})
         self._agree = agree
         self.programs: dict[int, Any] = agree(
@@ -81,6 +83,7 @@ class Engine:
             partitions=plan.partitions,
             forward=self.world.forward,
             backward=self.world.backward,
+            memory=self.options.messages or HostMemory(),
         )
         self._runner = Runner(self.programs, exchange, actions[partition])
         self._exchange = exchange

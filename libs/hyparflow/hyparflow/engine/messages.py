@@ -15,40 +15,62 @@ from typing import Any
 
 import numpy as np
 
-from hyparflow.backends import Array
+from hyparflow.backends import Array, MessageMemory
 from hyparflow.engine.links import Link, most_in_flight
 from hyparflow.engine.waiting import wait
 from hyparflow.schedules import Action, owner
+
+_BOUNDARY = 64  # bytes: frameworks take memory that begins there without a copy
+
+
+class HostMemory:
+    """See ``MessageMemory``; its arrays are NumPy's, and begin where frameworks take them without a copy."""
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """See ``MessageMemory``."""
+        size = math.prod(shape) * dtype.itemsize
+        memory = np.empty(size + _BOUNDARY, np.uint8)
+        skip = -memory.ctypes.data % _BOUNDARY
+        return memory[skip : skip + size].view(dtype).reshape(shape)
+
+    def first_rows(self, array: Array, rows: int | None) -> Array:
+        """See ``MessageMemory``."""
+        return array[:rows]
+
+    def to_mpi(self, array: Array) -> object:
+        """See ``MessageMemory``."""
+        return np.asarray(array).reshape(-1).view(np.uint8)
 
 
 class Inbox:
     """The receiving end of one link in one direction: micro-batches arrive in the order in which they are used.
 
-    As many buffers as ``window`` are posted ahead or in use; giving one back posts the next receive.
+    All buffers are posted ahead or in use; giving one back posts the next receive.
     """
 
-    def __init__(self, comm: Any, source: int, tag: int, link: Link, window: int) -> None:
-        """``tag``: of micro-batch 0; that of micro-batch i is ``tag + i``."""
+    def __init__(self, comm: Any, source: int, tag: int, buffers: Sequence[Array], memory: MessageMemory) -> None:
+        """``tag``: of micro-batch 0; that of micro-batch i is ``tag + i``. ``buffers``: of ``memory``."""
         self._receive = comm.Irecv
+        self._memory = memory
         self._source = source
         self._tag = tag
-        self._free = [aligned(link.shape, link.dtype) for _ in range(window)]
+        self._free = list(buffers)
         self._to_post: deque[int] = deque()
-        self._posted: deque[tuple[int, np.ndarray, Any]] = deque()
+        self._posted: deque[tuple[int, Array, Any]] = deque()
 
     def begin(self, order: Sequence[int]) -> None:
         """Expect these micro-batches, in this order; post what there are buffers for."""
         self._to_post.extend(order)
         self._post()
 
-    def take(self, micro_batch: int) -> np.ndarray:
+    def take(self, micro_batch: int) -> Array:
         """Wait for the next micro-batch, which must be this one. Its buffer is the caller's until ``give_back``."""
         expected, buffer, request = self._posted.popleft()
         assert expected == micro_batch, (expected, micro_batch)
         wait(request)
         return buffer
 
-    def give_back(self, buffer: np.ndarray) -> None:
+    def give_back(self, buffer: Array) -> None:
         """The buffer may be written to again."""
         self._free.append(buffer)
         self._post()
@@ -56,20 +78,21 @@ class Inbox:
     def _post(self) -> None:
         while self._free and self._to_post:
             micro_batch, buffer = self._to_post.popleft(), self._free.pop()
-            request = self._receive(as_bytes(buffer), self._source, self._tag + micro_batch)
+            request = self._receive(self._memory.to_mpi(buffer), self._source, self._tag + micro_batch)
             self._posted.append((micro_batch, buffer, request))
 
 
 class Outbox:
     """Sends that are under way; what they send is kept until they are through."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: MessageMemory) -> None:
+        self._memory = memory
         self._requests: list[Any] = []
         self._buffers: list[Array] = []
 
     def send(self, comm: Any, array: Array, destination: int, tag: int) -> None:
         """Start a send."""
-        view = as_bytes(array)
+        view = self._memory.to_mpi(array)
         self._requests.append(comm.Isend(view, destination, tag))
         self._buffers.append((array, view))
 
@@ -88,19 +111,6 @@ class Outbox:
         self._requests, self._buffers = [], []
 
 
-def aligned(shape: tuple[int, ...], dtype: np.dtype, boundary: int = 64) -> np.ndarray:
-    """An empty array whose memory begins at a multiple of ``boundary``: frameworks take such without a copy."""
-    size = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size + boundary, np.uint8)
-    skip = -memory.ctypes.data % boundary
-    return memory[skip : skip + size].view(dtype).reshape(shape)
-
-
-def as_bytes(array: Array) -> np.ndarray:
-    """The same memory as bytes: MPI has no names for some dtypes (bfloat16)."""
-    return np.asarray(array).reshape(-1).view(np.uint8)
-
-
 class Exchange:
     """All messages of one rank's stages."""
 
@@ -113,8 +123,10 @@ class Exchange:
         partitions: int,
         forward: Sequence[Any],
         backward: Sequence[Any],
+        memory: MessageMemory,
     ) -> None:
         """``actions``: this partition's, of a training step. ``forward``, ``backward``: a communicator per pipeline."""
+        self._memory = memory
         self._partition = partition
         self._partitions = partitions
         self._comms = {"forward": forward, "backward": backward}
@@ -128,10 +140,10 @@ class Exchange:
             self._outgoing.setdefault(link.producer, []).append(link)
             self._incoming.setdefault(link.consumer, []).append(link)
         self._inboxes: dict[tuple[str, int, int], Inbox] = {}  # direction, link, pipeline
-        self._outbox = Outbox()
+        self._outbox = Outbox(memory)
         self._rows: int | None = None
         self._local: dict[tuple[str, int, int], Array] = {}  # between stages of this rank: direction, link, micro-batch
-        self._held: dict[tuple[int, int, int], list[tuple[Inbox, np.ndarray]]] = {}  # stage, pipeline, micro-batch
+        self._held: dict[tuple[int, int, int], list[tuple[Inbox, Array]]] = {}  # stage, pipeline, micro-batch
         for (stage, pipeline), most in most_in_flight(actions).items():
             window = min(most + 1, len(self._orders["forward", stage, pipeline]))
             self._make_inboxes(stage, pipeline, window)
@@ -147,7 +159,9 @@ class Exchange:
                     comm = self._comms[direction][pipeline]
                     # A gradient's buffer is free again when it has been used once: one in use, one on its way.
                     depth = window if direction == "forward" else min(2, window)
-                    self._inboxes[direction, link.number, pipeline] = Inbox(comm, source, tag, link, depth)
+                    buffers = [self._memory.empty(link.shape, link.dtype) for _ in range(depth)]
+                    inbox = Inbox(comm, source, tag, buffers, self._memory)
+                    self._inboxes[direction, link.number, pipeline] = inbox
 
     def begin(self, *, training: bool, rows: int | None = None) -> None:
         """Post the first receives of a step, of micro-batches of ``rows`` samples (None: as large as the links')."""
@@ -170,7 +184,7 @@ class Exchange:
                 found[link.tensor] = self._local.pop(("forward", link.number, action.micro_batch))
             else:
                 buffer = inbox.take(action.micro_batch)
-                found[link.tensor] = buffer[: self._rows]
+                found[link.tensor] = self._memory.first_rows(buffer, self._rows)
                 self._held.setdefault(_key(action), []).append((inbox, buffer))
         return found
 
@@ -197,7 +211,7 @@ class Exchange:
                 array = self._local.pop(("backward", link.number, action.micro_batch))
             else:
                 buffer = inbox.take(action.micro_batch)
-                array = buffer[: self._rows]
+                array = self._memory.first_rows(buffer, self._rows)
                 self._held.setdefault(_key(action), []).append((inbox, buffer))
             found.setdefault(link.tensor, []).append(array)
         return found

@@ -39,7 +39,9 @@ def build(
     mine = {name for node in stages[index].nodes for name in graph.nodes[node].variables}
     variables = {name: variable for name, variable in variables_of(model).items() if name in mine}
     initialise(variables.values())
-    return TensorFlowStage(_parts(model, calls, stages[index], variables, options or ProgramOptions()), variables)
+    options = options or ProgramOptions()
+    parts = _parts(model, calls, stages[index], variables, options)
+    return TensorFlowStage(parts, variables, device_messages=options.device_messages)
 
 
 def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any], options: ProgramOptions) -> StageParts:

@@ -38,10 +38,15 @@ def host_view(tensor: Any) -> Any:
 
 
 def tensor_of(array: Any, dtype: Any) -> Any:
-    """A tensor over an array's memory, or over a copy where that does not fit (alignment, dtype, layout, read-only)."""
+    """A tensor over an array's memory, or over a copy where that does not fit (alignment, dtype, layout, read-only).
+
+    What is a tensor already stays itself.
+    """
     import numpy as np
     import tensorflow as tf
 
+    if isinstance(array, tf.Tensor):
+        return array
     wanted = tf.as_dtype(dtype)
     array = np.ascontiguousarray(array, dtype=wanted.as_numpy_dtype)
     if array.ctypes.data % ALIGNMENT or not array.flags.writeable or wanted == tf.bfloat16:

@@ -42,7 +42,7 @@ class _Compiled:
 class TensorFlowStage:
     """See ``StageProgram``, which says what each method takes and gives."""
 
-    def __init__(self, parts: StageParts, variables: Mapping[str, Any]) -> None:
+    def __init__(self, parts: StageParts, variables: Mapping[str, Any], *, device_messages: bool = False) -> None:
         self._parts = parts
         self.variables = variables
         self.trainable = tuple(parts.trainable)
@@ -51,6 +51,7 @@ class TensorFlowStage:
         self._reaches: Mapping[int | None, Reach] = {}
         self._loss_scale = 1.0
         self._in_host = is_host(default_device())
+        self._device_messages = device_messages
 
     @property
     def stage(self) -> StageShape:
@@ -125,9 +126,10 @@ class TensorFlowStage:
             tensors = self._parts.calls.graph.tensors
             fed = [tensor_of(array, tensors[index].dtype) for index in layout.returned for array in gradients[index]]
             found = programs.backward([*kept.values, *fed])
+        sent = self._for_others(found[: len(layout.input_gradients)], ())
         if not self._in_host:
             await_device()
-        return {index: host_view(value) for index, value in zip(layout.input_gradients, found, strict=False)}
+        return dict(zip(layout.input_gradients, sent, strict=True))
 
     def gradients(self) -> tuple[Buffer, ...]:
         """The accumulated gradients."""
@@ -189,12 +191,16 @@ class TensorFlowStage:
         return fed
 
     def _outcome(self, layout: Layout, place: Place, made: Sequence[Any], inputs: Sequence[Array]) -> Outcome:
-        remaining = iter(made)
+        sent = made[: len(layout.sends)]
+        remaining = iter(made[len(layout.sends) :])
 
         def arrays(indices: Sequence[int]) -> dict[int, Array]:
             return {index: _outside(host_view(next(remaining)), inputs) for index in indices}
 
-        sends, outputs = arrays(layout.sends), arrays(layout.outputs)
+        sends = dict(zip(layout.sends, self._for_others(sent, inputs), strict=True))
+        if self._device_messages:
+            await_device()
+        outputs = arrays(layout.outputs)
         masks, logits = arrays(layout.masks), arrays(layout.logits)
         loss, *losses = next(remaining).numpy().tolist()
         if layout.moves:
@@ -204,6 +210,12 @@ class TensorFlowStage:
             self._parts.states[name].assign(next(remaining))
         beside = {index: (masks.get(index), logits.get(index)) for index in {*masks, *logits}}
         return Outcome(sends, outputs, beside, dict(zip(layout.loss_outputs, losses, strict=True)), loss)
+
+    def _for_others(self, made: Sequence[Any], inputs: Sequence[Array]) -> list[Array]:
+        """What other stages get: nothing that is changed when ``inputs`` are."""
+        if self._device_messages:
+            return [tf.raw_ops.DeepCopy(x=value) for value in made]
+        return [_outside(host_view(value), inputs) for value in made]
 
 
 def _check_states(layout: Layout, place: Place) -> None:
@@ -219,7 +231,8 @@ def _check_states(layout: Layout, place: Place) -> None:
 
 def _outside(made: Array, inputs: Sequence[Array]) -> Array:
     """What was made, copied where it is (a view of) what was received: a mask, a Reshape's output."""
-    return np.array(made) if any(np.may_share_memory(made, each) for each in inputs) else made
+    received = (each for each in inputs if isinstance(each, np.ndarray))
+    return np.array(made) if any(np.may_share_memory(made, each) for each in received) else made
 
 
 def _signature(
