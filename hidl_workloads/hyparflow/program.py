@@ -98,7 +98,7 @@ def _checksum(world: MPI.Comm, trainer: Trainer) -> str:
 
 def header(trainer: Trainer, parameters: Hyparflow) -> str:
     """Say what will be trained, and what the first step takes that the others do not."""
-    path = f", path of messages: {trainer.path.name} ({trainer.path.reason})" if trainer.path else ""
+    path = f", path: {trainer.path.name} ({trainer.path.reason})" if trainer.path else ""
     nodes = sum(len(stage.nodes) for stage in trainer.plan.stages)
     return "\n".join(
         (

@@ -126,7 +126,7 @@ def make_batch(parameters: Hyparflow, replica: int) -> Batch:
 def _path(communicator: MPI.Comm, gpu: Gpu, plan: hyparflow.Plan, parameters: Hyparflow) -> Path:
     """Return how messages get from GPU to GPU, and why so; collective."""
     if plan.partitions == 1:
-        return Path("staged", "gradients alone")
+        return Path("staged", "gradients are, and there are no messages")
     try:
         return choose_path(communicator, gpu, parameters.gpu_buffers, compressed=False)
     except ValueError as error:

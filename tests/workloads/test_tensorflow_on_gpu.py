@@ -27,6 +27,10 @@ def test_weights_on_another_device_are_the_same_bit_for_bit(results: dict[str, A
     assert len({checksum for checksum, *_ in (*first, *other)}) == 1
 
 
+def test_the_proof_takes_what_mpi_does_right_for_right(results: dict[str, Any]) -> None:
+    assert results["alone"] is None
+
+
 def test_memory_that_a_gpu_aware_mpi_reads_stays_as_it_is(results: dict[str, Any]) -> None:
     assert results["constants"] == 2 * [[1.5, 1.5, 1.5]]
 

@@ -99,20 +99,25 @@ def _compare(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str
     return f"the sum of GPU memory over the ranks is wrong: {found[wrong[0]]}, expected {expected[wrong[0]]}"
 
 
-def _sum_alone(memory: Memory) -> None:
-    """What the process of ``survives`` does."""
+def sum_alone(communicator: MPI.Comm, memory: Memory) -> str | None:
+    """What the process of ``survives`` does, on a communicator of one rank; return what is wrong with the sums."""
     import numpy as np
     from mpi4py import MPI
 
     expected = np.arange(_SIZE, dtype=np.float32)
     sent, received = memory.on_device(expected), memory.on_device(np.zeros_like(expected))
-    MPI.COMM_WORLD.Allreduce(memory.export(sent), memory.export(received), MPI.SUM)
-    begin_sum(MPI.COMM_WORLD, memory.export(received)).Wait()
-    MPI.COMM_WORLD.Sendrecv(memory.export(received), 0, recvbuf=memory.export(sent), source=0)
-    if fault := _compare(memory.on_host(sent), expected):
-        sys.exit(fault)
+    communicator.Allreduce(memory.export(sent), memory.export(received), MPI.SUM)
+    begin_sum(communicator, memory.export(received)).Wait()
+    communicator.Sendrecv(memory.export(received), 0, recvbuf=memory.export(sent), source=0)
+    return _compare(memory.on_host(sent), expected)
+
+
+def _main(framework: str, device: int) -> None:
+    from mpi4py import MPI
+
+    devices = import_module(f"hidl_workloads.training.data_parallel.{framework}_devices")
+    sys.exit(sum_alone(MPI.COMM_WORLD, devices.gpu(device)))
 
 
 if __name__ == "__main__":
-    devices = import_module(f"hidl_workloads.training.data_parallel.{sys.argv[1]}_devices")
-    _sum_alone(devices.gpu(int(sys.argv[2])))
+    _main(sys.argv[1], int(sys.argv[2]))

@@ -27,7 +27,8 @@ def is_host(place: str) -> bool:
 
 
 def gpu(number: int) -> Gpu:
-    """Return a GPU that this process sees."""
+    """Return a GPU that this process sees, before TensorFlow's first operation; it takes memory as it is needed."""
+    tf.config.experimental.set_memory_growth(tf.config.list_physical_devices("GPU")[number], True)
     return Gpu(f"/GPU:{number}")
 
 

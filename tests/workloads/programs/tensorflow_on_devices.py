@@ -23,7 +23,7 @@ from mpi4py import MPI
 from hidl_workloads import gpu_aware, tensorflow_device
 from hidl_workloads.parameters import Training
 from hidl_workloads.training import tensorflow_trainer  # sets the backend of Keras
-from hidl_workloads.training.data_parallel import tensorflow_devices, tensorflow_gradients
+from hidl_workloads.training.data_parallel import gpu_proof, tensorflow_devices, tensorflow_gradients
 from hidl_workloads.training.data_parallel.weights import checksum
 from hidl_workloads.training.model import Batch, Model, rank_batch
 
@@ -123,6 +123,7 @@ def main() -> None:
         for name, each in cases.items():
             for buffers in ("staged", "auto"):
                 found[name][buffers] = WORLD.allgather(train(replace(each, gpu_buffers=buffers)))
+        found["alone"] = gpu_proof.sum_alone(MPI.COMM_SELF, tensorflow_devices.Gpu(OTHER))
         found["constants"] = [averages_of_constants(passes) for passes in (1, 2)]
     if WORLD.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(found))
