@@ -12,7 +12,7 @@ from tests.cluster.own_ssh import with_own_ssh
 from tests.conftest import Hidl
 from tests.shell.ends import ENDS, KEPT, each_end, open_shell
 from tests.shell.terminal import Terminal, processes_with
-from tests.waiting import until
+from tests.waiting import patience, until
 
 HOSTS = ("--hosts", "node1,node2", "--ranks-per-node", "2")
 
@@ -35,7 +35,8 @@ def test_nothing_is_left(way: str, here: Hidl, tmp_path: Path) -> None:
 
 @pytest.mark.deep
 def test_at_the_time_limit_nothing_is_left(here: Hidl, tmp_path: Path) -> None:
-    shell = open_shell(here, tmp_path, *HOSTS, "--time", "0:10", launched=4)
+    minutes, seconds = divmod(round(patience(20)), 60)  # it must be open, and its ranks started, by then
+    shell = open_shell(here, tmp_path, *HOSTS, "--time", f"{minutes}:{seconds:02}", launched=4)
     assert shell.terminal.wait() == 8
     assert "the shell reached its time limit" in shell.terminal.shown
     shell.nothing_is_left()

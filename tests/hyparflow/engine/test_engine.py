@@ -47,23 +47,46 @@ CASES = [_case(*each) for each in _ALWAYS]
 REST = [case for case in (_case(*each) for each in _EVERY) if case not in CASES]
 
 
-@pytest.fixture(scope="module")
-def found(
-    stack_prefix: Callable[[str], Path], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Any:
-    """Case -> how far it ended from sequential training; all cases in one launch."""
-    directory = tmp_path_factory.mktemp("equality")
-    names = chosen(request, "name")
-    (directory / "cases.json").write_text(json.dumps([case for case in CASES + REST if case["name"] in names]))
-    words = (PROGRAMS / "equality.py", directory / "found.json", directory / "cases.json")
-    path = f"{LIBRARY}:{PROGRAMS}"
-    done = ranks.run(stack_prefix("tensorflow"), 4, *words, timeout=3000, PYTHONPATH=path, TF_NUM_INTRAOP_THREADS="1")
-    assert done.status == 0, done.stdout + done.stderr
-    return json.loads((directory / "found.json").read_text())
+def _world(case: dict[str, Any]) -> tuple[str, int, int]:
+    return case["model"], case["partitions"], case["replicas"]
 
 
 def _cases(cases: list[dict[str, Any]]) -> Any:
-    return pytest.mark.parametrize("name", [case["name"] for case in cases])
+    """Tests of each case, those of one model and world in one launch."""
+    names = [case["name"] for case in cases]
+    pairs = [(_world(case), case["name"]) for case in cases]
+    return pytest.mark.parametrize(("found", "name"), pairs, ids=names, indirect=["found"])
+
+
+@pytest.fixture(scope="module")
+def launch(
+    stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int, str, Any], Any]:
+    """Runs one of the programs on so many ranks with these cases; its document."""
+
+    def launch(size: int, program: str, cases: Any) -> Any:
+        directory = tmp_path_factory.mktemp("engine")
+        (directory / "cases.json").write_text(json.dumps(cases))
+        words = (PROGRAMS / program, directory / "found.json", directory / "cases.json")
+        environment = {"PYTHONPATH": f"{LIBRARY}:{PROGRAMS}", "TF_NUM_INTRAOP_THREADS": "1"}
+        done = ranks.run(stack_prefix("tensorflow"), size, *words, timeout=600, **environment)
+        assert done.status == 0, done.stdout + done.stderr
+        return json.loads((directory / "found.json").read_text())
+
+    return launch
+
+
+@pytest.fixture(scope="module")
+def found(request: pytest.FixtureRequest, launch: Callable[[int, str, Any], Any]) -> Any:
+    """Case -> how far it ended from sequential training, for the cases of a model and a world."""
+    names, (_, partitions, replicas) = chosen(request, "name"), request.param
+    cases = [case for case in CASES + REST if case["name"] in names and _world(case) == request.param]
+    return launch(partitions * replicas, "equality.py", cases)
+
+
+@pytest.fixture(scope="module")
+def overflow(launch: Callable[[int, str, Any], Any]) -> Any:
+    return launch(2, "overflow.py", None)
 
 
 @_cases(CASES)
@@ -81,20 +104,19 @@ def test_what_is_predicted_then_is_what_the_sequentially_trained_model_predicts(
     assert found[name]["predictions"] <= 1e-12
 
 
-def test_no_rank_updates_when_one_partitions_gradients_are_not_finite(found: Any) -> None:
-    assert found["overflow"]["updated"] == [False, False]
-    assert found["overflow"]["unchanged"] == [True, True]
+def test_no_rank_updates_when_one_partitions_gradients_are_not_finite(overflow: Any) -> None:
+    assert overflow["updated"] == [False, False]
+    assert overflow["unchanged"] == [True, True]
 
 
-def test_every_rank_halves_its_loss_scale_then(found: Any) -> None:
-    assert found["overflow"]["scale"] == [2.0**119, 2.0**119]
+def test_every_rank_halves_its_loss_scale_then(overflow: Any) -> None:
+    assert overflow["scale"] == [2.0**119, 2.0**119]
 
 
-def test_all_ranks_update_once_the_loss_scale_fits(found: Any) -> None:
-    assert found["overflow"]["updated_then"] == [True, True]
+def test_all_ranks_update_once_the_loss_scale_fits(overflow: Any) -> None:
+    assert overflow["updated_then"] == [True, True]
 
 
-@pytest.mark.deep
 @_cases(REST)
 def test_every_other_plan_ends_there_too(found: Any, name: str) -> None:
     assert max(found[name].values()) <= 1e-12

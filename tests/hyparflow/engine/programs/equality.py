@@ -1,9 +1,8 @@
-"""Trains small models on 4 ranks under many plans; writes how far each ends from sequential training.
+"""Trains a small model on all ranks under many plans; writes how far each ends from sequential training.
 
 ``equality.py FILE CASES``: CASES is a JSON list of {"name", "model", "partitions", "replicas", "schedule", "chunks",
-"recompute", "predicts"}; FILE gets case -> {"variables", "loss", "predictions"}: the greatest differences, and under
-"overflow" what two partitions do about gradients that are not finite. Cases that need 2 ranks run on both halves of the
-world at once.
+"recompute", "predicts"}, all of one model, whose partitions times replicas are the ranks; FILE gets case ->
+{"variables", "loss", "predictions"}: the greatest differences.
 """
 
 from __future__ import annotations
@@ -26,49 +25,38 @@ from small_models import MODELS
 STEPS = 10
 MICRO_BATCHES = 12  # over all replicas
 SIZE = 2
+Reference = tuple[list[dict[str, np.ndarray]], list[float], list[np.ndarray]]
 
 
 def main(file: Path, cases: list[dict[str, Any]]) -> None:
-    """Run all cases."""
+    """Run all cases, which are of one model and one number of replicas."""
     keras.config.set_floatx("float64")
     world = MPI.COMM_WORLD
-    expected = references(world, cases)
+    expected = reference(world, cases[0]["model"], cases[0]["replicas"])
+    print(f"rank {world.rank} has the reference after {time.process_time():.1f} s", flush=True)
     found: dict[str, Any] = {}
-    print(f"rank {world.rank} has references after {time.process_time():.1f} s", flush=True)
-    for ranks in (2, 3, 4):
-        fitting = [case for case in cases if case["partitions"] * case["replicas"] == ranks]
-        groups = world.size // ranks
-        group = world.rank // ranks
-        comm = world.Split(group, world.rank)
-        if group < groups:
-            for case in fitting[group::groups]:
-                begin = time.perf_counter()
-                key = (case["model"], case["replicas"])
-                found[case["name"]] = difference(comm, case, *expected[key])
-                if comm.rank == 0:
-                    print(f"{case['name']}: {found[case['name']]} {time.perf_counter() - begin:.1f} s", flush=True)
-    if world.rank < 2:
-        keras.config.set_floatx("float32")
-        found["overflow"] = overflow(world.Create_group(world.Get_group().Incl([0, 1])))
-    wait(world.Ibarrier())
-    everybody = world.gather(found)
-    if everybody is not None:
-        file.write_text(json.dumps({name: each for one in everybody for name, each in one.items()}))
+    for case in cases:
+        begin = time.perf_counter()
+        found[case["name"]] = difference(world, case, *expected)
+        if world.rank == 0:
+            print(f"{case['name']}: {found[case['name']]} {time.perf_counter() - begin:.1f} s", flush=True)
+    if world.rank == 0:
+        file.write_text(json.dumps(found))
 
 
-def references(world: Any, cases: list[dict[str, Any]]) -> dict[Any, Any]:
-    """(model, replicas) -> what sequential training gives; each is computed by one rank."""
-    wanted = sorted({(case["model"], case["replicas"]) for case in cases})
-    own = {}
-    for name, replicas in wanted[world.rank :: world.size]:
-        make, data = MODELS[name]
-        model = make()
-        trained = sequential.train(model, data, steps=STEPS, micro_batches=MICRO_BATCHES, size=SIZE, replicas=replicas)
+def reference(world: MPI.Comm, model: str, replicas: int) -> Reference:
+    """What sequential training gives: variables after each replica, losses, predictions; collective."""
+    found = None
+    if world.rank == 0:
+        make, data = MODELS[model]
+        whole = make()
+        trained = sequential.train(whole, data, steps=STEPS, micro_batches=MICRO_BATCHES, size=SIZE, replicas=replicas)
         inputs, _, _ = data(STEPS, MICRO_BATCHES * SIZE)
-        predictions = model(inputs if len(inputs) > 1 else inputs[0], training=False)
-        own[name, replicas] = (*trained, [np.asarray(each) for each in keras.tree.flatten(predictions)])
-    wait(world.Ibarrier())  # who has none to compute does not spin meanwhile
-    return {key: value for one in world.allgather(own) for key, value in one.items()}
+        predictions = whole(inputs if len(inputs) > 1 else inputs[0], training=False)
+        found = (*trained, [np.asarray(each) for each in keras.tree.flatten(predictions)])
+    wait(world.Ibarrier())  # the others do not spin meanwhile
+    expected: Reference = world.bcast(found)
+    return expected
 
 
 def difference(
@@ -120,34 +108,6 @@ def difference(
         found["predictions"] = max(far)
     engine.close()
     return found
-
-
-def overflow(comm: Any) -> dict[str, Any]:
-    """Two steps of two partitions in mixed precision, the first with a loss scale that float16 cannot hold."""
-    keras.utils.clear_session()
-    keras.utils.set_random_seed(3)
-    keras.config.set_dtype_policy("mixed_float16")
-    inputs = keras.Input((4,))
-    hidden = keras.layers.Dense(4, name="hidden")(inputs)
-    model = keras.Model(inputs, keras.layers.Dense(1, name="last", dtype="float32")(hidden))
-    keras.config.set_dtype_policy("float32")
-    scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=2.0**120)
-    model.compile(scaled, "mse")
-    parallel = plan(
-        model, partitions=2, batch_size=4, micro_batches=2, costs="estimated", recompute=False, assignment=["last"]
-    )
-    engine = Engine(model, parallel, comm)
-    random = np.random.default_rng(0)
-    batch = Batch((random.normal(size=(4, 4)).astype(np.float32),), (np.ones((4, 1), np.float32),))
-    own = engine.programs[comm.rank].variables.values()
-    before = [v.numpy() for v in own]
-    updated = engine.train_step(batch).updated
-    same = all(np.array_equal(a, v.numpy()) for a, v in zip(before, own, strict=True))
-    scale = float(scaled.dynamic_scale.numpy())
-    scaled.dynamic_scale.assign(2.0)
-    told = comm.allgather((updated, same, scale, engine.train_step(batch).updated))
-    engine.close()
-    return dict(zip(("updated", "unchanged", "scale", "updated_then"), zip(*told, strict=True), strict=True))
 
 
 def _rows(arrays: Any, begin: int, count: int) -> tuple[Any, ...]:
