@@ -126,6 +126,8 @@ def make_batch(parameters: Hyparflow, replica: int) -> Batch:
 def _path(communicator: MPI.Comm, gpu: Gpu, plan: hyparflow.Plan, parameters: Hyparflow) -> Path:
     """Return how messages get from GPU to GPU, and why so; collective."""
     if plan.partitions == 1:
+        if parameters.gpu_buffers == "direct":
+            raise Refused("gpu_buffers='direct' is for messages between stages, and without partitions there are none")
         return Path("staged", "gradients are, and there are no messages")
     try:
         return choose_path(communicator, gpu, parameters.gpu_buffers, compressed=False)

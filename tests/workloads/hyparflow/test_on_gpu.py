@@ -44,6 +44,11 @@ def test_metrics_of_processors_name_no_path(results: dict[str, Any]) -> None:
     assert results["partitions"]["first"][0]["metrics"] == []
 
 
+def test_direct_messages_are_refused_where_there_are_none(results: dict[str, Any]) -> None:
+    why = "gpu_buffers='direct' is for messages between stages, and without partitions there are none"
+    assert results["refusals"] == [why, why]
+
+
 def test_on_another_device_stages_are_timed_and_not_nodes_on_the_processor(results: dict[str, Any]) -> None:
     assert results["planning"]["auto"] == "refined"
     assert "TensorFlow computes on CPU:1: say costs='estimated'" in results["planning"]["measured"]

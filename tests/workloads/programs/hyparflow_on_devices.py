@@ -20,6 +20,7 @@ from mpi4py import MPI
 
 from hidl_workloads import gpu_aware
 from hidl_workloads.hyparflow import building, program, resnet, trainer  # sets the backend of Keras
+from hidl_workloads.refusal import Refused
 from hidl_workloads.training.data_parallel import tensorflow_devices
 
 import hyparflow  # isort: skip
@@ -72,6 +73,15 @@ def plan() -> dict[str, str]:
     return {}
 
 
+def refusal(words: dict[str, Any]) -> str:
+    """Return why it cannot be trained on the other device."""
+    try:
+        train(words)
+    except Refused as error:
+        return str(error)
+    return ""
+
+
 def main() -> None:
     (processor,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(processor, 2 * [tf.config.LogicalDeviceConfiguration()])
@@ -85,6 +95,7 @@ def main() -> None:
         for name, words in CASES.items():
             for buffers in ("staged", "auto"):
                 found[name][buffers] = WORLD.allgather(train(words | {"gpu_buffers": buffers}))
+        found["refusals"] = WORLD.allgather(refusal({"mode": "data", "gpu_buffers": "direct"}))
     if WORLD.rank == 0:
         found["planning"] = plan()
         Path(sys.argv[1]).write_text(json.dumps(found))
