@@ -11,10 +11,12 @@ from typing import Protocol
 import torch
 from mpi4py import MPI
 
+from hidl_workloads import torch_device
 from hidl_workloads.parameters import Training
-from hidl_workloads.refusal import Refused, agree
-from hidl_workloads.training import horovod_world
+from hidl_workloads.refusal import Refused
+from hidl_workloads.training import horovod_on_gpus, horovod_world
 from hidl_workloads.training.data_parallel.gpu_path import Path
+from hidl_workloads.training.data_parallel.torch_devices import is_host
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 
 
@@ -93,17 +95,10 @@ class _Horovod:
             cycle_time_ms=parameters.cycle_time_ms, fusion_mib=parameters.fusion_mib, timeline=parameters.timeline
         )
         horovod_world.init(hvd, communicator, "mpi")
-        on_gpu = next(model.parameters()).is_cuda
-        if on_gpu and not hvd.cuda_built():
-            raise Refused(
-                "this Horovod is built for processors: use one for GPUs (hidl install horovod-pytorch), or --device cpu"
-            )
-        by_nccl = on_gpu and bool(hvd.nccl_built())
-        if by_nccl:
-            require_own_gpus(communicator)
+        device = next(model.parameters()).device
+        self.path: str = "" if is_host(device) else horovod_on_gpus.require_path(communicator, device)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         self.model, self.versions = model, {"horovod": horovod.__version__}
-        self.path = "nccl" if by_nccl else "gpu-aware" if on_gpu else ""
         self.path_reason = "by Horovod" if self.path else ""
         self.optimizer = hvd.DistributedOptimizer(
             optimizer,
@@ -130,7 +125,7 @@ class _Ddp:
         from torch import distributed
 
         if backend == "nccl":
-            require_own_gpus(communicator)
+            torch_device.require_own_gpus(communicator, next(model.parameters()).device)
         if horovod_world.one_host(communicator):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         # Rank 0 chooses the store's port and broadcasts it over MPI.
@@ -154,16 +149,3 @@ class _Ddp:
 
     def close(self) -> None:
         self._distributed.destroy_process_group()
-
-
-def require_own_gpus(communicator: MPI.Comm) -> None:
-    """Raise ``Refused`` on all ranks if two of them compute on one GPU, which NCCL cannot sum over; collective."""
-    own = (MPI.Get_processor_name(), str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid))
-    everywhere = communicator.allgather(own)
-    shared = [rank for rank, each in enumerate(everywhere) if everywhere.count(each) > 1]
-    agree(
-        communicator,
-        f"NCCL needs a GPU for each rank, and ranks {shared} share one: use fewer ranks per node, or backend=mpi4py"
-        if shared
-        else None,
-    )

@@ -10,10 +10,9 @@ import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads import freed_memory, gpus
+from hidl_workloads import freed_memory, torch_device
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
-from hidl_workloads.refusal import agree
 from hidl_workloads.training import torch_strategies
 from hidl_workloads.training.data_parallel.torch_state import named_weights
 from hidl_workloads.training.model import Batch, Model, rank_seed
@@ -31,7 +30,7 @@ class TorchTrainer:
         torch.manual_seed(rank_seed(parameters.seed, communicator.rank))
         self.versions = {"torch": torch.__version__}
         self._communicator = communicator
-        self._device = choose_device(communicator)
+        self._device = torch_device.choose_device(communicator)
         self.device = "CPU" if self._device.type == "cpu" else torch.cuda.get_device_name(self._device)
         self._inputs = model.torch_inputs(batch.inputs).to(self._device)
         self._targets = torch.from_numpy(batch.targets).flatten().to(self._device)
@@ -68,20 +67,3 @@ class TorchTrainer:
     def close(self) -> None:
         """Release communicators and buffers; collective."""
         self._strategy.close()
-
-
-def choose_device(communicator: MPI.Comm) -> torch.device:
-    """Return the processor, or in a run on GPUs the first that this rank sees, which is its own; collective.
-
-    Raises ``Refused`` on all ranks where one of them has no GPU that PyTorch can use.
-    """
-    if not gpus.is_wanted():
-        return torch.device("cpu")
-    fault = gpus.untaken()
-    if fault is None and not torch.cuda.is_available():
-        built = torch.version.cuda or torch.version.hip
-        why = f"built for {built}, and its driver serves none" if built else "built for processors only"
-        fault = f"PyTorch {torch.__version__} has no usable GPU on this rank: {why}"
-    agree(communicator, fault)
-    torch.cuda.set_device(0)
-    return torch.device("cuda", 0)

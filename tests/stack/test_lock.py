@@ -116,7 +116,17 @@ def test_a_lock_in_another_encoding_is_invalid_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["horovod-pytorch", "hyparflow", "hyparflow-openmpi", "mpi", "openmpi", "pytorch", "tensorflow"]
+    "name",
+    [
+        "horovod-pytorch",
+        "horovod-pytorch-mpi",
+        "hyparflow",
+        "hyparflow-openmpi",
+        "mpi",
+        "openmpi",
+        "pytorch",
+        "tensorflow",
+    ],
 )
 def test_shipped_locks_fit_the_shipped_recipes(name: str) -> None:
     target = replace(TARGET, glibc=(2, 28))
@@ -134,6 +144,8 @@ def test_shipped_locks_fit_the_shipped_recipes(name: str) -> None:
         ("mpi4dask", "linux-x86_64", "rocm", "cupy-rocm-7-0"),
         ("horovod-pytorch", "linux-x86_64", "cuda", "cuda-toolkit"),
         ("horovod-pytorch", "linux-aarch64", "cuda", "nvidia-nccl-cu13"),
+        ("horovod-pytorch-mpi", "linux-x86_64", "cuda", "cuda-toolkit"),
+        ("horovod-pytorch-mpi", "linux-aarch64", "cuda", "cuda-toolkit"),
     ],
 )
 def test_for_gpus_shipped_locks_hold_the_stacks_own_builds(

@@ -82,6 +82,12 @@ def test_what_a_variant_adds_to_a_build_is_beside_what_the_build_has() -> None:
     assert (there.environment["HOROVOD_GPU_OPERATIONS"], there.requires["nvidia-nccl-cu13"]) == ("NCCL", "")
 
 
+def test_horovod_sums_on_gpus_by_nccl_or_over_mpi() -> None:
+    (nccl,), (mpi,) = (load_stack(f"horovod-pytorch{end}").on("cuda", "x86_64").builds for end in ("", "-mpi"))
+    assert mpi.environment == nccl.environment | {"HOROVOD_GPU_OPERATIONS": "MPI"}
+    assert mpi.model_copy(update={"environment": nccl.environment}) == nccl
+
+
 def test_horovod_is_built_as_one_with_and_without_tensorflow() -> None:
     (both,), (alone,) = load_stack("horovod").builds, load_stack("horovod-pytorch").builds
     environment = {name: value for name, value in both.environment.items() if name != "HOROVOD_WITH_TENSORFLOW"}

@@ -38,6 +38,22 @@ def test_the_simulated_memory_is_not_the_hosts(results: dict[str, Any], by: str)
     assert results["touching"][by].startswith("refused")
 
 
+@pytest.mark.parametrize(
+    ("library", "told"),
+    [
+        ("aware", "gpu-aware"),
+        ("unaware", "refused: this Horovod hands the GPUs' memory to MPI, which does not sum it: MPIX_Query"),
+        ("crashes", "refused: this Horovod hands the GPUs' memory to MPI, which does not sum it: a process that sums"),
+    ],
+)
+def test_horovod_over_mpi_trains_where_the_library_is_proved_to_sum_gpu_memory(
+    results: dict[str, Any], library: str, told: str
+) -> None:
+    first, second = results["by Horovod"]
+    assert first[library] == second[library]
+    assert first[library].startswith(told)
+
+
 @pytest.mark.parametrize("buffers", ["staged", "auto"])
 def test_what_a_hook_raises_reaches_its_rank_and_the_others_are_told(results: dict[str, Any], buffers: str) -> None:
     first, last, weights = results["raising"][buffers]

@@ -41,27 +41,33 @@ def choose_path(communicator: MPI.Comm, gpu: Gpu, wanted: Buffers, *, compressed
     if wanted not in get_args(Buffers):
         raise ValueError(f"gpu_buffers must be one of {', '.join(get_args(Buffers))}, not {wanted!r}")
     if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-        raise ValueError(
-            "gradients on GPUs require MPI_THREAD_SERIALIZED: frameworks compute them in threads of their own"
-        )
+        raise ValueError("training on GPUs requires MPI_THREAD_SERIALIZED: frameworks compute in threads of their own")
     if wanted == "staged":
         return Path("staged", "as requested")
-    fault = "compression is computed on the host" if compressed else None
+    by_host = Path("staged", "compression is computed on the host")
+    path = by_host if compressed else prove(communicator, gpu, on_trust=wanted == "direct")
+    if path.name == "staged" and wanted == "direct":
+        raise ValueError(
+            f"gpu_buffers='direct' requires an MPI library that sums GPU memory: {path.reason}; use 'staged'"
+        )
+    return path
+
+
+def prove(communicator: MPI.Comm, gpu: Gpu, *, on_trust: bool) -> Path:
+    """Return ``gpu-aware`` if MPI sums the GPUs' memory, which is tried, else ``staged``; collective.
+
+    ``on_trust``: try where the library does not say that it is GPU-aware, too.
+    """
     answer = gpu.ask_mpi()
-    if fault is None and (answer.aware is False or (answer.aware is None and wanted == "auto")):
-        fault = answer.source
-    fault = _first(communicator, fault)
+    unaware = answer.aware is False or (answer.aware is None and not on_trust)
+    fault = _first(communicator, answer.source if unaware else None)
     if fault is None and answer.aware:
         node = node_of(communicator)
         fault = _first(communicator, gpu.survives() if node.rank == 0 else None)
         node.Free()
     if fault is None:
         fault = sums_are_right(communicator, gpu)
-    if fault is None:
-        return Path("gpu-aware", answer.source)
-    if wanted == "direct":
-        raise ValueError(f"gpu_buffers='direct' requires an MPI library that sums GPU memory: {fault}; use 'staged'")
-    return Path("staged", fault)
+    return Path("gpu-aware", answer.source) if fault is None else Path("staged", fault)
 
 
 def _first(communicator: MPI.Comm, fault: str | None) -> str | None:

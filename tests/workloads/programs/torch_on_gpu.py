@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -23,6 +24,9 @@ from torch.utils._pytree import tree_map_only
 from torch_runs import WORLD, loss_of, momentum, perceptron
 
 from hidl_workloads import mpi_library
+from hidl_workloads.gpu_aware import Answer
+from hidl_workloads.refusal import Refused
+from hidl_workloads.training import horovod_on_gpus
 from hidl_workloads.training.data_parallel import torch_devices
 from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 from hidl_workloads.training.data_parallel.torch_state import named_state
@@ -145,6 +149,29 @@ def touching(device: torch.device) -> dict[str, str]:
     return told
 
 
+def by_horovod(device: torch.device) -> dict[str, str]:
+    """Return the way of gradients of a Horovod that hands the device's memory to MPI, or why it is refused.
+
+    This stack has no Horovod: what it says of its build stands here.
+    """
+    built = SimpleNamespace(cuda_built=lambda: True, nccl_built=lambda: 0)
+    aware, unaware = Answer(True, "a test says so"), Answer(False, "MPIX_Query_cuda_support: 0")
+    crash = "a process that sums GPU memory alone ended with signal 11"
+    libraries = {"aware": (aware, None), "unaware": (unaware, None), "crashes": (aware, crash)}
+    told = {}
+    for name, (answer, fault) in libraries.items():
+        with (
+            mock.patch.dict(sys.modules, {"horovod": SimpleNamespace(torch=built), "horovod.torch": built}),
+            mock.patch.object(simulated_gpu.Simulated, "ask_mpi", return_value=answer),
+            mock.patch.object(simulated_gpu.Simulated, "survives", return_value=fault),
+        ):
+            try:
+                told[name] = horovod_on_gpus.require_path(WORLD, device)
+            except Refused as error:
+                told[name] = f"refused: {error}"
+    return told
+
+
 class OpenMpi(MPI.Intracomm):
     """A communicator of a GPU-aware Open MPI, whose non-blocking collectives crash on memory of the device."""
 
@@ -167,6 +194,7 @@ def main() -> None:
                 found[name]["open mpi"] = WORLD.allgather(train(case, "auto", device, OpenMpi(WORLD)))
     if not planted:
         found["touching"] = touching(device)
+        found["by Horovod"] = WORLD.allgather(by_horovod(device))
         found["raising"] = {buffers: raising(buffers, device) for buffers in ("staged", "auto")}
     if WORLD.rank == 0:
         Path(file).write_text(json.dumps(found))
