@@ -2,12 +2,15 @@
 
 ::
 
-    HIDL_WORLD_SIZE=2 mpiexec -n 2 python -m hidl_workloads.world [MODULE [ARG...]]
+    HIDL_WORLD_SIZE=2 mpiexec -n 2 python -m hidl_workloads.world [--chooses-gpu] [MODULE [ARG...]]
 
 A launcher whose process-management interface (PMI) the program's MPI library does not speak starts N programs that
 are each alone in a world of size 1, and every one of them ends with status 0. So the size is compared with
 ``$HIDL_WORLD_SIZE`` first; every rank of a wrong world ends with ``WRONG_WORLD``. A rank that fails later ends all
 ranks at once: the others would wait for it for ever.
+
+In a run on GPUs, a rank sees its own first. With ``--chooses-gpu``, it sees those of its job as they are: the module
+chooses by its local rank.
 
 Before and after MPI is initialised, ``hidl_workloads.doctor`` looks for what would go wrong, and tells it on stderr.
 """
@@ -43,6 +46,9 @@ WRONG_LIBRARY = 87
 NO_GPU = 88
 """Exit status of every rank of a run on GPUs if one of them has none."""
 
+CHOOSES_GPU = "--chooses-gpu"
+"""Before the module's name: it chooses its GPU by its local rank, of all that its job may see."""
+
 _NO_EXPECTATION = 2
 _INTERRUPTED = 130
 
@@ -62,8 +68,11 @@ def main(arguments: list[str]) -> int:
     from hidl_workloads.doctor import in_job
 
     here = in_job.before_mpi()
+    own_first = arguments[:1] != [CHOOSES_GPU]
+    arguments = arguments if own_first else arguments[1:]
     wants_gpu = os.environ.get("HIDL_DEVICE") == "gpu"
-    fault = _take_gpu(launched.told(launched.LOCAL_RANKS, os.environ)) if wants_gpu else None  # before MPI opens them
+    local_rank = launched.told(launched.LOCAL_RANKS, os.environ)
+    fault = _take_gpu(local_rank, first=own_first) if wants_gpu else None  # before MPI opens them
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -79,7 +88,7 @@ def main(arguments: list[str]) -> int:
         if world.rank == 0:
             _say(of_the_stack)
         return WRONG_LIBRARY
-    if wants_gpu and (without := _without_gpu(world, fault)):
+    if wants_gpu and (without := _without_gpu(world, fault, first=own_first)):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if world.rank == 0:
             _say(without)
@@ -94,20 +103,23 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _take_gpu(local_rank: int | None) -> str | None:
-    """Take the GPU of this rank; return why there is none. Empty: the local rank is unknown before MPI is up."""
+def _take_gpu(local_rank: int | None, *, first: bool) -> str | None:
+    """Take the GPU of this rank, as the first that it sees or where it stands; return why there is none.
+
+    Empty: the local rank is unknown before MPI is up.
+    """
     if local_rank is None:
         return ""
     from hidl_workloads import gpus
 
     try:
-        gpus.take(os.environ, local_rank)
+        gpus.take(os.environ, local_rank, first=first)
     except gpus.NoGpu as error:
         return str(error)
     return None
 
 
-def _without_gpu(world: MPI.Comm, fault: str | None) -> str | None:
+def _without_gpu(world: MPI.Comm, fault: str | None, *, first: bool) -> str | None:
     """Return what to say if a rank has no GPU, for the first such rank; None if each has one. Collective."""
     from mpi4py import MPI
 
@@ -115,7 +127,7 @@ def _without_gpu(world: MPI.Comm, fault: str | None) -> str | None:
 
     neighbours = world.Split_type(MPI.COMM_TYPE_SHARED)
     if fault == "":
-        fault = _take_gpu(neighbours.rank)
+        fault = _take_gpu(neighbours.rank, first=first)
     neighbours.Free()
     told = world.allgather((fault, MPI.Get_processor_name()))
     missing = [(rank, reason, host) for rank, (reason, host) in enumerate(told) if reason is not None]

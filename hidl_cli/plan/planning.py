@@ -25,6 +25,7 @@ from hidl_cli.stack.environment import Described
 from hidl_cli.stack.installation import Installation
 from hidl_cli.tuning.settings import Setting
 from hidl_workloads.own_program import encode
+from hidl_workloads.world import CHOOSES_GPU
 
 #: What the job script sets only when it runs, and every rank must get.
 SET_BY_THE_SCRIPT = (
@@ -335,7 +336,8 @@ def _words(
         parameters = {**sizes, **parameters}
     if program.module:
         starter = "hidl_workloads.world" if program.threads else "hidl_workloads.single_threaded"
-        return (*installation.run_module(starter), program.module, *arguments(program, parameters))
+        options = (CHOOSES_GPU,) if program.chooses_gpu else ()
+        return (*installation.run_module(starter), *options, program.module, *arguments(program, parameters))
     first, *rest = command(program, parameters)
     of_the_stack = installation.prefix / "bin" / first
     words = (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *arguments(program, parameters))

@@ -75,6 +75,11 @@ class Program(Strict):
         description="whether a Python module may call MPI from several threads (MPI_THREAD_MULTIPLE); false: MPI is "
         "initialised with MPI_THREAD_SINGLE, and a small message costs less",
     )
+    chooses_gpu: bool = Field(
+        False,
+        description="whether a Python module chooses its GPU by its local rank, as programs for Horovod and torchrun "
+        "do, of all that its job may see; false: it sees its rank's own first",
+    )
     parser: Parser | None = Field(
         None, description="who reads the metrics from what it prints; null: it writes them to $HIDL_METRICS"
     )

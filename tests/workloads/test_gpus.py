@@ -168,3 +168,21 @@ def test_ranks_on_one_of_two_gpus_are_a_fault_of_the_placement(mpi: Path, tmp_pa
     assert completed.status == 1
     assert "GPUs: " in completed.stderr
     assert "1 of 2 GPUs in use (GPU-aaaa-0: 2 ranks)" in completed.stderr
+
+
+def test_a_program_that_chooses_its_gpu_by_its_local_rank_sees_them_as_the_scheduler_gave_them(
+    mpi: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "shows.py").write_text(
+        "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['HIDL_GPU'], flush=True)\n"
+    )
+    variables = {
+        "PATH": f"{gpu_tools.nvidia(tmp_path, count=2)}:/usr/bin:/bin",
+        "PYTHONPATH": f"{ranks.REPOSITORY}:{tmp_path}",
+        "HIDL_DEVICE": "gpu",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+    }
+    own_first = ranks.run(mpi, 2, "-m", "hidl_workloads.world", "shows", **variables)
+    assert sorted(own_first.stdout.splitlines()) == ["0,1 0", "1,0 1"], own_first.stderr
+    chooses = ranks.run(mpi, 2, "-m", "hidl_workloads.world", "--chooses-gpu", "shows", **variables)
+    assert sorted(chooses.stdout.splitlines()) == ["0,1 0", "0,1 1"], chooses.stderr
