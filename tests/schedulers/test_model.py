@@ -417,7 +417,7 @@ def test_a_job_that_never_starts_is_cancelled_by_the_number_that_it_has(life: Li
         (LifeOfRuns, 200),
         (LifeOfRunsOnLsf, 50),
         *(
-            pytest.param(kind, 20_000, marks=[pytest.mark.deep, pytest.mark.timeout(14_400)])
+            pytest.param(kind, 2_000, marks=[pytest.mark.deep, pytest.mark.timeout(3600)])
             for kind in (LifeOfRuns, LifeOfRunsOnLsf)
         ),
     ],
