@@ -38,10 +38,10 @@ def require_gpu(communicator: MPI.Comm) -> None:
     agree(communicator, fault)
 
 
-def require_own_gpus(communicator: MPI.Comm, device: torch.device) -> None:
+def require_own_gpus(communicator: MPI.Comm, device: torch.device, otherwise: str) -> None:
     """Raise ``Refused`` on all ranks if two of them compute on one GPU, which NCCL cannot sum over; collective.
 
-    ``device``: this rank's.
+    ``device``: this rank's. ``otherwise``: what sums over ranks that share a GPU, which the refusal names.
     """
     import torch
     from mpi4py import MPI
@@ -49,7 +49,5 @@ def require_own_gpus(communicator: MPI.Comm, device: torch.device) -> None:
     own = (MPI.Get_processor_name(), str(torch.cuda.get_device_properties(device).uuid))
     everywhere = communicator.allgather(own)
     shared = [rank for rank, each in enumerate(everywhere) if everywhere.count(each) > 1]
-    agree(
-        communicator,
-        f"NCCL needs a GPU for each rank, and ranks {shared} share one: use fewer ranks per node" if shared else None,
-    )
+    fault = f"NCCL needs a GPU for each rank, and ranks {shared} share one: use fewer ranks per node, or {otherwise}"
+    agree(communicator, fault if shared else None)

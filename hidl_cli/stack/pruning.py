@@ -208,7 +208,8 @@ class Pruning:
         found = {}
         collections = (Path(place).expanduser() for place in _COLLECTIONS)
         places = (paths.user_config(), paths.system_config(), *collections)
-        files = [file for place in places for file in place.rglob("*")]
+        walks = (walk for place in places for walk in os.walk(place))
+        files = [Path(directory, name) for directory, _, names in walks for name in names]
         files += [item.path / "question.json" for item in self._bisects if item.kept]
         for file in files:
             with suppress(OSError):

@@ -26,7 +26,7 @@ def require_path(communicator: MPI.Comm, device: torch.device) -> Literal["nccl"
             "this Horovod is built for processors: use one for GPUs (hidl install horovod-pytorch), or --device cpu"
         )
     if hvd.nccl_built():
-        require_own_gpus(communicator, device)
+        require_own_gpus(communicator, device, otherwise="the stack horovod-pytorch-mpi")
         return "nccl"
     path = prove(communicator, accelerator_of(device), on_trust=False)
     if path.name == "staged":

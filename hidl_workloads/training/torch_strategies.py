@@ -125,7 +125,8 @@ class _Ddp:
         from torch import distributed
 
         if backend == "nccl":
-            torch_device.require_own_gpus(communicator, next(model.parameters()).device)
+            device = next(model.parameters()).device
+            torch_device.require_own_gpus(communicator, device, otherwise="backend=mpi4py")
         if horovod_world.one_host(communicator):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         # Rank 0 chooses the store's port and broadcasts it over MPI.

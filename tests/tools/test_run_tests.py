@@ -226,7 +226,7 @@ def test_evidence_of_a_failure_is_told(tmp_path: Path) -> None:
 def test_stacks_are_written_near_the_time_limit(tmp_path: Path) -> None:
     program = "def waits_forever(): import time; time.sleep(60)\\nwaits_forever()"
     waits = f"subprocess.run([sys.executable, '-c', '{program}'])"
-    late = f"import pytest, subprocess, sys\n@pytest.mark.real\n@pytest.mark.timeout(3)\ndef test_late(): {waits}\n"
+    late = f"import pytest, subprocess, sys\n@pytest.mark.real\n@pytest.mark.timeout(10)\ndef test_late(): {waits}\n"
     done = run(tmp_path, late)
     assert done.returncode == 1
     assert "waits_forever" in done.stdout.partition("stacks at 80% of the time limit")[2]

@@ -17,7 +17,7 @@ from tests.workloads import gpu_tools, ranks
 SHOWS = "import sys\nprint('started with', *sys.argv[1:], flush=True)\n"
 
 
-def words(**options: str) -> tuple[str, ...]:
+def words(stack: str | None = None) -> tuple[str, ...]:
     """What each rank of a run on Perlmutter's GPUs runs."""
     request = RunRequest(
         "horovod-synthetic",
@@ -25,7 +25,7 @@ def words(**options: str) -> tuple[str, ...]:
         prefix="/apps",
         hypothetical=True,
         asked=Asked(account="m0000_g"),
-        **options,  # type: ignore[arg-type]  # options are words here
+        stack=stack,
     )
     return prepare(request).steps[0].launch.argv
 
