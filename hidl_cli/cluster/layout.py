@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hidl_cli import paths
 from hidl_cli.errors import UsageError
+from hidl_cli.quoting import sh
 from hidl_cli.site import hidl_cluster
 
 _LONGEST_SOCKET = "/spool/node64/node64_999999.4294967291"  # that of a batch script; without it Slurm cancels the job
@@ -21,6 +22,14 @@ _PARTS = ("etc", "run", "log", "state", "spool", "ssh", "site", "claimed", "user
 def default_directory(like: str | None = None) -> Path:
     """``$XDG_STATE_HOME/hidl/cluster``; that of a twin of site ``like``: ``$XDG_STATE_HOME/hidl/twins/<site>``."""
     return paths.user_state() / "twins" / like if like else hidl_cluster.default_directory()
+
+
+def option_for(directory: Path) -> str:
+    """The option of ``hidl cluster`` that names the cluster in ``directory``, for a shell; none for the default one."""
+    if directory == default_directory():
+        return ""
+    twin = directory.parent == default_directory("a-site").parent
+    return f"--like {sh(directory.name)}" if twin else f"--directory {sh(str(directory))}"
 
 
 @dataclass(frozen=True)

@@ -47,13 +47,15 @@ def find(directory: Path) -> dict[str, list[int]]:
     A daemon that goes into the background by ending, and leaving its work to a child, is not missed.
     """
     found: dict[str, list[int]] = {}
-    wanted = f"{_DIRECTORY}={directory}".encode()
-    for pid in _pids_until_none_is_new():
-        variables = _read(f"/proc/{pid}/environ").split(b"\0")  # empty for one that has ended
-        if wanted in variables:
-            role = next((v.partition(b"=")[2] for v in variables if v.startswith(_ROLE.encode() + b"=")), b"")
-            found.setdefault(role.decode("utf-8", "replace"), []).append(pid)
+    for pid, of, role in _marked():
+        if of == str(directory):
+            found.setdefault(role, []).append(pid)
     return found
+
+
+def directories() -> list[str]:
+    """Those of all clusters on this machine that have living processes."""
+    return sorted({directory for _, directory, _ in _marked()})
 
 
 def pid_1_of_its_namespace(pids: Iterable[int]) -> int | None:
@@ -101,6 +103,15 @@ def _process(pid: int) -> Process | None:
         return None
     words = _read(f"/proc/{pid}/cmdline").decode("utf-8", "replace").rstrip("\0").split("\0")
     return Process(pid, int(status["PPid"]), status["Name"], " ".join(words))
+
+
+def _marked() -> Iterator[tuple[int, str, str]]:
+    """The pid of each living process of a cluster, the cluster's directory, and the process's role."""
+    for pid in _pids_until_none_is_new():
+        lines = os.fsdecode(_read(f"/proc/{pid}/environ")).split("\0")  # empty for one that has ended
+        variables = dict(line.partition("=")[::2] for line in lines)
+        if directory := variables.get(_DIRECTORY):
+            yield pid, directory, variables.get(_ROLE, "")
 
 
 def _pids() -> list[int]:

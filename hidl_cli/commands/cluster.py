@@ -107,11 +107,17 @@ def down(
     directory: DirectoryOption = None,
 ) -> None:
     """Stop the cluster and its jobs. Its history stays, unless purged."""
+    from hidl_cli.cluster import marks
     from hidl_cli.cluster.cluster import Cluster
+    from hidl_cli.cluster.layout import option_for
+    from hidl_cli.commands.render import printable, say
 
     tell = _clock()
     Cluster(directory, tell, like=like).down(purge=purge)
     tell("the cluster is down")
+    if directory is None and like is None:
+        for other in marks.directories():
+            say(printable(f"still up: the cluster in {other}; next: hidl cluster down {option_for(Path(other))}"))
 
 
 @app.command()

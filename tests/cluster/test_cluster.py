@@ -279,6 +279,15 @@ def test_two_clusters_live_side_by_side_and_down_ends_one_wholly(
     assert cluster("srun", "-N4", "true").returncode == 0
 
 
+def test_down_names_the_clusters_that_stay_up(cluster: LivingCluster, hidl: Hidl) -> None:
+    with tempfile.TemporaryDirectory(prefix="hidl-", dir="/dev/shm") as state:  # sockets' paths are short
+        done = hidl("cluster", "down", XDG_STATE_HOME=state)
+        one = hidl("cluster", "down", "--like", "frontera", XDG_STATE_HOME=state)
+    named = f"still up: the cluster in {cluster.directory}; next: hidl cluster down --directory {cluster.directory}"
+    assert (done.returncode, named in " ".join(done.stderr.split())) == (0, True), done.stderr
+    assert (one.returncode, "still up" in one.stderr) == (0, False)
+
+
 def test_a_cluster_that_was_down_comes_up_again_with_its_history(second_cluster: LivingCluster) -> None:
     first = second_cluster("sbatch", "--parsable", "--output=/dev/null", "--wrap=true").stdout
     assert down(second_cluster.directory) == 0
