@@ -21,6 +21,7 @@ def trials(prefix: Path, output: Path, *words: str) -> Completed:
     return process.run(command, env=ranks.python_environment(), timeout=patience(240), check=False)
 
 
+@pytest.mark.deep
 def test_trials_on_processors_are_right(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
     prefix, output = stack_prefix("pytorch"), tmp_path / "gpu.json"
     only = "which|hook|tsvd, staged|omb-latency, torch|no GPU"

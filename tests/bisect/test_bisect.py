@@ -95,6 +95,7 @@ def test_a_plan_is_shown_and_nothing_is_touched(hidl: Hidl, nights: tuple[str, s
     assert [each["name"] for each in hidl.json("bisect", *nights, "--dry-run")["changes"]] == [VCIS, EAGER, "batch"]
 
 
+@pytest.mark.deep
 def test_interrupted_and_called_again_it_goes_on(hidl: Hidl, nights: tuple[str, str]) -> None:
     started = hidl.start("bisect", *nights, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(lambda: [*bisects(hidl).glob("*/journal.json")])
@@ -126,6 +127,7 @@ def test_killed_its_job_goes_on_and_is_followed_again(hidl: Hidl, nights: tuple[
     assert {entry["session"] for entry in json.loads((bisect / "journal.json").read_text())["entries"]} == {1}
 
 
+@pytest.mark.deep
 def test_capsules_do_as_well_and_ask_first(hidl: Hidl, nights: tuple[str, str], tmp_path: Path) -> None:
     files = [str(tmp_path / f"{name}.capsule") for name in ("good", "bad")]
     for run, file in zip(nights, files, strict=True):
@@ -196,6 +198,7 @@ def test_python_does_what_the_command_line_does(hidl: Hidl, nights: tuple[str, s
     assert said == f"changes ('{EAGER}: not set → 65536',)\n"
 
 
+@pytest.mark.deep
 def test_on_a_cluster_all_runs_share_one_allocation(
     cluster: LivingCluster, on_cluster: Callable[..., Hidl], tmp_path: Path
 ) -> None:

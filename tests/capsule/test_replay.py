@@ -76,6 +76,7 @@ def test_a_slower_machine_is_named_with_how_much(hidl: Hidl, capsule: Path, tmp_
     assert "what changed: nothing that was recorded" in completed.stdout
 
 
+@pytest.mark.deep
 def test_a_fresh_home_installs_by_the_lock_and_replays(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
     home = {f"XDG_{name}_HOME": str(tmp_path / "fresh" / name.lower()) for name in ("CONFIG", "STATE", "DATA", "CACHE")}
     completed = hidl("replay", str(capsule), "--yes", "--json", **home)
@@ -181,6 +182,7 @@ def test_a_run_without_metrics_has_no_capsule(hidl: Hidl) -> None:
     assert "has no metrics" in completed.stderr
 
 
+@pytest.mark.deep
 def test_made_on_this_machine_and_replayed_on_a_cluster(
     hidl: Hidl, capsule: Path, cluster: LivingCluster, tmp_path: Path
 ) -> None:

@@ -308,6 +308,7 @@ def test_purge_leaves_what_the_cluster_did_not_write(second_cluster: LivingClust
     assert [path.name for path in second_cluster.directory.iterdir()] == ["mine"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("step", [deep("network"), deep("munged"), "slurmctld", deep("node1 at")])
 def test_an_up_that_was_killed_can_be_repeated(second_cluster: LivingCluster, step: str) -> None:
     assert down(second_cluster.directory, "--purge") == 0

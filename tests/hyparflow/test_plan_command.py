@@ -30,6 +30,7 @@ def test_it_prints_tables_and_the_timeline_of_every_partition(ask: Callable[...,
     assert all(line.endswith("%") for line in lines[-4:])
 
 
+@pytest.mark.deep
 def test_with_json_it_prints_the_plan_alone(ask: Callable[..., Any], saved: str) -> None:
     said = ask("command", words=["plan", saved, "--partitions", "4", "--batch-size", "32", "--json"])
 

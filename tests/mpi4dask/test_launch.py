@@ -57,6 +57,7 @@ def test_when_the_client_fails_all_ranks_end_and_the_status_is_its(start: Start,
     assert completed.stderr.count("LookupError: the client failed") == (how == "raises")
 
 
+@pytest.mark.deep
 def test_without_exit_the_other_ranks_return_when_the_client_shuts_the_cluster_down(start: Start) -> None:
     completed = start("returns")
     assert completed.status == 0, completed.stderr

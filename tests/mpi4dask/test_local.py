@@ -63,7 +63,7 @@ def test_workers_exchange_by_mpi_and_the_notebook_stays_outside(notebook: Notebo
     assert not Path(found["directory"]).exists()
 
 
-@pytest.mark.parametrize(("how", "status"), [("raises", 1), ("killed", -signal.SIGKILL)])
+@pytest.mark.parametrize(("how", "status"), [("raises", 1), deep("killed", -signal.SIGKILL)])
 def test_the_ranks_end_with_the_notebook_whatever_ends_it(notebook: Notebook, how: str, status: int) -> None:
     completed = notebook(how)
     found = told(completed)

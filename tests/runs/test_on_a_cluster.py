@@ -26,6 +26,7 @@ def only_run(hidl: Hidl) -> Path:
     return run
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("launcher", ["srun", pytest.param("mpiexec", marks=pytest.mark.deep)])
 def test_resnet50_on_four_nodes_ends_with_a_verdict(on_cluster: Callable[..., Hidl], launcher: str) -> None:
     hidl = on_cluster("pytorch")
@@ -53,6 +54,7 @@ def test_a_study_takes_place_in_one_job(on_cluster: Callable[..., Hidl], cluster
     assert cluster("squeue", "-h", "--states=all", "-j", job, "-o", "%D %T").stdout.split() == ["4", "COMPLETED"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("launcher", ["srun", pytest.param("mpiexec", marks=pytest.mark.deep)])
 def test_copies_show_the_slow_node(on_cluster: Callable[..., Hidl], launcher: str) -> None:
     hidl = on_cluster("mpi")
@@ -71,6 +73,7 @@ def test_copies_show_the_slow_node(on_cluster: Callable[..., Hidl], launcher: st
     assert [step["hosts"] for step in copies] == [["node1"], ["node2"], ["node3"], ["node4"]]
 
 
+@pytest.mark.deep
 def test_pairs_show_the_node_whose_cable_is_slow(on_cluster: Callable[..., Hidl], cluster: LivingCluster) -> None:
     hidl = on_cluster("mpi")
     recipe = yaml.safe_load((REPOSITORY / "recipes" / "workloads" / "omb-pairs.yaml").read_text())

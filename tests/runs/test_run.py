@@ -207,6 +207,7 @@ def test_an_interrupt_leaves_no_process_and_a_run_marked_interrupted(hidl: Hidl)
     assert json.loads((run / "status.json").read_text())["state"] == "INTERRUPTED"
 
 
+@pytest.mark.deep
 def test_ranks_that_ignore_the_signal_are_ended_too(hidl: Hidl) -> None:
     hidl.add_workload("deaf", "deaf.py")
     command = hidl.start("run", "deaf", "--ranks-per-node", "2", stderr=subprocess.DEVNULL)

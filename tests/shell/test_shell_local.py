@@ -31,6 +31,7 @@ def test_nothing_is_left(way: str, hidl_with: Callable[..., Hidl], tmp_path: Pat
         assert list(hidl.runs.iterdir()) == []
 
 
+@pytest.mark.deep
 def test_at_the_time_limit_nothing_is_left(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
     shell = open_shell(hidl_with("mpi"), tmp_path, "--time", "0:10", launched=1)
     assert shell.terminal.wait() == 8

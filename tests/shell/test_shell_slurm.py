@@ -59,6 +59,7 @@ def test_a_shell_that_slurm_cancels_says_so(
     nothing_is_left(shell, cluster)
 
 
+@pytest.mark.deep
 def test_at_the_time_limit_nothing_is_left(
     on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
 ) -> None:

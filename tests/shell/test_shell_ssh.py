@@ -42,6 +42,7 @@ def test_at_the_time_limit_nothing_is_left(here: Hidl, tmp_path: Path) -> None:
     shell.nothing_is_left()
 
 
+@pytest.mark.deep
 def test_a_lost_host_ends_the_shell(here: Hidl, cluster: LivingCluster, tmp_path: Path) -> None:
     with cluster.restored():
         shell = open_shell(here, tmp_path, *HOSTS, launched=4)
@@ -75,6 +76,7 @@ def test_ranks_run_on_all_hosts_and_a_second_shell_waits_for_them(here: Hidl, tm
     assert list(here.runs.iterdir()) == []
 
 
+@pytest.mark.deep
 def test_who_waits_for_a_host_can_give_up(here: Hidl, tmp_path: Path) -> None:
     first = Terminal(here.command("shell", "mpi", *HOSTS), here.environment, tmp_path)
     first.see("(mpi) ")

@@ -27,6 +27,7 @@ def wait_for_step(root: Path, sign: str) -> None:
     until(lambda: list(root.glob(sign)), within=30)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("times", [3, pytest.param(20, marks=pytest.mark.deep)])
 def test_killed_at_any_moment_and_run_again_it_ends_installed_and_verified(hidl: Hidl, root: Path, times: int) -> None:
     begun = time.monotonic()

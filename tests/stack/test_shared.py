@@ -167,6 +167,7 @@ def test_a_umask_keeps_it_from_others_and_modules_are_compiled(place: Path, shar
     assert {path.name.partition(".")[0] for path in (package / "__pycache__").iterdir()} >= {"run", "typing", "bench"}
 
 
+@pytest.mark.deep
 def test_a_user_has_his_own_beside_the_centres(place: Path, shared: Path) -> None:
     staff, somebody = user(place, shared, STAFF), user(place, shared, USER)
     assert staff("install", "mine").returncode == 0

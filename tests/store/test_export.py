@@ -19,6 +19,7 @@ from pyarrow import parquet
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.errors import HidlError
 from hidl_cli.store.export import COLUMNS, Format, export
+from tests.tiers import deep
 
 FORMATS: tuple[Format, ...] = ("json", "csv", "parquet")
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
@@ -84,7 +85,7 @@ def test_what_was_written_is_read(
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("form", [deep("json"), "csv"])
 def test_memory_does_not_grow_with_the_samples(form: Format, tmp_path: Path) -> None:
     def peak(count: int) -> int:
         tracemalloc.start()

@@ -223,6 +223,7 @@ def test_evidence_of_a_failure_is_told(tmp_path: Path) -> None:
     assert "tools.run_tests" in done.stdout  # among the processes
 
 
+@pytest.mark.deep
 def test_stacks_are_written_near_the_time_limit(tmp_path: Path) -> None:
     program = "def waits_forever(): import time; time.sleep(60)\\nwaits_forever()"
     waits = f"subprocess.run([sys.executable, '-c', '{program}'])"

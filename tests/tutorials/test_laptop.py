@@ -20,6 +20,7 @@ def laptop(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     return done("laptop", tmp_path_factory.mktemp("laptop"))
 
 
+@pytest.mark.deep
 @each_command("laptop")
 def test_on_a_laptop(command: Command, laptop: tuple[Path, list[str]]) -> None:
     holds(command, laptop)

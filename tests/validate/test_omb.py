@@ -11,6 +11,7 @@ from tests.tiers import deep
 from tests.validate.conftest import cases
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("check", "metric", "unit"),
     [("osu_latency", "latency", "us"), deep("osu_bw", "bandwidth", "MB/s"), deep("osu_allreduce", "latency", "us")],

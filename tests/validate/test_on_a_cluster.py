@@ -42,6 +42,7 @@ def test_a_study_over_four_nodes_takes_place_in_one_job_and_one_slowed_rank_fail
     assert hidl.json("status", found["paced %scale=4-nodes"]["run"])["hosts"] == ["node1", "node2", "node3", "node4"]
 
 
+@pytest.mark.deep
 def test_a_launcher_that_binds_no_ranks_is_found(ordered: Callable[..., Hidl], tmp_path: Path) -> None:
     hidl = ordered("mpi", launchers="[srun]")
     # As where TaskPlugin=task/none: the cluster's own Slurm binds.

@@ -55,6 +55,7 @@ def test_the_scales_are_those_that_the_hosts_allow(here: Hidl) -> None:
     assert (status["scheduler"], status["hosts"]) == ("ssh", ["node1", "node2"])
 
 
+@pytest.mark.deep
 def test_a_host_that_cannot_be_used_is_named_in_its_case(here: Hidl) -> None:
     words = ("--site", "test-cluster", "--hosts", "node1,nowhere", "--check", "mpi_sanity%scale=2-nodes")
     (case,) = here.json("validate", *words, status=6)["cases"]

@@ -149,6 +149,7 @@ def test_a_dry_run_prints_configuration_and_command_and_touches_nothing(hidl: Hi
     assert not (hidl.runs.parent / "validate").exists()
 
 
+@pytest.mark.deep
 def test_only_one_at_a_time_and_an_interrupt_ends_its_runs(hidl: Hidl) -> None:
     with hidl.start("validate", "--check", "hanging", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
         run = _first_run(hidl)

@@ -31,6 +31,7 @@ SMALL = (
 )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("options", [(), deep(("--backend=gloo", "--precision=bfloat16", "--optimizer=sgd"))])
 def test_a_training_reports_tokens_and_equal_weights(
@@ -52,6 +53,7 @@ def test_a_training_reports_tokens_and_equal_weights(
     assert re.search(rf"^Total tokens/sec on {number} rank\(s\): ", completed.stdout, re.MULTILINE)
 
 
+@pytest.mark.deep
 def test_gpt_2_small_has_its_published_size_and_attends_to_no_later_token(stack_prefix: Callable[[str], Path]) -> None:
     code = """
 import torch

@@ -124,6 +124,7 @@ def test_the_verification_gives_each_rank_another_share_and_all_the_same_start()
     assert [len(inputs) for inputs, _ in task.batches()] == [2 * len(inputs) for inputs, _ in first.batches()]
 
 
+@pytest.mark.deep
 def test_the_patches_fit_the_released_source(tmp_path: Path, archive: Path) -> None:
     from hidl_cli.stack.builds import patches
     from hidl_cli.stack.builds.archives import unpack

@@ -173,7 +173,7 @@ REFUSED_BY_KERAS = {
 }
 
 
-@pytest.fixture(scope="module", params=[2, deep(3), deep(4)], ids=["2 ranks", "3 ranks", "4 ranks"])
+@pytest.fixture(scope="module", params=[2, 3, 4], ids=["2 ranks", "3 ranks", "4 ranks"])
 def keras_results(
     request: pytest.FixtureRequest,
     stack_prefix: Callable[[str], Path],
@@ -182,11 +182,13 @@ def keras_results(
     return ranks.results(stack_prefix("tensorflow"), request.param, tmp_path_factory.mktemp("oracle"), "keras_oracle")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("program", KERAS)
 def test_keras_programs_see_what_one_process_sees(keras_results: dict[str, Any], program: str) -> None:
     assert keras_results[program] < KERAS[program]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("program", REFUSED_BY_KERAS)
 def test_what_cannot_be_equal_is_refused_by_keras_on_all_ranks(keras_results: dict[str, Any], program: str) -> None:
     errors = keras_results["refused"][program]
@@ -195,6 +197,7 @@ def test_what_cannot_be_equal_is_refused_by_keras_on_all_ranks(keras_results: di
         assert expected in error
 
 
+@pytest.mark.deep
 def test_moving_statistics_are_averaged_by_choice(keras_results: dict[str, Any]) -> None:
     averaged, local = keras_results["statistics"]["average"], keras_results["statistics"]["local"]
     assert averaged["difference"] < 1e-6
@@ -202,6 +205,7 @@ def test_moving_statistics_are_averaged_by_choice(keras_results: dict[str, Any])
     assert len(set(local["checksums"])) == len(local["checksums"])
 
 
+@pytest.mark.deep
 def test_every_keras_program_is_held(keras_results: dict[str, Any]) -> None:
     assert sorted(keras_results) == sorted([*KERAS, "refused", "statistics"])
     assert sorted(keras_results["refused"]) == sorted(REFUSED_BY_KERAS)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from hidl_workloads.repetitions import confidence, enough, half_widths, looks
 from tests.analysis.simulation import verdicts
-from tests.tiers import deep
 
 pytestmark = pytest.mark.real
 
@@ -85,7 +84,8 @@ def test_the_interval_widens_with_the_confidence() -> None:
 
 
 class TestSimulatedStudiesThatStopWhenSettled:
-    @pytest.mark.parametrize(("most", "steps"), [(8, 1), deep(40, 1), deep(12, 4)])
+    @pytest.mark.deep
+    @pytest.mark.parametrize(("most", "steps"), [(8, 1), (40, 1), (12, 4)])
     def test_are_judged_wrongly_to_either_side_in_one_of_twenty_at_most(self, most: int, steps: int) -> None:
         studies = 2000 if most == 8 else 300
         shares = verdicts(0.8, noise=0.02, n=most, steps=steps, studies=studies, sequential=True)

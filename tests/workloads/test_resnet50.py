@@ -108,6 +108,7 @@ def test_the_versions_of_the_framework_are_kept(training: Training) -> None:
     assert training.document["versions"].keys() >= {"python", "mpi4py", "mpi_library", training.framework}
 
 
+@pytest.mark.deep
 def test_a_loss_that_is_not_finite_ends_the_run_without_metrics(train: Train, tmp_path: Path) -> None:
     completed = train("torch", tmp_path / "metrics.json", "--learning_rate=1e30")
     assert completed.status == 1

@@ -110,6 +110,7 @@ def test_shared_memory_serves_the_ranks_of_a_node(results: Results) -> None:
     assert results["sums"]["usable"]
 
 
+@pytest.mark.deep
 def test_a_rank_that_fails_in_its_backward_pass_ends_all(stack_prefix: Callable[[str], Path]) -> None:
     program = ("-m", "hidl_workloads.world", "fails_in_backward")
     completed = ranks.run(stack_prefix("pytorch"), 2, *program, timeout=300)
@@ -129,11 +130,10 @@ UNEVEN = {
     "goes on after the error": ("the end of its program", "a backward pass"),
     "trains another model": ("a new optimizer", "a backward pass"),
 }
-_SHOWN = ("ends", "skips a step")
 
 
 @pytest.mark.parametrize("number", [2, deep(3)])
-@pytest.mark.parametrize("case", [case if case in _SHOWN else deep(case) for case in UNEVEN])
+@pytest.mark.parametrize("case", [case if case == "ends" else deep(case) for case in UNEVEN])
 def test_ranks_that_do_unequally_much_end_with_one_message(
     stack_prefix: Callable[[str], Path], case: str, number: int
 ) -> None:

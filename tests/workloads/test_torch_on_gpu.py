@@ -64,7 +64,7 @@ def test_what_a_hook_raises_reaches_its_rank_and_the_others_are_told(results: di
 
 @pytest.mark.parametrize(
     ("bug", "buffers"),
-    [("compute", "staged"), deep("download", "staged"), deep("upload", "staged"), ("upload", "auto")],
+    [deep("compute", "staged"), deep("download", "staged"), deep("upload", "staged"), ("upload", "auto")],
 )
 def test_a_missing_synchronization_is_noticed(
     stack_prefix: Callable[[str], Path], tmp_path: Path, bug: str, buffers: str

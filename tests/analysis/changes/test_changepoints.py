@@ -92,6 +92,7 @@ class TestSimulatedYears:
         assert np.mean([alarms(YEARS[name], random) for _ in range(years)]) <= most
 
     # They raise less than one a year too, in the mean of many years (docs/explanation/verdict.md): ten vary more.
+    @pytest.mark.deep
     @pytest.mark.parametrize(
         "name", ["3 % of nights are outliers", deep("a drift of -4 % a year"), deep("a drift of +10 % a year")]
     )

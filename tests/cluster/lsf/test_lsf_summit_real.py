@@ -170,6 +170,7 @@ def test_a_run_passes_over_two_hosts(summit: Twin, on_summit: Hidl, mpi: str) ->
     assert "cannot be preloaded" not in (directory / "stderr.log").read_text()
 
 
+@pytest.mark.deep
 def test_a_run_that_reaches_its_limit_has_timed_out(fast: Twin, on_summit: Hidl) -> None:
     add_toy(on_summit)
     status, said, directory = run(fast, on_summit, "toy", "--site", "mine", "--set", "sleep=60", "--time", "3")

@@ -134,6 +134,7 @@ def test_two_lines_make_kerass_example_run_partitioned() -> None:
     assert sum("hyparflow" in line for line in lines) == 2
 
 
+@pytest.mark.deep
 def test_weights_that_are_loaded_in_a_training_bring_the_optimizers_state(few: Any) -> None:
     assert few["read again"] <= 1e-10
 

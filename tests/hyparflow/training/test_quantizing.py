@@ -19,9 +19,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
 
 
-#: Those that share all of their way with one of the others.
-OF_THE_NIGHT = ("int4", "LoRA", "LoRA of an embedding", "float8, clipped", "LoRA after a fit")
-OF_EVERY_DAY = ("int8", "LoRA, int8", "int8, LoRA", "float8", "float8 in parts", "loaded", "quantized after a fit")
+OF_EVERY_DAY = ("int8, LoRA", "float8 in parts")
+#: In a launch of their own.
+OF_THE_NIGHT = (
+    *("int8", "int4", "LoRA", "LoRA, int8", "LoRA of an embedding", "float8", "float8, clipped", "loaded"),
+    *("quantized after a fit", "LoRA after a fit"),
+)
 
 
 def case(name: str) -> Any:
@@ -52,7 +55,8 @@ def test_a_model_quantized_or_with_lora_predicts_and_trains_as_in_one_process(di
     assert differences(name) <= 1e-6  # int8 and LoRA's parts are of float32
 
 
-@pytest.mark.parametrize("name", [case(each) for each in ("float8", "float8, clipped")])
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["float8", "float8, clipped"])
 def test_the_scales_of_float8_are_set_and_not_clipped_as_in_one_process(differences: Any, name: str) -> None:
     assert differences(name) <= 1e-6
 
@@ -64,11 +68,13 @@ def test_float8_in_several_parts_is_refused_with_its_cure(differences: Any) -> N
     assert error.endswith("train with replicas=1 and micro_batches=1; evaluate and predict in any number")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("case", ["called", "not compiled", "in the scope", "after the scope"])
 def test_a_quantized_model_from_a_file_is_that_of_one_process(differences: Any, case: str) -> None:
     assert differences("loaded")[case] <= 1e-6
 
 
-@pytest.mark.parametrize("name", [case(each) for each in ("quantized after a fit", "LoRA after a fit")])
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["quantized after a fit", "LoRA after a fit"])
 def test_a_model_changed_after_its_training_is_what_it_has_become(differences: Any, name: str) -> None:
     assert differences(name) <= 1e-6

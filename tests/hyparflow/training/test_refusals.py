@@ -11,6 +11,8 @@ import pytest
 
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.deep
+
 PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
 

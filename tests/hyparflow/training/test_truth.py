@@ -12,7 +12,7 @@ import pytest
 
 from tests.workloads import ranks
 
-pytestmark = pytest.mark.exact
+pytestmark = [pytest.mark.deep, pytest.mark.exact]
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
@@ -118,8 +118,6 @@ def test_another_strategy_goes_on_with_a_trained_model(found: Any) -> None:
     assert found["another strategy"] <= 1e-10
 
 
-@pytest.mark.deep
-@pytest.mark.deep
 def test_the_how_tos_recipe_fine_tunes_mobilenet_as_in_one_process(
     directory: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -130,7 +128,6 @@ def test_the_how_tos_recipe_fine_tunes_mobilenet_as_in_one_process(
     assert max(far.values()) <= 1e-10
 
 
-@pytest.mark.deep
 def test_a_rank_holds_its_part_of_a_loaded_model_and_optimizer_at_the_end(directory: Callable[..., Path]) -> None:
     every = json.loads((directory("holding.py") / "holding.json").read_text())
 

@@ -69,6 +69,7 @@ def test_a_run_that_fails_ends_so(hidl: Hidl) -> None:
     assert (run(hidl, "--set", "fail=true"), state(hidl)) == (8, "FAILED")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("parse_script", [False, deep(True)])
 def test_a_run_that_reaches_its_run_limit_has_timed_out(hidl: Hidl, lsf: FakeLsf, parse_script: bool) -> None:
     lsf.set(minute=2.0, interval=2.0, parse_script=parse_script)

@@ -19,6 +19,7 @@ from tests.waiting import patience, until
 pytestmark = pytest.mark.real
 
 
+@pytest.mark.deep
 def test_the_time_limit_is_reached(bench: Bench) -> None:
     run = bench.running(bench.start("--time", "1:00", "--set", "sleep=300"))
     bench.cluster.use_up_the_time(bench.job(run))
@@ -37,6 +38,7 @@ def test_a_job_is_cancelled_by_someone_else(bench: Bench) -> None:
     assert "was cancelled" in completed.stderr
 
 
+@pytest.mark.deep
 def test_a_lost_node_fails_the_run(bench: Bench) -> None:
     bench.change_site("--no-requeue", "--nodelist=node4")
     run = bench.running(bench.start("--set", "sleep=300"))
@@ -61,6 +63,7 @@ def test_a_run_whose_node_is_lost_waits_and_starts_again(bench: Bench) -> None:
     assert read(run / "stdout.log").count("here") == 2
 
 
+@pytest.mark.deep
 def test_the_controller_is_killed_and_comes_back_while_a_run_is_followed(bench: Bench) -> None:
     run = bench.running(bench.start("--set", f"go={bench.go}"))
     follower = bench.hidl.start("resume", run.name, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
@@ -78,6 +81,7 @@ def test_the_controller_is_killed_and_comes_back_while_a_run_is_followed(bench: 
     assert follower.wait(patience(180)) == 0
 
 
+@pytest.mark.deep
 def test_a_job_that_is_requeued_has_not_ended_though_the_controller_is_away_meanwhile(bench: Bench) -> None:
     """Its first attempt wrote CANCELLED, long ago by the time that the second begins."""
     bench.change_site("--requeue")
@@ -133,6 +137,7 @@ def test_no_accounting_is_needed(bench: Bench, how: str) -> None:
     assert bench.hidl("resume", run.name).returncode == 8
 
 
+@pytest.mark.deep
 def test_a_job_that_was_taken_though_sbatch_had_no_answer_is_followed_and_not_submitted_twice(
     bench: Bench, tmp_path: Path
 ) -> None:

@@ -191,6 +191,7 @@ def test_after_kill_9_of_hidl_the_run_goes_on_and_can_be_cancelled(
     assert last(here)["state"] == "CANCELLED"
 
 
+@pytest.mark.deep
 @each_stack
 def test_after_kill_9_of_the_supervisor_nothing_is_left_and_the_hosts_are_free(
     here: Hidl, start: Callable[..., subprocess.Popen[str]], stack: str
@@ -217,6 +218,7 @@ def test_a_lost_host_ends_the_run(here: Hidl, start: Callable[..., subprocess.Po
     assert "lost" in last(here)["reason"]
 
 
+@pytest.mark.deep
 def test_a_time_limit_ends_the_run(here: Hidl, start: Callable[..., subprocess.Popen[str]]) -> None:
     child = start("300", "--hosts", "node1", "--time", "0:08")
     child.communicate(timeout=patience(300))
@@ -225,6 +227,7 @@ def test_a_time_limit_ends_the_run(here: Hidl, start: Callable[..., subprocess.P
     until_nothing_is_left(here)
 
 
+@pytest.mark.deep
 def test_two_runs_on_one_host_wait_for_each_other_unless_told_otherwise(
     here: Hidl, start: Callable[..., subprocess.Popen[str]]
 ) -> None:

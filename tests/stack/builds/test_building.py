@@ -141,6 +141,7 @@ def test_what_a_stack_builds_and_warns_of_is_shown(tiny: Tiny) -> None:
     assert "CVE-0000-1 it is tiny https://example.org/1" in shown
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("ending", [signal.SIGKILL, deep(signal.SIGINT)])
 def test_broken_off_in_the_middle_it_leaves_nothing_and_goes_on(
     tiny: Tiny, root: Path, tmp_path: Path, ending: signal.Signals

@@ -43,7 +43,7 @@ def metrics(tmp_path: Path) -> dict[str, dict[str, Any]]:
     [
         ("transpose", "mpi"),
         deep("transpose", "tcp"),
-        ("merge", "mpi"),
+        deep("merge", "mpi"),
         deep("svd", "mpi"),
         deep("dataframe_sum", "mpi"),
     ],
