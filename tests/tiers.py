@@ -1,8 +1,8 @@
 """The tier of each test, marked from what it needs: pure, real, alone or deep; what a failure of it may be excused by.
 
 ``pure``: no rank, no Slurm, no installation. ``real``: those. ``alone``: asserts on time or statistics, or needs all
-cores. ``deep``: sweeps and long waits, for the night. Only the last two are marked by hand; ``real`` by hand where a
-test starts what it needs through the fixture ``hidl``.
+cores. ``deep``: sweeps, long waits, and what takes long over a way that others go too: for the night. Only the last two
+are marked by hand; ``real`` by hand where a test starts what it needs through the fixture ``hidl``.
 """
 
 from __future__ import annotations

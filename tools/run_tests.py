@@ -196,8 +196,11 @@ def main(words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="hidl-tests-", ignore_cleanup_errors=True) as shared:
         session = Session(options.paths, Path(shared), anew=options.deep)
         total, flaky = Ends(), {}
+        took = dict.fromkeys(PHASES, "not run")
         for name in phases:
+            start = time.monotonic()
             total.add(session.phase(name))
+            took[name] = f"{time.monotonic() - start:.0f} s"
             if total.status > FAILED or (name == "pure" and total.status == FAILED):
                 break
         else:
@@ -206,7 +209,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 flaky = {name: failure for name, failure in first.items() if name not in total.failed}
                 total.passed |= flaky.keys()
                 total.status = FAILED if total.failed else PASSED
-    _close(total, flaky, factor, time.monotonic() - began, [name for name in PHASES if name not in phases])
+    _close(total, flaky, factor, time.monotonic() - began, took)
     return total.status if total.passed or total.skipped or total.failed else total.status or NONE_CHOSEN
 
 
@@ -215,8 +218,8 @@ def _excusable(failed: dict[str, Failure]) -> bool:
     return bool(failed) and len(causes) <= MOST and not any(failure.never_excused for failure in failed.values())
 
 
-def _close(total: Ends, flaky: dict[str, Failure], factor: float, seconds: float, left: list[str]) -> None:
-    """The closing lines: of pytest's form is the last."""
+def _close(total: Ends, flaky: dict[str, Failure], factor: float, seconds: float, took: dict[str, str]) -> None:
+    """The closing lines: of pytest's form is the last. ``took``: how long each tier, or that it was not run."""
     print()
     for reason, count in Counter(total.skipped.values()).most_common():
         print(f"skipped {count}: {reason}")
@@ -227,7 +230,7 @@ def _close(total: Ends, flaky: dict[str, Failure], factor: float, seconds: float
         print(f"FAILED {name} - {never}{failure.reason}")
     counts = {"failed": len(total.failed), "passed": len(total.passed), "skipped": len(total.skipped)}
     told = [f"slowness {factor:.1f}", *(f"{count:,} {name}" for name, count in counts.items()), f"{len(flaky)} FLAKY"]
-    print(" · ".join([*told, *(f"{name}: not run" for name in left)]))
+    print(" · ".join([*told, *(f"{name}: {length}" for name, length in took.items())]))
     summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no tests ran"
     print(f" {summary} in {seconds:.2f}s ".center(120, "="))
 

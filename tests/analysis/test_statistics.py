@@ -69,6 +69,7 @@ def test_many_normal_repetitions_give_the_usual_interval() -> None:
     assert half_widths(values[None, :], 0.95)[0] == pytest.approx(usual, rel=0.05)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("noise", "least"),
     [

@@ -161,6 +161,7 @@ def test_without_any_change_the_configuration_is_held_against_its_record(hidl: H
     assert (found["outcome"], found["changes"]) == ("machine", [])
 
 
+@pytest.mark.deep
 def test_the_budget_ends_it_undecided(hidl: Hidl, nights: tuple[str, str]) -> None:
     found = hidl.json("bisect", *nights, "--budget", "3", status=11)
     assert (found["outcome"], found["runs"]) == ("undecided", 3)

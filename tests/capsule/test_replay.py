@@ -126,6 +126,7 @@ def test_changed_and_missing_inputs_are_named(hidl: Hidl, capsule: Path, tmp_pat
     assert (completed.returncode, "program.py: not found" in completed.stderr) == (4, True)
 
 
+@pytest.mark.deep
 def test_a_lock_for_another_machine_is_refused(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
     held = read(capsule)
     text = (

@@ -295,6 +295,7 @@ def test_a_cluster_that_was_down_comes_up_again_with_its_history(second_cluster:
     assert int(second_cluster("sbatch", "--parsable", "--output=/dev/null", "--wrap=true").stdout) == int(first) + 1
 
 
+@pytest.mark.deep
 def test_down_finds_all_of_a_cluster_whose_directory_is_gone(second_cluster: LivingCluster) -> None:
     second_cluster.directory.rename(second_cluster.directory.with_name("gone"))  # its daemons still write
     assert left_of(second_cluster.directory) != []
@@ -302,6 +303,7 @@ def test_down_finds_all_of_a_cluster_whose_directory_is_gone(second_cluster: Liv
     assert left_of(second_cluster.directory) == []
 
 
+@pytest.mark.deep
 def test_purge_leaves_what_the_cluster_did_not_write(second_cluster: LivingCluster) -> None:
     (second_cluster.directory / "mine").touch()
     assert down(second_cluster.directory, "--purge") == 0

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from hidl_cli.diagnoses.search import read_blocks, search
+from tests.tiers import deep
 
 KILLED = b"srun: error: node1: task 3: Killed\n"
 FULL = b"OSError: [Errno 28] No space left on device\n"
@@ -89,7 +90,7 @@ def test_a_cause_in_a_line_longer_than_a_block_is_found(place: int) -> None:
     assert rules(b"x" * place + b" No space left on device " + b"y" * (5 * 1024 * 1024)) == ["HD170"]
 
 
-@pytest.mark.parametrize("chunk", [b"step 17 loss 2.1\n" * 60_000, b"x" * 1024 * 1024], ids=["lines", "one line"])
+@pytest.mark.parametrize("chunk", [b"step 17 loss 2.1\n" * 60_000, deep(b"x" * 1024 * 1024)], ids=["lines", "one line"])
 def test_memory_is_bounded(chunk: bytes) -> None:
     def chunks() -> Iterator[bytes]:
         for _ in range(40):

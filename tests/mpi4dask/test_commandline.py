@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli import process
+from tests.tiers import deep
 from tests.waiting import patience
 from tests.workloads import ranks
 
@@ -34,7 +35,7 @@ WORKER = ("--protocol", "mpi", "--worker-class", "distributed.Worker")
     [
         (("python", "-m", "mpi4dask"), True),
         (("dask-mpi", *WORKER), True),
-        (("dask-mpi", "--protocol", "mpi"), False),  # the workers are children of Nannies
+        deep(("dask-mpi", "--protocol", "mpi"), False),  # the workers are children of Nannies
     ],
     ids=["mpi4dask", "dask-mpi", "dask-mpi with Nannies"],
 )

@@ -81,6 +81,7 @@ def test_its_scheduler_runs_jobs(queued: Hidl) -> None:
     assert json.loads((directory / "job.json").read_text())["scheduler"] == "toy-queue"
 
 
+@pytest.mark.deep
 def test_its_scheduler_ends_jobs(queued: Hidl, tmp_path: Path) -> None:
     command = {"command": ["sleep", "60"], "parser": "toy-pairs"}
     queued.add_workload("sleeps", "toy.py", program=command, metrics=METRICS)

@@ -301,6 +301,7 @@ def test_a_study_that_spends_its_time_is_judged_by_the_repetitions_that_it_compl
     assert document["verdict"]["verdict"] == "inconclusive"
 
 
+@pytest.mark.deep
 def test_a_study_until_it_is_settled_says_how_many_steps_it_takes_at_most(hidl: Hidl) -> None:
     completed = hidl("run", "toy", "--scale", "1,2", "--repeat", "8", "--until-settled")
     assert "step 6 of at most 16: 2 ranks on 1 node, repetition 3" in completed.stderr
@@ -417,6 +418,7 @@ def test_only_a_program_that_says_so_is_started_without_mpi_s_locks(hidl: Hidl, 
     assert f"-m hidl_workloads.{starter} hidl_workloads." in script
 
 
+@pytest.mark.deep
 def test_a_study_is_reported_beside_the_earlier_ones_of_its_kind(hidl: Hidl) -> None:
     for _ in range(3):
         hidl("run", "toy", "--scale", "1,2", "--repeat", "1")

@@ -95,6 +95,7 @@ def test_a_damaged_file_is_the_cause_of_a_failed_run(root: tuple[Hidl, Path]) ->
     assert json.loads((run / "causes.json").read_text())["findings"][0]["rule"] == "HD085"
 
 
+@pytest.mark.deep
 def test_a_damaged_cache_is_passed_by(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
     hidl, cache = hidl_with("mpi"), tmp_path / "cache"
     where = ("--prefix", str(tmp_path / "stacks"))

@@ -290,6 +290,7 @@ def test_an_unknown_stack_is_a_usage_error(hidl: Hidl) -> None:
     assert (unknown.returncode, "pytorch" in unknown.stderr) == (2, True)
 
 
+@pytest.mark.deep
 def test_passwords_are_written_nowhere(hidl: Hidl, root: Path, tmp_path: Path) -> None:
     make_wheel(tmp_path / "house", "toy", "1.0")
     recipe(hidl, "more", extends="mpi", packages={"toy": ""})

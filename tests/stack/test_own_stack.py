@@ -50,6 +50,7 @@ def test_it_is_locked_and_every_command_knows_it(hidl: Hidl, tmp_path: Path) -> 
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.deep
 def test_other_requirements_update_it(hidl: Hidl) -> None:
     hidl.json("install", "mpi", "--with", "greet<2", "--as", "mine")
     (updated,) = hidl.json("install", "mpi", "--with", "greet>=2", "--as", "mine")["installations"]

@@ -145,6 +145,7 @@ def test_what_killed_work_has_left_goes_after_a_day(hidl: Hidl, four: list[Path]
     assert log.name in removed(hidl.json("prune", "--older-than", "1"))
 
 
+@pytest.mark.deep
 def test_a_bisect_keeps_the_installations_of_its_sides_as_long_as_it_stays(hidl: Hidl, four: list[Path]) -> None:
     bisect = hidl.runs.parent / "bisects" / "20260101-000000-000000-0123456789ab"
     job = bisect / "jobs" / "20260101-000000-bisect-0000"

@@ -59,6 +59,7 @@ def test_one_that_fails_does_not_stop_the_rest(with_impossible: Hidl) -> None:
     assert [(found["stack"], found["exit_code"] > 0) for found in again["failed"]] == [("impossible", True)]
 
 
+@pytest.mark.deep
 def test_killed_amid_several_and_run_again_what_is_installed_stays(hidl: Hidl) -> None:
     copies = ("first", "second", "third")
     for name in copies:

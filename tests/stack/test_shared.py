@@ -202,6 +202,7 @@ def test_a_user_has_his_own_beside_the_centres(place: Path, shared: Path) -> Non
     assert theirs.is_dir()
 
 
+@pytest.mark.deep
 def test_what_a_user_has_of_his_own_is_installed_by_the_centres_lock(place: Path, shared: Path) -> None:
     staff, somebody = user(place, shared, STAFF), user(place, shared, USER)
     assert staff("install", "mine").returncode == 0
@@ -230,6 +231,7 @@ def test_an_invalid_umask_is_said(place: Path, shared: Path) -> None:
     assert (refused.returncode, "umask: '999'" in refused.stderr) == (3, True), refused.stderr
 
 
+@pytest.mark.deep
 def test_jobs_of_others_keep_what_was_in_use_for_as_long_as_they_may_last(hidl: Hidl, tmp_path: Path) -> None:
     text = f"""
 title: a centre

@@ -324,4 +324,4 @@ def _temporary(tmp_path: Path) -> None:
 
 
 Life.TestCase.settings = settings(max_examples=12, stateful_step_count=12, deadline=None)
-TestLife = pytest.mark.real(pytest.mark.usefixtures("_temporary")(Life.TestCase))
+TestLife = pytest.mark.deep(pytest.mark.usefixtures("_temporary")(Life.TestCase))

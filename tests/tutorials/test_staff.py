@@ -25,6 +25,7 @@ def staff(tmp_path_factory: pytest.TempPathFactory, cluster: LivingCluster) -> t
     return done("staff", home)
 
 
+@pytest.mark.deep
 @each_command("staff")
 def test_a_clusters_staff(command: Command, cluster: LivingCluster, staff: tuple[Path, list[str]]) -> None:
     holds(command, staff)

@@ -60,6 +60,7 @@ def test_it_is_written_beside_what_is_there_replaced_and_taken_away(with_table: 
     assert table.read_text() == OTHERS
 
 
+@pytest.mark.deep
 def test_the_line_is_what_a_shell_runs(with_table: Hidl, table: Path) -> None:
     assert with_table("validate", "--install-cron", "--cron-with", "crontab", "--check", "no_such").returncode == 0
     line = table.read_text().splitlines()[1].split(maxsplit=5)[5].replace("\\%", "%")

@@ -93,6 +93,7 @@ def test_the_doctor_examines_the_hosts(here: Hidl) -> None:
     assert ("HD054", None) in told  # so both were asked
 
 
+@pytest.mark.deep
 def test_a_host_that_cannot_be_used_is_a_finding_and_the_others_are_examined(here: Hidl) -> None:
     words = ("--site", "test-cluster", "--stack", "mpi")
     document = here.json("doctor", *words, "--hosts", "node1,nowhere,node2", status=4)

@@ -67,6 +67,7 @@ def smoke_checks(hidl: Hidl, directory: Path, settings: Path, **variables: str) 
     return re.findall(r"^- (mpi_sanity %scale=\S+)", listed.stdout, re.MULTILINE)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("site", RUNNING)
 def test_the_settings_for_plain_reframe(hidl_at: Callable[[str], Hidl], tmp_path: Path, site: str) -> None:
     assert smoke_checks(hidl_at(site), tmp_path, CHECKS / "settings.py", HIDL_SITE=site)

@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import REPOSITORY, Hidl
 
 PAGE = REPOSITORY / "docs" / "how-to" / "train-data-parallel.md"
@@ -17,6 +19,7 @@ def _example(first_line: str) -> str:
     return next(block for block in re.findall(r"```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL) if first_line in block)
 
 
+@pytest.mark.deep
 def test_the_example_of_the_page_trains_on_two_ranks(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:
     hidl = hidl_with("pytorch")
     program = tmp_path / "perceptron.py"

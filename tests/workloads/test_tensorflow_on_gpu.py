@@ -10,13 +10,14 @@ import pytest
 
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.deep
+
 
 @pytest.fixture(scope="module")
 def results(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return ranks.results(stack_prefix("tensorflow"), 2, tmp_path_factory.mktemp("devices"), "tensorflow_on_devices")
 
 
-@pytest.mark.deep
 @pytest.mark.exact
 @pytest.mark.parametrize("buffers", ["staged", "auto"])
 @pytest.mark.parametrize("case", ["sgd", "adam", "bfloat16"])
@@ -28,17 +29,14 @@ def test_weights_on_another_device_are_the_same_bit_for_bit(results: dict[str, A
     assert len({checksum for checksum, *_ in (*first, *other)}) == 1
 
 
-@pytest.mark.deep
 def test_the_proof_takes_what_mpi_does_right_for_right(results: dict[str, Any]) -> None:
     assert results["alone"] is None
 
 
-@pytest.mark.deep
 def test_memory_that_a_gpu_aware_mpi_reads_stays_as_it_is(results: dict[str, Any]) -> None:
     assert results["constants"] == 2 * [[1.5, 1.5, 1.5]]
 
 
-@pytest.mark.deep
 def test_a_run_on_processors_shows_tensorflow_no_gpu(results: dict[str, Any]) -> None:
     assert results["shown"] == [[], "GPU"]
 

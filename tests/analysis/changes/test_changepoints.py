@@ -83,6 +83,7 @@ class TestSteps:
 class TestSimulatedYears:
     """A 5 % step in 2 % of noise; every night is judged with what was known then."""
 
+    @pytest.mark.deep
     @pytest.mark.parametrize(
         ("name", "years", "most"),
         [("nothing else", 8, 1.0), deep("nothing else", 20, 1.0), deep("20 % of nights are missing", 10, 1.0)],

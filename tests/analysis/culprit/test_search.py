@@ -48,6 +48,7 @@ def test_a_planted_slowdown_is_found(tries: int, noise: float, outliers: float, 
     assert right >= least
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("tries", "noise", "least"), [(20, 0.01, 19), deep(20, 0.02, 19), deep(100, 0.01, 95)])
 def test_where_nothing_is_planted_no_change_is_named(tries: int, noise: float, least: int) -> None:
     right = count_right(
@@ -60,6 +61,7 @@ def test_where_nothing_is_planted_no_change_is_named(tries: int, noise: float, l
     assert right >= least
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("level", "expected"), [(0.0, "not reproducible"), (0.05, "machine")])
 def test_the_good_configuration_today_tells_the_machine_from_chance(level: float, expected: str) -> None:
     right = count_right(

@@ -216,6 +216,7 @@ class TestDocument:
 
 
 class TestSimulatedStudies:
+    @pytest.mark.deep
     @pytest.mark.parametrize(
         "noise",
         [deep(0.01), 0.03, deep(0.05)],

@@ -197,6 +197,7 @@ def test_a_rank_that_fails_fails_the_run(summit: Twin, on_summit: Hidl) -> None:
     assert (status, json.loads((directory / "status.json").read_text())["exit_status"]) == (8, 1), said
 
 
+@pytest.mark.deep
 def test_what_the_file_does_not_know_lsf_refuses(summit: Twin, on_summit: Hidl) -> None:
     """A user's file with wider limits than the site has: the job is refused when it is submitted."""
     file = on_summit.config / "sites" / "mine.yaml"

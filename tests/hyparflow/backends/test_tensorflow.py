@@ -34,7 +34,10 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 #: Whose parts the others have too: large, or of one layer.
-NIGHTLY = ("resnet20 on 4 stages, recomputed", "regularizers on 2 stages")
+NIGHTLY = (
+    *("resnet20 on 4 stages, recomputed", "regularizers on 2 stages", "masks on 3 stages"),
+    "tangled on 2 stages in both directions",
+)
 
 
 @pytest.fixture(scope="module", params=[deep(case) if case in NIGHTLY else case for case in CASES])
@@ -65,6 +68,7 @@ def assignments(draw: st.DrawFn) -> tuple[list[tuple[str, int, int]], list[int]]
     return layers, [sum(node >= cut for cut in cuts) for node in range(len(layers))]
 
 
+@pytest.mark.deep
 @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @example(case=([("half", 0, 0)] * 3, [0, 1, 1]), recompute=False)  # no variable at all
 @given(case=assignments(), recompute=st.booleans())

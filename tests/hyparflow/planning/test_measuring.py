@@ -15,14 +15,17 @@ def planned(ask: Callable[..., Any]) -> dict[str, Any]:
     return plan
 
 
+@pytest.mark.deep
 def test_the_prediction_rests_on_timed_stages(planned: dict[str, Any]) -> None:
     assert planned["costs"] == "refined"
 
 
+@pytest.mark.deep
 def test_measuring_leaves_the_model_as_it_was(planned: dict[str, Any]) -> None:
     assert planned["changed"] == []
 
 
+@pytest.mark.deep
 def test_every_pass_takes_time(planned: dict[str, Any]) -> None:
     sending = [stage for stage in planned["stages"] if stage["sends"]]
     passes = [stage["forward_seconds"] for stage in planned["stages"]] + [
@@ -31,6 +34,7 @@ def test_every_pass_takes_time(planned: dict[str, Any]) -> None:
     assert min(passes) > 0
 
 
+@pytest.mark.deep
 def test_a_step_takes_no_less_than_its_busiest_partition(planned: dict[str, Any]) -> None:
     assert planned["prediction"]["step_seconds"] >= max(planned["prediction"]["busy_seconds"])
 

@@ -47,13 +47,13 @@ def differences(run: Callable[..., Any], tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def few(differences: Callable[..., Any]) -> Any:
-    """Those of every day, in one launch."""
+    """The short ones, in one launch."""
     return differences("read again", "smaller batches")
 
 
 @pytest.fixture(scope="module")
 def found(differences: Callable[..., Any]) -> Any:
-    """Those of the night, in one launch."""
+    """The others, in one launch."""
     return differences("fit", "batches", "recompiled", "loaded", "refused")
 
 
@@ -139,5 +139,6 @@ def test_weights_that_are_loaded_in_a_training_bring_the_optimizers_state(few: A
     assert few["read again"] <= 1e-10
 
 
+@pytest.mark.deep
 def test_a_loop_of_train_on_batch_takes_smaller_batches(few: Any) -> None:
     assert few["smaller batches"] <= 1e-10

@@ -11,7 +11,7 @@ import pytest
 
 from tests.workloads import ranks
 
-pytestmark = [pytest.mark.real, pytest.mark.exact]
+pytestmark = [pytest.mark.deep, pytest.mark.exact]
 
 PROGRAMS = Path(__file__).parent / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"

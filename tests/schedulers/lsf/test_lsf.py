@@ -126,6 +126,7 @@ def test_an_lsf_that_never_answers_leaves_open_whether_it_took_the_job(
         lsf.submitted("true")
 
 
+@pytest.mark.deep
 def test_a_job_that_was_taken_without_an_answer_is_not_submitted_again(
     lsf: FakeLsf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

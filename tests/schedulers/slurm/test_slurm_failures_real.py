@@ -195,6 +195,7 @@ def test_a_job_that_the_controller_forgot_is_lost(own: Bench) -> None:
     assert "disappeared without recording its end" in completed.stderr
 
 
+@pytest.mark.deep
 def test_a_full_disk_in_the_run_directory_is_reported_and_the_end_is_not_lost(own: Bench) -> None:
     run = own.running(own.start("--set", f"go={own.go}", "--no-check"))  # so small a disk is found before
     filler = run.parent / "filler"

@@ -114,6 +114,7 @@ def test_hidl_is_killed_and_the_run_is_resumed(bench: Bench) -> None:
     assert bench.hidl.json("resume", run.name)["steps"][0]["metrics"]["rate"]["value"] == pytest.approx(100, rel=2e-3)
 
 
+@pytest.mark.deep
 def test_several_runs_are_resumed_at_once_and_the_gravest_end_counts(bench: Bench) -> None:
     good, bad = bench.start("--set", "sleep=2"), bench.start("--set", "fail=true", "--set", "sleep=3")
     document = bench.hidl.json("resume", good.name, bad.name, status=8)

@@ -206,6 +206,7 @@ def test_after_kill_9_of_the_supervisor_nothing_is_left_and_the_hosts_are_free(
     assert here("run", "mpi-sanity", "--hosts", "node1,node2").returncode == 0
 
 
+@pytest.mark.deep
 @each_stack
 def test_a_lost_host_ends_the_run(here: Hidl, start: Callable[..., subprocess.Popen[str]], stack: str) -> None:
     child = start("300", "--hosts", "node1,node2", stack=stack)

@@ -83,6 +83,7 @@ def test_a_failed_build_names_the_first_error_and_the_log(tiny: Tiny, root: Path
     assert not list(root.glob("local/tiny/[0-9a-f]*"))
 
 
+@pytest.mark.deep
 def test_the_likely_cause_of_a_failed_build_is_named_with_its_fix(tiny: Tiny) -> None:
     tiny.write(code=f"#include <of_nowhere.h>\n{CODE}")
     failed = tiny.hidl("install", "tiny")
@@ -176,6 +177,7 @@ def test_what_is_fetched_needs_a_hash(hidl: Hidl, tiny: Tiny) -> None:
     assert "what is fetched needs its `sha256`" in wrong.stderr
 
 
+@pytest.mark.deep
 def test_a_source_is_fetched_by_its_hash_and_kept(tiny: Tiny, tmp_path: Path) -> None:
     tiny.write()
     source = {"file": tiny.archive.name, "sha256": hashlib.sha256(tiny.archive.read_bytes()).hexdigest()}

@@ -62,6 +62,7 @@ def test_it_is_concretized_fetched_built_verified_on_two_ranks_and_published(
     assert ("nothing to do" in again.stdout, calls(spack)) == (True, ["concretize", "fetch", "install"])
 
 
+@pytest.mark.deep
 def test_the_locked_hashes_stay_and_a_changed_environment_asks_for_a_new_lock(
     hidl: Hidl, root: Path, installed: dict[str, Any]
 ) -> None:

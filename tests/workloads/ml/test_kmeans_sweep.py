@@ -26,6 +26,7 @@ def sweeps(succeed: Start) -> dict[str, Ended]:
     }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_of_ranks_finds_the_same_table_bit_for_bit(sweeps: dict[str, Ended], layout: str) -> None:
     assert (sweeps[layout].result["table"][:, :3] == sweeps["1 rank"].result["table"][:, :3]).all()

@@ -19,6 +19,7 @@ def test_the_product_is_numpys(succeed: Start, ranks: int, overlap: str) -> None
     assert_product(succeed, ranks, (37, 53, 29), "--panel=8", f"--overlap={overlap}")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_any_shape_will_do(succeed: Start, shape: tuple[int, int, int]) -> None:
     assert_product(succeed, 4, shape)
