@@ -12,6 +12,7 @@ import pytest
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.deep
 def test_a_killed_worker_closes_all_its_connections_and_its_work_is_done_again(run_ranks: Run, tmp_path: Path) -> None:
     result = tmp_path / "seen.json"
     done = run_ranks("openmpi", 4, "dead_rank.py", str(result), options=("--enable-recovery",))

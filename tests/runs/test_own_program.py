@@ -132,6 +132,7 @@ def test_weak_scaling_is_judged_by_throughput_until_it_is_settled(hidl: Hidl, he
     assert judged["steps"][1]["efficiency"] > 0.5
 
 
+@pytest.mark.deep
 def test_a_matrix_compares_its_arguments(hidl: Hidl, here: Path) -> None:
     done = hidl("run", "--matrix", "seconds=0.1,1.5", "--repeat", "3", "--json", "--", "sleep", "{seconds}")
     assert done.returncode == 0, done.stderr

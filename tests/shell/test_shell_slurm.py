@@ -94,7 +94,7 @@ def full(cluster: LivingCluster) -> Iterator[None]:
     cluster("scancel", job)
 
 
-@pytest.mark.parametrize("way", [deep("sighup"), deep("sigterm"), "kill -9 of hidl", "the window is closed"])
+@pytest.mark.parametrize("way", [deep("sighup"), deep("sigterm"), deep("kill -9 of hidl"), "the window is closed"])
 def test_a_shell_that_waits_is_taken_back(
     way: str, full: None, on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path
 ) -> None:

@@ -84,22 +84,27 @@ def test_torch_one_rank_trains_as_without_averager(torch_results: Results) -> No
     assert torch_results["one_rank_alone"]
 
 
+@pytest.mark.deep
 def test_tensorflow_steps_equal_one_process_on_the_joint_batch(tensorflow_results: Results) -> None:
     assert tensorflow_results["joint"] < 1e-6
 
 
+@pytest.mark.deep
 def test_tensorflow_broadcast_gives_every_rank_the_weights_of_rank_0(tensorflow_results: Results) -> None:
     assert tensorflow_results["broadcast"] == 0
 
 
+@pytest.mark.deep
 def test_tensorflow_weights_are_bitwise_equal_on_all_ranks(tensorflow_results: Results) -> None:
     assert len(set(tensorflow_results["checksums"])) == 1
 
 
+@pytest.mark.deep
 def test_tensorflow_checksum_catches_training_without_averaging(tensorflow_results: Results) -> None:
     assert len(set(tensorflow_results["checksums_without_average"])) == 2
 
 
+@pytest.mark.deep
 def test_tensorflow_gradients_that_are_constants_stay_what_they_are(tensorflow_results: Results) -> None:
     assert tensorflow_results["constant_gradients"] == [1, 1, 1]
 

@@ -87,7 +87,7 @@ def expand(listed: str) -> set[int]:
 
 @pytest.mark.parametrize(
     ("launcher", "ranks"),
-    [("srun", 1), ("srun", 4), ("mpiexec", 2), deep("srun", 2), deep("mpiexec", 1), deep("mpiexec", 4)],
+    [deep("srun", 1), ("srun", 4), ("mpiexec", 2), deep("srun", 2), deep("mpiexec", 1), deep("mpiexec", 4)],
 )
 def test_each_rank_has_the_cores_of_the_plan_for_itself(hidl: Hidl, launcher: str, ranks: int) -> None:
     asked = ("--site", "threads", "--nodes", "2", "--ranks-per-node", str(ranks), "--launcher", launcher)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.cluster.twin.conftest import SITE, Twin
+from tests.tiers import deep
 
 RUN = ("run", "mpi-sanity", "--site", SITE)
 #: Slurm is asked, and not hidl: a script of a user's own.
@@ -44,7 +45,7 @@ def test_a_module_brings_the_program_of_its_name(twin: Twin) -> None:
     assert "cmake version" in found
 
 
-@pytest.mark.parametrize("launcher", ["mpirun_rsh", "ibrun"])
+@pytest.mark.parametrize("launcher", ["mpirun_rsh", deep("ibrun")])
 def test_a_run_passes_through_the_sites_launchers_and_the_modules_mpi(twin: Twin, launcher: str) -> None:
     arguments = ("--nodes", "2", "--ranks-per-node", "2", "--account", "X", "--launcher", launcher)
     found = twin.json(*RUN, *arguments)

@@ -177,6 +177,7 @@ def test_ctrl_c_leaves_nothing_on_any_host(here: Hidl, start: Callable[..., subp
     assert last(here)["state"] == "INTERRUPTED"
 
 
+@pytest.mark.deep
 @each_stack
 def test_after_kill_9_of_hidl_the_run_goes_on_and_can_be_cancelled(
     here: Hidl, start: Callable[..., subprocess.Popen[str]], stack: str

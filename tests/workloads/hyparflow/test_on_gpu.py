@@ -10,6 +10,8 @@ import pytest
 
 from tests.workloads import ranks
 
+pytestmark = pytest.mark.deep
+
 CASES = ("replicas", "deferred", "partitions", "gems", "interleaved", "bfloat16")
 
 
@@ -18,7 +20,6 @@ def results(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPa
     return ranks.results(stack_prefix("hyparflow"), 2, tmp_path_factory.mktemp("devices"), "hyparflow_on_devices")
 
 
-@pytest.mark.deep
 @pytest.mark.exact
 @pytest.mark.parametrize("buffers", ["staged", "auto"])
 @pytest.mark.parametrize("case", CASES)
@@ -30,7 +31,6 @@ def test_training_on_another_device_is_the_same_bit_for_bit(results: dict[str, A
     assert [rank["losses"] for rank in first] == [rank["losses"] for rank in other]
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize(
     ("case", "buffers", "expected"),
     [("partitions", "staged", "staged"), ("partitions", "auto", "gpu-aware"), ("replicas", "auto", "staged")],
@@ -42,18 +42,15 @@ def test_metrics_say_how_messages_get_from_gpu_to_gpu(
     assert (path["name"], path["value"], path["samples"]) == ("path", expected, [expected, expected])
 
 
-@pytest.mark.deep
 def test_metrics_of_processors_name_no_path(results: dict[str, Any]) -> None:
     assert results["partitions"]["first"][0]["metrics"] == []
 
 
-@pytest.mark.deep
 def test_direct_messages_are_refused_where_there_are_none(results: dict[str, Any]) -> None:
     why = "gpu_buffers='direct' is for messages between stages, and without partitions there are none"
     assert results["refusals"] == [why, why]
 
 
-@pytest.mark.deep
 def test_on_another_device_stages_are_timed_and_not_nodes_on_the_processor(results: dict[str, Any]) -> None:
     assert results["planning"]["auto"] == "refined"
     assert "TensorFlow computes on CPU:1: say costs='estimated'" in results["planning"]["measured"]
