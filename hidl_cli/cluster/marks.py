@@ -12,6 +12,7 @@ from pathlib import Path
 
 _DIRECTORY = "HIDL_CLUSTER_DIRECTORY"
 _ROLE = "HIDL_CLUSTER_ROLE"
+_BECOMES = 5.0  # seconds that a process may take to become its program, on a busy machine
 
 
 @dataclass(frozen=True)
@@ -108,10 +109,30 @@ def _process(pid: int) -> Process | None:
 def _marked() -> Iterator[tuple[int, str, str]]:
     """The pid of each living process of a cluster, the cluster's directory, and the process's role."""
     for pid in _pids_until_none_is_new():
-        lines = os.fsdecode(_read(f"/proc/{pid}/environ")).split("\0")  # empty for one that has ended
+        lines = os.fsdecode(_environ(pid)).split("\0")
         variables = dict(line.partition("=")[::2] for line in lines)
         if directory := variables.get(_DIRECTORY):
             yield pid, directory, variables.get(_ROLE, "")
+
+
+def _environ(pid: int) -> bytes:
+    """What it was started with; nothing for one that has ended, and for a thread of the kernel.
+
+    While execve(2) is at work a process has neither this nor a command line.
+    """
+    deadline = time.monotonic() + _BECOMES
+    while not (found := _read(f"/proc/{pid}/environ")) and _has_executable(pid) and time.monotonic() < deadline:
+        if _read(f"/proc/{pid}/cmdline"):  # it has both now, or was started with none
+            return _read(f"/proc/{pid}/environ")
+        time.sleep(0.001)
+    return found
+
+
+def _has_executable(pid: int) -> bool:
+    try:
+        return bool(os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH115 - a Path for each costs
+    except OSError:
+        return False
 
 
 def _pids() -> list[int]:

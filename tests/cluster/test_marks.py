@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+import pytest
 
 from hidl_cli.cluster import marks
 
@@ -22,10 +23,29 @@ def test_a_process_that_forks_away_from_itself_is_never_lost_from_sight(tmp_path
     assert {} not in seen
 
 
+def test_a_process_that_becomes_its_program_just_now_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """execve(2) closes Popen's pipe, and goes on."""
+    read, early = marks._read, iter(range(6))
+    with subprocess.Popen(["sleep", "60"], env=marks.environment(tmp_path, "x")) as process:
+        own = (f"/proc/{process.pid}/environ", f"/proc/{process.pid}/cmdline")
+        monkeypatch.setattr(
+            marks, "_read", lambda path: b"" if path in own and next(early, None) is not None else read(path)
+        )
+        found = marks.find(tmp_path)
+        process.kill()
+    assert found == {"x": [process.pid]}
+
+
+def test_processes_are_found_as_soon_as_they_are_started(tmp_path: Path) -> None:
+    for number in range(20):
+        with subprocess.Popen(["sleep", "60"], env=marks.environment(tmp_path / str(number), "x")) as process:
+            found = marks.find(tmp_path / str(number))
+            process.kill()
+        assert found == {"x": [process.pid]}
+
+
 def test_a_process_of_another_cluster_is_none_of_this_one(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"], env=marks.environment(tmp_path / "a", "x")) as process:
-        while not Path(f"/proc/{process.pid}/environ").read_bytes():  # exec has closed Popen's pipe, and goes on
-            time.sleep(0.001)
         found = marks.find(tmp_path / "a"), marks.find(tmp_path), marks.find(tmp_path / "a" / "b")
         process.kill()
     assert found == ({"x": [process.pid]}, {}, {})
