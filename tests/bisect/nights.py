@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,9 +18,14 @@ PROGRAM = ("python", "train.py", "--batch", "8")
 
 
 def planned(command: Sequence[str] = PROGRAM, **options: Any) -> Plan:
-    """The plan of a program of the user's own on two ranks of this machine."""
+    """The plan of a program of the user's own on two ranks of this machine.
+
+    Its id is the same each time: the seed of a search is made of those of its two sides.
+    """
     options = {"site": "local", "ranks_per_node": 2, "directory": "/", "uses_mpi": False} | options
-    return prepare(RunRequest(command=tuple(command), hypothetical=True, **options))
+    plan = prepare(RunRequest(command=tuple(command), hypothetical=True, **options))
+    digest = hashlib.sha256(repr((command, sorted(options.items()))).encode()).hexdigest()
+    return replace(plan, run=f"20261121-080000-train-{digest[:4]}")
 
 
 def side(plan: Plan, **provenance: Any) -> Side:
