@@ -108,6 +108,30 @@ def test_a_study_ends_with_the_repetition_that_settles_it(on_cluster: Callable[.
     assert max(step["repetition"] for step in document["steps"]) == 3
 
 
+#: The first time it leaves a step behind on all cores of its node, until the second time.
+HOLDS = """
+if mkdir "$1"; then
+    (setsid env -u SLURM_OVERLAP srun --nodes=1 --ntasks=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --mpi=none \\
+        sh -c 'touch "$0/held"; until [ -e "$0/done" ]; do sleep 0.1; done' "$1" > "$1/told" 2>&1 &)
+    timeout 60 sh -c 'until [ -e "$0/held" ]; do sleep 0.1; done' "$1"
+else
+    touch "$1/done"
+fi
+"""
+
+
+def test_no_step_waits_for_the_cores_of_the_one_before(on_cluster: Callable[..., Hidl], tmp_path: Path) -> None:
+    hidl = on_cluster("mpi")
+    program = tmp_path / "holds.sh"
+    program.write_text(HOLDS)
+
+    own = ("sh", str(program), str(tmp_path / "place"))
+    completed = hidl("run", "--stack", "mpi", "--no-mpi", *SITE, "--launcher", "srun", "--repeat", "2", "--", *own)
+
+    assert completed.returncode == 0, completed.stderr
+    assert "step creation" not in (only_run(hidl) / "stderr.log").read_text()
+
+
 def test_an_mpi_of_the_site_takes_the_place_of_the_stacks_own(on_cluster: Callable[..., Hidl]) -> None:
     hidl = on_cluster("mpi", "openmpi")
     (installed,) = hidl.json("install", "openmpi", *SITE)["installations"]

@@ -101,7 +101,6 @@ def test_an_mpi4py_program_gets_a_scaling_verdict(hidl: Hidl, here: Path) -> Non
 
 
 @pytest.mark.deep
-@pytest.mark.deep
 @pytest.mark.parametrize("backend", ["gloo", "mpi4py"])
 def test_a_pytorch_program_gets_a_scaling_verdict(hidl_with: Callable[..., Hidl], here: Path, backend: str) -> None:
     hidl = hidl_with("pytorch")
@@ -121,7 +120,6 @@ def study_of(hidl: Hidl, *command: str, stack: str = "mpi", mpi: bool = True, re
     assert (study["kind"], study["metric"], len(document["steps"])) == ("strong", "wall_time", 2 * repeat)
 
 
-@pytest.mark.deep
 @pytest.mark.deep
 def test_weak_scaling_is_judged_by_throughput_until_it_is_settled(hidl: Hidl, here: Path) -> None:
     study = ["--scale", "1,2", "--repeat", "5", "--until-settled", "--scaling", "weak", "--target", "0.01", "--json"]

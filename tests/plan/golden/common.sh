@@ -246,6 +246,11 @@ is_ending() {
         grep -Eqx 'COMPLETING|NODE_FAIL'
 }
 
+# When srun returns, Slurm may count its step's cores as in use for a moment longer. The next step would wait for them
+# ("step creation temporarily disabled"), for a minute if the message that they are free is lost, and a timed launch
+# would be longer by that. Steps of this script run one after another or on different nodes: they may overlap.
+export SLURM_OVERLAP=1
+
 #@ hosts
 begin_attempt
 list_hosts > hosts
