@@ -18,7 +18,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 UNBOUND = ("taskset", "f" * 256)
 
 
-def run(prefix: Path, ranks: int, *words: str | Path, timeout: float = 240, **variables: str) -> Completed:
+def run(prefix: Path, ranks: int, *words: str | Path, timeout: float = 480, **variables: str) -> Completed:
     """Run ``python WORDS`` on ``ranks`` ranks of the stack in ``prefix``; hidl_workloads is the checkout's."""
     command = [prefix / "bin" / "mpiexec", "-n", str(ranks), prefix / "bin" / "python", *words]
     environment = python_environment() | {"HIDL_WORLD_SIZE": str(ranks)} | variables
