@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,8 @@ def _world(case: dict[str, Any]) -> tuple[str, int, int]:
 
 
 def _cases(cases: list[dict[str, Any]]) -> Any:
-    """Tests of each case, those of one model and world in one launch."""
-    names = [case["name"] for case in cases]
-    pairs = [(_world(case), case["name"]) for case in cases]
-    return pytest.mark.parametrize(("found", "name"), pairs, ids=names, indirect=["found"])
+    """Tests of each case."""
+    return pytest.mark.parametrize("name", [case["name"] for case in cases])
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +76,16 @@ def launch(
 
 
 @pytest.fixture(scope="module")
-def found(request: pytest.FixtureRequest, launch: Callable[[int, str, Any], Any]) -> Any:
-    """Case -> how far it ended from sequential training, for the cases of a model and a world."""
-    names, (_, partitions, replicas) = chosen(request, "name"), request.param
-    cases = [case for case in CASES + REST if case["name"] in names and _world(case) == request.param]
-    return launch(partitions * replicas, "equality.py", cases)
+def found(request: pytest.FixtureRequest, launch: Callable[[int, str, Any], Any]) -> Callable[[str], Any]:
+    """How far a case ended from sequential training; all cases of a model and a world are trained in one launch."""
+    cases = {case["name"]: case for case in CASES + REST if case["name"] in chosen(request, "name")}
+
+    @cache
+    def trained(model: str, partitions: int, replicas: int) -> Any:
+        together = [case for case in cases.values() if _world(case) == (model, partitions, replicas)]
+        return launch(partitions * replicas, "equality.py", together)
+
+    return lambda name: trained(*_world(cases[name]))[name]
 
 
 @pytest.fixture(scope="module")
@@ -90,18 +94,22 @@ def overflow(launch: Callable[[int, str, Any], Any]) -> Any:
 
 
 @_cases(CASES)
-def test_ten_steps_end_where_sequential_training_ends(found: Any, name: str) -> None:
-    assert found[name]["variables"] <= 1e-12
+def test_ten_steps_end_where_sequential_training_ends(found: Callable[[str], Any], name: str) -> None:
+    assert found(name)["variables"] <= 1e-12
 
 
 @_cases(CASES)
-def test_the_losses_of_the_ranks_add_up_to_the_loss_of_sequential_training(found: Any, name: str) -> None:
-    assert found[name]["loss"] <= 1e-12
+def test_the_losses_of_the_ranks_add_up_to_the_loss_of_sequential_training(
+    found: Callable[[str], Any], name: str
+) -> None:
+    assert found(name)["loss"] <= 1e-12
 
 
 @_cases([case for case in CASES if case["predicts"]])
-def test_what_is_predicted_then_is_what_the_sequentially_trained_model_predicts(found: Any, name: str) -> None:
-    assert found[name]["predictions"] <= 1e-12
+def test_what_is_predicted_then_is_what_the_sequentially_trained_model_predicts(
+    found: Callable[[str], Any], name: str
+) -> None:
+    assert found(name)["predictions"] <= 1e-12
 
 
 def test_no_rank_updates_when_one_partitions_gradients_are_not_finite(overflow: Any) -> None:
@@ -118,5 +126,5 @@ def test_all_ranks_update_once_the_loss_scale_fits(overflow: Any) -> None:
 
 
 @_cases(REST)
-def test_every_other_plan_ends_there_too(found: Any, name: str) -> None:
-    assert max(found[name].values()) <= 1e-12
+def test_every_other_plan_ends_there_too(found: Callable[[str], Any], name: str) -> None:
+    assert max(found(name).values()) <= 1e-12
