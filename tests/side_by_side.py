@@ -11,6 +11,7 @@ import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from tests.tiers import tier
+from tools.run_tests import TIER
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -44,10 +45,10 @@ def common_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.hookimpl
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """All tests: 3 or 4 processes, one more than the cores, as many wait; where files or tests are named: this one."""
+    """All tests: 3 or 4 processes, more than the cores, as many wait; where files or tests are named: this one."""
     if config.args_source is not pytest.Config.ArgsSource.TESTPATHS or config.option.collectonly:
         return 0
-    return min(max(len(os.sched_getaffinity(0)) + 1, 3), 4)
+    return 4 if os.environ.get(TIER) == "real" else min(max(len(os.sched_getaffinity(0)) + 1, 3), 4)
 
 
 @pytest.hookimpl(trylast=True)
