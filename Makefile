@@ -16,7 +16,7 @@ help:  ## list the targets
 demo: $(READY)  ## set up, install a stack, run ResNet-50 on 1 and 2 ranks, print how it scales: 8 minutes at most
 	DEMO_BEGAN=$(BEGAN) PATH="$(CURDIR)/$(BIN):$$PATH" tools/demo
 
-test: lint  ## set up, then linters and all tests but the deep ones: 16 to 20 minutes on 2 cores
+test: lint  ## set up, then linters and all tests but the deep ones: about 15 minutes on 2 cores
 	$(BIN)/python -m tools.run_tests
 
 quick: lint  ## linters and the pure tests: 4 minutes on 2 cores

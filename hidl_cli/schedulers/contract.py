@@ -31,7 +31,8 @@ class Scheduler(Protocol):
     def functions(self) -> str:
         """Shell code for job scripts: ``list_hosts`` prints the allocation's hosts, one a line, ``job_id`` its id.
 
-        It may define ``is_ending``, which succeeds if the scheduler is ending the job.
+        It may define ``is_ending``, which succeeds if the scheduler is ending the job, and export variables that
+        its launcher reads.
         """
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:

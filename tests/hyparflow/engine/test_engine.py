@@ -78,7 +78,8 @@ def launch(
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest, launch: Callable[[int, str, Any], Any]) -> Callable[[str], Any]:
     """How far a case ended from sequential training; all cases of a model and a world are trained in one launch."""
-    cases = {case["name"]: case for case in CASES + REST if case["name"] in chosen(request, "name")}
+    names = chosen(request, "name")
+    cases = {case["name"]: case for case in CASES + REST if case["name"] in names}
 
     @cache
     def trained(model: str, partitions: int, replicas: int) -> Any:
