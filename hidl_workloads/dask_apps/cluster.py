@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_workloads.dask_apps.devices import chosen, take_turns
@@ -38,8 +44,7 @@ def start(world: MPI.Comm, parameters: Dask, threads: int) -> bool:
         "worker_class": "distributed.Worker",
         "exit": False,
     }
-    # Workers unpickle what they have spilled: Dask's own place has a name that other users of the node can take first.
-    with tempfile.TemporaryDirectory(prefix="hidl-dask-") as private, dask.config.set(temporary_directory=private):
+    with _private_directory() as private, dask.config.set(temporary_directory=str(private)):
         if parameters.protocol == "mpi":
             import mpi4dask
 
@@ -49,6 +54,29 @@ def start(world: MPI.Comm, parameters: Dask, threads: int) -> bool:
 
             is_client = dask_mpi.initialize(comm=world, protocol="tcp", **options)
     return is_client
+
+
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    """A directory for what workers spill, and unpickle again, that no other user can write to or read.
+
+    It is the same for all of the user's workers on this node, and stays: there Dask removes what workers have left
+    that were killed. Where another user has taken its name, it is a new one that is removed at the end.
+    """
+    known = Path(tempfile.gettempdir(), f"hidl-dask-{os.getuid()}-{platform.node()}")
+    if _is_private(known):
+        yield known
+    else:
+        with tempfile.TemporaryDirectory(prefix="hidl-dask-") as directory:
+            yield Path(directory)
+
+
+def _is_private(directory: Path) -> bool:
+    """Make the directory unless something has its name; whether it is this user's alone."""
+    with suppress(FileExistsError):
+        directory.mkdir(mode=0o700)
+    status = directory.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def close(protocol: Literal["tcp", "mpi"]) -> None:

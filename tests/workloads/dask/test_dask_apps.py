@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,11 @@ def app(stack_prefix: Callable[[str], Path], tmp_path: Path) -> App:
 
 def metrics(tmp_path: Path) -> dict[str, dict[str, Any]]:
     return {metric["name"]: metric for metric in json.loads((tmp_path / "metrics.json").read_text())["metrics"]}
+
+
+def private_directory(temporary: Path) -> Path:
+    """Where the workers of this user spill to on this machine."""
+    return temporary / f"hidl-dask-{os.getuid()}-{platform.node()}"
 
 
 @pytest.mark.parametrize(
@@ -75,8 +82,23 @@ def test_the_processes_ask_for_the_token_unless_told_otherwise(app: App, tmp_pat
 def test_other_users_get_no_page_and_cannot_reach_what_workers_spill(
     stack_prefix: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    found = ranks.results(stack_prefix("mpi4dask"), 3, tmp_path, "dask_privacy", "mpi")
+    taken = private_directory(tmp_path)
+    taken.mkdir()
+    taken.chmod(0o777)  # as another user would, who is first
+    found = ranks.results(stack_prefix("mpi4dask"), 3, tmp_path, "dask_privacy", "mpi", TMPDIR=str(tmp_path))
     assert found == {"pages": [], "modes": [["0o700"]]}
+    assert list(taken.iterdir()) == []
+
+
+def test_what_a_killed_worker_has_spilled_is_removed_by_the_next(
+    stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    prefix, place = stack_prefix("mpi4dask"), {"TMPDIR": str(tmp_path)}
+    assert ranks.run(prefix, 3, "-m", "hidl_workloads.world", "dask_killed", **place).status != 0
+    assert len(list(private_directory(tmp_path).rglob("spilled"))) == 1
+    found = ranks.results(prefix, 3, tmp_path, "dask_privacy", "mpi", **place)
+    assert found["modes"] == [["0o700"]]
+    assert list(private_directory(tmp_path).rglob("spilled")) == []
 
 
 @pytest.mark.deep
