@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from hidl_workloads.findings import Check
 
+#: What is said of kernels that are not those of the table of wheels, before these.
+DIFFERS = "unlike the table of wheels, which has"
 _NVIDIA = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
@@ -30,10 +32,11 @@ def serves(architectures: Iterable[str], gpu: str) -> bool:
     return False
 
 
-def check(gpus: Iterable[str]) -> Check:
+def check(gpus: Iterable[str], expected: Mapping[str, Iterable[str]] | None = None) -> Check:
     """Do the frameworks that this process has imported have kernels for each of these GPUs?
 
-    Whether the kernels run is not checked: that needs a GPU.
+    ``expected``: the architectures that hidl's table of wheels (``recipes/facts/wheels.yaml``) has for a framework; it
+    is said whether the kernels are these. Whether they run is not checked: that needs a GPU.
     """
     name, wanted = "GPU kernels", list(gpus)
     found = _imported()
@@ -48,7 +51,16 @@ def check(gpus: Iterable[str]) -> Check:
     if lacking:
         missing = "; ".join(f"{framework} has none for {', '.join(gpus)}" for framework, gpus in lacking.items())
         return Check(name, False, f"{missing} ({listed})")
-    return Check(name, True, f"for {', '.join(wanted)} ({listed}); not run: that takes a job with GPUs")
+    compared = "".join(_compared(framework, flags, expected or {}) for framework, flags in found.items())
+    return Check(name, True, f"for {', '.join(wanted)} ({listed}{compared}); not run: that takes a job with GPUs")
+
+
+def _compared(framework: str, flags: Iterable[str], expected: Mapping[str, Iterable[str]]) -> str:
+    """What the table of wheels has for a framework (``torch 2.10.0``), beside its kernels."""
+    known = expected.get(framework.partition(" ")[0])
+    if known is None:
+        return ""
+    return ", as in the table of wheels" if set(known) == set(flags) else f", {DIFFERS} {' '.join(known)}"
 
 
 def _imported() -> dict[str, list[str]]:

@@ -45,6 +45,9 @@ def main(arguments: Sequence[str]) -> int:
         "--outside", type=Path, metavar="DIR", help="the MPI library is another one: it must not lie in this directory"
     )
     parser.add_argument("--gpus", default="", metavar="ARCH,...", help="GPUs that the frameworks must have kernels for")
+    parser.add_argument(
+        "--kernels", default="", metavar="FRAMEWORK:ARCH:...,...", help="architectures that their kernels should have"
+    )
     parser.add_argument("--report", required=True, type=Path, metavar="FILE", help="where rank 0 writes the report")
     options = parser.parse_args(arguments)
     world = MPI.COMM_WORLD
@@ -59,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         check_library_outside(libraries, options.outside)
         if options.outside
         else check_library_in_prefix(libraries, options.mpi),
-        *([kernels.check(options.gpus.split(","))] if options.gpus else []),
+        *([kernels.check(options.gpus.split(","), _listed(options.kernels))] if options.gpus else []),
     ]
     if world.allreduce(all(check.ok for check in own), MPI.LAND):  # further ones would not tell more, and may hang
         for module in options.modules.split(","):
@@ -71,6 +74,12 @@ def main(arguments: Sequence[str]) -> int:
         write_json(options.report, {"schema": SCHEMA, "checks": [asdict(check) for check in checks]})
         ok = all(check.ok for check in checks)
     return 0 if world.bcast(ok) else 1
+
+
+def _listed(words: str) -> dict[str, list[str]]:
+    """``torch:sm_80:sm_90,...`` -> the architectures of each framework."""
+    parts = [word.split(":") for word in words.split(",") if word]
+    return {name: architectures for name, *architectures in parts}
 
 
 def check_world_size(world: MPI.Comm) -> Check:

@@ -8,11 +8,13 @@ driver first), TensorFlow in ``tensorflow/python/platform/build_info.py``. A bui
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 _FLAGS = re.compile(rb"(?:(?:sm|compute)_\d{2,3}[af]?[ \0]){2,}")
 _ONE_FLAG = re.compile(r"(?:sm|compute)_\d{2,3}[af]?")
@@ -41,12 +43,19 @@ def read(wheel: Path) -> dict[str, object]:
             cuda = _TORCH_CUDA.search(archive.read("torch/version.py").decode())
             return {**about, "cuda": cuda[1] if cuda else None, "architectures": _flags(archive)}
         if name["package"].startswith("tensorflow"):
-            text = archive.read(_TENSORFLOW_INFO).decode()
-            found = re.search(r'"cuda_version"\s*:\s*"([\d.]+)"', text)
-            listed = re.search(r'"cuda_compute_capabilities"\s*:\s*\[([^\]]*)\]', text)
-            flags = _ONE_FLAG.findall(listed[1]) if listed else []
-            return {**about, "cuda": found[1] if found else None, "architectures": flags}
+            info = _build_info(archive.read(_TENSORFLOW_INFO).decode())
+            flags = info.get("cuda_compute_capabilities", [])
+            return {**about, "cuda": info.get("cuda_version"), "architectures": flags}
     raise ValueError(f"{wheel.name}: only wheels of torch and tensorflow say what they serve")
+
+
+def _build_info(text: str) -> dict[str, Any]:
+    """Return what TensorFlow's module assigns to ``build_info``: a literal, or a call with one as its argument."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "build_info":
+            value = node.value.args[0] if isinstance(node.value, ast.Call) else node.value
+            return dict(ast.literal_eval(value))
+    return {}
 
 
 def _flags(archive: zipfile.ZipFile) -> list[str]:

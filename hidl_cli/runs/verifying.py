@@ -96,6 +96,7 @@ class JobVerification:
             "imports": ",".join(plan.imports),
             "modules": ",".join(plan.verify_modules),
             "gpus": ",".join(plan.verify_gpus),
+            "kernels": plan.verify_kernels,
             "report": str(_report(plan)),
         }
         _report(plan).unlink(missing_ok=True)

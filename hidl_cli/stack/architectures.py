@@ -23,7 +23,6 @@ class Wheel:
     platform: str
     cuda: str
     architectures: tuple[str, ...]
-    basis: str
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -59,6 +58,11 @@ class Unserved:
         )
 
 
+def find_wheel(package: str, version: str, machine: str) -> Wheel | None:
+    """Return the row of a release for a machine, such as aarch64; None if the table lacks it."""
+    return next((wheel for wheel in _releases(package, machine) if wheel.version == version), None)
+
+
 def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str | None) -> Unserved | None:
     """Return which of these GPUs the release has no kernels for; None if it serves them.
 
@@ -69,10 +73,11 @@ def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str 
     wanted = [gpu for gpu in gpus if gpu.startswith("sm_")]
     if not wanted:
         return None
-    rows = _releases(package, machine or "x86_64")
-    this = next((wheel for wheel in rows if wheel.version == version), None)
+    machine = machine or "x86_64"
+    this = find_wheel(package, version, machine)
     if this is None:
         return None
+    rows = _releases(package, machine)
     serving = _serving(rows, wanted)
     if not serving:
         wanted, serving = wanted[:1], _serving(rows, wanted[:1])

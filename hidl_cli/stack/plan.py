@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hidl_cli.errors import InvalidInput
+from hidl_cli.stack.architectures import find_wheel
 from hidl_cli.stack.builds.planned import PlannedBuild
 from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.own_wheel import OwnWheel
@@ -89,6 +90,15 @@ class InstallPlan:
     def verify_gpus(self) -> tuple[str, ...]:
         """The GPUs that the wheels of frameworks must have kernels for; what Spack builds is for those it was told."""
         return self.target.gpus if self.provider == "wheels" else ()
+
+    @property
+    def verify_kernels(self) -> str:
+        """What the table of wheels has for the locked frameworks, as ``hidl_workloads.verify`` takes it."""
+        if not self.verify_gpus:
+            return ""
+        machine = self.target.machine
+        known = [find_wheel(each.name, each.version, machine) for each in self.lock.packages]
+        return ",".join(":".join((wheel.package, *wheel.architectures)) for wheel in known if wheel)
 
     @property
     def stack_directory(self) -> Path:

@@ -131,6 +131,7 @@ def step(plan: InstallPlan) -> InstallStep:
     argv += [f"--mpi={plan.mpi_place}"] if plan.mpi_place else []
     argv += [f"--modules={','.join(plan.verify_modules)}"] if plan.verify_modules else []
     argv += [f"--gpus={','.join(plan.verify_gpus)}"] if plan.verify_gpus else []
+    argv += [f"--kernels={plan.verify_kernels}"] if plan.verify_kernels else []
     variables = {"HIDL_WORLD_SIZE": str(_RANKS)}
     if plan.mpi == "openmpi":
         variables |= OPEN_MPI_AS_ROOT

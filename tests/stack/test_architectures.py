@@ -85,11 +85,18 @@ def test_a_wheel_of_pytorch_is_read(tmp_path: Path) -> None:
     }
 
 
-def test_a_wheel_of_tensorflow_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "info",
+    [
+        """collections.OrderedDict([('cuda_compute_capabilities', ['sm_60', 'sm_70', 'compute_90']),
+        ('cuda_version', '12.5.1'), ('is_cuda_build', True)])""",  # as in the wheels of 2.18 to 2.21
+        '{"cuda_compute_capabilities": ["sm_60", "sm_70", "compute_90"], "cuda_version": "12.5.1"}',
+    ],
+)
+def test_a_wheel_of_tensorflow_is_read(info: str, tmp_path: Path) -> None:
     wheel = tmp_path / "tensorflow-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
-        info = '{"cuda_compute_capabilities": ["sm_60", "sm_70", "compute_90"], "cuda_version": "12.5.1"}'
-        archive.writestr("tensorflow/python/platform/build_info.py", f"build_info = {info}")
+        archive.writestr("tensorflow/python/platform/build_info.py", f"import collections\n\nbuild_info = {info}\n")
     found = read(wheel)
     assert (found["cuda"], found["architectures"]) == ("12.5.1", ["sm_60", "sm_70", "compute_90"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import stat
 import subprocess
@@ -100,6 +101,15 @@ def test_the_printed_commands_are_what_a_person_can_type(hidl: Hidl, root: Path)
             Path(installed["prefix"], "lock.txt").write_text(lock)
         done = subprocess.run(["sh", "-c", line], env=hidl.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("site", "nodes"), [("lassen", "ppc64le (IBM POWER9)"), ("pitzer", "")])
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the shipped lock for older GPUs is for x86_64")
+def test_it_is_said_where_the_sites_nodes_are_of_another_architecture(hidl: Hidl, site: str, nodes: str) -> None:
+    (plan,) = hidl.json("install", "pytorch", "--site", site, "--dry-run")["plans"]
+    said = [each["text"] for each in plan["plan"]["advisories"] if each["id"] == "other-machine"]
+    wanted = f"the nodes of {site} are {nodes}, and what is installed here is for x86_64 alone"
+    assert said == ([wanted] if nodes else [])
 
 
 def test_a_stale_lock_is_reported_and_made_again(hidl: Hidl, root: Path) -> None:

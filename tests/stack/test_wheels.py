@@ -100,6 +100,15 @@ def test_a_wheel_of_torch_for_another_machine_is_not_taken(tmp_path: Path, targe
     assert "torch==2.9.0+cpu" not in str(refused.value)
 
 
+def test_where_no_wheel_is_for_the_machine_spack_is_named(tmp_path: Path, target: Target) -> None:
+    made = make_wheel(tmp_path / "files", "torch", "2.15.0")
+    foreign = made.rename(made.parent / f"torch-2.15.0-{target.python}-{target.python}-manylinux_2_28_ppc64le.whl")
+    uv = provider(tmp_path, index_url=make_index(tmp_path / "index", [foreign]))
+    with pytest.raises(BuildFailed, match="no wheels with a matching platform tag") as refused:
+        uv.resolve(stack(torch=">=2.5"), replace(target, accelerator="cuda"), offline=False)
+    assert refused.value.hint == "build it: --provider spack"
+
+
 def test_cuda_is_never_chosen_on_a_machine_without_a_gpu(tmp_path: Path, target: Target) -> None:
     wheels = [make_wheel(tmp_path / "files", "one", "1.0", requires=["nvidia-cublas"])]
     wheels.append(make_wheel(tmp_path / "files", "nvidia_cublas", "1.0"))

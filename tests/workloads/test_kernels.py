@@ -54,6 +54,24 @@ def test_what_has_not_run_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.detail == "for sm_70 (torch 2.10.0: sm_70 sm_75); not run: that takes a job with GPUs"
 
 
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (["sm_75", "sm_70"], "sm_70 sm_75, as in the table of wheels)"),
+        (["sm_70", "sm_80"], "sm_70 sm_75, unlike the table of wheels, which has sm_70 sm_80)"),
+        (None, "sm_70 sm_75)"),
+    ],
+)
+def test_kernels_are_compared_with_the_table_of_wheels(
+    monkeypatch: pytest.MonkeyPatch, table: list[str] | None, said: str
+) -> None:
+    imported_torch(monkeypatch, "sm_70 sm_75", "12.8")
+    expected = {"tensorflow": ["sm_90"], **({"torch": table} if table else {})}
+    found = kernels.check(["sm_70"], expected)
+    assert found.ok
+    assert said in found.detail
+
+
 def test_builds_for_processors_have_nothing_to_check(monkeypatch: pytest.MonkeyPatch) -> None:
     imported_torch(monkeypatch, "", None)
     assert kernels.check(["sm_70"]).detail.startswith("not checked")

@@ -77,7 +77,7 @@ class FromWheels:
             imports=tuple(stack.verify.imports),
             verify_modules=tuple(stack.verify.modules),
             builds=planned.plan(stack.builds, chosen.wheels, order.root, order.sources),
-            advisories=(*(advisory.model_dump() for advisory in stack.advisories), *_without_gpus(order, target)),
+            advisories=(*(advisory.model_dump() for advisory in stack.advisories), *_advisories(order, target)),
             offline=order.offline,
             mpi=stack.mpi,
             mpi_version=chosen.version(stack.mpi),
@@ -104,17 +104,32 @@ class FromWheels:
             builder.install(build)
 
 
-def _without_gpus(order: Order, target: Target) -> list[dict[str, str | None]]:
-    """The advisory that a stack is its build for processors, although the site's nodes have GPUs."""
+def _advisories(order: Order, target: Target) -> list[dict[str, str | None]]:
+    """What keeps the installation, or the stack, from what the site's nodes are."""
+    texts = {"other-machine": _other_machine(order, target), "no-gpu-build": _without_gpus(order, target)}
+    return [{"id": name, "text": text, "url": None} for name, text in texts.items() if text]
+
+
+def _other_machine(order: Order, target: Target) -> str | None:
+    """The site's nodes are of another architecture than the target."""
+    node = order.site.node_type()
+    if node.arch in (None, target.machine):
+        return None
+    nodes = f"{node.arch} ({node.cpu})" if node.cpu else node.arch
+    return f"the nodes of {order.site.name} are {nodes}, and what is installed here is for {target.machine} alone"
+
+
+def _without_gpus(order: Order, target: Target) -> str | None:
+    """A stack is its build for processors, although the site's nodes have GPUs."""
     node = order.site.node_type()
     accelerator = accelerator_of(node)
     if "gpu" not in order.stack.devices or target.accelerator == accelerator:
-        return []
+        return None
     gpus = f"{node.gpu_model}, {target.machine}"
     text = f"PyPI has no build for the site's GPUs ({gpus}), so this one computes on processors"
     if not order.stack.has_gpu_variants:
         text += f"; UV_TORCH_BACKEND={TORCH_BACKENDS[accelerator]} takes one from PyTorch's own index"
-    return [{"id": "no-gpu-build", "text": text, "url": None}]
+    return text
 
 
 def places(order: Order) -> tuple[Path, ...]:

@@ -389,7 +389,8 @@ def _explained(failure: ProcessFailed, what: str) -> HidlError:
         return MissingPrecondition(
             f"{what}: uv's cache cannot be written\n{said}", hint=f"let UV_CACHE_DIR name a directory of your own{log}"
         )
-    return BuildFailed(f"{what}\n{said}", hint=log.removeprefix("; ") or None)
+    hint = _BY_SPACK if "no wheels with a matching platform tag" in failure.output else ""
+    return BuildFailed(f"{what}\n{said}", hint=f"{hint}{log}".removeprefix("; ") or None)
 
 
 def _scrub(log: Path) -> None:
