@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from hidl_workloads.findings import Check
 
+#: The check's name in reports.
+CHECK = "GPU kernels"
 #: What is said of kernels that are not those of the table of wheels, before these.
 DIFFERS = "unlike the table of wheels, which has"
 _NVIDIA = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
@@ -38,10 +40,10 @@ def check(gpus: Iterable[str], expected: Mapping[str, Iterable[str]] | None = No
     ``expected``: the architectures that hidl's table of wheels (``recipes/facts/wheels.yaml``) has for a framework; it
     is said whether the kernels are these. Whether they run is not checked: that needs a GPU.
     """
-    name, wanted = "GPU kernels", list(gpus)
+    wanted = list(gpus)
     found = _imported()
     if not found:
-        return Check(name, True, "not checked: no framework that is built for GPUs was imported")
+        return Check(CHECK, True, "not checked: no framework that is built for GPUs was imported")
     lacking = {
         framework: [gpu for gpu in wanted if not serves(flags, gpu)]
         for framework, flags in found.items()
@@ -50,9 +52,9 @@ def check(gpus: Iterable[str], expected: Mapping[str, Iterable[str]] | None = No
     listed = "; ".join(f"{framework}: {' '.join(flags) or 'none'}" for framework, flags in found.items())
     if lacking:
         missing = "; ".join(f"{framework} has none for {', '.join(gpus)}" for framework, gpus in lacking.items())
-        return Check(name, False, f"{missing} ({listed})")
+        return Check(CHECK, False, f"{missing} ({listed})")
     compared = "".join(_compared(framework, flags, expected or {}) for framework, flags in found.items())
-    return Check(name, True, f"for {', '.join(wanted)} ({listed}{compared}); not run: that takes a job with GPUs")
+    return Check(CHECK, True, f"for {', '.join(wanted)} ({listed}{compared}); not run: that takes a job with GPUs")
 
 
 def _compared(framework: str, flags: Iterable[str], expected: Mapping[str, Iterable[str]]) -> str:

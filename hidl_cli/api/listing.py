@@ -123,5 +123,5 @@ def summarize_installation(found: Installation) -> dict[str, Any]:
         "created": manifest["created"],
         "lock": manifest["lock"]["digest"],
         "activation": str(found.activate),
-        "verification": {key: verification.get(key) for key in ("where", "at", "host", "job", "run", "mpi")},
+        "verification": {key: verification.get(key) for key in ("where", "at", "host", "job", "run", "mpi", "checks")},
     }

@@ -72,6 +72,7 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
     from hidl_cli.stack.load import load_stack
     from hidl_cli.stack.requirement import bare, name_of
     from hidl_cli.stack.target import detect
+    from hidl_workloads.kernels import CHECK
 
     where, stack = load_site(site), load_stack(name)
     root = installation.root(where, prefix)
@@ -106,6 +107,8 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
     facts += [("not used", f"{other['file']}: {other['reason']}") for other in passed_over]
     for found in installed:
         facts += [("installed", _format_installation(found)), ("verified", _format_verification(found["verification"]))]
+        checks = found["verification"]["checks"] or ()
+        facts += [(check["name"], check["detail"]) for check in checks if check["name"] == CHECK]
     show_table([{"": fact, " ": value} for fact, value in facts])
     rows = [(package, spec or "any", (locked or {}).get(package)) for package, spec in here.packages.items()]
     rows += [(name_of(text), bare(text), (locked or {}).get(name_of(text))) for text in here.requirements]

@@ -26,6 +26,7 @@ from hidl_cli.stack.providers.contract import Preview, Provider
 from hidl_cli.stack.sharing import is_shared, shared
 from hidl_cli.stack.target import Target, detect
 from hidl_cli.stack.verify import Here
+from hidl_workloads import kernels
 
 if TYPE_CHECKING:
     from hidl_cli.stack.activation import Activation
@@ -191,7 +192,11 @@ def _build(
             if compiles:
                 _compile(plan, log, progress)
         documents.write_text(Installation.at(plan.prefix).activate, rendered[0].script)
-        return _complete(plan, rendered[0], verifier(plan, log))
+        verified = verifier(plan, log)
+        for check in verified.checks:
+            if check["name"] == kernels.CHECK:  # how far GPUs are verified without one
+                progress.say(f"{check['name']}: {check['detail']}")
+        return _complete(plan, rendered[0], verified)
     except BuildFailed as failure:
         installation.discard(plan.prefix)
         raise _explain(failure, log) from failure

@@ -14,7 +14,7 @@ import pytest
 
 from hidl_cli.stack.installation import at, prefixes
 from tests.conftest import REPOSITORY, Hidl
-from tests.stack.conftest import recipe
+from tests.stack.conftest import recipe, site
 from tests.stack.wheelhouse import make_wheel
 
 LOCK = REPOSITORY / "recipes" / "locks" / "mpi-cp311-linux-x86_64-cpu.txt"
@@ -101,6 +101,27 @@ def test_the_printed_commands_are_what_a_person_can_type(hidl: Hidl, root: Path)
             Path(installed["prefix"], "lock.txt").write_text(lock)
         done = subprocess.run(["sh", "-c", line], env=hidl.environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+TORCH = """
+from types import SimpleNamespace
+
+__version__ = "99.0"
+version = SimpleNamespace(cuda="13.2", hip=None)
+_C = SimpleNamespace(_cuda_getArchFlags=lambda: "sm_80 sm_90")
+"""
+
+
+def test_how_far_gpus_are_verified_without_one_is_said(hidl: Hidl, tmp_path: Path) -> None:
+    site(hidl, "workstation", "title: ''\nextends: local\nnode_types: {host: {gpus: 2, gpu_arch: sm_80}}\n")
+    recipe(hidl, "more", extends="mpi", packages={"torch": ""}, devices=["cpu", "gpu"], verify={"imports": ["torch"]})
+    make_wheel(tmp_path / "house", "torch", "99.0", content=TORCH)
+    installed = hidl("install", "more", "--site", "workstation", PIP_FIND_LINKS=str(tmp_path / "house"))
+    assert installed.returncode == 0, installed.stderr
+    said = "for sm_80 (torch 99.0: sm_80 sm_90); not run: that takes a job with GPUs"
+    assert f"GPU kernels: {said}" in installed.stderr
+    shown = " ".join(hidl("stack", "show", "more", "--site", "workstation").stdout.split())
+    assert f"GPU kernels {said}" in shown
 
 
 @pytest.mark.parametrize(("site", "nodes"), [("lassen", "ppc64le (IBM POWER9)"), ("pitzer", "")])
