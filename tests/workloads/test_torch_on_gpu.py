@@ -33,7 +33,7 @@ def test_weights_are_those_of_the_host_bit_for_bit(results: dict[str, Any], case
     assert results[case][buffers] == [expected, expected]
 
 
-@pytest.mark.parametrize("by", ["NumPy", "PyTorch", "MPI", "another device"])
+@pytest.mark.parametrize("by", ["NumPy", "PyTorch", "MPI", "another device", "a pointer"])
 def test_the_simulated_memory_is_not_the_hosts(results: dict[str, Any], by: str) -> None:
     assert results["touching"][by].startswith("refused")
 
@@ -73,11 +73,20 @@ def test_a_missing_synchronization_is_noticed(
     assert found[buffers] != found["cpu"]
 
 
-def test_memory_that_mpi_gets_too_early_is_noticed(stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
-    words = ("torch_on_gpu", tmp_path / "results.json", "mpi", "auto")
+@pytest.mark.parametrize(
+    ("bug", "message"),
+    [
+        ("mpi", "Unordered: MPI is given memory of the device that computations have not left"),
+        ("lent", "Lent: aten.mul_.Tensor touches memory of the device that MPI has"),
+    ],
+)
+def test_memory_that_mpi_and_computations_use_at_once_is_noticed(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, bug: str, message: str
+) -> None:
+    words = ("torch_on_gpu", tmp_path / "results.json", bug, "auto")
     completed = ranks.run(stack_prefix("pytorch"), 2, "-m", "hidl_workloads.world", *words)
     assert completed.status != 0
-    assert "Unordered: MPI is given memory of the device that computations have not left" in completed.stderr
+    assert message in completed.stderr
 
 
 @pytest.mark.parametrize("buffers", ["staged", "auto"])

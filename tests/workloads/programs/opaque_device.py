@@ -13,9 +13,15 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "opaque"
+#: What MPI has of the device's memory: until it is given back, computations may not touch it.
+LENT: list[OpaqueTensor] = []
 _aten = torch.ops.aten
 #: Kernels that take tensors of both devices: copies from one to the other.
 _COPIES = (_aten.copy_.default, _aten._copy_from.default, _aten._to_copy.default)
+
+
+class Lent(RuntimeError):
+    """A computation touches memory that MPI has."""
 
 
 class OpaqueTensor(torch.Tensor):
@@ -45,6 +51,8 @@ class OpaqueTensor(torch.Tensor):
             raise RuntimeError(f"{kernel}: tensors are on {NAME}:0 and on the host")
         if torch.Tag.inplace_view in kernel.tags:
             raise NotImplementedError(f"{kernel} on {NAME}")
+        if not kernel.is_view and any(_is_lent(each.held) for each in tensors if isinstance(each, cls)):
+            raise Lent(f"{kernel} touches memory of the device that MPI has")
         stays = True
         if kwargs.get("device") is not None:
             stays = _is_this(kwargs["device"])
@@ -57,6 +65,11 @@ class OpaqueTensor(torch.Tensor):
             return cls(result) if stays and isinstance(result, torch.Tensor) else result
 
         return tree_map(wrap, kernel(*tree_map(_held, args), **tree_map(_held, kwargs)))
+
+
+def _is_lent(held: torch.Tensor) -> bool:
+    """Whether a tensor begins in memory that MPI has."""
+    return any(0 <= held.data_ptr() - each.held.data_ptr() < each.held.nbytes for each in LENT)
 
 
 def _held(value: Any) -> Any:

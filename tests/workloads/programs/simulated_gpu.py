@@ -2,7 +2,7 @@
 
 Its tensors are those of ``opaque_device``. Computations run at once; a copy when its event is waited for, or asked for
 a second time. A copy or a sum of MPI that is not ordered behind the last computation on the device finds what was there
-before it, or is an ``Unordered``.
+before it, or is an ``Unordered``; a computation on memory that MPI has is an ``opaque_device.Lent``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hidl_workloads.training.data_parallel import torch_devices
 from hidl_workloads.training.data_parallel.torch_devices import Accelerator, DeviceMemory, Event
 
 BUGS: set[str] = set()
-"""The synchronization that is left out: ``compute``, ``download``, ``upload``, ``mpi``."""
+"""What is not waited for: ``compute``, ``download``, ``upload``, ``mpi`` (before a sum), ``lent`` (after it)."""
 
 
 class Unordered(RuntimeError):
@@ -112,6 +112,8 @@ class Simulated(Accelerator):
         return self._copies_up.record_event()
 
     def scale(self, values: torch.Tensor, factor: float) -> Event:
+        if "lent" not in BUGS:
+            _return(values)
         self._copies_up.queue.append(lambda: values.mul_(factor))
         return self._copies_up.record_event()
 
@@ -130,14 +132,24 @@ class Simulated(Accelerator):
         if self._computations.marked.popleft() > len(self._computations.done):
             raise Unordered("MPI is given memory of the device that computations have not left")
         assert isinstance(values, opaque_device.OpaqueTensor)
+        opaque_device.LENT.append(values)
         kind = np.dtype(str(values.dtype).removeprefix("torch."))
         return DeviceMemory(values.held.data_ptr(), values.numel(), kind)
+
+    def on_host(self, values: torch.Tensor) -> NDArray[Any]:
+        _return(values)
+        return super().on_host(values)
 
     def ask_mpi(self) -> Answer:
         return Answer(True, "simulated")
 
     def survives(self) -> str | None:
         return None
+
+
+def _return(values: torch.Tensor) -> None:
+    """MPI has this memory no longer."""
+    opaque_device.LENT[:] = [each for each in opaque_device.LENT if each is not values]
 
 
 class _Ready:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +50,10 @@ CASES: dict[str, dict[str, Any]] = {
     "channels_last": {"layout": torch.channels_last},
 }
 HOST = torch.device("cpu")
+POINTER = """
+import ctypes, opaque_device, torch
+ctypes.c_int.from_address(torch.ones(4, device=opaque_device.register()).data_ptr()).value
+"""
 
 
 def train(case: dict[str, Any], buffers: str, device: torch.device, communicator: MPI.Intracomm = WORLD) -> str:
@@ -146,6 +152,8 @@ def touching(device: torch.device) -> dict[str, str]:
             told[by] = "not refused"
         except (RuntimeError, TypeError, ValueError) as error:
             told[by] = f"refused: {error}"
+    ended = subprocess.run([sys.executable, "-c", POINTER], check=False).returncode
+    told["a pointer"] = "refused: SIGSEGV" if ended == -signal.SIGSEGV else f"not refused, status {ended}"
     return told
 
 
