@@ -63,6 +63,12 @@ def find_wheel(package: str, version: str, machine: str) -> Wheel | None:
     return next((wheel for wheel in _releases(package, machine) if wheel.version == version), None)
 
 
+def last_for_cuda(package: str, major: int, machine: str) -> Wheel | None:
+    """Return the row of the last release that is built for CUDA ``major``; None if the table has none."""
+    rows = [wheel for wheel in _releases(package, machine) if wheel.cuda.partition(".")[0] == str(major)]
+    return max(rows, key=lambda wheel: wheel.order, default=None)
+
+
 def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str | None) -> Unserved | None:
     """Return which of these GPUs the release has no kernels for; None if it serves them.
 

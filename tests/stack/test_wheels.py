@@ -109,6 +109,26 @@ def test_where_no_wheel_is_for_the_machine_spack_is_named(tmp_path: Path, target
     assert refused.value.hint == "build it: --provider spack"
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("nvidia_nccl_cu12", "nvidia_nccl_cu13"), ("cupy_cuda13x", "cupy_cuda12x")]
+)
+def test_builds_for_two_versions_of_cuda_are_refused(tmp_path: Path, target: Target, first: str, second: str) -> None:
+    house = tmp_path / "house"
+    for name in (first, second, "nvidia_cublas_cu12"):
+        make_wheel(house, name, "1.0")
+    uv = provider(tmp_path, find_links=str(house), no_index="1")
+    on_gpus = replace(target, platform="linux-x86_64", accelerator="cuda")
+    assert set(versions(uv, stack(nvidia_cublas_cu12="", **{second: ""}), on_gpus)) == {
+        "nvidia-cublas-cu12",
+        second.replace("_", "-"),
+    }
+    with pytest.raises(BuildFailed, match="several versions of CUDA, which overwrite each other's files") as refused:
+        uv.resolve(stack(nvidia_cublas_cu12="", **{first: "", second: ""}), on_gpus, offline=True)
+    assert " and ".join(sorted([first, second])).replace("_", "-") in str(refused.value)
+    assert refused.value.hint is not None
+    assert refused.value.hint.endswith("PyTorch's last for CUDA 12 is torch<=2.10.0")
+
+
 def test_cuda_is_never_chosen_on_a_machine_without_a_gpu(tmp_path: Path, target: Target) -> None:
     wheels = [make_wheel(tmp_path / "files", "one", "1.0", requires=["nvidia-cublas"])]
     wheels.append(make_wheel(tmp_path / "files", "nvidia_cublas", "1.0"))

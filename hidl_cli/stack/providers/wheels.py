@@ -18,7 +18,7 @@ from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, Process
 from hidl_cli.mpi import WHEELS
 from hidl_cli.redaction import redact
 from hidl_cli.stack import pip_settings
-from hidl_cli.stack.architectures import find_unserved
+from hidl_cli.stack.architectures import find_unserved, last_for_cuda
 from hidl_cli.stack.lock import Lock, Package, requirements
 from hidl_cli.stack.pip_settings import Sources
 from hidl_cli.stack.requirement import bare, hashes_of, name_of
@@ -37,6 +37,8 @@ _PORTABLE_GLIBC = ((2, 28), (2, 17))
 # uv reads the configuration of a project that it is started in: it is started in none.
 _CWD = Path("/")
 _CUDA = re.compile(r"nvidia-.*|cuda-.*|triton")
+#: nvidia-nccl-cu12, cupy-cuda13x: a package's builds for versions of CUDA have their files in the same places.
+_OF_A_CUDA = re.compile(r"(.+)-cu(?:da)?(\d+)x?")
 #: Where NVIDIA's driver says its version: uv then chooses the build of torch that it serves.
 _DRIVER = Path("/proc/driver/nvidia/version")
 _BY_SPACK = "build it: --provider spack"
@@ -100,6 +102,7 @@ class Wheels:
                 ) from error
         packages = _permitted(stack, packages)
         _refuse_foreign(stack, target, packages)
+        _refuse_two_cudas(stack, target, packages)
         return Lock(
             stack=stack.name,
             python=target.python,
@@ -332,6 +335,25 @@ def _refuse_foreign(stack: Stack, target: Target, packages: Iterable[Package]) -
             hint="constrain the package that asks for them to another build, or set "
             f"UV_TORCH_BACKEND={TORCH_BACKENDS[target.accelerator]}; for NVIDIA's GPUs, a stack's file says "
             "`devices: [cpu, gpu]`",
+        )
+
+
+def _refuse_two_cudas(stack: Stack, target: Target, packages: Iterable[Package]) -> None:
+    """Raise ``BuildFailed`` for builds of one package for two versions of CUDA: the last to come would be there."""
+    builds: dict[str, dict[int, str]] = {}
+    for package in packages:
+        if match := _OF_A_CUDA.fullmatch(package.name):
+            builds.setdefault(match[1], {})[int(match[2])] = package.name
+    twice = [found for found in builds.values() if len(found) > 1]
+    if twice:
+        older = min(version for found in twice for version in found)
+        torch = last_for_cuda("torch", older, target.machine)
+        listed = ", ".join(" and ".join(found[version] for version in sorted(found)) for found in twice)
+        raise BuildFailed(
+            f"stack {stack.name} resolves to builds for several versions of CUDA, which overwrite each other's files: "
+            f"{listed}",
+            hint="choose releases for one version of CUDA"
+            + (f": PyTorch's last for CUDA {older} is torch<={torch.version}" if torch else ""),
         )
 
 
