@@ -177,8 +177,12 @@ def _is_unsaid(workload: Workload) -> bool:
 def _only(workload: Workload, points: Sequence[Mapping[str, Value]], device: Device) -> str:
     """Say that the workload computes on ``device`` alone, with the parameters that make it so."""
     what = {"cpu": "processors", "gpu": "GPUs"}[device]
-    names = {name for choice in workload.devices or () for name in choice.when}
-    of_this = {name: value for name, value in points[0].items() if name in names} if len(points) == 1 else {}
+    conditions = [choice.when for choice in workload.devices or () if choice.when]
+    of_this: dict[str, Value] = {}
+    if len(points) == 1 and conditions:
+        met = [set(when) for when in conditions if when.items() & points[0].items()]  # in part at least
+        names = set.union(*met) if met else set.intersection(*map(set, conditions))
+        of_this = {name: value for name, value in points[0].items() if name in names}
     shown = f" with {format_parameters(of_this)}" if of_this else ""
     return f"{workload.name}{shown} computes on {what} only"
 

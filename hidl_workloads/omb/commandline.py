@@ -269,6 +269,15 @@ def _accelerator(text: str) -> dict[str, Any]:
     return {"accelerator": text.lower() == "cuda"}
 
 
+def _places(text: str) -> dict[str, Any]:
+    words = tuple(text.split("-"))
+    if text == "by-buffer":
+        return {}
+    if len(words) != 2 or not set(words) <= {"H", "D"}:
+        raise ValueError("D-D, D-H, H-D, H-H or by-buffer")
+    return {"places": words}
+
+
 def _text(name: str) -> Reader:
     return lambda text: {name: text}
 
@@ -317,5 +326,6 @@ OPTIONS = (
         _accelerator,
     ),
     Option("", ("buffer",), "KIND", f"what holds the data: {', '.join(BUFFERS)}", _word("buffer", BUFFERS)),
+    Option("", ("places",), "D-H", "the same as H D after the options (by-buffer: as --buffer says)", _places),
     Option("", ("json",), "FILE", "the table as JSON too", _text("json")),
 )

@@ -33,6 +33,7 @@ VALUES = {
     "preloaded_by": [],
     "until_settled": False,
     "reader": (),
+    "launches": True,
     "keeps_output": True,
     "copies_output": True,
     "timed": True,

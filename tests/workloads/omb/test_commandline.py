@@ -85,6 +85,10 @@ def test_a_root_is_fixed_or_rotates() -> None:
 
 def test_two_letters_after_the_options_say_where_buffers_lie() -> None:
     assert read("-m", "4", "D", "H").places == ("D", "H")
+    assert read("--places=D-H").places == ("D", "H")
+    assert read("--places=by-buffer").places == Options().places
+    with pytest.raises(UsageError, match="--places: 'D-X' is not D-D, D-H, H-D, H-H or by-buffer"):
+        read("--places=D-X")
 
 
 def test_every_fault_is_reported() -> None:

@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# ssh: --hosts=gpu11,gpu12
+# hidl run RUN: horovod-synthetic on ri2, stack horovod-pytorch-mpi
+# Runs 1 step(s), one after another, in this one allocation.
+#@ start
+cd -- "$directory"
+
+export HIDL_RUN_ID=RUN
+# What every rank looks at before its program starts, and where it tells what it finds.
+export HIDL_FINDINGS=$PWD/findings.json
+export HIDL_CORES_PER_RANK=28
+#@ status
+        "$job" "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+#@ end
+    write_status RUNNING null null
+    mkdir -p "steps/$step"
+    rm -f -- "steps/$step/metrics.json"
+    head -n "$2" hosts | while read -r host; do echo "${3/\{host\}/$host}"; done > "steps/$step/hosts"
+}
+
+run_ranks() { # number-of-ranks command...
+    local status=0
+    tell_program "$1"
+    "${@:2}" < /dev/null &
+    child=$!
+    wait "$child" || status=$?
+    child=
+    return "$status"
+}
+
+tell_program() { # number-of-ranks
+    export HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json
+}
+
+# Keeps what the program prints, out of which its metrics are read, and shows it at the end: while it measures, nothing
+# beside it copies its output.
+launch_and_keep_output() { # number-of-ranks command...
+    local status=0 output=steps/$step/output.txt
+    run_ranks "$@" > "$output" || status=$?
+    cat -- "$output"
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
+}
+
+#@ forwarded
+#@ status-from-stderr
+# The allocation's hosts, one a line, in the order that they were given in: those of the script's own header.
+list_hosts() {
+    sed -n 's/^# ssh: --hosts=//p' "${BASH_SOURCE[0]##*/}" | tr ',' '\n'
+}
+
+job_id() {
+    echo "${HIDL_SSH_JOB:-}"
+}
+#@ hosts
+# The MPI library of the site, mvapich2-gdr (mvapich2-gdr), takes the place of the stack's own: they share one ABI.
+# Not the stack's own, which whoever submitted this may have activated.
+own=/apps/hidl/ri2/horovod-pytorch-mpi/current/bin
+#@ mpi-prefix
+export HIDL_SITE_MPI=mvapich2-gdr
+
+#@ stack
+source /apps/hidl/ri2/horovod-pytorch-mpi/current/activate.sh
+#@ mpi-first
+export OMP_NUM_THREADS=28
+export MKL_NUM_THREADS=28
+export OPENBLAS_NUM_THREADS=28
+export NUMEXPR_NUM_THREADS=28
+export TF_NUM_INTRAOP_THREADS=28
+export TF_NUM_INTEROP_THREADS=1
+export MPI4PY_MPIABI=mpich
+export MV2_USE_CUDA=1 # preset of mvapich2-gdr (MVAPICH2-GDR 2.3.7 user guide, section 13.1)
+export MV2_CPU_BINDING_POLICY=hybrid # preset of mvapich2-gdr (MVAPICH tutorial on deep learning, MUG 2022)
+export MV2_HYBRID_BINDING_POLICY=spread # preset of mvapich2-gdr (MVAPICH tutorial on deep learning, MUG 2022)
+export MV2_USE_RDMA_CM=0 # preset of mvapich2-gdr (MVAPICH tutorial on deep learning, MUG 2022)
+export MV2_SUPPORT_DL=1 # preset of mvapich2-gdr (MVAPICH2-GDR 2.3.7 user guide, section 7.3)
+export MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so # site ri2
+export HIDL_DEVICE=gpu
+export HIDL_GPUS_PER_RANK=1
+
+begin_step '2 ranks on 2 nodes, repetition 1' 2 '{host}:1'
+forwarded 2 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI
+launch_and_keep_output 2 status_from_stderr mpirun_rsh -np 2 -hostfile steps/1/hosts MV2_THREADS_PER_PROCESS=28 OMP_NUM_THREADS=28 MKL_NUM_THREADS=28 OPENBLAS_NUM_THREADS=28 NUMEXPR_NUM_THREADS=28 TF_NUM_INTRAOP_THREADS=28 TF_NUM_INTEROP_THREADS=1 MPI4PY_MPIABI=mpich MV2_USE_CUDA=1 MV2_CPU_BINDING_POLICY=hybrid MV2_HYBRID_BINDING_POLICY=spread MV2_USE_RDMA_CM=0 MV2_SUPPORT_DL=1 MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so HIDL_DEVICE=gpu HIDL_GPUS_PER_RANK=1 ${forwarded[@]+"${forwarded[@]}"} /apps/hidl/ri2/horovod-pytorch-mpi/current/bin/python -m hidl_workloads.world --chooses-gpu hidl_workloads.horovod_synthetic /home/user/pytorch_synthetic_benchmark.py --model=resnet50 --batch-size=64 --num-warmup-batches=10 --num-batches-per-iter=10 --num-iters=5
+
+finish COMPLETED 0
