@@ -17,7 +17,7 @@ from tests.waiting import patience
 
 PROGRAMS = REPOSITORY / "tests" / "launch" / "programs"
 
-_PARTS = ("end", "launch", "as_root", "forwarded", "status")
+_PARTS = ("end", "launch", "run_ranks", "as_root", "forwarded", "status")
 _BEGIN = """
 set -euo pipefail
 step=1

@@ -100,6 +100,7 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, ke
         "preloaded_by": [],
         "until_settled": False,
         "reader": (),
+        "launches": True,
         "keeps_output": kept,
         "copies_output": kept,
         "timed": kept,
