@@ -49,12 +49,14 @@ def check(gpus: Iterable[str], expected: Mapping[str, Iterable[str]] | None = No
         for framework, flags in found.items()
         if not all(serves(flags, gpu) for gpu in wanted)
     }
-    listed = "; ".join(f"{framework}: {' '.join(flags) or 'none'}" for framework, flags in found.items())
+    listed = "; ".join(
+        f"{framework}: {' '.join(flags) or 'none'}{_compared(framework, flags, expected or {})}"
+        for framework, flags in found.items()
+    )
     if lacking:
         missing = "; ".join(f"{framework} has none for {', '.join(gpus)}" for framework, gpus in lacking.items())
         return Check(CHECK, False, f"{missing} ({listed})")
-    compared = "".join(_compared(framework, flags, expected or {}) for framework, flags in found.items())
-    return Check(CHECK, True, f"for {', '.join(wanted)} ({listed}{compared}); not run: that takes a job with GPUs")
+    return Check(CHECK, True, f"for {', '.join(wanted)} ({listed}); not run: that takes a job with GPUs")
 
 
 def _compared(framework: str, flags: Iterable[str], expected: Mapping[str, Iterable[str]]) -> str:

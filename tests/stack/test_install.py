@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 import stat
 import subprocess
@@ -125,7 +124,6 @@ def test_how_far_gpus_are_verified_without_one_is_said(hidl: Hidl, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("site", "nodes"), [("lassen", "ppc64le (IBM POWER9)"), ("pitzer", "")])
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the shipped lock for older GPUs is for x86_64")
 def test_it_is_said_where_the_sites_nodes_are_of_another_architecture(hidl: Hidl, site: str, nodes: str) -> None:
     (plan,) = hidl.json("install", "pytorch", "--site", site, "--dry-run")["plans"]
     said = [each["text"] for each in plan["plan"]["advisories"] if each["id"] == "other-machine"]

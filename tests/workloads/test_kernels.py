@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from hidl_workloads import kernels
+from tests.conftest import REPOSITORY
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,12 @@ def test_kernels_are_compared_with_the_table_of_wheels(
     found = kernels.check(["sm_70"], expected)
     assert found.ok
     assert said in found.detail
+
+
+def test_the_nightly_looks_for_what_is_said_of_other_kernels() -> None:
+    searched = re.search(r'! grep "([^"]+)" .*verification\.json', (REPOSITORY / "Makefile").read_text())
+    assert searched is not None
+    assert kernels.DIFFERS.startswith(searched[1])
 
 
 def test_builds_for_processors_have_nothing_to_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,12 @@ set -euo pipefail
 
 # Schedulers run a copy of the script that lies elsewhere, and tell where it was submitted.
 directory=$(dirname -- "${BASH_SOURCE[0]}")
+#@ findings
+cd -- "$directory"
+
+export HIDL_RUN_ID=RUN
+# What every rank looks at before its program starts, and where it tells what it finds.
+export HIDL_FINDINGS=$PWD/findings.json
 #@ status
 started=$(date +%s.%N)
 step=0
@@ -251,6 +257,15 @@ is_ending() {
 # would be longer by that. Steps of this script run one after another or on different nodes: they may overlap.
 export SLURM_OVERLAP=1
 
+#@ ssh
+# The allocation's hosts, one a line, in the order that they were given in: those of the script's own header.
+list_hosts() {
+    sed -n 's/^# ssh: --hosts=//p' "${BASH_SOURCE[0]##*/}" | tr ',' '\n'
+}
+
+job_id() {
+    echo "${HIDL_SSH_JOB:-}"
+}
 #@ hosts
 begin_attempt
 list_hosts > hosts
@@ -282,3 +297,10 @@ if [[ -n $mpi_prefix ]]; then
     export PATH=$mpi_prefix/bin:$PATH
     export LD_LIBRARY_PATH=$mpi_prefix/lib64:$mpi_prefix/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
+#@ threads-28
+export OMP_NUM_THREADS=28
+export MKL_NUM_THREADS=28
+export OPENBLAS_NUM_THREADS=28
+export NUMEXPR_NUM_THREADS=28
+export TF_NUM_INTRAOP_THREADS=28
+export TF_NUM_INTEROP_THREADS=1

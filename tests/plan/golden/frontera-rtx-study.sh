@@ -11,11 +11,7 @@
 # Runs 6 step(s), one after another, in this one allocation.
 #@ start
 [[ -e $directory/plan.json ]] || directory=${SLURM_SUBMIT_DIR:-$directory}
-cd -- "$directory"
-
-export HIDL_RUN_ID=RUN
-# What every rank looks at before its program starts, and where it tells what it finds.
-export HIDL_FINDINGS=$PWD/findings.json
+#@ findings
 export HIDL_NODE_MEMORY=137438953472
 #@ status
         "$job" "$1" "$2" "$started" "$3" "$step" 6 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new

@@ -8,11 +8,7 @@
 # Runs 1 step(s), one after another, in this one allocation.
 #@ start
 [[ -e $directory/plan.json ]] || directory=${LS_SUBCWD:-$directory}
-cd -- "$directory"
-
-export HIDL_RUN_ID=RUN
-# What every rank looks at before its program starts, and where it tells what it finds.
-export HIDL_FINDINGS=$PWD/findings.json
+#@ findings
 export HIDL_CORES_PER_RANK=11
 #@ status
         "$job" "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new

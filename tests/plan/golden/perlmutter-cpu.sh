@@ -15,11 +15,7 @@
 # Runs 1 step(s), one after another, in this one allocation.
 #@ start
 [[ -e $directory/plan.json ]] || directory=${SLURM_SUBMIT_DIR:-$directory}
-cd -- "$directory"
-
-export HIDL_RUN_ID=RUN
-# What every rank looks at before its program starts, and where it tells what it finds.
-export HIDL_FINDINGS=$PWD/findings.json
+#@ findings
 export HIDL_CORES_PER_RANK=128
 export HIDL_NODE_MEMORY=549755813888
 #@ status

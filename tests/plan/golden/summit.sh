@@ -9,11 +9,7 @@
 # Runs 1 step(s), one after another, in this one allocation.
 #@ start
 [[ -e $directory/plan.json ]] || directory=${LS_SUBCWD:-$directory}
-cd -- "$directory"
-
-export HIDL_RUN_ID=RUN
-# What every rank looks at before its program starts, and where it tells what it finds.
-export HIDL_FINDINGS=$PWD/findings.json
+#@ findings
 export HIDL_CORES_PER_RANK=7
 export HIDL_NODE_MEMORY=549755813888
 #@ status

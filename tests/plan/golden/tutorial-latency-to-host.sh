@@ -3,11 +3,7 @@
 # hidl run RUN: omb-latency on ri2, stack mpi4dask
 # Runs 1 step(s), one after another, in this one allocation.
 #@ start
-cd -- "$directory"
-
-export HIDL_RUN_ID=RUN
-# What every rank looks at before its program starts, and where it tells what it finds.
-export HIDL_FINDINGS=$PWD/findings.json
+#@ findings
 export HIDL_CORES_PER_RANK=28
 #@ status
         "$job" "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
@@ -17,14 +13,7 @@ export HIDL_CORES_PER_RANK=28
 
 #@ forwarded
 #@ status-from-stderr
-# The allocation's hosts, one a line, in the order that they were given in: those of the script's own header.
-list_hosts() {
-    sed -n 's/^# ssh: --hosts=//p' "${BASH_SOURCE[0]##*/}" | tr ',' '\n'
-}
-
-job_id() {
-    echo "${HIDL_SSH_JOB:-}"
-}
+#@ ssh
 #@ hosts
 # The MPI library of the site, mvapich2-gdr (mvapich2-gdr), takes the place of the stack's own: they share one ABI.
 # Not the stack's own, which whoever submitted this may have activated.
@@ -35,12 +24,7 @@ export HIDL_SITE_MPI=mvapich2-gdr
 #@ stack
 source /apps/hidl/ri2/mpi4dask/current/activate.sh
 #@ mpi-first
-export OMP_NUM_THREADS=28
-export MKL_NUM_THREADS=28
-export OPENBLAS_NUM_THREADS=28
-export NUMEXPR_NUM_THREADS=28
-export TF_NUM_INTRAOP_THREADS=28
-export TF_NUM_INTEROP_THREADS=1
+#@ threads-28
 export MPI4PY_MPIABI=mpich
 export MV2_USE_CUDA=1 # preset of mvapich2-gdr (MVAPICH2-GDR 2.3.7 user guide, section 13.1)
 export MV2_CPU_BINDING_POLICY=hybrid # preset of mvapich2-gdr (MVAPICH tutorial on deep learning, MUG 2022)

@@ -11,11 +11,7 @@
 # Runs 1 step(s), one after another, in this one allocation.
 #@ start
 [[ -e $directory/plan.json ]] || directory=${SLURM_SUBMIT_DIR:-$directory}
-cd -- "$directory"
-
-export HIDL_RUN_ID=RUN
-# What every rank looks at before its program starts, and where it tells what it finds.
-export HIDL_FINDINGS=$PWD/findings.json
+#@ findings
 export HIDL_CORES_PER_RANK=72
 export HIDL_NODE_MEMORY=124554051584
 #@ status
