@@ -50,13 +50,11 @@ def report(
     ``versions`` are the program's own; those of Python, mpi4py and the MPI library are added. Raises ``ValueError``
     for a figure that is not finite, which JSON does not have, and ``OSError`` where the file cannot be written.
     """
-    from mpi4py import MPI, __version__
+    from mpi4py import __version__
 
-    from hidl_workloads import gpus, mpi_library
+    from hidl_workloads import mpi_library
 
-    device = os.environ.get(gpus.DEVICE)
-    hosts = communicator.gather(MPI.Get_processor_name())
-    cards = communicator.gather(gpus.facts()) if device == "gpu" else None
+    world = _describe(communicator)
     target = os.environ.get(METRICS_FILE)
     if communicator.rank != 0 or not target:
         return
@@ -64,17 +62,37 @@ def report(
     document = {
         "schema": SCHEMA,
         "program": program,
-        "world": {
-            "size": communicator.size,
-            "hosts": hosts,
-            **({"device": device} if device else {}),
-            **({"gpus": cards} if cards is not None else {}),
-        },
+        "world": world,
         "parameters": dict(parameters),
         "versions": {**base, **versions},
         "metrics": [metric.as_document() for metric in metrics],
     }
     write_json(Path(target), document)
+
+
+def report_world(communicator: MPI.Comm) -> None:
+    """Write ``world.json`` beside the metrics document, for a program that writes none; every rank calls this."""
+    world = _describe(communicator)
+    target = os.environ.get(METRICS_FILE)
+    if communicator.rank == 0 and target:
+        write_json(Path(target).with_name("world.json"), world)
+
+
+def _describe(communicator: MPI.Comm) -> dict[str, Any]:
+    """Return the hosts of all ranks and what they compute on, on rank 0. Collective."""
+    from mpi4py import MPI
+
+    from hidl_workloads import gpus
+
+    device = os.environ.get(gpus.DEVICE)
+    hosts = communicator.gather(MPI.Get_processor_name())
+    cards = communicator.gather(gpus.facts()) if device == "gpu" else None
+    return {
+        "size": communicator.size,
+        "hosts": hosts,
+        **({"device": device} if device else {}),
+        **({"gpus": cards} if cards is not None else {}),
+    }
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -2,7 +2,7 @@
 
 ::
 
-    HIDL_WORLD_SIZE=2 mpiexec -n 2 python -m hidl_workloads.world [--chooses-gpu] [MODULE [ARG...]]
+    HIDL_WORLD_SIZE=2 mpiexec -n 2 python -m hidl_workloads.world [--gpu-aware] [--chooses-gpu] [MODULE [ARG...]]
 
 A launcher whose process-management interface (PMI) the program's MPI library does not speak starts N programs that
 are each alone in a world of size 1, and every one of them ends with status 0. So the size is compared with
@@ -10,7 +10,9 @@ are each alone in a world of size 1, and every one of them ends with status 0. S
 ranks at once: the others would wait for it for ever.
 
 In a run on GPUs, a rank sees its own first. With ``--chooses-gpu``, it sees those of its job as they are: the module
-chooses by its local rank.
+chooses by its local rank. With ``--gpu-aware``, an MPI library that says that it does not read GPU memory is an error.
+
+Without a module, a run on GPUs leaves the hosts and the GPUs of all ranks in ``world.json`` beside ``$HIDL_METRICS``.
 
 Before and after MPI is initialised, ``hidl_workloads.doctor`` looks for what would go wrong, and tells it on stderr.
 """
@@ -46,6 +48,11 @@ WRONG_LIBRARY = 87
 NO_GPU = 88
 """Exit status of every rank of a run on GPUs if one of them has none."""
 
+UNREADABLE = 89
+"""Exit status of every rank of a run on GPUs if the MPI library of one is not GPU-aware, and must be."""
+
+GPU_AWARE = "--gpu-aware"
+"""Before the module's name: in a run on GPUs, the program that follows gives MPI the addresses of GPU memory."""
 CHOOSES_GPU = "--chooses-gpu"
 """Before the module's name: it chooses its GPU by its local rank, of all that its job may see."""
 
@@ -68,8 +75,9 @@ def main(arguments: list[str]) -> int:
     from hidl_workloads.doctor import in_job
 
     here = in_job.before_mpi()
-    own_first = arguments[:1] != [CHOOSES_GPU]
-    arguments = arguments if own_first else arguments[1:]
+    gives_gpu_memory, arguments = _option(GPU_AWARE, arguments)
+    chooses, arguments = _option(CHOOSES_GPU, arguments)
+    own_first = not chooses
     wants_gpu = os.environ.get("HIDL_DEVICE") == "gpu"
     local_rank = launched.told(launched.LOCAL_RANKS, os.environ)
     fault = _take_gpu(local_rank, first=own_first) if wants_gpu else None  # before MPI opens them
@@ -93,7 +101,16 @@ def main(arguments: list[str]) -> int:
         if world.rank == 0:
             _say(without)
         return NO_GPU
+    if wants_gpu and gives_gpu_memory and (unreadable := _unreadable(world)):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if world.rank == 0:
+            _say(unreadable)
+        return UNREADABLE
     in_job.with_mpi(world, here)
+    if wants_gpu and not arguments:
+        from hidl_workloads import metrics
+
+        metrics.report_world(world)
     if arguments:
         import runpy
 
@@ -101,6 +118,11 @@ def main(arguments: list[str]) -> int:
             sys.argv = list(arguments)
             runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     return 0
+
+
+def _option(name: str, arguments: list[str]) -> tuple[bool, list[str]]:
+    """Whether ``arguments`` begin with this option, and what follows it."""
+    return (True, arguments[1:]) if arguments[:1] == [name] else (False, arguments)
 
 
 def _take_gpu(local_rank: int | None, *, first: bool) -> str | None:
@@ -135,6 +157,21 @@ def _without_gpu(world: MPI.Comm, fault: str | None, *, first: bool) -> str | No
         return None
     rank, reason, host = missing[0]
     return gpus.message(reason or "", host, rank, len(missing), world.size)
+
+
+def _unreadable(world: MPI.Comm) -> str | None:
+    """Return what to say if the MPI library of a rank tells that it reads no GPU memory; else None. Collective."""
+    from hidl_workloads import gpu_aware
+
+    answers = [gpu_aware.ask(vendor) for vendor in ("cuda", "rocm")]
+    denied = answers[0].source if all(answer.aware is False for answer in answers) else None
+    source = next(filter(None, world.allgather(denied)), None)
+    if source is None:
+        return None
+    return (
+        f"hidl: the buffers lie in GPU memory, which this MPI library does not read ({source})\n"
+        "next: --mpi with a GPU-aware library of the site (hidl site show names them), or buffers on the host"
+    )
 
 
 def _library_of_the_stack(environment: Mapping[str, str]) -> str | None:

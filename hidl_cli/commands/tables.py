@@ -211,6 +211,7 @@ def _format_device(choice: DeviceChoice) -> str:
     """A device with its conditions: ``gpu (buffer=cupy; requires cupy)``."""
     from hidl_cli.plan.parameters import format_parameters
 
-    conditions = [format_parameters(choice.when)] if choice.when else []
+    when = {name: "|".join(map(str, values)) for name, values in choice.when.items()}
+    conditions = [format_parameters(when)] if when else []
     conditions += [f"requires {', '.join(choice.packages)}"] if choice.packages else []
     return choice.device + (f" ({'; '.join(conditions)})" if conditions else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from hidl_cli.plan.workload import Program, Value
+from hidl_cli.plan.workload import Parameter, Program, Value
 
 #: ``{name}``: the value. ``{name?word}``: the word, which falls away where the value is false, 0 or empty.
 PLACEHOLDER = re.compile(r"\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(\?(?P<word>[^{}]+))?\}")
@@ -19,22 +19,28 @@ SIZES = ("ranks", "nodes")
 def command(program: Program, values: Mapping[str, Value]) -> list[str]:
     """Return the program's own words; if it has ``arguments``, placeholders in these words are filled too."""
     words = program.command or []
-    return list(words) if program.arguments is None else list(_filled(words, values))
+    return list(words) if program.arguments is None else list(_filled(words, values, {}))
 
 
-def arguments(program: Program, values: Mapping[str, Value]) -> list[str]:
-    """Return the words after them: ``--name=value`` for each parameter, or what ``arguments`` says."""
+def arguments(program: Program, values: Mapping[str, Value], parameters: Mapping[str, Parameter]) -> list[str]:
+    """Return the words after them: ``--name=value`` for each parameter, or what ``arguments`` says.
+
+    ``parameters``: the workload's, some of whose values may stand for several ``words``.
+    """
     if program.arguments is None:
         return [f"--{name}={_text(value)}" for name, value in values.items()]
-    return list(_filled(program.arguments, values))
+    return list(_filled(program.arguments, values, parameters))
 
 
-def _filled(words: list[str], values: Mapping[str, Value]) -> Iterator[str]:
+def _filled(words: list[str], values: Mapping[str, Value], parameters: Mapping[str, Parameter]) -> Iterator[str]:
     for word in words:
-        optional = PLACEHOLDER.fullmatch(word)
-        if optional and optional["word"] and optional["name"] in values:
-            if values[optional["name"]]:
-                yield optional["word"]
+        alone = PLACEHOLDER.fullmatch(word)
+        name = alone["name"] if alone and alone["name"] in values else None
+        if alone and name and alone["word"]:
+            if values[name]:
+                yield alone["word"]
+        elif name and name in parameters and (several := parameters[name].words.get(str(values[name]))) is not None:
+            yield from several
         else:
             yield PLACEHOLDER.sub(lambda found: _filled_in(found, values), word)
 

@@ -129,6 +129,9 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
                 if name not in known:
                     message = f"unknown parameter `{clipped(name)}`"
                     yield Fault(path, message, one_of(known), nearest(name, known), on_key=True)
+                elif isinstance(value, list):
+                    for place, each in enumerate(value):
+                        yield from _value((*path, place), mapping(known, name), each)
                 else:
                     yield from _value(path, mapping(known, name), value)
 
@@ -167,6 +170,11 @@ def _choices(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
         yield Fault(
             (*path, "choices"), f"type {kind} takes no `choices`", "`type: choice`, or no `choices`", on_key=True
         )
+    known = [str(choice) for choice in choices] if isinstance(choices, list) else []
+    for choice in mapping(parameter, "words"):
+        if choice not in known:
+            message = f"`{clipped(choice)}` is not one of the choices"
+            yield Fault((*path, "words", choice), message, one_of(known), nearest(choice, known), on_key=True)
 
 
 def _limits(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
@@ -180,11 +188,13 @@ def _limits(name: str, parameter: Mapping[str, Any]) -> Iterator[Fault]:
 
 def _value(path: tuple[str | int, ...], parameter: Mapping[str, Any], value: Any) -> Iterator[Fault]:
     """Yield the fault in a parameter's value, if its type and limits are valid."""
+    if value is None or isinstance(value, dict | list):
+        return  # the schema's fault
     kind, choices = parameter.get("type"), parameter.get("choices")
     if kind == "choice" and isinstance(choices, list) and choices and value not in choices:
         words = [str(choice) for choice in choices]
         yield Fault(path, f"`{clipped(str(value))}` is not one of the choices", one_of(words), nearest(value, words))
-    if kind not in _TYPES or isinstance(value, dict | list):
+    if kind not in _TYPES:
         return
     if not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "bool"):
         yield Fault(path, f"the value is {describe(value)}, but the parameter's type is {kind}", _WORDS[kind])

@@ -56,8 +56,8 @@ def choose_device(
     the nodes do not allow the device, and ``NoGpuUse`` if the user must say that GPUs stay unused.
     """
     possible = _possible(workload, points)
-    use = _choose(site, workload, points, asked, wanted=wanted, possible=possible)
-    return replace(use, either=len(possible) > 1)
+    use = _choose(site, workload, points, asked, wanted=wanted, possible=tuple(possible))
+    return replace(use, packages=possible[use.device], either=len(possible) > 1)
 
 
 def _choose(
@@ -67,18 +67,18 @@ def _choose(
     asked: Asked,
     *,
     wanted: Device | None,
-    possible: Mapping[Device, tuple[str, ...]],
+    possible: tuple[Device, ...],
 ) -> DeviceUse:
     if wanted is not None and wanted not in possible:
-        raise UsageError(_only(workload, points, next(iter(possible))), hint=f"--device {next(iter(possible))}")
+        raise UsageError(_only(workload, points, possible[0]), hint=f"--device {possible[0]}")
     here = has_gpus(site.node_type(asked.partition))
     if wanted is not None:
-        return _as_wanted(site, workload, wanted, asked, possible[wanted])
+        return _as_wanted(site, wanted, asked)
     if not here:
         if "cpu" in possible:
-            return DeviceUse("cpu", asked, possible["cpu"])
+            return DeviceUse("cpu", asked)
         if site.node_type(asked.partition).gpus is None:  # unknown: the job looks for them
-            return DeviceUse("gpu", asked, possible["gpu"])
+            return DeviceUse("gpu", asked)
         elsewhere = _partition_for(site, "gpu")
         raise UsageError(
             f"{_only(workload, points, 'gpu')}, and {_nodes(site, asked)} have none",
@@ -86,10 +86,10 @@ def _choose(
         )
     if "gpu" in possible:
         unsaid = f"{workload.name} does not say what it computes on: GPUs are requested; --device cpu requests none"
-        return DeviceUse("gpu", asked, possible["gpu"], (unsaid,) if _is_unsaid(workload) else ())
+        return DeviceUse("gpu", asked, notices=(unsaid,) if _is_unsaid(workload) else ())
     if workload.any_node:
         notice = f"{workload.name} runs on the processors of {_nodes(site, asked)}: no GPUs are requested"
-        return DeviceUse("cpu", replace(asked, gpus=False), possible["cpu"], (notice,))
+        return DeviceUse("cpu", replace(asked, gpus=False), notices=(notice,))
     elsewhere = _partition_for(site, "cpu") if asked.partition is None else None
     raise NoGpuUse(
         f"{_only(workload, points, 'cpu')}, and {_nodes(site, asked)} have GPUs, which would stay unused",
@@ -98,23 +98,37 @@ def _choose(
 
 
 def require_stack(
-    use: DeviceUse, name: str, stack: Stack, installed: Mapping[str, str], *, site: Site, environment: str | None
+    use: DeviceUse,
+    name: str,
+    stack: Stack,
+    installed: Mapping[str, str],
+    *,
+    site: Site,
+    accelerator: str | None = None,
+    environment: str | None = None,
 ) -> None:
     """Raise ``NoGpuStack`` if the run computes on GPUs and its stack does not.
 
     ``name``: the workload's. ``installed``: versions of the packages by name; empty if it is not installed.
-    ``environment``: the directory of the user's own, in the place of the stack.
+    ``accelerator``: what it was installed for; None: unknown. ``environment``: the directory of the user's own, in the
+    place of the stack.
     """
     if use.device == "cpu":
         return
     node = site.node_type(use.asked.partition)
-    reason = of_stack.reason_without_gpu(stack, installed, use.packages, node)
+    reason = of_stack.reason_without_gpu(stack, installed, use.packages, node, accelerator=accelerator)
     if reason is None:
         return
     whose = f"environment {environment}" if environment else f"stack {stack.name}"
     install = None if environment else of_stack.install_hint(stack, use.packages, site.name, node)
     fixes = [install or "--env DIR with an environment that does", *(["--device cpu"] if use.either else [])]
     raise NoGpuStack(f"{name} is to compute on GPUs, and {whose} does not: {reason}", hint="; or ".join(fixes))
+
+
+def gives_gpu_memory(workload: Workload, parameters: Mapping[str, Value]) -> bool:
+    """On GPUs, does the workload's program give MPI the addresses of GPU memory, without looking whether it may?"""
+    choice = _holding(workload.devices or (), parameters).get("gpu")
+    return choice is not None and choice.gpu_aware
 
 
 def has_gpus(node: NodeType) -> bool:
@@ -146,7 +160,7 @@ def _holding(choices: Sequence[DeviceChoice], point: Mapping[str, Value]) -> dic
     return conditional or {choice.device: choice for choice in choices if not choice.when}
 
 
-def _as_wanted(site: Site, workload: Workload, wanted: Device, asked: Asked, packages: tuple[str, ...]) -> DeviceUse:
+def _as_wanted(site: Site, wanted: Device, asked: Asked) -> DeviceUse:
     node = site.node_type(asked.partition)
     notices: tuple[str, ...] = ()
     fits = node.gpus is None or has_gpus(node) == (wanted == "gpu")
@@ -158,7 +172,7 @@ def _as_wanted(site: Site, workload: Workload, wanted: Device, asked: Asked, pac
         raise UsageError(
             f"--device gpu: {_nodes(site, asked)} have no GPUs", hint="--device cpu, or another --partition or --site"
         )
-    return DeviceUse(wanted, replace(asked, gpus=wanted == "gpu"), packages, notices)
+    return DeviceUse(wanted, replace(asked, gpus=wanted == "gpu"), notices=notices)
 
 
 def _partition_for(site: Site, wanted: Device) -> str | None:
@@ -180,7 +194,7 @@ def _only(workload: Workload, points: Sequence[Mapping[str, Value]], device: Dev
     conditions = [choice.when for choice in workload.devices or () if choice.when]
     of_this: dict[str, Value] = {}
     if len(points) == 1 and conditions:
-        met = [set(when) for when in conditions if when.items() & points[0].items()]  # in part at least
+        met = [set(when) for when in conditions if any(holds({name: when[name]}, points[0]) for name in when)]
         names = set.union(*met) if met else set.intersection(*map(set, conditions))
         of_this = {name: value for name, value in points[0].items() if name in names}
     shown = f" with {format_parameters(of_this)}" if of_this else ""

@@ -15,7 +15,7 @@ from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
 from hidl_cli.plan.arguments import SIZES, arguments, command
-from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse
+from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
 from hidl_cli.plan.patterns import ranks_kept
 from hidl_cli.plan.workload import Program, Value, Workload
@@ -25,7 +25,7 @@ from hidl_cli.stack.environment import Described
 from hidl_cli.stack.installation import Installation
 from hidl_cli.tuning.settings import Setting
 from hidl_workloads.own_program import encode
-from hidl_workloads.world import CHOOSES_GPU
+from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 #: What the job script sets only when it runs, and every rank must get.
 SET_BY_THE_SCRIPT = (
@@ -245,7 +245,7 @@ def _steps(
     gpus: Gpus | None,
 ) -> tuple[Step, ...]:
     """Return the steps in the order in which they run."""
-    check = started.installation.run_module("hidl_workloads.world")
+    world = started.installation.run_module("hidl_workloads.world")
     can_check = started.environment is None or started.environment.has_mpi4py
 
     def launch(words: tuple[str, ...], placement: Placement, number: int) -> Launch:
@@ -269,11 +269,13 @@ def _steps(
     def step(number: int, size: int, placement: Placement, repetition: int, point: Mapping[str, Value]) -> Step:
         parameters = {**started.parameters, **point}
         program = started.workload.program_for(parameters)
+        gpu_aware = environment[DEVICE] == "gpu" and gives_gpu_memory(started.workload, parameters)
+        check = (*world, GPU_AWARE) if gpu_aware else world
         return Step(
             size,
             repetition,
             placement,
-            launch(_kept(program, started.installation, parameters, placement), placement, number),
+            launch(_kept(started, program, parameters, placement), placement, number),
             launch(check, placement, number) if program.mpi and not program.module and can_check else None,
             point=point,
             parser=program.parser,
@@ -315,32 +317,34 @@ def _copied(launcher: Launcher, step: Step, nodes: int) -> Step:
 
 
 def _kept(
-    program: Program, installation: Installation, parameters: Mapping[str, Value], placement: Placement
+    started: _Started, program: Program, parameters: Mapping[str, Value], placement: Placement
 ) -> tuple[str, ...]:
     """Return the argv of one rank, started by the module that keeps its output if a pattern searches that alone."""
-    words = _words(program, installation, parameters, placement)
+    words = _words(started, program, parameters, placement)
     whose = ranks_kept(program.patterns)
-    return words if whose is None else (*installation.run_module("hidl_workloads.rank_output"), whose, *words)
+    return words if whose is None else (*started.installation.run_module("hidl_workloads.rank_output"), whose, *words)
 
 
 def _words(
-    program: Program, installation: Installation, parameters: Mapping[str, Value], placement: Placement
+    started: _Started, program: Program, parameters: Mapping[str, Value], placement: Placement
 ) -> tuple[str, ...]:
     """Return the argv of one rank; a Python module is started by the module that checks the world's size.
 
     A command that the stack provides is taken from the stack, not from PATH. One with a directory is started by the
     module that goes there.
     """
+    installation = started.installation
     if program.arguments is not None:
         sizes = dict(zip(SIZES, (placement.ranks, placement.nodes), strict=True))
         parameters = {**sizes, **parameters}
+    after = arguments(program, parameters, started.workload.parameters)
     if program.module:
         starter = "hidl_workloads.world" if program.threads else "hidl_workloads.single_threaded"
         options = (CHOOSES_GPU,) if program.chooses_gpu else ()
-        return (*installation.run_module(starter), *options, program.module, *arguments(program, parameters))
+        return (*installation.run_module(starter), *options, program.module, *after)
     first, *rest = command(program, parameters)
     of_the_stack = installation.prefix / "bin" / first
-    words = (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *arguments(program, parameters))
+    words = (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *after)
     if program.directory is None:
         return words
     return (*installation.run_module("hidl_workloads.own_program"), *encode([program.directory, *words]))

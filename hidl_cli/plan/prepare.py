@@ -208,6 +208,7 @@ def _choices(
         stack,
         described.packages if described else installed.manifest.get("packages", {}),
         site=site,
+        accelerator=None if described else installed.manifest.get("accelerator"),
         environment=described.directory if described else None,
     )
     library = library_for(site, own, request.mpi, gpus=_on_gpus(site, request.asked))

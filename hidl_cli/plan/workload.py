@@ -25,6 +25,17 @@ from hidl_cli.stack.schema import Device
 
 Value = Scalar
 
+
+def _values(value: Any) -> Any:
+    """Read one value as the list of it."""
+    return value if isinstance(value, list) else [value]
+
+
+#: The values of which a parameter has one.
+Condition = Annotated[
+    list[Value], BeforeValidator(_values, json_schema_input_type=Value | list[Value]), Field(min_length=1)
+]
+
 #: Functions that read metrics from what a program prints: a module and one line here, or a plug-in.
 PARSERS: Registry[Callable[[str], dict[str, dict[str, Any]]]] = Registry(
     "hidl.parsers",
@@ -93,7 +104,9 @@ class Program(Strict):
 class Alternative(Program):
     """Another program for the same workload, started where the parameters have the values in `when`."""
 
-    when: Annotated[dict[str, Value], Field(min_length=1)] = Field(description="parameter -> value")
+    when: Annotated[dict[str, Condition], Field(min_length=1)] = Field(
+        description="parameter -> value, or a list of values of which it has one"
+    )
 
 
 class Parameter(Strict):
@@ -101,6 +114,11 @@ class Parameter(Strict):
 
     type: Literal["int", "float", "str", "bool", "choice"] = Field(description="how the value is read")
     default: Value = Field(description="the value where none is given")
+    words: dict[str, list[str]] = Field(
+        default_factory=dict,
+        description="for type choice: a choice -> the words that stand for it in the place of a word {name} of "
+        "`arguments`; a choice that is not here is its own word",
+    )
     help: str = Field("", description="what it does, in one line")
     unit: str | None = Field(None, description="the value's unit")
     choices: list[str] = Field(default_factory=list, description="for type choice: the valid words")
@@ -140,11 +158,19 @@ class DeviceChoice(Strict):
     """A device that the workload computes on, where the parameters have the values in `when`."""
 
     device: Device = Field(description="cpu: the processors; gpu: the GPUs of the nodes")
-    when: dict[str, Value] = Field(default_factory=dict, description="parameter -> value; empty: unless others hold")
+    when: dict[str, Condition] = Field(
+        default_factory=dict,
+        description="parameter -> value, or a list of values of which it has one; empty: unless others hold",
+    )
     packages: list[Name] = Field(
         default_factory=list,
-        description="packages that the stack must hold for it, such as cupy (in any of its builds); torch and "
-        "tensorflow: a build for the device",
+        description="packages that the stack must hold for it, such as cupy (in any of its builds); torch, tensorflow "
+        "and what the stack compiles: a build for the device",
+    )
+    gpu_aware: bool = Field(
+        False,
+        description="whether a command gives MPI the addresses of GPU memory: a launch of its own before it ends the "
+        "run if the MPI library says that it does not read them",
     )
 
 
@@ -157,7 +183,10 @@ class StackChoice(Strict):
     """A stack that serves the workload, where the parameters have the values in `when`."""
 
     stack: Name = Field(description="a stack's name")
-    when: dict[str, Value] = Field(default_factory=dict, description="parameter -> value; empty: always")
+    when: dict[str, Condition] = Field(
+        default_factory=dict,
+        description="parameter -> value, or a list of values of which it has one; empty: always",
+    )
 
 
 DeviceEntry = Annotated[DeviceChoice, BeforeValidator(_device_choice, json_schema_input_type=Device | DeviceChoice)]
@@ -217,6 +246,6 @@ class Workload(Strict):
         return next((other for other in self.alternatives if holds(other.when, parameters)), self.program)
 
 
-def holds(when: Mapping[str, Value], parameters: Mapping[str, Value]) -> bool:
+def holds(when: Mapping[str, Condition], parameters: Mapping[str, Value]) -> bool:
     """Do the parameters have the values in ``when``?"""
-    return all(parameters.get(name) == value for name, value in when.items())
+    return all(parameters.get(name) in values for name, values in when.items())

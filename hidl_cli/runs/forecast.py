@@ -108,8 +108,10 @@ def forecast_plan(plan: Plan, python: Path, interconnect: str | None) -> list[Po
 
 def _forecast_point(plan: Plan, point: Mapping[str, Value], python: Path, interconnect: str | None) -> PointForecast:
     placements = tuple({step.size: step.placement for step in plan.steps if step.point == point}.values())
-    program = plan.workload.program_for({**plan.parameters, **point})
-    words = [str(plan.workload.estimate), str(program.module), *arguments(program, {**plan.parameters, **point})]
+    values = {**plan.parameters, **point}
+    program = plan.workload.program_for(values)
+    asked_for = arguments(program, values, plan.workload.parameters)
+    words = [str(plan.workload.estimate), str(program.module), *asked_for]
     asked = {"interconnect": interconnect, "placements": [asdict(placement) for placement in placements]}
     where = f" with {format_parameters(point)}" if point else ""
     with tempfile.TemporaryDirectory(prefix="hidl-") as directory:

@@ -12,6 +12,8 @@ from hidl_cli.mpi import WHEELS
 from hidl_cli.stack import own_wheel
 from hidl_cli.stack.schema import Stack
 
+_OF_VARIANTS = ("requirements", "instead_of", "imports", "builds")
+
 
 def names_and_specifiers(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Package names are those of PEP 508, each given once; versions are specifiers of PEP 440."""
@@ -106,11 +108,18 @@ def _required(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
 
 
 def variants(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """What a variant leaves out or builds is there in others, and the MPI library stays."""
+    """A variant holds something; what it leaves out or builds is there in others, and the MPI library stays."""
     packages = mapping(data, "packages")
     listed = data.get("builds") if isinstance(data.get("builds"), list) else None
     built = [str(each["name"]) for each in listed or () if isinstance(each, Mapping) and "name" in each]
     for accelerator, variant in mapping(data, "variants").items():
+        if isinstance(variant, Mapping) and not any(variant.get(key) for key in _OF_VARIANTS):
+            yield Fault(
+                ("variants", accelerator),
+                f"variant `{clipped(accelerator)}` is empty",
+                one_of(_OF_VARIANTS),
+                on_key=True,
+            )
         left_out = variant.get("instead_of") if isinstance(variant, Mapping) else None
         for index, name in enumerate(left_out if isinstance(left_out, list) else []):
             path = ("variants", accelerator, "instead_of", index)

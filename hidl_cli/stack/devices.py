@@ -31,9 +31,9 @@ _WHEELS = {
 
 
 def names_of(stack: Stack) -> list[str]:
-    """Return the names of the packages that the stack's file requires."""
+    """Return the names of the packages that the stack's file requires or builds."""
     required = (_REQUIREMENT_NAME.match(text) for text in stack.requirements)
-    return [*stack.packages, *(found[0] for found in required if found)]
+    return [*stack.packages, *(found[0] for found in required if found), *(build.name for build in stack.builds)]
 
 
 def cpu_builds(packages: Mapping[str, str]) -> list[str]:
@@ -43,17 +43,30 @@ def cpu_builds(packages: Mapping[str, str]) -> list[str]:
 
 
 def reason_without_gpu(
-    stack: Stack, installed: Mapping[str, str], needed: Sequence[str], node: NodeType | None = None
+    stack: Stack,
+    installed: Mapping[str, str],
+    needed: Sequence[str],
+    node: NodeType | None = None,
+    *,
+    accelerator: str | None = None,
 ) -> str | None:
     """Return why the stack serves no program that computes on GPUs with the packages ``needed``; None if it does.
 
     ``installed``: versions by name; empty if unknown, and the stack's file decides. ``node``: whose GPUs it must serve.
-    Without ``needed``, only a framework that is built for processors alone, or for other GPUs, is a reason.
+    ``accelerator``: what it was installed for; None: unknown. Without ``needed``, only a framework that is built for
+    processors alone, or for other GPUs, is a reason.
     """
-    there = stack.on(accelerator_of(node), node.arch or _MACHINE) if node and node.gpus else stack
+    model, machine = (accelerator_of(node), node.arch or _MACHINE) if node and node.gpus else (None, _MACHINE)
+    variant = stack.variant(model, machine) if model else None
+    there = stack.on(model, machine) if model else stack
     packages = dict(installed) or dict.fromkeys(names_of(there), "")
     builds = cpu_builds(packages)
+    compiled = {build.name for build in there.builds}
     for need in needed:
+        if need in compiled:
+            if accelerator == "cpu" or (model and not (variant and need in variant.builds)):
+                return f"its {need} is compiled for processors alone"
+            continue
         if any(build.split()[0].removesuffix("-cpu") == need for build in builds):
             return f"its {_listed(builds)} is built for processors alone"
         if not any(_is(name, need) for name in packages):
@@ -83,9 +96,10 @@ def install_hint(stack: Stack, needed: Sequence[str], site: str, node: NodeType)
     if stack.on_gpus and _serves(load_stack(stack.on_gpus), needed, model, node.gpu_arch, machine):
         return f"hidl install {sh(stack.on_gpus)}{at}, then --stack {sh(stack.on_gpus)}"
     own = names_of(stack.on(model, machine)) if stack.variant(model, machine) else []
-    if own and all(any(_is(name, need) for name in own) for need in needed):
+    lacking = [need for need in needed if not any(_is(name, need) for name in own)]
+    if own and not lacking:
         return f"hidl install {sh(stack.name)}{at}"
-    wheels = [_WHEELS.get((need, model), ("", ())) for need in needed if need not in _FRAMEWORKS]
+    wheels = [_WHEELS.get((need, model), ("", ())) for need in lacking if need not in _FRAMEWORKS]
     if not all(machine in machines for _, machines in wheels):
         return None
     if wheels:

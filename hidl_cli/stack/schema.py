@@ -48,14 +48,14 @@ class BuildAddition(Strict):
     requires: dict[str, str] = Field(
         default_factory=dict, description="further packages that only the build needs -> version specifier"
     )
+    objects: list[FileName] = Field(default_factory=list, description="further objects")
+    configure: list[str] = Field(default_factory=list, description="further arguments of configure")
 
 
 class Variant(Strict):
     """What a stack holds where other wheels serve."""
 
-    requirements: Annotated[list[str], Field(min_length=1)] = Field(
-        description="requirements (PEP 508) that are added there"
-    )
+    requirements: list[str] = Field(default_factory=list, description="requirements (PEP 508) that are added there")
     instead_of: list[str] = Field(default_factory=list, description="those of `packages` that are left out there")
     imports: list[Module] = Field(
         default_factory=list, description="Python modules that each rank must be able to import there"
@@ -95,7 +95,8 @@ class Build(Strict):
     )
     environment: dict[EnvironmentVariable, str] = Field(
         default_factory=dict,
-        description="variables for the build; {tools} stands for the directory with what the build `requires`",
+        description="variables for the build; {tools} stands for the directory with what the build `requires` and its "
+        "`objects`",
     )
     requires: dict[str, str] = Field(
         default_factory=dict,
@@ -106,8 +107,14 @@ class Build(Strict):
     against: list[str] = Field(
         default_factory=list, description="the stack's packages whose versions the product depends on"
     )
+    objects: list[FileName] = Field(
+        default_factory=list,
+        description="for the kind autotools: files of C in recipes/objects (or the user's objects), such as driver.c, "
+        "that are compiled before configure, to {tools}/driver.o",
+    )
     configure: list[str] = Field(
-        default_factory=list, description="for the kind autotools: arguments of configure, such as CC=mpicc"
+        default_factory=list,
+        description="for the kind autotools: arguments of configure, such as CC=mpicc; {tools} as in `environment`",
     )
     link_programs: str | None = Field(
         None, description="for the kind autotools: a folder of the prefix whose programs get links in bin"
@@ -215,5 +222,7 @@ def _as_in(variant: Variant, build: Build) -> Build:
             "against": kept,
             "environment": {**build.environment, **added.environment},
             "requires": {**build.requires, **added.requires},
+            "objects": [*build.objects, *added.objects],
+            "configure": [*build.configure, *added.configure],
         }
     )

@@ -84,6 +84,8 @@ class _Parser:
                 places.append(word)
         self._places(places)
         options = replace(defaults, **self.values)
+        if "buffer" not in self.values and (options.accelerator or "D" in options.places):
+            options = replace(options, buffer="cupy")
         if options.min_size > options.max_size:
             self.faults.append(f"the smallest size, {options.min_size}, is above the largest, {options.max_size}")
         if self.faults:
@@ -325,7 +327,13 @@ OPTIONS = (
         "device buffers; of pt2pt and one-sided: H D after the options",
         _accelerator,
     ),
-    Option("", ("buffer",), "KIND", f"what holds the data: {', '.join(BUFFERS)}", _word("buffer", BUFFERS)),
+    Option(
+        "",
+        ("buffer",),
+        "KIND",
+        f"what holds the data: {', '.join(BUFFERS)} (numpy; on a device cupy)",
+        _word("buffer", BUFFERS),
+    ),
     Option("", ("places",), "D-H", "the same as H D after the options (by-buffer: as --buffer says)", _places),
     Option("", ("json",), "FILE", "the table as JSON too", _text("json")),
 )

@@ -228,6 +228,64 @@ def test_any_build_of_a_package_serves() -> None:
     assert devices.reason_without_gpu(stack, {"cupylike": "1"}, ["cupy"]) == "it has no cupy"
 
 
+@pytest.mark.parametrize(
+    ("workload", "places", "words"),
+    [
+        ("osu-latency", "D-H", "-x 100 -d cuda D H"),
+        ("osu-put-latency", "H-D", "-x 100 -d cuda H D"),
+        ("osu-mbw-mr", "D-D", "-x 5 -d cuda D D"),
+        ("osu-allreduce", "D-D", "-T mpi_float -d cuda"),
+    ],
+)
+def test_omb_in_c_takes_device_buffers_after_a_check_of_the_mpi_library(workload: str, places: str, words: str) -> None:
+    made = plan(workload, assignments=["suite=c", f"places={places}"])
+    (step,) = made.steps
+    assert (made.device, made.stack) == ("gpu", "omb")
+    assert step.preflight is not None
+    assert " ".join(step.launch.words).endswith(f" {words}")
+    assert "hidl_workloads.world --gpu-aware" in " ".join(step.preflight.words)
+
+
+def test_omb_with_buffers_on_the_host_is_as_before() -> None:
+    made = plan("osu-latency", assignments=["suite=c"])
+    (step,) = made.steps
+    assert step.preflight is not None
+    assert made.device == "cpu"
+    assert not {"cuda", "--gpu-aware"} & {*step.launch.words, *step.preflight.words}
+
+
+def test_both_suites_measure_device_buffers_where_the_stack_has_cupy() -> None:
+    both = {"matrix": ["suite=c,python"], "assignments": ["places=D-D"]}
+    error = refused("osu-latency", **both)
+    assert (error.message, error.hint) == (
+        "osu-latency is to compute on GPUs, and stack omb does not: it has no cupy",
+        "hidl install omb --with 'cupy-cuda12x[ctk]' --as omb-gpu --site pitzer, then --stack omb-gpu",
+    )
+    assert plan("osu-latency", assignments=["places=D-D"], stack="with-cupy").device == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("site", "installed_for", "reason", "hint"),
+    [
+        ("pitzer", "cuda", None, "hidl install omb --site pitzer"),
+        ("pitzer", None, None, "hidl install omb --site pitzer"),
+        (
+            "pitzer",
+            "cpu",
+            "its osu-micro-benchmarks is compiled for processors alone",
+            "hidl install omb --site pitzer",
+        ),
+        ("frontier", None, "its osu-micro-benchmarks is compiled for processors alone", None),
+    ],
+)
+def test_what_a_stack_compiles_must_be_for_the_gpus(
+    site: str, installed_for: str | None, reason: str | None, hint: str | None
+) -> None:
+    node, stack, needed = load_site(site).node_type(), load_stack("omb"), ["osu-micro-benchmarks"]
+    assert devices.reason_without_gpu(stack, {"mpich": "5.0.2"}, needed, node, accelerator=installed_for) == reason
+    assert devices.install_hint(stack, needed, site, node) == hint
+
+
 def test_points_of_a_matrix_share_a_device() -> None:
     error = refused("omb-latency", matrix=["buffer=numpy,cupy"])
     assert error.message == "omb-latency: points of the matrix compute on different devices"

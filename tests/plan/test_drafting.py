@@ -34,7 +34,7 @@ def draft(tmp_path: Path, program: str, *given: str) -> WorkloadDraft:
 
 def words_with(made: WorkloadDraft, *assignments: str) -> list[str]:
     """The words that the program gets, after its file."""
-    return arguments(made.workload.program, resolve(made.workload, assignments))[1:]
+    return arguments(made.workload.program, resolve(made.workload, assignments), made.workload.parameters)[1:]
 
 
 ARGPARSE = """

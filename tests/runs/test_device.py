@@ -81,6 +81,27 @@ def test_a_program_of_the_users_own_ends_where_there_is_none(hidl: Hidl) -> None
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_a_program_that_gives_mpi_gpu_memory_is_not_started_on_a_library_that_reads_none(
+    with_driver: Hidl, device: str
+) -> None:
+    file = with_driver.config / "workloads" / "sends.yaml"
+    file.parent.mkdir()
+    file.write_text(
+        "{name: sends, title: Sends GPU memory, stacks: [{stack: mpi}], least_ranks: 2,"
+        " devices: [cpu, {device: gpu, gpu_aware: true}],"
+        " program: {command: [echo, started], patterns: [{metric: ok, pattern: '(started)'}]},"
+        " metrics: {ok: {unit: text, required: false}}}"
+    )
+    done = with_driver("run", "sends", "--site", "workstation", "--device", device)
+    (run,) = with_driver.runs.iterdir()
+    assert ("started" in (run / "stdout.log").read_text()) == (device == "cpu")
+    if device == "gpu":
+        assert done.returncode == 8
+        assert "HD625" in done.stderr
+        assert "libmpi.so.12 answers MPIX_Query_cuda_support: 0" in done.stderr
+
+
 def test_a_training_on_processors_is_refused_before_anything_starts(hidl: Hidl) -> None:
     horovod = ("--set", "framework=tensorflow", "--set", "backend=horovod")
     done = hidl("run", "resnet50", "--site", "workstation", *horovod)

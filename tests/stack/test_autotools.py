@@ -11,20 +11,21 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Hidl
-from tests.stack.conftest import recipe
+from tests.stack.conftest import recipe, site
 
 pytestmark = pytest.mark.real
 
 CONFIGURE = """#!/bin/sh
 set -e
-for word; do case $word in --prefix=*) prefix=${word#*=};; CC=*) CC=${word#*=};; esac; done
+LIBS=
+for word; do case $word in --prefix=*) prefix=${word#*=};; CC=*) CC=${word#*=};; LIBS=*) LIBS=${word#*=};; esac; done
 case $PWD in */source/*) ;; *) echo "configure: error: not in the source" >&2; exit 1;; esac
-printf 'prefix=%s\\nCC=%s\\n' "$prefix" "$CC" | cat - Makefile.in > Makefile
+printf 'prefix=%s\\nCC=%s\\nLIBS=%s\\n' "$prefix" "$CC" "$LIBS" | cat - Makefile.in > Makefile
 """
 MAKEFILE = """
 all: exchange
 exchange: exchange.c
-\t$(CC) -o exchange exchange.c
+\t$(CC) -o exchange exchange.c $(LIBS)
 install: all
 \tmkdir -p $(DESTDIR)$(prefix)/libexec/tools
 \tcp exchange $(DESTDIR)$(prefix)/libexec/tools/exchange
@@ -47,6 +48,16 @@ int main(int argc, char **argv) {
         MPI_Send(&value, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
     }
     MPI_Finalize();
+    return 0;
+}
+"""
+
+
+#: Prints what CUDA's driver answers.
+DRIVER = """#include <stdio.h>
+int cuInit(unsigned int flags);
+int main(void) {
+    printf("%d\\n", cuInit(0));
     return 0;
 }
 """
@@ -97,6 +108,28 @@ def test_it_runs_on_the_stacks_mpi_and_is_found_again(hidl: Hidl, root: Path, tm
     file.unlink()
     (again,) = hidl.json("install", "tools")["installations"]
     assert (again["action"], again["prefix"]) == ("nothing to do", installed["prefix"])
+
+
+def test_on_nodes_with_gpus_it_is_linked_with_an_object_that_finds_the_driver_when_it_runs(
+    hidl: Hidl, tmp_path: Path
+) -> None:
+    site(hidl, "workstation", "title: ''\nextends: local\nnode_types: {host: {gpus: 2, gpu_model: NVIDIA A100}}\n")
+    added = {"objects": ["cuda_driver.c"], "configure": ["LIBS={tools}/cuda_driver.o -ldl"]}
+    variants = {"cuda": {"builds": {"tools": added}}}
+    recipe(hidl, "tools-gpu", extends="tools", devices=["cpu", "gpu"], variants=variants)
+    file = archive(tmp_path, program=DRIVER)
+    assert "undefined reference" in hidl("install", "tools", "--source", f"tools={file}").stderr
+    installed = hidl.json("install", "tools-gpu", "--site", "workstation", "--source", f"tools={file}")
+    program = Path(installed["installations"][0]["prefix"]) / "bin" / "exchange"
+
+    def answer(**variables: str) -> str:
+        return subprocess.run([program], capture_output=True, text=True, check=True, env=variables).stdout
+
+    assert answer() == "100\n"  # CUDA_ERROR_NO_DEVICE
+    (tmp_path / "driver.c").write_text("int cuInit(unsigned int flags) { return 40 + (int)flags; }")
+    driver = tmp_path / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", driver, tmp_path / "driver.c"], check=True)
+    assert answer(LD_LIBRARY_PATH=str(tmp_path)) == "40\n"
 
 
 def test_without_the_archive_it_reports_what_to_get_from_where_and_how_to_name_it(hidl: Hidl) -> None:

@@ -161,6 +161,26 @@ def test_without_a_gpu_all_ranks_end_with_88_and_the_cause_once(mpi: Path, tmp_p
     assert "--device cpu" in completed.stderr
 
 
+def test_an_mpi_library_that_reads_no_gpu_memory_ends_a_program_that_gives_it_some(mpi: Path, tmp_path: Path) -> None:
+    world = ("-m", "hidl_workloads.world", "--gpu-aware")
+    path = f"{gpu_tools.nvidia(tmp_path, count=2)}:/usr/bin:/bin"
+    completed = ranks.run(mpi, 2, *world, PATH=path, HIDL_DEVICE="gpu")
+    assert completed.status == 89
+    assert completed.stderr.count("in GPU memory, which this MPI library does not read (libmpi.so.12") == 1
+    assert ranks.run(mpi, 2, *world, PATH=path, HIDL_DEVICE="cpu").status == 0
+
+
+def test_of_a_program_that_is_no_module_the_check_names_the_gpus(mpi: Path, tmp_path: Path) -> None:
+    document = tmp_path / "metrics.json"
+    path = f"{gpu_tools.nvidia(tmp_path, count=2)}:/usr/bin:/bin"
+    variables = {"PATH": path, "HIDL_DEVICE": "gpu", "HIDL_METRICS": str(document)}
+    completed = ranks.run(mpi, 2, "-m", "hidl_workloads.world", **variables)
+    assert completed.status == 0, completed.stderr
+    world = json.loads(document.with_name("world.json").read_text())
+    assert [rank[0]["id"] for rank in world["gpus"]] == ["GPU-aaaa-0", "GPU-aaaa-1"]
+    assert not document.exists()
+
+
 def test_ranks_on_one_of_two_gpus_are_a_fault_of_the_placement(mpi: Path, tmp_path: Path) -> None:
     path = f"{gpu_tools.nvidia(tmp_path, count=2)}:/usr/bin:/bin"
     variables = {"PATH": path, "HIDL_DEVICE": "gpu", "MPI_LOCALRANKID": "0", "MV2_COMM_WORLD_LOCAL_RANK": "0"}

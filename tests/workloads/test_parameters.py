@@ -58,7 +58,7 @@ def test_each_program_that_takes_parameters_has_a_class() -> None:
 def test_a_program_reads_the_words_that_hidl_starts_it_with(name: str) -> None:
     workload = load_workload(name)
     values = resolve(workload, [])
-    found = asdict(arguments.parse(_programs()[name], words_of(workload.program, values)))
+    found = asdict(arguments.parse(_programs()[name], words_of(workload.program, values, workload.parameters)))
     assert found == values
     assert list(found) == list(values)
 

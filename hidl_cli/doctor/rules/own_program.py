@@ -72,7 +72,7 @@ def probe(context: Context) -> OwnProgram:
     program = plan.workload.program_for(plan.parameters) if plan is not None else None
     if plan is None or program is None or program.directory is None or not context.is_here:
         return OwnProgram()
-    words = [*command(program, plan.parameters), *arguments(program, plan.parameters)]
+    words = [*command(program, plan.parameters), *arguments(program, plan.parameters, plan.workload.parameters)]
     directory = Path(program.directory)
     of_the_plan = OwnProgram(
         words[0],

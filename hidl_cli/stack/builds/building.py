@@ -42,7 +42,7 @@ def preview(plan: InstallPlan) -> list[dict[str, Any]]:
     documents = []
     for build, slot in _slots(plan):
         jobs = machine.jobs(build.recipe.memory_per_job_gib)
-        place = Workplace(build.recipe, Path("SOURCE"), Path("PRODUCT"), plan.prefix, jobs)
+        place = _workplace(build, Path("SOURCE"), Path("PRODUCT"), plan.prefix, tools=Path("TOOLS"), jobs=jobs)
         commands = () if slot.filled else KINDS[build.recipe.kind].commands(place)
         documents.append(
             {
@@ -109,6 +109,7 @@ class Builder:
     def _make(self, build: PlannedBuild, source: Path, work: Path) -> None:
         """Unpack, patch and build in ``work``; the product goes to its ``product``."""
         tools, what = work / "tools", f"{build.name} {build.version}"
+        tools.mkdir()
         jobs = machine.jobs(build.recipe.memory_per_job_gib)
         patched = f" and apply {_counted(len(build.patches), 'patch', 'patches')}" if build.patches else ""
         with self.progress.step(f"unpack {what}{patched}"):
@@ -119,8 +120,8 @@ class Builder:
             with self.progress.step(f"install what builds {build.name}", self.log):
                 self.provider.run(self.provider.build_tools(self.plan, build.recipe, tools), self.log)
         log = self.log.with_name(f"{self.log.stem}-{build.name}.log")
-        place = Workplace(build.recipe, tree, work / "product", self.plan.prefix, jobs)
-        environment = _environment(build, self.plan.prefix, tools, jobs)
+        place = _workplace(build, tree, work / "product", self.plan.prefix, tools=tools, jobs=jobs)
+        environment = _environment(place)
         with self.progress.step(f"build {what} with {_counted(jobs, 'job')}", log):
             for step in KINDS[build.recipe.kind].commands(place):
                 _run(step, build, tree, environment, log)
@@ -142,6 +143,11 @@ def _slots(plan: InstallPlan) -> list[tuple[PlannedBuild, Slot]]:
     ]
 
 
+def _workplace(build: PlannedBuild, source: Path, product: Path, prefix: Path, *, tools: Path, jobs: int) -> Workplace:
+    objects = tuple(each.file for each in build.objects)
+    return Workplace(build.recipe, source, product, prefix, tools, jobs, objects)
+
+
 def _run(step: InstallStep, build: PlannedBuild, tree: Path, environment: Mapping[str, str], log: Path) -> None:
     log_command(log, step.argv)
     try:
@@ -156,12 +162,13 @@ def _run(step: InstallStep, build: PlannedBuild, tree: Path, environment: Mappin
         raise BuildFailed(f"{build.name} {build.version} could not be built: {said}", hint=hint) from failure
 
 
-def _environment(build: PlannedBuild, prefix: Path, tools: Path, jobs: int) -> dict[str, str]:
+def _environment(place: Workplace) -> dict[str, str]:
     """What the build's commands see: the activated stack, its tools before it, and the recipe's variables."""
-    shown = Installation.at(prefix).environment(machine.environment(os.environ))
-    parallel = {"MAKEFLAGS": f"-j{jobs}", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs), "MAX_JOBS": str(jobs)}
+    shown = Installation.at(place.prefix).environment(machine.environment(os.environ))
+    jobs, tools = str(place.jobs), place.tools
+    parallel = {"MAKEFLAGS": f"-j{jobs}", "CMAKE_BUILD_PARALLEL_LEVEL": jobs, "MAX_JOBS": jobs}
     found = {"PATH": os.pathsep.join((str(tools / "bin"), shown["PATH"])), "PYTHONPATH": str(tools), "NO_COLOR": "1"}
-    own = {name: value.replace("{tools}", str(tools)) for name, value in build.recipe.environment.items()}
+    own = {name: place.fill(value) for name, value in place.recipe.environment.items()}
     return {**shown, **found, **parallel, **own}
 
 

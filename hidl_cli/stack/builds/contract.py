@@ -18,14 +18,21 @@ class Workplace:
     """Where one build takes place; all directories exist.
 
     ``source`` is the patched tree, ``product`` the empty directory that the product goes to, ``prefix`` that of the
-    stack, ``jobs`` how many compilers may run at once. The commands get ``environment`` and start in ``source``.
+    stack, ``tools`` that of what the build requires, ``jobs`` how many compilers may run at once. ``objects``: files of
+    C to compile before. The commands get ``environment`` and start in ``source``.
     """
 
     recipe: Build
     source: Path
     product: Path
     prefix: Path
+    tools: Path
     jobs: int
+    objects: tuple[Path, ...] = ()
+
+    def fill(self, text: str) -> str:
+        """Return ``text`` of the recipe with the directory of the tools in the place of ``{tools}``."""
+        return text.replace("{tools}", str(self.tools))
 
 
 class Kind(Protocol):

@@ -23,8 +23,8 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Patch:
-    """A patch's file and the SHA-256 of its content."""
+class RecipeFile:
+    """A file beside the recipe, such as a patch, and the SHA-256 of its content."""
 
     file: Path
     digest: str
@@ -40,7 +40,8 @@ class PlannedBuild:
     recipe: Build
     source_digest: str
     archive: Path | None
-    patches: tuple[Patch, ...]
+    patches: tuple[RecipeFile, ...]
+    objects: tuple[RecipeFile, ...]
     against: Mapping[str, str]
 
     @property
@@ -66,6 +67,7 @@ class PlannedBuild:
             "environment": dict(self.recipe.environment),
             "requires": dict(self.recipe.requires),
             "against": dict(self.against),
+            **({"objects": {each.file.name: each.digest for each in self.objects}} if self.objects else {}),
             **({"configure": list(self.recipe.configure)} if self.recipe.configure else {}),
             **({"link_programs": self.recipe.link_programs} if self.recipe.link_programs else {}),
         }
@@ -105,6 +107,7 @@ def _planned(recipe: Build, lock: Lock, root: Path, given: Path | None) -> Plann
         source_digest=digest,
         archive=archive,
         patches=_patches(recipe),
+        objects=_objects(recipe),
         against={name: _locked(lock, name) for name in recipe.against},
     )
 
@@ -115,19 +118,42 @@ def _required(recipe: Build, lock: Lock) -> dict[str, str]:
     return {**recipe.requires, **{name: f"=={version}" for name, version in locked.items() if version}}
 
 
-def _patches(recipe: Build) -> tuple[Patch, ...]:
+def _patches(recipe: Build) -> tuple[RecipeFile, ...]:
     if recipe.patches is None:
         return ()
-    roots = (paths.user_config(), paths.system_config(), paths.shipped() / "recipes")
-    places = [root / "patches" for root in roots]
+    places = _places("patches")
     folder = next((place / recipe.patches for place in places if (place / recipe.patches).is_dir()), None)
     files = sorted(folder.glob("*.patch")) if folder else []
     if not files:
-        raise InvalidInput(
-            f"the patches {recipe.patches} of {recipe.name} {recipe.version} are not there",
-            hint=f"they are looked for in {', '.join(str(place) for place in places)}",
-        )
-    return tuple(Patch(file, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files)
+        raise _missing(f"the patches {recipe.patches}", recipe, places)
+    return tuple(map(_read, files))
+
+
+def _objects(recipe: Build) -> tuple[RecipeFile, ...]:
+    places = _places("objects")
+    found = []
+    for name in recipe.objects:
+        file = next((place / name for place in places if (place / name).is_file()), None)
+        if file is None:
+            raise _missing(f"the object {name}", recipe, places)
+        found.append(_read(file))
+    return tuple(found)
+
+
+def _places(kind: str) -> list[Path]:
+    """The folders with files beside recipes, the first of which holds."""
+    return [root / kind for root in (paths.user_config(), paths.system_config(), paths.shipped() / "recipes")]
+
+
+def _read(file: Path) -> RecipeFile:
+    return RecipeFile(file, hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+def _missing(what: str, recipe: Build, places: Sequence[Path]) -> InvalidInput:
+    return InvalidInput(
+        f"{what} of {recipe.name} {recipe.version} cannot be found",
+        hint=f"searched: {', '.join(str(place) for place in places)}",
+    )
 
 
 def _locked(lock: Lock, name: str) -> str:

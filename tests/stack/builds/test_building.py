@@ -70,7 +70,7 @@ def test_patches_that_are_not_there_are_named(tiny: Tiny) -> None:
     tiny.write(patches="tiny/9")
     missing = tiny.hidl("install", "tiny")
     assert missing.returncode == 3
-    assert "the patches tiny/9 of tinyext 1.0 are not there" in missing.stderr
+    assert "the patches tiny/9 of tinyext 1.0 cannot be found" in missing.stderr
 
 
 def test_a_failed_build_names_the_first_error_and_the_log(tiny: Tiny, root: Path) -> None:

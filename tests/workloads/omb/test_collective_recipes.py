@@ -27,7 +27,7 @@ def chosen(name: str) -> Iterator[tuple[Benchmark, Options]]:
     workload = load_workload(name)
     defaults = {parameter: found.default for parameter, found in workload.parameters.items()}
     for benchmark in workload.parameters["benchmark"].choices:
-        words = arguments(workload.program, defaults | {"benchmark": benchmark})
+        words = arguments(workload.program, defaults | {"benchmark": benchmark}, workload.parameters)
         others = [word for word in words if not word.startswith("--benchmark=")]
         yield KNOWN[benchmark], parse(others, KNOWN[benchmark].options, KNOWN[benchmark].defaults)
 

@@ -54,6 +54,20 @@ def test_the_words_of_a_workload_can_ask_for_the_counts_of_omb() -> None:
     assert read("--iterations=0", "--warmup=-1") == Options()
 
 
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ([], "numpy"),
+        (["-d", "cuda"], "cupy"),
+        (["D", "H"], "cupy"),
+        (["--places=H-H"], "numpy"),
+        (["--places=H-D", "--buffer=torch"], "torch"),
+    ],
+)
+def test_buffers_on_a_device_are_cupys_unless_another_kind_is_given(words: list[str], kind: str) -> None:
+    assert read(*words).buffer == kind
+
+
 def test_switches_are_joined_as_getopt_joins_them() -> None:
     options = read("-fVc")
     assert (options.full, options.vary_window, options.validation) == (True, True, True)

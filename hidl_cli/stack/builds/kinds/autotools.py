@@ -25,8 +25,10 @@ class _Autotools:
     def commands(self, place: Workplace) -> tuple[InstallStep, ...]:
         """See ``Kind``."""
         staged = _staged(place.product, place.prefix)
+        configure = map(place.fill, place.recipe.configure)
         steps = [
-            InstallStep("configure", ("./configure", f"--prefix={place.prefix}", *place.recipe.configure)),
+            *(_compiled(file, place.tools) for file in place.objects),
+            InstallStep("configure", ("./configure", f"--prefix={place.prefix}", *configure)),
             InstallStep("compile", ("make",)),
             InstallStep("install", ("make", "install", f"DESTDIR={place.product}")),
         ]
@@ -46,6 +48,11 @@ class _Autotools:
         if not staged.is_dir():
             raise BuildFailed(f"`make install` left nothing below {plan.prefix}: it heeds no --prefix or no DESTDIR")
         return (InstallStep(f"copy to {plan.prefix}", ("cp", "-a", f"{staged}/.", str(plan.prefix))),)
+
+
+def _compiled(file: Path, directory: Path) -> InstallStep:
+    argv = ("cc", "-O2", "-fPIC", "-c", str(file), "-o", str(directory / f"{file.stem}.o"))
+    return InstallStep(f"compile {file.name}", argv)
 
 
 def _staged(product: Path, prefix: Path) -> Path:
