@@ -275,7 +275,7 @@ def _steps(
             size,
             repetition,
             placement,
-            launch(_kept(started, program, parameters, placement), placement, number),
+            launch(_kept(started, program, parameters, placement, gpu_aware=gpu_aware), placement, number),
             launch(check, placement, number) if program.mpi and not program.module and can_check else None,
             point=point,
             parser=program.parser,
@@ -317,21 +317,21 @@ def _copied(launcher: Launcher, step: Step, nodes: int) -> Step:
 
 
 def _kept(
-    started: _Started, program: Program, parameters: Mapping[str, Value], placement: Placement
+    started: _Started, program: Program, parameters: Mapping[str, Value], placement: Placement, *, gpu_aware: bool
 ) -> tuple[str, ...]:
     """Return the argv of one rank, started by the module that keeps its output if a pattern searches that alone."""
-    words = _words(started, program, parameters, placement)
+    words = _words(started, program, parameters, placement, gpu_aware=gpu_aware)
     whose = ranks_kept(program.patterns)
     return words if whose is None else (*started.installation.run_module("hidl_workloads.rank_output"), whose, *words)
 
 
 def _words(
-    started: _Started, program: Program, parameters: Mapping[str, Value], placement: Placement
+    started: _Started, program: Program, parameters: Mapping[str, Value], placement: Placement, *, gpu_aware: bool
 ) -> tuple[str, ...]:
     """Return the argv of one rank; a Python module is started by the module that checks the world's size.
 
     A command that the stack provides is taken from the stack, not from PATH. One with a directory is started by the
-    module that goes there.
+    module that goes there, one that chooses a GPU for MPI by the module that tells its local rank.
     """
     installation = started.installation
     if program.arguments is not None:
@@ -346,5 +346,5 @@ def _words(
     of_the_stack = installation.prefix / "bin" / first
     words = (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *after)
     if program.directory is None:
-        return words
+        return (*installation.run_module("hidl_workloads.local_rank"), *words) if gpu_aware else words
     return (*installation.run_module("hidl_workloads.own_program"), *encode([program.directory, *words]))

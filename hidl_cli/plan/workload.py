@@ -169,8 +169,9 @@ class DeviceChoice(Strict):
     )
     gpu_aware: bool = Field(
         False,
-        description="whether a command gives MPI the addresses of GPU memory: a launch of its own before it ends the "
-        "run if the MPI library says that it does not read them",
+        description="whether a command chooses its GPU by its local rank, and gives MPI the addresses of GPU memory: a "
+        "launch of its own before it ends the run if the MPI library says that it does not read them, and the command "
+        "finds its local rank in MPI_LOCALRANKID, whatever starts it",
     )
 
 

@@ -243,6 +243,7 @@ def test_omb_in_c_takes_device_buffers_after_a_check_of_the_mpi_library(workload
     assert (made.device, made.stack) == ("gpu", "omb")
     assert step.preflight is not None
     assert " ".join(step.launch.words).endswith(f" {words}")
+    assert " -m hidl_workloads.local_rank osu_" in " ".join(step.launch.words)
     assert "hidl_workloads.world --gpu-aware" in " ".join(step.preflight.words)
 
 

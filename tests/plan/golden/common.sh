@@ -97,6 +97,17 @@ run_ranks() { # number-of-ranks command...
 
 tell_program() { # number-of-ranks
     export HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json
+#@ keep-output
+# Keeps what the program prints, out of which its metrics are read, and shows it at the end: while it measures, nothing
+# beside it copies its output.
+launch_and_keep_output() { # number-of-ranks command...
+    local status=0 output=steps/$step/output.txt
+    run_ranks "$@" > "$output" || status=$?
+    cat -- "$output"
+    if ((status != 0)); then
+        finish FAILED "$status"
+    fi
+}
 #@ copies
 # Runs `one_copy` on each of the first hosts at once, each with a directory of its own: steps/STEP/copies/COPY.
 launch_copies() { # number-of-copies form-of-a-line-of-the-host-file

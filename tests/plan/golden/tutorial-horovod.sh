@@ -28,16 +28,7 @@ tell_program() { # number-of-ranks
     export HIDL_WORLD_SIZE=$1 HIDL_METRICS=$PWD/steps/$step/metrics.json
 }
 
-# Keeps what the program prints, out of which its metrics are read, and shows it at the end: while it measures, nothing
-# beside it copies its output.
-launch_and_keep_output() { # number-of-ranks command...
-    local status=0 output=steps/$step/output.txt
-    run_ranks "$@" > "$output" || status=$?
-    cat -- "$output"
-    if ((status != 0)); then
-        finish FAILED "$status"
-    fi
-}
+#@ keep-output
 
 #@ forwarded
 #@ status-from-stderr
