@@ -121,7 +121,8 @@ def uses_device_buffers(plan: Plan) -> bool:
 
 
 def _on_device(parameters: Mapping[str, Value], *, on_gpus: bool) -> bool:
-    """By the parameters of the shipped workloads: OMB-Py's buffers, training's direct ones, Dask over MPI."""
+    """By the parameters of the shipped workloads: OMB's buffers, training's direct ones, Dask over MPI."""
     of_dask = on_gpus and parameters.get("protocol") == "mpi"
     direct = on_gpus and parameters.get("gpu_buffers") == "direct"
-    return of_dask or direct or parameters.get("buffer") in _GPU_ARRAYS
+    placed = on_gpus and "D" in str(parameters.get("places", "")).split("-")
+    return of_dask or direct or placed or parameters.get("buffer") in _GPU_ARRAYS

@@ -131,6 +131,16 @@ class Plan:
                 found.append(step.point)
         return tuple(found)
 
+    @property
+    def telling_parameters(self) -> dict[str, Value]:
+        """The parameters without choices that stand for no words: the run compares with one without the parameter."""
+        known = self.workload.parameters
+        return {
+            name: value
+            for name, value in self.parameters.items()
+            if name not in known or known[name].words.get(str(value)) != []
+        }
+
     def at(self, point: Mapping[str, Value]) -> Plan:
         """Return the plan of one point of the matrix, as if it ran alone."""
         steps = tuple(replace(step, point={}) for step in self.steps if step.point == point)

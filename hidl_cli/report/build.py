@@ -90,7 +90,7 @@ def _kind(run: Loaded) -> object:
     placements = {(step.size, step.placement) for step in plan.steps}
     return (
         (plan.site, plan.partition, plan.workload.name, plan.stack, plan.launcher, plan.mpi.name, plan.mpi.family),
-        tuple(sorted((name, str(value)) for name, value in plan.parameters.items())),
+        tuple(sorted((name, str(value)) for name, value in plan.telling_parameters.items())),
         (plan.unit, tuple(sorted(placements, key=lambda each: each[0]))),
     )
 

@@ -33,7 +33,7 @@ def _of(runs: Sequence[Loaded]) -> Iterator[Comparison]:
 
 def _same(run: Loaded) -> object:
     plan = run.plan
-    parameters = tuple(sorted((name, str(value)) for name, value in plan.parameters.items() if name != SUITE))
+    parameters = tuple(sorted((name, str(value)) for name, value in plan.telling_parameters.items() if name != SUITE))
     return plan.workload.name, parameters, plan.unit, run.largest()
 
 

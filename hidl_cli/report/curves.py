@@ -31,7 +31,7 @@ def held_against(group: Sequence[Loaded], baseline: Loaded | Sequence[Loaded] | 
 
 def _alike(one: Loaded, other: Loaded) -> bool:
     first, second = (
-        (run.plan.workload.name, dict(run.plan.parameters), run.plan.unit, run.largest()) for run in (one, other)
+        (run.plan.workload.name, run.plan.telling_parameters, run.plan.unit, run.largest()) for run in (one, other)
     )
     return first == second
 

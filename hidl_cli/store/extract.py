@@ -133,7 +133,7 @@ def series_of(plan: Plan, step: Step) -> str:
         "site": plan.site,
         "partition": plan.partition,
         "workload": plan.workload.name,
-        "parameters": redact_document(dict(plan.parameters)),
+        "parameters": redact_document(plan.telling_parameters),
         "stack": plan.stack,
         "launcher": plan.launcher,
         "mpi": [plan.mpi.name, plan.mpi.family],

@@ -71,6 +71,7 @@ def test_a_plan_says_all_of_it(config: Path) -> None:
     ("workload", "assignments", "expected"),
     [
         ("omb-allreduce", ["buffer=cupy"], True),
+        ("osu-latency", ["places=D-H"], True),
         ("kmeans", [], False),
         ("kmeans", ["gpu_buffers=direct"], True),
         ("dask-transpose", ["protocol=mpi"], True),

@@ -37,9 +37,10 @@ def plan(
     repetitions: int = 1,
     tuning: Mapping[str, str] | None = None,
     lock: str = "0" * 12,
+    known: Mapping[str, Mapping[str, object]] | None = None,
     **parameters: bool | int | float | str,
 ) -> Plan:
-    """A plan of ``sizes`` ranks on one node of ``site``."""
+    """A plan of ``sizes`` ranks on one node of ``site``; ``known``: parameters of the workload's file."""
     where = Site.model_validate(
         {
             "name": site,
@@ -61,6 +62,7 @@ def plan(
                     "program": {"command": ["true"]},
                     "stacks": [{"stack": "mpi"}],
                     "metrics": METRICS,
+                    "parameters": known or {},
                 }
             ),
             parameters=parameters,

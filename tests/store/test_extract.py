@@ -134,6 +134,15 @@ def test_a_series_goes_on_with_a_new_version_of_its_mpi() -> None:
     assert series_of(one, one.steps[0]) == series_of(other, other.steps[0])
 
 
+PLACES = {"type": "choice", "choices": ["H-H", "D-D"], "default": "H-H", "words": {"H-H": [], "D-D": ["-d", "cuda"]}}
+
+
+def test_a_series_goes_on_with_a_choice_that_adds_no_words_to_the_command() -> None:
+    before, same, other = plan(**SAME), *(plan(**SAME, known={"places": PLACES}, places=at) for at in ("H-H", "D-D"))
+    assert series_of(before, before.steps[0]) == series_of(same, same.steps[0])
+    assert series_of(before, before.steps[0]) != series_of(other, other.steps[0])
+
+
 @pytest.mark.parametrize("change", [{"site": "b"}, {"batch": 16}, {"workload": "other"}, {"sizes": (2,)}, {"more": 1}])
 def test_another_series_is_what_cannot_be_compared(change: dict[str, Any]) -> None:
     one, other = plan(**SAME), plan(**SAME | change)

@@ -13,6 +13,7 @@ slides, is read too: blanks and line ends count the same.
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from typing import Any
 
 from hidl_cli.errors import MetricMissing
@@ -25,7 +26,7 @@ _EACH = re.compile(rf"(?<!Total )\bImg/sec per ([CG]PU): {_NUMBER} ?\+- ?{_NUMBE
 _TOTAL = re.compile(rf"\bTotal img/sec on (\d+) ([CG]PU)\(s\): {_NUMBER} ?\+- ?{_NUMBER}")
 
 # Both means are printed with one decimal, and the total is a multiple of the one before it was rounded.
-_ROUNDING = 0.05
+_ROUNDING = Decimal("0.05")
 
 
 def parse(text: str) -> Metrics:
@@ -37,7 +38,8 @@ def parse(text: str) -> Metrics:
     words = " ".join(text.split())
     each, total = _only(_EACH, words, "Img/sec per ..."), _only(_TOTAL, words, "Total img/sec on ...")
     ranks, mean = int(total[1]), float(each[2])
-    if each[1] != total[2] or abs(float(total[3]) - ranks * mean) > (ranks + 1) * _ROUNDING:
+    difference = abs(Decimal(total[3]) - ranks * Decimal(each[2]))
+    if each[1] != total[2] or difference > (ranks + 1) * _ROUNDING:
         raise MetricMissing(
             f"the lines of Horovod's benchmark contradict each other: {each[0]!r} and {total[0]!r}",
             hint="the output of more than one run may have come together",

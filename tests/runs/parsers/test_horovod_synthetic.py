@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hidl_cli.errors import MetricMissing
@@ -53,6 +53,7 @@ def test_where_lines_are_broken_the_figures_are_the_same(width: int) -> None:
 
 
 @given(mean=st.floats(0.1, 1e5), ranks=st.integers(1, 4096), spread=st.floats(0, 1e3))
+@example(mean=1.05, ranks=165, spread=0.0)  # as far apart as roundings can be
 @settings(max_examples=100, deadline=None)
 def test_what_the_benchmark_prints_of_any_figures_is_read(mean: float, ranks: int, spread: float) -> None:
     """Its own format: both means are rounded from the same number."""
