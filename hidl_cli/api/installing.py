@@ -82,6 +82,7 @@ def arrange(
     mirror: str | None,
     jobs: int | None,
     link: str | None,
+    device: str | None,
     verify: str | None,
     keep: bool,
     say: Callable[[str], object],
@@ -96,7 +97,7 @@ def arrange(
 
     chosen = provider_name(provider)
     completed = asking.complete(load_site(site), chosen, keep=keep, say=say)
-    where = _linked(completed.site, link)
+    where = for_device(_linked(completed.site, link), device)
     if own and prefix:
         raise UsageError("--own and --prefix exclude each other")
     root = installation.own_root() if own else installation.root(where, prefix)
@@ -142,6 +143,7 @@ def install(
     mirror: str | PathLike[str] | None = None,
     jobs: int | None = None,
     link: Literal["copy", "hard"] | None = None,
+    device: Literal["cpu", "gpu"] | None = None,
     verify: Literal["here", "job", "skip"] | None = None,
     partition: str | None = None,
     account: str | None = None,
@@ -157,6 +159,7 @@ def install(
     - ``provider``, ``spack`` (its directory), ``mirror``, ``jobs`` (compilers at once), ``prefix``: None is the site's
     - ``own``: below the user's own data directory, which comes before the site's
     - ``link``: files of its own, or hard links into the cache of wheels
+    - ``device``: for the processors or the GPUs of the site, if that is not what its default partition has
     - ``verify``: on this machine, in a job or not at all; ``partition``, ``account``, ``qos``, ``reservation``,
       ``time`` (limit in seconds, or ``"00:10:00"``) are that job's
     - ``progress`` gets a line for each step
@@ -182,6 +185,7 @@ def install(
         mirror=absolute(mirror),
         jobs=jobs,
         link=link,
+        device=device,
         verify=verify,
         keep=True,
         say=follower.say,
@@ -269,7 +273,7 @@ def derive_stack(
         name,
         words,
         [Path(file).expanduser() for file in files],
-        accelerator=accelerator_of(site.node_type()),
+        accelerator=accelerator_of(site.node_of_stacks()),
         command=sh_line(["hidl", "install", stacks[0], *given, "--as", name]),
     )
 
@@ -281,6 +285,21 @@ def _linked(site: Site, link: str | None) -> Site:
     if link not in ("copy", "hard"):
         raise UsageError(f"invalid value for --link: {link!r}", hint="copy or hard")
     return site.model_copy(update={"install": site.install.model_copy(update={"link": link})})
+
+
+def for_device(site: Site, device: str | None) -> Site:
+    """Return the site with stacks for this device; ``UsageError`` if it has no such nodes, or for another word."""
+    if device is None:
+        return site
+    if device not in ("cpu", "gpu"):
+        raise UsageError(f"invalid value for --device: {device!r}", hint="cpu or gpu")
+    chosen = site.model_copy(update={"install": site.install.model_copy(update={"device": device})})
+    if device == "gpu" and not chosen.node_of_stacks().gpus:
+        raise UsageError(
+            f"--device gpu: no partition of site {site.name} that is open to all is known to have nodes with GPUs",
+            hint="another --site, or `gpus` of the node types in the site's file",
+        )
+    return chosen
 
 
 def _verification(site: Site, asked: str | None) -> str:

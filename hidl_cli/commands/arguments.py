@@ -78,6 +78,15 @@ SpackOption = Annotated[
     str | None,
     typer.Option("--spack", metavar="ROOT", help="Spack's directory (default: $HIDL_SPACK, the site's, PATH)."),
 ]
+StackDeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="cpu|gpu",
+        help="For the processors or the GPUs of the site (default: what its default partition has, or its file says).",
+        autocompletion=lambda: ["cpu", "gpu"],
+    ),
+]
 MirrorOption = Annotated[
     str | None, typer.Option("--mirror", metavar="DIR", help="What `hidl stack fetch` brought to this machine.")
 ]

@@ -15,6 +15,7 @@ from hidl_cli.commands.arguments import (
     ProviderOption,
     SiteOption,
     SpackOption,
+    StackDeviceOption,
     complete_stacks,
     limit_in_seconds,
 )
@@ -82,6 +83,7 @@ def install(
             help="Files of its own, or hard links into the cache and to other stacks (default: the site's, copy).",
         ),
     ] = None,
+    device: StackDeviceOption = None,
     verify: Annotated[
         str | None,
         typer.Option(
@@ -123,6 +125,7 @@ def install(
         mirror=mirror,
         jobs=jobs,
         link=link,
+        device=device,
         verify=verify,
         keep=not dry_run,
         say=say,

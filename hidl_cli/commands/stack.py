@@ -12,6 +12,7 @@ from hidl_cli.commands.arguments import (
     ProviderOption,
     SiteOption,
     SpackOption,
+    StackDeviceOption,
     complete_stacks,
     directory,
     provider_name,
@@ -62,8 +63,16 @@ def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption
 
 
 @app.command()
-def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
+def show(
+    name: StackArgument,
+    *,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    device: StackDeviceOption = None,
+    json: JsonOption = False,
+) -> None:
     """Show a stack: its recipe with what it extends, its lock and its installations."""
+    from hidl_cli.api.installing import for_device
     from hidl_cli.api.listing import summarize_installation
     from hidl_cli.commands.render import emit_json
     from hidl_cli.commands.tables import show_table
@@ -74,7 +83,7 @@ def show(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = No
     from hidl_cli.stack.target import detect
     from hidl_workloads.kernels import CHECK
 
-    where, stack = load_site(site), load_stack(name)
+    where, stack = for_device(load_site(site), device), load_stack(name)
     root = installation.root(where, prefix)
     target = detect(where, stack)
     choice = lock.choose(stack, target, lock.directories(root))
@@ -125,6 +134,7 @@ def lock(
     offline: OfflineOption = False,
     provider: ProviderOption = None,
     spack: SpackOption = None,
+    device: StackDeviceOption = None,
     platform: Annotated[
         str | None,
         typer.Option(
@@ -136,6 +146,7 @@ def lock(
     json: JsonOption = False,
 ) -> None:
     """Make a new lock of a stack, with the newest versions that its recipe allows; print its file."""
+    from hidl_cli.api.installing import for_device
     from hidl_cli.commands.progress import progress
     from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.site import asking
@@ -147,7 +158,7 @@ def lock(
 
     if platform not in (None, *PORTABLE_PLATFORMS):
         raise UsageError(f"invalid value for --platform: {platform!r}", hint=" or ".join(PORTABLE_PLATFORMS))
-    where = asking.complete(load_site(site), provider_name(provider), keep=not check, say=say).site
+    where = for_device(asking.complete(load_site(site), provider_name(provider), keep=not check, say=say).site, device)
     order = Order(
         where,
         load_stack(name),
@@ -183,12 +194,14 @@ def fetch(
     prefix: PrefixOption = None,
     provider: ProviderOption = None,
     spack: SpackOption = None,
+    device: StackDeviceOption = None,
     json: JsonOption = False,
 ) -> None:
     """Bring all that installing a stack needs to a directory, for a machine without a network.
 
     There: hidl install STACK --offline --mirror DIR
     """
+    from hidl_cli.api.installing import for_device
     from hidl_cli.commands.progress import progress
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.site import asking
@@ -198,7 +211,7 @@ def fetch(
     from hidl_cli.stack.load import load_stack
     from hidl_cli.stack.order import Order
 
-    where = asking.complete(load_site(site), provider_name(provider), keep=True, say=say).site
+    where = for_device(asking.complete(load_site(site), provider_name(provider), keep=True, say=say).site, device)
     place = directory(to)
     assert place is not None
     order = Order(

@@ -79,7 +79,7 @@ def _choose(
             return DeviceUse("cpu", asked)
         if site.node_type(asked.partition).gpus is None:  # unknown: the job looks for them
             return DeviceUse("gpu", asked)
-        elsewhere = _partition_for(site, "gpu")
+        elsewhere = site.partition_with("gpu")
         raise UsageError(
             f"{_only(workload, points, 'gpu')}, and {_nodes(site, asked)} have none",
             hint=f"--device gpu takes partition {elsewhere}" if elsewhere else "another --site",
@@ -90,7 +90,7 @@ def _choose(
     if workload.any_node:
         notice = f"{workload.name} runs on the processors of {_nodes(site, asked)}: no GPUs are requested"
         return DeviceUse("cpu", replace(asked, gpus=False), notices=(notice,))
-    elsewhere = _partition_for(site, "cpu") if asked.partition is None else None
+    elsewhere = site.partition_with("cpu") if asked.partition is None else None
     raise NoGpuUse(
         f"{_only(workload, points, 'cpu')}, and {_nodes(site, asked)} have GPUs, which would stay unused",
         hint="--device cpu" + (f" (partition {elsewhere})" if elsewhere else " requests no GPUs"),
@@ -120,7 +120,7 @@ def require_stack(
     if reason is None:
         return
     whose = f"environment {environment}" if environment else f"stack {stack.name}"
-    install = None if environment else of_stack.install_hint(stack, use.packages, site.name, node)
+    install = None if environment else of_stack.install_hint(stack, use.packages, site, node)
     fixes = [install or "--env DIR with an environment that does", *(["--device cpu"] if use.either else [])]
     raise NoGpuStack(f"{name} is to compute on GPUs, and {whose} does not: {reason}", hint="; or ".join(fixes))
 
@@ -164,7 +164,7 @@ def _as_wanted(site: Site, wanted: Device, asked: Asked) -> DeviceUse:
     node = site.node_type(asked.partition)
     notices: tuple[str, ...] = ()
     fits = node.gpus is None or has_gpus(node) == (wanted == "gpu")
-    if asked.partition is None and not fits and (other := _partition_for(site, wanted)):
+    if asked.partition is None and not fits and (other := site.partition_with(wanted)):
         notices = (f"--device {wanted}: partition {other}, and not {site.default_partition}",)
         asked = replace(asked, partition=other)
         node = site.node_type(other)
@@ -173,15 +173,6 @@ def _as_wanted(site: Site, wanted: Device, asked: Asked) -> DeviceUse:
             f"--device gpu: {_nodes(site, asked)} have no GPUs", hint="--device cpu, or another --partition or --site"
         )
     return DeviceUse(wanted, replace(asked, gpus=wanted == "gpu"), notices=notices)
-
-
-def _partition_for(site: Site, wanted: Device) -> str | None:
-    """Return the first open partition whose nodes have GPUs, or have none; None if there is none."""
-    for name, partition in site.partitions.items():
-        node = site.node_types[partition.node_type]
-        if not partition.restricted and (has_gpus(node) if wanted == "gpu" else node.gpus == 0):
-            return name
-    return None
 
 
 def _is_unsaid(workload: Workload) -> bool:

@@ -33,6 +33,21 @@ def references(data: Mapping[str, Any]) -> Iterator[Fault]:
             yield _dangling((key,), what, default, known)
 
 
+def stacks_for_gpus(data: Mapping[str, Any]) -> Iterator[Fault]:
+    """Where stacks are installed for GPUs, nodes of a partition that is open to all have some."""
+    if mapping(data, "install").get("device") != "gpu":
+        return
+    node_types, partitions = mapping(data, "node_types"), mapping(data, "partitions")
+    of_open = [
+        each for each in (mapping(partitions, name) for name in partitions) if each.get("restricted") is not True
+    ]
+    kinds = [mapping(node_types, str(each.get("node_type"))) for each in of_open]
+    if not any(kind.get("gpus") or kind.get("detect") for kind in kinds):
+        yield Fault(
+            ("install", "device"), "no partition that is open to all has nodes with GPUs", "`gpus` of its nodes"
+        )
+
+
 def node_limits(data: Mapping[str, Any]) -> Iterator[Fault]:
     """A partition's ``min_nodes`` does not exceed its ``max_nodes``."""
     partitions = mapping(data, "partitions")
@@ -104,6 +119,6 @@ def _does_not_compile(pattern: str) -> str | None:
 RULES = Rules(
     "site",
     Site,
-    (references, node_limits, conditions, launchers, login_host, tuning),
+    (references, stacks_for_gpus, node_limits, conditions, launchers, login_host, tuning),
     own=frozenset({"name", "extends", "match", "login_host"}),
 )

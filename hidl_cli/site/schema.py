@@ -222,6 +222,11 @@ class Install(Strict):
         description="umask of what is installed in `root`, in octal: '027' keeps it from all but the group; null: "
         "'002' with a `group`, else that of whoever installs",
     )
+    device: Literal["cpu", "gpu"] | None = Field(
+        None,
+        description="what stacks are installed for, if that is not what the nodes of the default partition have; gpu: "
+        "the GPUs of the first open partition with some; cpu: processors alone",
+    )
     python: str | None = Field(None, description="the Python interpreter of the stacks; null: the one that runs hidl")
     link: Literal["copy", "hard"] = Field(
         "copy",
@@ -304,3 +309,20 @@ class Site(Strict):
         """The node type of a partition (None: the default one); where it is not said, one of no known facts."""
         found = self.partition(partition)
         return self.node_types[found.node_type] if found else NodeType.model_validate({})
+
+    def partition_with(self, device: Literal["cpu", "gpu"]) -> str | None:
+        """The first open partition whose nodes have GPUs, or are known to have none; None where there is none."""
+        for name, partition in self.partitions.items():
+            gpus = self.node_types[partition.node_type].gpus
+            if not partition.restricted and (bool(gpus) if device == "gpu" else gpus == 0):
+                return name
+        return None
+
+    def node_of_stacks(self) -> NodeType:
+        """The node type that stacks are installed for, by ``install.device``."""
+        node, device = self.node_type(), self.install.device
+        if device is None or bool(node.gpus) == (device == "gpu"):
+            return node
+        if partition := self.partition_with(device):
+            return self.node_type(partition)
+        return node if device == "gpu" else node.model_copy(update={"gpus": 0})

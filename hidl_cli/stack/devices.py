@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from hidl_cli.quoting import sh
-from hidl_cli.site.schema import NodeType
+from hidl_cli.site.schema import NodeType, Site
 from hidl_cli.stack.architectures import Accelerator, find_unserved, serves_any
 from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.requirement import bare
@@ -89,10 +89,11 @@ def _other_gpus(versions: Mapping[str, str], node: NodeType) -> str | None:
     return next((str(each) for each in lacking if each), None)
 
 
-def install_hint(stack: Stack, needed: Sequence[str], site: str, node: NodeType) -> str | None:
+def install_hint(stack: Stack, needed: Sequence[str], site: Site, node: NodeType) -> str | None:
     """Return the commands that install and use what the stack lacks on such nodes; None if no wheels do."""
     model, machine = accelerator_of(node) if node.gpus else "cuda", node.arch or _MACHINE
-    at = "" if site == "local" else f" --site {sh(site)}"
+    at = "" if site.name == "local" else f" --site {sh(site.name)}"
+    at += " --device gpu" if node.gpus and not site.node_of_stacks().gpus else ""
     if stack.on_gpus and _serves(load_stack(stack.on_gpus), needed, model, node.gpu_arch, machine):
         return f"hidl install {sh(stack.on_gpus)}{at}, then --stack {sh(stack.on_gpus)}"
     own = names_of(stack.on(model, machine)) if stack.variant(model, machine) else []
@@ -107,8 +108,9 @@ def install_hint(stack: Stack, needed: Sequence[str], site: str, node: NodeType)
         with_ = " ".join(f"--with {sh(wheel)}" for wheel, _ in wheels)
         return f"hidl install {sh(stack.name)} {with_} --as {sh(name)}{at}, then --stack {sh(name)}"
     if "gpu" in stack.devices and not stack.has_gpu_variants and machine in ("x86_64", "aarch64"):
-        backend = TORCH_BACKENDS[model]
-        return f"UV_TORCH_BACKEND={backend} hidl install {sh(stack.name)}{at} (or what the site's driver serves)"
+        install = f"hidl install {sh(stack.name)}{at}"
+        other = f"UV_TORCH_BACKEND={TORCH_BACKENDS[model]} {install} (or what the site's driver serves)"
+        return install if node.gpus and model == "cuda" else other
     return None
 
 

@@ -74,6 +74,13 @@ class Inspected:
         }
 
 
+def _as_installed(site: Site, found: Installation) -> Site:
+    """The site with stacks for GPUs, if the installation is one for these, as ``--device gpu`` asks for it."""
+    if found.manifest.get("accelerator") in (None, "cpu") or site.node_of_stacks().gpus:
+        return site
+    return site.model_copy(update={"install": site.install.model_copy(update={"device": "gpu"})})
+
+
 def inspect(
     found: Installation, site: Site, progress: Progress, *, repair: bool = False, offline: bool = False
 ) -> Inspected:
@@ -90,5 +97,5 @@ def inspect(
         return Inspected(found, first, first, seconds)
     from hidl_cli.stack import repair as repairing  # imports uv and Jinja2, which reading has no need of
 
-    order = Order(site, load_stack(name), found.root, locked=True, offline=offline)
+    order = Order(_as_installed(site, found), load_stack(name), found.root, locked=True, offline=offline)
     return Inspected(found, first, repairing.repair(order, found.prefix, first, progress), seconds)

@@ -35,7 +35,7 @@ class Target:
 
     ``python`` is the interpreter's tag (``cp311``), ``platform`` system and architecture (``linux-x86_64``), ``glibc``
     the version of the C library there (None: another one), ``interpreter`` the Python that the stack is built on.
-    ``gpus``: architectures (``sm_80``, ``gfx90a``) of the GPUs that it is to serve, those of the default partition
+    ``gpus``: architectures (``sm_80``, ``gfx90a``) of the GPUs that it is to serve, those of the site's first choice
     first; empty without GPUs, or if they are unknown.
     """
 
@@ -64,7 +64,7 @@ def detect(site: Site, stack: Stack, platform_name: str | None = None) -> Target
     Raises ``MissingPrecondition`` where the site's interpreter is not there.
     """
     interpreter, tag = _interpreter(site.install.python)
-    accelerator = accelerator_of(site.node_type()) if "gpu" in stack.devices or stack.requirements else "cpu"
+    accelerator = accelerator_of(site.node_of_stacks()) if "gpu" in stack.devices or stack.requirements else "cpu"
     there = platform_name or f"{sys.platform}-{platform.machine()}"
     if not has_builds(site, stack, accelerator, there.partition("-")[2]):
         accelerator = "cpu"
@@ -92,8 +92,8 @@ def has_builds(site: Site, stack: Stack, accelerator: Accelerator, machine: str)
 
 
 def _gpus(site: Site) -> tuple[str, ...]:
-    """The architectures of the GPUs in partitions open to all, of one vendor; the default partition's first."""
-    first = site.node_type()
+    """The architectures of the GPUs in partitions open to all, of one vendor; those that stacks are for come first."""
+    first = site.node_of_stacks()
     others = (site.node_types[each.node_type] for each in site.partitions.values() if not each.restricted)
     same = [node.gpu_arch for node in (first, *others) if node.gpu_vendor == first.gpu_vendor and node.gpu_arch]
     return tuple(dict.fromkeys(same))

@@ -209,7 +209,31 @@ def test_an_older_installation_without_it_is_refused_with_what_brings_it(
 ) -> None:
     node = load_site(site).node_type()
     assert devices.reason_without_gpu(load_stack(stack), installed, needed, node)
-    assert devices.install_hint(load_stack(stack), needed, site, node) == hint
+    assert devices.install_hint(load_stack(stack), needed, load_site(site), node) == hint
+
+
+@pytest.mark.parametrize(
+    ("stack", "needed", "hint"),
+    [
+        ("pytorch", ["torch"], "hidl install pytorch --site anvil --device gpu"),
+        ("mpi4dask", ["cupy"], "hidl install mpi4dask --site anvil --device gpu"),
+        (
+            "horovod",
+            ["torch"],
+            "hidl install horovod-pytorch --site anvil --device gpu, then --stack horovod-pytorch",
+        ),
+        (
+            "mpi",
+            ["cupy"],
+            "hidl install mpi --with 'cupy-cuda12x[ctk]' --as mpi-gpu --site anvil --device gpu, then --stack mpi-gpu",
+        ),
+    ],
+)
+def test_where_the_default_partition_has_no_gpus_the_hint_says_for_which_to_install(
+    stack: str, needed: list[str], hint: str
+) -> None:
+    site = load_site("anvil")
+    assert devices.install_hint(load_stack(stack), needed, site, site.node_type("gpu")) == hint
 
 
 @pytest.mark.parametrize(
@@ -284,7 +308,7 @@ def test_what_a_stack_compiles_must_be_for_the_gpus(
 ) -> None:
     node, stack, needed = load_site(site).node_type(), load_stack("omb"), ["osu-micro-benchmarks"]
     assert devices.reason_without_gpu(stack, {"mpich": "5.0.2"}, needed, node, accelerator=installed_for) == reason
-    assert devices.install_hint(stack, needed, site, node) == hint
+    assert devices.install_hint(stack, needed, load_site(site), node) == hint
 
 
 def test_points_of_a_matrix_share_a_device() -> None:

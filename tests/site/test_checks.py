@@ -46,6 +46,26 @@ def test_a_login_host_must_match_the_host_names_of_its_site(tmp_path: Path, host
     )
 
 
+GPUS = """\
+name: mixed
+title: Nodes with GPUs and without
+scheduler: slurm
+launchers: [srun]
+node_types: {{cpu: {{gpus: 0}}, gpu: {{gpus: 4}}}}
+partitions: {{main: {{node_type: cpu}}, gpu: {{node_type: gpu, restricted: {restricted}}}}}
+default_partition: main
+install: {{device: gpu}}
+"""
+
+
+@pytest.mark.parametrize(("restricted", "faulty"), [("false", False), ("true", True)])
+def test_stacks_for_gpus_need_nodes_with_some(tmp_path: Path, restricted: str, faulty: bool) -> None:
+    file = tmp_path / "mixed.yaml"
+    file.write_text(GPUS.format(restricted=restricted))
+    found = [(each.message, each.mark and each.mark.line) for each in examine(RULES, at_path("site", file)).problems]
+    assert found == ([("no partition that is open to all has nodes with GPUs", 8)] if faulty else [])
+
+
 LAB = """\
 name: lab
 title: Hosts without a queue

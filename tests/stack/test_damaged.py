@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Hidl
+from tests.stack.conftest import recipe, site
+from tests.stack.wheelhouse import make_wheel
 from tests.tiers import deep
 
 pytestmark = pytest.mark.real
@@ -109,6 +111,31 @@ def test_a_damaged_cache_is_passed_by(hidl_with: Callable[..., Hidl], tmp_path: 
     repaired = hidl("stack", "verify", "mpi", "--repair", *where, "--json", UV_CACHE_DIR=str(cache))
     assert repaired.returncode == 0, repaired.stderr
     assert hidl("stack", "verify", "mpi", *where).returncode == 0
+
+
+def test_a_stack_for_the_gpus_of_another_partition_is_repaired_as_such(
+    hidl_with: Callable[..., Hidl], tmp_path: Path
+) -> None:
+    hidl = hidl_with("mpi")
+    site(
+        hidl,
+        "mixed",
+        "title: ''\nscheduler: local\nlaunchers: [mpiexec]\ndefault_partition: main\n"
+        "node_types: {cpu: {gpus: 0}, gpu: {gpus: 2, gpu_model: NVIDIA A100}}\n"
+        "partitions: {main: {node_type: cpu}, gpu: {node_type: gpu}}\n",
+    )
+    make_wheel(tmp_path / "house", "forgpus", "1.0")
+    variants = {"cuda": {"requirements": ["forgpus"], "imports": ["forgpus"]}}
+    recipe(hidl, "more", extends="mpi", packages={}, devices=["cpu", "gpu"], variants=variants)
+    house = {"PIP_FIND_LINKS": str(tmp_path / "house")}
+    installed = hidl("install", "more", "--site", "mixed", "--device", "gpu", **house)
+    assert installed.returncode == 0, installed.stderr
+    (shown,) = hidl.json("stack", "show", "more", "--site", "mixed")["installations"]
+    file = Path(shown["prefix"]) / LIBRARY
+    file.chmod(0o755)
+    flip(file)
+    repaired = hidl("stack", "verify", "more", "--site", "mixed", "--repair", **house)
+    assert repaired.returncode == 0, repaired.stderr
 
 
 def test_with_hard_links_files_are_shared_and_stay_writable(hidl_with: Callable[..., Hidl], tmp_path: Path) -> None:

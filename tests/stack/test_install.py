@@ -131,6 +131,31 @@ def test_it_is_said_where_the_sites_nodes_are_of_another_architecture(hidl: Hidl
     assert said == ([wanted] if nodes else [])
 
 
+def test_a_stack_is_installed_for_the_gpus_of_another_partition_than_the_default_one(hidl: Hidl) -> None:
+    (plan,) = hidl.json("install", "pytorch", "--site", "anvil", "--dry-run")["plans"]
+    (said,) = [each["text"] for each in plan["plan"]["advisories"] if each["id"] == "other-partition"]
+    assert (plan["plan"]["accelerator"], "partition gpu has GPUs" in said) == ("cpu", True)
+
+    (plan,) = hidl.json("install", "pytorch", "--site", "anvil", "--device", "gpu", "--dry-run")["plans"]
+    assert (plan["plan"]["accelerator"], plan["plan"]["advisories"]) == ("cuda", [])
+    lock = Path(hidl("stack", "lock", "pytorch", "--check", "--site", "anvil", "--device", "gpu").stdout.strip())
+    assert lock.name == Path(plan["plan"]["lock"]["file"]).name == "pytorch-cp311-linux-x86_64-cuda.txt"
+    assert lock.name in hidl("stack", "show", "pytorch", "--site", "anvil", "--device", "gpu", "--json").stdout
+
+    site(hidl, "anvil", "title: ''\nextends: anvil\ninstall: {device: gpu}\n")
+    (plan,) = hidl.json("install", "pytorch", "--site", "anvil", "--dry-run")["plans"]
+    assert (plan["plan"]["accelerator"], plan["plan"]["advisories"]) == ("cuda", [])
+
+
+@pytest.mark.parametrize(
+    ("device", "words"), [("gpu", "no partition of site frontera"), ("tpu", "invalid value for --device: 'tpu'")]
+)
+def test_a_device_that_the_site_does_not_have_is_refused(hidl: Hidl, device: str, words: str) -> None:
+    refused = hidl("install", "pytorch", "--site", "frontera", "--device", device, "--dry-run")
+    assert refused.returncode == 2
+    assert words in " ".join(refused.stderr.split())
+
+
 def test_a_stale_lock_is_reported_and_made_again(hidl: Hidl, root: Path) -> None:
     recipe(hidl, "mpi", packages={"mpich": ">=5.0", "mpi4py": ">=4.1", "numpy": ">=2.1"})
     installed = hidl("install", "mpi")

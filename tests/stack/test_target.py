@@ -31,6 +31,27 @@ def test_the_default_partitions_nodes_decide(site: str, accelerator: str, gpus: 
     assert (target.accelerator, set(target.gpus)) == (accelerator, set(gpus))
 
 
+@pytest.mark.parametrize(
+    ("site", "device", "accelerator", "gpus"),
+    [
+        ("anvil", None, "cpu", ()),
+        ("anvil", "gpu", "cuda", ("sm_80", "sm_90")),
+        ("anvil", "cpu", "cpu", ()),
+        ("stampede3", "gpu", "cuda", ("sm_90",)),
+        ("perlmutter", "cpu", "cpu", ()),
+        ("perlmutter", "gpu", "cuda", ("sm_80",)),
+        ("vista", "cpu", "cpu", ()),
+    ],
+)
+def test_a_site_says_what_its_stacks_are_for(
+    site: str, device: str | None, accelerator: str, gpus: tuple[str, ...]
+) -> None:
+    found = load_site(site)
+    chosen = found.model_copy(update={"install": found.install.model_copy(update={"device": device})})
+    target = detect(chosen, load_stack("pytorch"))
+    assert (target.accelerator, target.gpus) == (accelerator, gpus)
+
+
 @pytest.mark.parametrize(("site", "accelerator"), [("frontier", "rocm"), ("aurora", "xpu")])
 def test_an_index_with_their_builds_serves_other_vendors_gpus(
     site: str, accelerator: str, monkeypatch: pytest.MonkeyPatch

@@ -15,7 +15,7 @@ from hidl_cli.stack.builds import planned
 from hidl_cli.stack.lock import Choice, Lock, Locked
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.contract import Preview
-from hidl_cli.stack.target import TORCH_BACKENDS, accelerator_of
+from hidl_cli.stack.target import TORCH_BACKENDS, accelerator_of, has_builds
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
@@ -106,13 +106,17 @@ class FromWheels:
 
 def _advisories(order: Order, target: Target) -> list[dict[str, str | None]]:
     """What keeps the installation, or the stack, from what the site's nodes are."""
-    texts = {"other-machine": _other_machine(order, target), "no-gpu-build": _without_gpus(order, target)}
+    texts = {
+        "other-machine": _other_machine(order, target),
+        "no-gpu-build": _without_gpus(order, target),
+        "other-partition": _other_partition(order, target),
+    }
     return [{"id": name, "text": text, "url": None} for name, text in texts.items() if text]
 
 
 def _other_machine(order: Order, target: Target) -> str | None:
     """The site's nodes are of another architecture than the target."""
-    node = order.site.node_type()
+    node = order.site.node_of_stacks()
     if node.arch in (None, target.machine):
         return None
     nodes = f"{node.arch} ({node.cpu})" if node.cpu else node.arch
@@ -121,7 +125,7 @@ def _other_machine(order: Order, target: Target) -> str | None:
 
 def _without_gpus(order: Order, target: Target) -> str | None:
     """A stack is its build for processors, although the site's nodes have GPUs."""
-    node = order.site.node_type()
+    node = order.site.node_of_stacks()
     accelerator = accelerator_of(node)
     if "gpu" not in order.stack.devices or target.accelerator == accelerator:
         return None
@@ -130,6 +134,20 @@ def _without_gpus(order: Order, target: Target) -> str | None:
     if not order.stack.has_gpu_variants:
         text += f"; UV_TORCH_BACKEND={TORCH_BACKENDS[accelerator]} takes one from PyTorch's own index"
     return text
+
+
+def _other_partition(order: Order, target: Target) -> str | None:
+    """Another partition than the default one has GPUs, for which there is a build."""
+    site, stack = order.site, order.stack
+    partition = site.partition_with("gpu")
+    if partition is None or site.install.device or site.node_type().gpus != 0 or "gpu" not in stack.devices:
+        return None
+    if not has_builds(site, stack, accelerator_of(site.node_type(partition)), target.machine):
+        return None
+    return (
+        f"partition {partition} has GPUs: --device gpu, or `install: {{device: gpu}}` in the site's file, installs the "
+        "build for them, which serves processors too"
+    )
 
 
 def places(order: Order) -> tuple[Path, ...]:

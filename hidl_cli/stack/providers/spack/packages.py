@@ -77,7 +77,7 @@ _OLD_NAMES = {"llvm": "clang", "intel-oneapi-compilers": "oneapi", "intel-oneapi
 
 
 def _for_all(site: Site) -> dict[str, Any]:
-    node = site.node_type()
+    node = site.node_of_stacks()
     chosen: dict[str, Any] = {}
     target = site.spack.target or node.arch
     if target:
