@@ -165,7 +165,8 @@ def test_shipped_locks_name_no_host_and_those_for_processors_no_cuda() -> None:
     for file in SHIPPED.iterdir():
         text = file.read_text()
         assert "://" not in text
-        assert ("nvidia" in text) == ("-cuda" in file.name)
+        assert "nvidia" not in text or "-cuda" in file.name
+        assert "nvidia" in text or "-cuda" not in file.name or file.name.startswith("omb-")  # what it compiles has CUDA
         if "torch==" in text:
             assert ("+cpu" in text) == ("-cpu" in file.name)
 
