@@ -54,8 +54,8 @@ keras-table: $(READY)  ## all of Keras in two partitions beside one process: hou
 	$(BIN)/hidl stack exec tensorflow -- sh -c '$(BIN)/python -m tests.hyparflow.tables.page "$$VIRTUAL_ENV"'
 
 gpu-stacks: $(READY)  ## install and verify the stacks for NVIDIA's GPUs, without one: 27 GiB, 15 more in uv's cache; for the night
-	$(BIN)/hidl install pytorch tensorflow mpi4dask horovod-pytorch horovod-pytorch-mpi --site perlmutter \
-		--verify here --prefix "$(or $(ROOT),$(CURDIR)/.gpu-stacks)"
+	$(BIN)/hidl install pytorch tensorflow mpi4dask horovod-pytorch horovod-pytorch-mpi $(if $(HIDL_SOURCES),omb) \
+		--site perlmutter --verify here --prefix "$(or $(ROOT),$(CURDIR)/.gpu-stacks)"
 	! grep "unlike the table of wheels" "$(or $(ROOT),$(CURDIR)/.gpu-stacks)"/perlmutter/*/current/verification.json
 
 gpu:  ## what hidl does on this machine's GPUs: OUTPUT=gpu.json and gpu.md; PYTHON: one with PyTorch for them
