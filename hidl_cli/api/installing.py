@@ -284,7 +284,7 @@ def _linked(site: Site, link: str | None) -> Site:
         return site
     if link not in ("copy", "hard"):
         raise UsageError(f"invalid value for --link: {link!r}", hint="copy or hard")
-    return site.model_copy(update={"install": site.install.model_copy(update={"link": link})})
+    return site.with_install(link=link)
 
 
 def for_device(site: Site, device: str | None) -> Site:
@@ -293,7 +293,7 @@ def for_device(site: Site, device: str | None) -> Site:
         return site
     if device not in ("cpu", "gpu"):
         raise UsageError(f"invalid value for --device: {device!r}", hint="cpu or gpu")
-    chosen = site.model_copy(update={"install": site.install.model_copy(update={"device": device})})
+    chosen = site.with_install(device=device)
     if device == "gpu" and not chosen.node_of_stacks().gpus:
         raise UsageError(
             f"--device gpu: no partition of site {site.name} that is open to all is known to have nodes with GPUs",

@@ -30,6 +30,7 @@ from hidl_cli.stack.checks import RULES
 from hidl_cli.stack.install import draft
 from hidl_cli.stack.order import Order
 from hidl_cli.stack.schema import Stack
+from hidl_cli.stack.target import site_as_for
 from hidl_cli.store.extract import samples_of
 
 #: Below the root of a site's installations: what was installed for replays alone.
@@ -108,7 +109,9 @@ def order_for(original: Original, site: Site, prefix: str | None, directory: Pat
     stack in use stays. Raises ``MissingPrecondition`` if the lock does not serve here.
     """
     capsule, stack = original.capsule, original.stack
-    write_text(directory / "locks" / capsule.lock_name, capsule.text("lock.txt"))
+    lock = directory / "locks" / capsule.lock_name
+    write_text(lock, capsule.text("lock.txt"))
+    site = site_as_for(site, getattr(read_lock(lock), "accelerator", None))  # a lock of Spack names none
     root = installation.root_of(site, stack.name, prefix)
     order = Order(site, stack, root, locked=True, offline=offline, mirror=directory)
     try:

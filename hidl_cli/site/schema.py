@@ -318,6 +318,10 @@ class Site(Strict):
                 return name
         return None
 
+    def with_install(self, **changes: object) -> Site:
+        """The same site with other values under ``install``."""
+        return self.model_copy(update={"install": self.install.model_copy(update=changes)})
+
     def node_of_stacks(self) -> NodeType:
         """The node type that stacks are installed for, by ``install.device``."""
         node, device = self.node_type(), self.install.device

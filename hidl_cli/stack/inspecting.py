@@ -12,6 +12,7 @@ from hidl_cli.stack.content import Difference
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.order import Order
+from hidl_cli.stack.target import site_as_for
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
@@ -74,13 +75,6 @@ class Inspected:
         }
 
 
-def _as_installed(site: Site, found: Installation) -> Site:
-    """The site with stacks for GPUs, if the installation is one for these, as ``--device gpu`` asks for it."""
-    if found.manifest.get("accelerator") in (None, "cpu") or site.node_of_stacks().gpus:
-        return site
-    return site.model_copy(update={"install": site.install.model_copy(update={"device": "gpu"})})
-
-
 def inspect(
     found: Installation, site: Site, progress: Progress, *, repair: bool = False, offline: bool = False
 ) -> Inspected:
@@ -97,5 +91,6 @@ def inspect(
         return Inspected(found, first, first, seconds)
     from hidl_cli.stack import repair as repairing  # imports uv and Jinja2, which reading has no need of
 
-    order = Order(_as_installed(site, found), load_stack(name), found.root, locked=True, offline=offline)
+    site = site_as_for(site, found.manifest.get("accelerator"))
+    order = Order(site, load_stack(name), found.root, locked=True, offline=offline)
     return Inspected(found, first, repairing.repair(order, found.prefix, first, progress), seconds)

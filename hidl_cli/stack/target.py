@@ -83,6 +83,13 @@ def accelerator_of(node: NodeType) -> Accelerator:
     return _ACCELERATORS[node.gpu_vendor] if node.gpus else "cpu"
 
 
+def site_as_for(site: Site, accelerator: str | None) -> Site:
+    """The site as ``--device gpu`` makes it, if ``accelerator`` is that of GPUs, and the stacks are not for any."""
+    if accelerator in (None, "cpu") or site.node_of_stacks().gpus:
+        return site
+    return site.with_install(device="gpu")
+
+
 def has_builds(site: Site, stack: Stack, accelerator: Accelerator, machine: str) -> bool:
     """Has the stack a build for what computes there, of its own or, if it says nothing, on PyPI or a named index?"""
     if stack.has_gpu_variants and accelerator != "cpu":

@@ -6,7 +6,7 @@ import pytest
 
 from hidl_cli.site.load import load_site
 from hidl_cli.stack.load import load_stack
-from hidl_cli.stack.target import detect
+from hidl_cli.stack.target import detect, site_as_for
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +46,22 @@ def test_the_default_partitions_nodes_decide(site: str, accelerator: str, gpus: 
 def test_a_site_says_what_its_stacks_are_for(
     site: str, device: str | None, accelerator: str, gpus: tuple[str, ...]
 ) -> None:
-    found = load_site(site)
-    chosen = found.model_copy(update={"install": found.install.model_copy(update={"device": device})})
-    target = detect(chosen, load_stack("pytorch"))
+    target = detect(load_site(site).with_install(device=device), load_stack("pytorch"))
     assert (target.accelerator, target.gpus) == (accelerator, gpus)
+
+
+@pytest.mark.parametrize(
+    ("site", "installed_for", "accelerator"),
+    [
+        ("anvil", "cuda", "cuda"),
+        ("anvil", "cpu", "cpu"),
+        ("anvil", None, "cpu"),
+        ("perlmutter", "cpu", "cuda"),
+        ("frontera", "cuda", "cpu"),
+    ],
+)
+def test_what_is_there_already_says_what_it_is_for(site: str, installed_for: str | None, accelerator: str) -> None:
+    assert detect(site_as_for(load_site(site), installed_for), load_stack("pytorch")).accelerator == accelerator
 
 
 @pytest.mark.parametrize(("site", "accelerator"), [("frontier", "rocm"), ("aurora", "xpu")])
