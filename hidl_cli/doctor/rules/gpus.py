@@ -66,7 +66,8 @@ def not_cuda_aware(facts: Gpus) -> Iterator[Evidence]:
     if facts.job.device_buffers:
         yield Evidence(
             f"the program passes GPU memory to MPI, but {built} ({library.name}) was built without CUDA",
-            "--set gpu_buffers=staged or --set buffer=numpy; or a CUDA-aware library: hidl run --mpi NAME",
+            "--set gpu_buffers=staged, buffer=numpy or places=H-H, as the workload has it; or a CUDA-aware library: "
+            "hidl run --mpi NAME",
         )
     elif facts.per_node and not facts.job.planned:
         yield Evidence(
