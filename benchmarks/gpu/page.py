@@ -41,7 +41,7 @@ SEEN: dict[str, Sequence[str]] = {
     "`omb-allreduce`, the same buffers": tuple(f"omb-allreduce, {buffer}" for buffer in _BUFFERS),
     "`omb-put-bw`, CuPy's buffers": ("omb-put-bw, cupy",),
     "Dask's arrays on CuPy over `mpi://`": ("dask-transpose over mpi://", "dask-svd over mpi://"),
-    "Dask's data frames on cuDF; TensorFlow": (),
+    "Dask's data frames on cuDF; TensorFlow; hyparflow; OMB in C": (),
     "several GPUs, several nodes; MIG; AMD's and Intel's GPUs": (),
 }
 _NOT_SHOWN = ("trial_seconds", "seconds", "samples", "source")
