@@ -269,7 +269,7 @@ def _steps(
     def step(number: int, size: int, placement: Placement, repetition: int, point: Mapping[str, Value]) -> Step:
         parameters = {**started.parameters, **point}
         program = started.workload.program_for(parameters)
-        gpu_aware = environment[DEVICE] == "gpu" and gives_gpu_memory(started.workload, parameters)
+        gpu_aware = environment.get(DEVICE) == "gpu" and gives_gpu_memory(started.workload, parameters)
         check = (*world, GPU_AWARE) if gpu_aware else world
         return Step(
             size,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 from hidl_cli.errors import ExitCode, HidlError
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.allocation import Asked
+from hidl_cli.launch.launchers import launcher
+from hidl_cli.plan.devices import DEVICE
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.load import load_workload
+from hidl_cli.plan.planning import planned_again
 from hidl_cli.plan.prepare import RunRequest, prepare
 from hidl_cli.site.load import load_site
 from hidl_cli.stack import devices
@@ -277,6 +281,14 @@ def test_omb_with_buffers_on_the_host_is_as_before() -> None:
     assert step.preflight is not None
     assert made.device == "cpu"
     assert not {"cuda", "--gpu-aware"} & {*step.launch.words, *step.preflight.words}
+
+
+def test_a_plan_of_before_devices_is_made_again_as_it_was() -> None:
+    made = plan("osu-latency", assignments=["suite=c"])
+    environment = {name: value for name, value in made.environment.items() if name != DEVICE}
+    old = replace(made, device=None, environment=environment)
+    again = planned_again(old, made.steps[0].placement, launcher(made.launcher))
+    assert again.steps[0].launch.rest == made.steps[0].launch.rest
 
 
 def test_both_suites_measure_device_buffers_where_the_stack_has_cupy() -> None:
