@@ -119,12 +119,14 @@ class Cluster:
                 f"invalid directory {self.layout.directory}: a twin there would match site test-cluster too",
                 hint="choose a --directory that does not end in hidl/cluster",
             )
+        self.layout.check()
         claimed = claimed_by(dress)
         wants = {"accounting": wanted.accounting, "twin": is_twin, "claims": bool(claimed)}
         if (reason := packages.obstacle(**wants)) is not None:
             raise reason
         with self._locked():
             before, wanted = self._wanted(wishes)
+            self.layout.check()
             self.layout.make()
             log = self.layout.log("apt-get")
             packages.install(**wants, log=log, say=self._say)
@@ -151,14 +153,20 @@ class Cluster:
         return wanted
 
     def down(self, *, purge: bool = False) -> None:
-        """Stop whatever is left of the cluster; with ``purge``, remove its directory and history too."""
+        """Stop whatever is left of the cluster; with ``purge``, remove its files and history too.
+
+        Raises ``UsageError``, before it stops anything, for a directory that is not a cluster's.
+        """
         if (reason := packages.not_root_of_linux()) is not None:
             raise reason
+        if purge:
+            self.layout.check_removable()
         with self._locked():
             self._end_processes(settings_.load(self.layout), in_good_order=not purge)
             if purge and self.layout.directory.exists():
-                self._say(f"removing {self.layout.directory}")
-                self.layout.remove()
+                self._say(f"removing the cluster in {self.layout.directory}")
+                if remaining := self.layout.remove():
+                    self._say(f"not the cluster's, kept: {', '.join(remaining)}")
 
     def restart(self, service: str) -> None:
         """Restart a service."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hidl_cli import paths
+from hidl_cli.documents import read_json, write_json
 from hidl_cli.errors import UsageError
 from hidl_cli.quoting import sh
 from hidl_cli.site import hidl_cluster
@@ -17,6 +22,9 @@ _LONGEST_SOCKET = "/spool/node64/node64_999999.4294967291"  # that of a batch sc
 _SOCKET_PATH_MAX = 107  # bytes of sockaddr_un.sun_path, less its NUL: unix(7)
 
 _PARTS = ("etc", "run", "log", "state", "spool", "ssh", "site", "claimed", "users", "lsf", "pbs", "flux")
+#: Every name at the top of a cluster's directory that ``up`` may write.
+_NAMES = (hidl_cluster.SETTINGS, hidl_cluster.DRESS, *_PARTS, "mysql", "mysql.new")
+_SCHEMA = "hidl.cluster/1"
 
 
 def default_directory(like: str | None = None) -> Path:
@@ -82,18 +90,97 @@ class Layout:
         """The log of a daemon or a node."""
         return self[f"log/{name}.log"]
 
-    def remove(self) -> None:
-        """Remove the cluster's files; keep other files, and the directory if there are any."""
-        self.settings.unlink(missing_ok=True)
-        self[hidl_cluster.DRESS].unlink(missing_ok=True)
-        for name in (*_PARTS, "users", "mysql", "mysql.new"):
-            if self[name].exists():
-                shutil.rmtree(self[name])
-        with suppress(OSError):
-            self.directory.rmdir()
+    def check(self) -> None:
+        """Raise ``UsageError`` unless the directory can hold a cluster: missing, empty, or with a cluster in it.
+
+        Root runs scripts from it, so it must belong to this user, and no other user may write to it.
+        """
+        directory = self.directory
+        if directory in (Path("/"), Path.home().resolve()):
+            raise self._refused("cannot hold a cluster")
+        try:
+            status = directory.stat()
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            raise self._refused("not a directory")
+        if status.st_uid != os.geteuid():
+            raise self._refused(f"belongs to user {status.st_uid}")
+        if status.st_mode & 0o022:
+            raise self._refused("other users may write to it", hint=f"chmod go-w {sh(str(directory))}")
+        if self._inventory() is None and any(directory.iterdir()):
+            raise self._refused("not empty and not a cluster's")
 
     def make(self) -> None:
-        """Create the directories, readable by other users: their jobs need slurm.conf and munge."""
-        for name in ("", *_PARTS):
-            self[name].mkdir(parents=True, exist_ok=True)
-            self[name].chmod(0o755)
+        """Create missing directories, readable by other users: their jobs need slurm.conf and munge.
+
+        An existing directory keeps its mode. What is created is recorded first, for ``remove``.
+        """
+        made = not self.directory.exists()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if made:
+            self.directory.chmod(0o755)
+        found = self._inventory() or {"files": [], "made_directory": made}
+        missing = [name for name in _NAMES if not os.path.lexists(self[name])]
+        self.save({**found, "files": sorted({*found["files"], *missing})})
+        for name in _PARTS:
+            if not self[name].exists():
+                self[name].mkdir()
+                self[name].chmod(0o755)
+
+    def save(self, document: dict[str, Any]) -> None:
+        """Save ``document`` in ``cluster.json``; keep the recorded files."""
+        write_json(self.settings, {"schema": _SCHEMA, **(self._inventory() or {}), **document})
+
+    def check_removable(self) -> None:
+        """Raise ``UsageError`` unless ``remove`` is safe: the directory is missing, empty or a cluster of this user."""
+        directory = self.directory
+        if not directory.is_dir():
+            return
+        if directory in (Path("/"), Path.home().resolve()):
+            raise self._refused("cannot hold a cluster")
+        if self._inventory() is None and any(directory.iterdir()):
+            raise self._refused(f"no cluster: it has no valid {hidl_cluster.SETTINGS}")
+        if directory.stat().st_uid != os.geteuid():
+            raise self._refused(f"belongs to user {directory.stat().st_uid}")
+
+    def remove(self) -> Sequence[str]:
+        """Remove the files that ``cluster.json`` lists, and the directory if ``make`` created it and it is empty then.
+
+        Return the names that remain. A symbolic link is removed, never followed.
+        """
+        self.check_removable()
+        found = self._inventory()
+        if found is None:
+            return ()
+        last = hidl_cluster.SETTINGS  # so that an interrupted removal can be repeated
+        for name in (*(name for name in _NAMES if name in found["files"] and name != last), last):
+            path = self[name]
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        remaining = sorted(os.listdir(self.directory))  # noqa: PTH208 - names, not paths
+        if not remaining and found["made_directory"]:
+            with suppress(OSError):
+                self.directory.rmdir()
+        return remaining
+
+    def _inventory(self) -> dict[str, Any] | None:
+        """The recorded files, and whether ``make`` created the directory; None if no cluster is there.
+
+        A cluster of an older hidl has no record, so that none of its files is known to be its own.
+        """
+        try:
+            document = read_json(self.settings)
+            if self.settings.is_symlink() or document["schema"] != _SCHEMA:
+                return None
+            files = [name for name in document.get("files", []) if name in _NAMES]
+            return {"files": files, "made_directory": document.get("made_directory") is True}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def _refused(
+        self, why: str, hint: str = "choose another --directory: an empty one, or one that is missing"
+    ) -> UsageError:
+        return UsageError(f"invalid directory {self.directory}: {why}", hint=hint)

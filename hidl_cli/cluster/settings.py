@@ -9,7 +9,7 @@ from hidl_cli.cluster import dress as dress_
 from hidl_cli.cluster.dress import Dress
 from hidl_cli.cluster.layout import Layout
 from hidl_cli.cluster.twin.of_site import dress_of
-from hidl_cli.documents import read_json, write_json
+from hidl_cli.documents import read_json
 from hidl_cli.errors import UsageError
 from hidl_cli.site.machine import machine
 
@@ -94,4 +94,4 @@ def load(layout: Layout) -> Settings | None:
 
 def save(layout: Layout, settings: Settings) -> None:
     """Save ``settings``."""
-    write_json(layout.settings, {"schema": "hidl.cluster/1", **asdict(settings)})
+    layout.save(asdict(settings))

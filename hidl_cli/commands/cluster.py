@@ -102,7 +102,7 @@ def up(
 @app.command()
 def down(
     *,
-    purge: Annotated[bool, typer.Option("--purge", help="Remove its directory and job history too.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Remove its files and job history too.")] = False,
     like: LikeOption = None,
     directory: DirectoryOption = None,
 ) -> None:

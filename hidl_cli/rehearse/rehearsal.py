@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -160,9 +160,16 @@ def _remove_the_last(directory: Path) -> None:
     """Take down what the site's last rehearsal left, even if it was killed."""
     link = directory / _TWIN
     if link.is_symlink():
-        Cluster(link.readlink()).down(purge=True)
+        _remove_twin(Cluster(link.readlink()))
     if directory.is_dir():
         shutil.rmtree(directory)
+
+
+def _remove_twin(twin: Cluster) -> None:
+    """Take the twin down and remove it with its directory, which ``_place`` created."""
+    twin.down(purge=True)
+    with suppress(OSError):  # missing, or not empty
+        twin.layout.directory.rmdir()
 
 
 def _brought_up(twin: Cluster, name: str, nodes: int, directory: Path) -> Stage:
@@ -247,7 +254,7 @@ def _down_at_the_end(twin: Cluster, *, keep: bool) -> Iterator[None]:
         yield
     finally:
         if not keep:
-            twin.down(purge=True)
+            _remove_twin(twin)
 
 
 def can_be_rehearsed(site: Site) -> str | None:

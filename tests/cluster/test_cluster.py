@@ -308,6 +308,8 @@ def test_purge_leaves_what_the_cluster_did_not_write(second_cluster: LivingClust
     (second_cluster.directory / "mine").touch()
     assert down(second_cluster.directory, "--purge") == 0
     assert [path.name for path in second_cluster.directory.iterdir()] == ["mine"]
+    assert down(second_cluster.directory, "--purge") == 2  # no cluster's any more
+    (second_cluster.directory / "mine").unlink()
 
 
 @pytest.mark.deep

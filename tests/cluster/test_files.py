@@ -66,7 +66,7 @@ def test_only_root_reads_what_is_secret(layout: Layout) -> None:
         for path in layout.directory.rglob("*")
         if path.is_file() and stat.S_IMODE(path.stat().st_mode) & 0o077
     }
-    public = {"etc/slurm.conf", "etc/hosts", "etc/neighbours", "etc/sshd_config", "etc/node.sh"}
+    public = {"cluster.json", "etc/slurm.conf", "etc/hosts", "etc/neighbours", "etc/sshd_config", "etc/node.sh"}
     assert readable == public | {f"ssh/{name}" for name in ("config", "known_hosts", "id.pub", "host_key.pub")}
 
 
