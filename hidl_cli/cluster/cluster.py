@@ -22,7 +22,7 @@ from hidl_cli.cluster.batch.systems import SYSTEMS
 from hidl_cli.cluster.claimed.build import claim
 from hidl_cli.cluster.claimed.of_dress import claimed_by
 from hidl_cli.cluster.dress import Dress
-from hidl_cli.cluster.layout import Layout
+from hidl_cli.cluster.layout import RUNTIME, Layout, make_runtime_directory
 from hidl_cli.cluster.nodes import ClusterNode
 from hidl_cli.cluster.settings import Settings
 from hidl_cli.cluster.twin import surroundings as twin
@@ -32,7 +32,6 @@ from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.quoting import sh
 from hidl_cli.stack.exclusive import held
 
-_LOCKS = Path("/run/hidl")  # of this boot, as all that it guards is
 _USABLE_SECONDS = 180.0
 _USABLE = ("idle", "mixed", "allocated", "completing", "drain", "maint", "reserved", "planned")
 
@@ -131,7 +130,7 @@ class Cluster:
             log = self.layout.log("apt-get")
             packages.install(**wants, log=log, say=self._say)
             claims_changed = claim(self.layout["claimed"], claimed)
-            with held(_LOCKS / "networks" / "lock", self._say):
+            with held(RUNTIME / "networks" / "lock", self._say):
                 wanted = wanted.changed(subnet=subnets.choose(self.layout, wanted.subnet))
                 same = before is not None and before.same_nodes(wanted) and dress_.load(self.layout) in (None, dress)
                 if before is not None and (claims_changed or not same):
@@ -167,6 +166,7 @@ class Cluster:
                 self._say(f"removing the cluster in {self.layout.directory}")
                 if remaining := self.layout.remove():
                     self._say(f"not the cluster's, kept: {', '.join(remaining)}")
+            marks.forget(self.layout.directory)
 
     def restart(self, service: str) -> None:
         """Restart a service."""
@@ -201,6 +201,7 @@ class Cluster:
             "accounting": settings.accounting,
             "enforce_limits": settings.enforce_limits,
             "daemons": daemons,
+            "ignored": marks.strangers(self.layout.directory),
             "nodes": [
                 {"name": name, "address": addresses[name], "pid": node.init}
                 | node.services()
@@ -298,8 +299,9 @@ class Cluster:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        name = str(self.layout.directory).strip("/").replace("/", "-")
-        with held(_LOCKS / name / "lock", self._say):
+        with held(make_runtime_directory(self.layout.directory) / "lock", self._say):
+            for stranger in marks.strangers(self.layout.directory):
+                self._say(f"warning: ignored {stranger}")
             yield
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hidl_cli import paths
 from hidl_cli.documents import read_json, write_json
-from hidl_cli.errors import UsageError
+from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.quoting import sh
 from hidl_cli.site import hidl_cluster
 
@@ -25,6 +25,9 @@ _PARTS = ("etc", "run", "log", "state", "spool", "ssh", "site", "claimed", "user
 #: Every name at the top of a cluster's directory that ``up`` may write.
 _NAMES = (hidl_cluster.SETTINGS, hidl_cluster.DRESS, *_PARTS, "mysql", "mysql.new")
 _SCHEMA = "hidl.cluster/1"
+
+#: Locks, keys and identities of nodes of the clusters of this boot, for root alone.
+RUNTIME = Path("/run/hidl")
 
 
 def default_directory(like: str | None = None) -> Path:
@@ -38,6 +41,22 @@ def option_for(directory: Path) -> str:
         return ""
     twin = directory.parent == default_directory("a-site").parent
     return f"--like {sh(directory.name)}" if twin else f"--directory {sh(str(directory))}"
+
+
+def runtime_directory(directory: Path) -> Path:
+    """The directory below ``RUNTIME`` of the cluster in ``directory``, whose path has no colon."""
+    return RUNTIME / str(directory).replace("/", ":")
+
+
+def make_runtime_directory(directory: Path) -> Path:
+    """Create ``runtime_directory``, closed to other users; ``HidlError`` if another user owns it."""
+    place = runtime_directory(directory)
+    for each in (RUNTIME, place):
+        each.mkdir(mode=0o700, exist_ok=True)
+        if each.lstat().st_uid != os.geteuid() or each.is_symlink():
+            raise HidlError(f"cannot use {each}: it belongs to another user", hint=f"see who made it: ls -ld {each}")
+        each.chmod(0o700)
+    return place
 
 
 @dataclass(frozen=True)

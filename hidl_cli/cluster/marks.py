@@ -1,17 +1,29 @@
-"""Which processes belong to a cluster: each has the cluster's directory and its own role in its environment."""
+"""Processes of a cluster: each has the cluster's directory, its own role and the cluster's key in its environment.
+
+Any user can start a process with such variables, so a mark counts only if the process belongs to this user, in this
+user namespace, and has the key. The key is in a file that root alone can read, as is the environment of root's
+processes; no job gets it.
+"""
 
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import stat
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hidl_cli.cluster.entry import OpenProcess, open_identified
+from hidl_cli.cluster.layout import RUNTIME, make_runtime_directory, runtime_directory
+from hidl_cli.documents import write_text
+
 _DIRECTORY = "HIDL_CLUSTER_DIRECTORY"
 _ROLE = "HIDL_CLUSTER_ROLE"
+_KEY = "HIDL_CLUSTER_KEY"
 _BECOMES = 5.0  # seconds that a process may take to become its program, on a busy machine
 
 
@@ -25,9 +37,17 @@ class Process:
     command: str
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """A process whose namespaces can be entered. ``identity``: see ``OpenProcess.identity``."""
+
+    pid: int
+    identity: str
+
+
 def environment(directory: Path, role: str) -> dict[str, str]:
     """Whole environment of a cluster's process; holds no user variables."""
-    return plain_environment() | {_DIRECTORY: str(directory), _ROLE: role}
+    return plain_environment() | {_DIRECTORY: str(directory), _ROLE: role, _KEY: _made_key(directory)}
 
 
 def plain_environment() -> dict[str, str]:
@@ -48,15 +68,53 @@ def find(directory: Path) -> dict[str, list[int]]:
     A daemon that goes into the background by ending, and leaving its work to a child, is not missed.
     """
     found: dict[str, list[int]] = {}
-    for pid, of, role in _marked():
-        if of == str(directory):
-            found.setdefault(role, []).append(pid)
+    for process, of, role in _marked():
+        if of == str(directory) and _is_ours(process, of):
+            found.setdefault(role, []).append(process.pid)
     return found
+
+
+def strangers(directory: Path) -> list[str]:
+    """Describe the processes that claim to belong to the cluster in ``directory``, but do not."""
+    return [
+        f"process {process.pid} of user {user}, which claims to be the cluster's"
+        for process, of, _ in _marked()
+        if of == str(directory) and not _is_ours(process, of) and (user := process.user) is not None
+    ]
+
+
+def record(directory: Path, role: str, pid: int) -> Recorded:
+    """Record the process with this role, for others to enter: a node's pid 1, or the switch."""
+    with OpenProcess(pid) as process:
+        found = Recorded(pid, process.identity)
+    write_text(make_runtime_directory(directory) / f"{role}.process", found.identity, mode=0o600)
+    return found
+
+
+def recorded(directory: Path, role: str) -> Recorded | None:
+    """Return the recorded process; None if it has ended."""
+    file = runtime_directory(directory) / f"{role}.process"
+    identity = _trusted_text(file)
+    process = open_identified(identity) if identity else None
+    if process is None:
+        return None
+    with process:
+        return Recorded(process.pid, identity) if _is_ours(process, str(directory)) else None
+
+
+def forget(directory: Path) -> None:
+    """Remove the cluster's key, lock and records, once none of its processes is left."""
+    place = runtime_directory(directory)
+    if place.is_dir() and not place.is_symlink() and not find(directory):
+        for file in place.iterdir():
+            file.unlink()
+        with suppress(OSError):  # another hidl waits for the lock
+            place.rmdir()
 
 
 def directories() -> list[str]:
     """Those of all clusters on this machine that have living processes."""
-    return sorted({directory for _, directory, _ in _marked()})
+    return sorted({directory for process, directory, _ in _marked() if _is_ours(process, directory)})
 
 
 def pid_1_of_its_namespace(pids: Iterable[int]) -> int | None:
@@ -78,24 +136,63 @@ def namespace_members(init: int) -> list[Process]:
 
 
 def end(pids: Iterable[int], number: signal.Signals, seconds: float) -> None:
-    """Send the signal, wait, and kill what is left after ``seconds``."""
-    left = list(pids)
-    for pid in left:
-        _kill(pid, number)
-    deadline = time.monotonic() + seconds
-    while (left := [pid for pid in left if alive(pid)]) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    for pid in left:
-        _kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while any(alive(pid) for pid in left) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    """Send the signal, wait, and kill what is left after ``seconds``; spare processes that belong to no cluster."""
+    with ExitStack() as stack:
+        left = [stack.enter_context(process) for pid in pids if (process := _ours(pid))]
+        for process in left:
+            process.send(number)
+        deadline = time.monotonic() + seconds
+        while (left := [process for process in left if process.is_alive]) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for process in left:
+            process.send(signal.SIGKILL)
+        deadline = time.monotonic() + 5
+        while any(process.is_alive for process in left) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
 
-def alive(pid: int) -> bool:
-    """Whether the process exists and has not ended (a zombie has)."""
-    state = next((line.split()[1] for line in _status(pid) if line.startswith("State:")), "X")
-    return state not in ("Z", "X")
+def _ours(pid: int) -> OpenProcess | None:
+    """Open a process of any cluster of this user; None if it has ended or is another one."""
+    try:
+        process = OpenProcess(pid)
+    except OSError:
+        return None
+    if (directory := _variables(process).get(_DIRECTORY)) and _is_ours(process, directory):
+        return process
+    process.close()
+    return None
+
+
+def _is_ours(process: OpenProcess, directory: str) -> bool:
+    """Whether the cluster in ``directory`` started the process; any user can choose the variables of its own ones."""
+    if not process.is_own:
+        return False
+    if os.geteuid() != 0:
+        return True
+    key = _trusted_text(runtime_directory(Path(directory)) / "key") if directory.startswith("/") else ""
+    return bool(key) and _variables(process).get(_KEY) == key
+
+
+def _made_key(directory: Path) -> str:
+    """The cluster's key, created if missing; empty for a user other than root, who has no clusters."""
+    if os.geteuid() != 0:
+        return ""
+    file = make_runtime_directory(directory) / "key"
+    if not _trusted_text(file):
+        write_text(file, secrets.token_hex(32), mode=0o600)
+    return _trusted_text(file)
+
+
+def _trusted_text(file: Path) -> str:
+    """The content of a file below ``RUNTIME`` if root alone could have written it, else nothing."""
+    try:
+        for path in (RUNTIME, file.parent, file):
+            status = path.lstat()
+            if status.st_uid != 0 or status.st_mode & 0o022 or stat.S_ISLNK(status.st_mode):
+                return ""
+        return file.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""
 
 
 def _process(pid: int) -> Process | None:
@@ -106,33 +203,33 @@ def _process(pid: int) -> Process | None:
     return Process(pid, int(status["PPid"]), status["Name"], " ".join(words))
 
 
-def _marked() -> Iterator[tuple[int, str, str]]:
-    """The pid of each living process of a cluster, the cluster's directory, and the process's role."""
+def _marked() -> Iterator[tuple[OpenProcess, str, str]]:
+    """Each living process with marks, true or not: the directory and the role that it claims."""
     for pid in _pids_until_none_is_new():
-        lines = os.fsdecode(_environ(pid)).split("\0")
-        variables = dict(line.partition("=")[::2] for line in lines)
-        if directory := variables.get(_DIRECTORY):
-            yield pid, directory, variables.get(_ROLE, "")
+        try:
+            process = OpenProcess(pid)
+        except OSError:
+            continue
+        with process:
+            variables = _variables(process)
+            if directory := variables.get(_DIRECTORY):
+                yield process, directory, variables.get(_ROLE, "")
 
 
-def _environ(pid: int) -> bytes:
-    """What it was started with; nothing for one that has ended, and for a thread of the kernel.
+def _variables(process: OpenProcess) -> dict[str, str]:
+    """The environment that a process was started with; empty for one that has ended, and for a thread of the kernel.
 
-    While execve(2) is at work a process has neither this nor a command line.
+    While execve(2) is at work a process has neither an environment nor a command line.
     """
     deadline = time.monotonic() + _BECOMES
-    while not (found := _read(f"/proc/{pid}/environ")) and _has_executable(pid) and time.monotonic() < deadline:
-        if _read(f"/proc/{pid}/cmdline"):  # it has both now, or was started with none
-            return _read(f"/proc/{pid}/environ")
+    while not (found := process.read("environ")) and process.has("exe") and time.monotonic() < deadline:
+        if process.read("cmdline"):  # it has both now, or was started with none
+            found = process.read("environ")
+            break
         time.sleep(0.001)
-    return found
-
-
-def _has_executable(pid: int) -> bool:
-    try:
-        return bool(os.readlink(f"/proc/{pid}/exe"))  # noqa: PTH115 - a Path for each costs
-    except OSError:
-        return False
+    if _DIRECTORY.encode() not in found:
+        return {}
+    return dict(line.partition("=")[::2] for line in os.fsdecode(found).split("\0"))
 
 
 def _pids() -> list[int]:
@@ -164,8 +261,3 @@ def _read(path: str) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-
-def _kill(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)

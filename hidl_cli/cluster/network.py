@@ -14,14 +14,16 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from hidl_cli import process
-from hidl_cli.cluster import marks
+from hidl_cli.cluster import entry, marks
 from hidl_cli.cluster.layout import Layout
+from hidl_cli.cluster.marks import Recorded
 from hidl_cli.cluster.settings import Settings
 from hidl_cli.errors import HidlError
 from hidl_cli.site.hidl_cluster import host_link
@@ -60,35 +62,37 @@ def ensure_switch(layout: Layout, settings: Settings) -> bool:
     if made:
         remove_switch(layout, settings)
         holder = _start_holder(layout)
-        _ip("link", "add", link, "type", "veth", "peer", "name", "uplink", "netns", str(holder))
+        _ip("link", "add", link, "type", "veth", "peer", "name", "uplink", "netns", str(holder.pid))
     assert holder is not None
     _ip("link", "set", link, "alias", str(layout.directory))
     _ip("link", "set", link, "address", hardware_address(settings.controller_address))
     _ip("addr", "replace", f"{settings.controller_address}/24", "dev", link)
     _ip("link", "set", link, "up")
-    if "bridge" not in _devices(holder):
+    if "bridge" not in _devices(holder.pid):
         _ip("link", "add", "bridge", "type", "bridge", inside=holder)
     _ip("link", "set", "bridge", "up", inside=holder)
     _ip("link", "set", "uplink", "master", "bridge", "up", inside=holder)
     return made
 
 
-def connect(layout: Layout, node: str, address: str, init: int) -> None:
-    """Connect the node whose pid 1 is ``init`` to the switch, with its address, if needed.
+def connect(layout: Layout, node: str, address: str) -> None:
+    """Connect the node to the switch, with its address, if needed.
 
     The cable's end at the switch is called by the address: names of network devices are short.
     """
-    holder = _holder(layout)
+    holder, init = _holder(layout), marks.recorded(layout.directory, node)
     if holder is None:
         raise HidlError("the cluster's switch is gone", hint="hidl cluster up restarts it")
+    if init is None:
+        raise HidlError(f"{node} is down", hint="hidl cluster up restarts it")
     port = f"port{address.rpartition('.')[2]}"
-    at_node, at_switch = "eth0" in _devices(init), port in _devices(holder)
+    at_node, at_switch = "eth0" in _devices(init.pid), port in _devices(holder.pid)
     if not (at_node and at_switch):
         if at_switch:  # its other end lies in a namespace that is about to go
             _ip("link", "del", port, inside=holder, check=False)
         if at_node:  # of a switch that has ended, whose cables the kernel has not taken away yet
             _ip("link", "del", "eth0", inside=init, check=False)
-        _ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(init), inside=holder)
+        _ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(init.pid), inside=holder)
     _ip("link", "set", port, "master", "bridge", "up", inside=holder)
     _ip("link", "set", "eth0", "address", hardware_address(address), inside=init)
     _ip("addr", "replace", f"{address}/24", "dev", "eth0", inside=init)
@@ -147,11 +151,16 @@ def ip_json(*words: str) -> list[dict[str, Any]]:
     return [entry for entry in entries if entry]  # some versions of ip print {} for what they leave out
 
 
-def _holder(layout: Layout) -> int | None:
-    return next(iter(marks.find(layout.directory).get(ROLE, [])), None)
+def entering(identity: str, kinds: Iterable[str], directory: Path = Path("/")) -> list[str | Path]:
+    """The first words of a command line that runs the words after them in a recorded process's namespaces."""
+    return [sys.executable, "-IS", entry.__file__, identity, ",".join(kinds), directory]
 
 
-def _start_holder(layout: Layout) -> int:
+def _holder(layout: Layout) -> Recorded | None:
+    return marks.recorded(layout.directory, ROLE)
+
+
+def _start_holder(layout: Layout) -> Recorded:
     log = layout.log(ROLE)
     command = ["unshare", "--net", "sleep", "infinity"]
     environment = marks.environment(layout.directory, ROLE)
@@ -160,7 +169,7 @@ def _start_holder(layout: Layout) -> int:
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline and child.poll() is None:
         if Path(f"/proc/{child.pid}/ns/net").readlink() != here:
-            return child.pid
+            return marks.record(layout.directory, ROLE, child.pid)
         time.sleep(0.005)
     raise HidlError("cannot create the namespace of the cluster's switch", hint=f"see {log}")
 
@@ -178,7 +187,7 @@ def _link_exists(name: str) -> bool:
     return Path(f"/sys/class/net/{name}").exists()
 
 
-def _ip(*words: str, inside: int | None = None, check: bool = True) -> None:
+def _ip(*words: str, inside: Recorded | None = None, check: bool = True) -> None:
     """Run ``ip`` here, or in the network namespace of the process ``inside``."""
-    entering = [] if inside is None else ["nsenter", "--net", "--target", str(inside)]
-    process.run([*entering, "ip", *words], env=marks.plain_environment(), timeout=_SECONDS, check=check)
+    there = [] if inside is None else entering(inside.identity, ["net"])
+    process.run([*there, "ip", *words], env=marks.plain_environment(), timeout=_SECONDS, check=check)

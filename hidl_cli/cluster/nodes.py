@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hidl_cli import process
-from hidl_cli.cluster import marks, network
+from hidl_cli.cluster import entry, marks, network
 from hidl_cli.cluster.layout import Layout
 from hidl_cli.errors import HidlError
 
@@ -32,7 +32,8 @@ class ClusterNode:
     @property
     def init(self) -> int | None:
         """This machine's pid of the node's pid 1; None if the node is down."""
-        return marks.pid_1_of_its_namespace(marks.find(self.layout.directory).get(self.name, []))
+        found = marks.recorded(self.layout.directory, self.name)
+        return found.pid if found else None
 
     def start(self, address: str) -> list[str]:
         """Start the node's missing parts at this address; return their names."""
@@ -43,7 +44,7 @@ class ClusterNode:
             init = self._boot()
             started.append("pid 1")
         if self.daemons:
-            network.connect(self.layout, self.name, address, init)
+            network.connect(self.layout, self.name, address)
         alive = self.services()
         if not alive.get("sshd", True):
             self.run(
@@ -79,13 +80,11 @@ class ClusterNode:
 
         ``HidlError`` where the node is down.
         """
-        init = self.init
-        if init is None:
-            raise HidlError(f"{self.name} is down", hint="hidl cluster up restarts it")
-        place = directory if Path(f"/proc/{init}/root{directory}").is_dir() else Path("/")
-        namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--root"]
-        there = ["sh", "-c", 'cd -- "$1" && shift && exec "$@"', "sh", str(place)]
-        return ["nsenter", "--target", str(init), *namespaces, *there, *command]
+        found = marks.recorded(self.layout.directory, self.name)
+        if found is None:
+            claims = [f"; ignored {stranger}" for stranger in marks.strangers(self.layout.directory)]
+            raise HidlError(f"{self.name} is down{''.join(claims)}", hint="hidl cluster up restarts it")
+        return [*network.entering(found.identity, entry.KINDS, directory), *command]
 
     def kill(self) -> None:
         """End the node like a power cut: all its processes end with pid 1, and its cable is removed."""
@@ -111,8 +110,9 @@ class ClusterNode:
         child = process.start_detached(command, cwd=Path("/"), env=environment, stdout=log, stderr=log)
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline and child.poll() is None:
-            init = self.init
+            init = marks.pid_1_of_its_namespace(marks.find(self.layout.directory).get(self.name, []))
             if init is not None and _is_ready(init):
+                marks.record(self.layout.directory, self.name, init)
                 return init
             time.sleep(0.01)
         tail = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]

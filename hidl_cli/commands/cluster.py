@@ -124,7 +124,7 @@ def down(
 def status(*, like: LikeOption = None, directory: DirectoryOption = None, json: JsonOption = False) -> None:
     """Show the cluster's daemons and nodes."""
     from hidl_cli.cluster.cluster import Cluster
-    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.commands.render import emit_json, printable, say
     from hidl_cli.commands.tables import show_table
 
     found = Cluster(directory, like=like).status()
@@ -136,6 +136,8 @@ def status(*, like: LikeOption = None, directory: DirectoryOption = None, json: 
             say(f"{name.upper()}={found[name]}")
     show_table([{key: _word(value) for key, value in daemon.items()} for daemon in found["daemons"]])
     show_table([{key: _word(value) for key, value in node.items()} for node in found["nodes"]])
+    for stranger in found["ignored"]:
+        say(printable(f"warning: ignored {stranger}"))
     for title, key in (("true of this twin", "true"), ("not true", "not_true")):
         if key in found:
             say("\n".join([f"{title}:", *(f"  {statement}" for statement in found[key])]))

@@ -33,20 +33,24 @@ def held(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
     ``flock`` itself and not the package filelock, because the locked file carries the owner, and for the 60 ms that
     importing it takes.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = _opened(file)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait(f"waiting for {_owner(descriptor)}, which works in {file.parent}")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            with _held_by_name(file, on_wait):
-                yield
-            return
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait(f"waiting for {_owner(descriptor)}, which works in {file.parent}")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                with _held_by_name(file, on_wait):
+                    yield
+                return
+            if not _was_removed(descriptor, file):
+                break
+            removed, descriptor = descriptor, _opened(file)
+            os.close(removed)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(_self()).encode(), 0)
         yield
@@ -55,9 +59,20 @@ def held(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _was_removed(descriptor: int, file: Path) -> bool:
+    """Return whether the owner removed the file before it freed the lock: another process may lock a new one."""
+    try:
+        return not os.path.samestat(os.fstat(descriptor), file.lstat())
+    except FileNotFoundError:
+        return True
+
+
 def _opened(file: Path) -> int:
+    file.parent.mkdir(parents=True, exist_ok=True)
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except FileNotFoundError:  # the last owner removed the directory just now
+        return _opened(file)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise

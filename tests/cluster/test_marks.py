@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.cluster import marks
+from hidl_cli.cluster import layout, marks
+from hidl_cli.cluster.entry import OpenProcess
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys elsewhere than in /run/hidl."""
+    place = tmp_path_factory.mktemp("runtime") / "hidl"
+    monkeypatch.setattr(layout, "RUNTIME", place)
+    monkeypatch.setattr(marks, "RUNTIME", place)
 
 
 def test_a_process_that_forks_away_from_itself_is_never_lost_from_sight(tmp_path: Path) -> None:
@@ -25,12 +34,14 @@ def test_a_process_that_forks_away_from_itself_is_never_lost_from_sight(tmp_path
 
 def test_a_process_that_becomes_its_program_just_now_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """execve(2) closes Popen's pipe, and goes on."""
-    read, early = marks._read, iter(range(6))
+    read, early = OpenProcess.read, iter(range(6))
     with subprocess.Popen(["sleep", "60"], env=marks.environment(tmp_path, "x")) as process:
-        own = (f"/proc/{process.pid}/environ", f"/proc/{process.pid}/cmdline")
-        monkeypatch.setattr(
-            marks, "_read", lambda path: b"" if path in own and next(early, None) is not None else read(path)
-        )
+
+        def read_late(self: OpenProcess, name: str) -> bytes:
+            late = self.pid == process.pid and name in ("environ", "cmdline") and next(early, None) is not None
+            return b"" if late else read(self, name)
+
+        monkeypatch.setattr(OpenProcess, "read", read_late)
         found = marks.find(tmp_path)
         process.kill()
     assert found == {"x": [process.pid]}
