@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from importlib import resources
@@ -19,7 +18,7 @@ from hidl_cli.process import Deferred
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.schedulers.decision import read_status
-from hidl_cli.schedulers.processes import birth, kill_job, space
+from hidl_cli.schedulers.processes import birth, kill_job, send, space
 from hidl_cli.schedulers.ticket import identify, is_copied, read_job, time_of
 from hidl_cli.site.schema import Policies
 
@@ -107,13 +106,12 @@ class Local:
         write_text(run.directory / "reason", state.value)
         deadline = time.monotonic() + _GRACE_SECONDS
         if process.pid is not None and process.where is _Where.HERE:
-            with suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGTERM)
+            send(process.pid, signal.SIGTERM, lambda: process.is_alive)
         while process.pid is not None and process.is_alive and time.monotonic() < deadline:
             time.sleep(0.02)
         kill_job(run.directory)
-        if process.pid is not None and process.is_alive:
-            os.kill(process.pid, signal.SIGKILL)
+        if process.pid is not None:
+            send(process.pid, signal.SIGKILL, lambda: process.is_alive)
         if not read_status(run).state.is_final:
             run.end_as(state)
         return True

@@ -27,8 +27,11 @@ _CLEANING = 20.0
 _AT_ONCE = 8
 #: The variable by which the processes of a job are found on its hosts.
 MARK = "HIDL_STANDIN_JOB"
-#: Ends all processes of a job on a host: each has its number in its environment.
-_CLEAN = "grep -lszx %s=%s /proc/[0-9]*/environ | cut -d/ -f3 | xargs -r kill -KILL 2> /dev/null; true"
+#: Ends all processes of a job on a host: each has its number in its environment, and belongs to this user.
+_CLEAN = (
+    "find /proc -maxdepth 1 -name '[0-9]*' -uid \"$(id -u)\" -printf '%%p/environ\\n' "
+    "| xargs -r grep -lszx %s=%s | cut -d/ -f3 | xargs -r kill -KILL 2> /dev/null; true"
+)
 
 
 def mark(store: Store, job: Job) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import sys
@@ -17,7 +16,7 @@ from hidl_cli.launch.allocation import Allocation
 from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, Receipt, Refused
 from hidl_cli.schedulers.decision import Job
-from hidl_cli.schedulers.processes import kill_run
+from hidl_cli.schedulers.processes import kill_run, send
 from hidl_cli.schedulers.programs import NotTaken, Programs
 from hidl_cli.schedulers.ssh import header, jobs
 from hidl_cli.schedulers.ssh.needs import look_at_hosts
@@ -97,8 +96,7 @@ class Ssh(Backend):
         """See ``Backend``."""
         for record in jobs.records():
             if record.id == id and record.is_alive:
-                with suppress(ProcessLookupError):
-                    os.kill(int(id), signal.SIGTERM)
+                send(int(id), signal.SIGTERM, lambda record=record: record.is_alive)  # type: ignore[misc]
             elif record.id == id and record.ended is None:
                 kill_run(record.run)
 

@@ -74,10 +74,24 @@ take_lock() {
     printf hidl-lock > "/proc/$$/comm"
 }
 
+# Environments of this user's processes: root must not kill what another user called like the run.
+own_environments() {
+    local directory words
+    for directory in /proc/[0-9]*; do
+        while read -r -a words; do
+            [[ ${words[0]-} == Uid: ]] || continue
+            [[ ${words[1]} != "$UID" ]] || printf '%s\n' "$directory/environ"
+            break
+        done < "$directory/status"
+    done
+    printf '/dev/null\n'
+} 2> /dev/null
+
 sweep() {
     local round file files
     for round in {1..50}; do
-        files=$(grep -slzxF "HIDL_RUN_ID=$run" /proc/[0-9]*/environ)
+        # shellcheck disable=SC2046 # a word for each file
+        files=$(grep -slzxF "HIDL_RUN_ID=$run" $(own_environments))
         [[ -n $files ]] || return 0
         for file in $files; do
             file=${file#/proc/}
