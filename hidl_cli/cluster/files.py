@@ -37,6 +37,7 @@ def _rendered(layout: Layout, settings: Settings, dress: Dress) -> dict[str, tup
         "conf": layout.conf,
         "munge_socket": layout.munge_socket,
         "host": os.uname().nodename.split(".")[0],
+        "full_host": os.uname().nodename,
         "address": settings.controller_address,
         "prefix": settings.prefix,
         "slurmctld_port": settings.slurmctld_port,

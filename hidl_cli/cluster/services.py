@@ -80,6 +80,14 @@ class Service(ABC):
                 hint=f"see {self.layout.log(self.name)}",
             ) from error
 
+    def _where_host_has_its_address(self, *command: str | Path) -> list[str | Path]:
+        """Return the command line that runs ``command`` with the cluster's own /etc/hosts.
+
+        Slurm's daemons bind to the address of the host's name; elsewhere on this machine that is often 127.0.1.1.
+        """
+        script = 'mount -n --bind "$1" /etc/hosts && shift && exec "$@"'
+        return ["unshare", "--mount", "/bin/sh", "-c", script, "sh", self.layout["etc/hosts"], *command]
+
     def _succeeds(self, *command: str | Path) -> bool:
         completed = self._ask(*command)
         return completed is not None and completed.status == 0
@@ -178,7 +186,8 @@ class Slurmdbd(Service):
 
     def start(self) -> None:
         """Start it."""
-        self._daemonize("slurmdbd", variables={"MYSQL_UNIX_PORT": str(self.layout.mariadb_socket)})
+        command = self._where_host_has_its_address("slurmdbd")
+        self._daemonize(*command, variables={"MYSQL_UNIX_PORT": str(self.layout.mariadb_socket)})
 
     def answers(self) -> bool:
         """Whether it lists clusters."""
@@ -203,7 +212,7 @@ class Slurmctld(Service):
 
     def start(self) -> None:
         """Start it."""
-        self._daemonize("slurmctld", "-f", self.layout.conf)
+        self._daemonize(*self._where_host_has_its_address("slurmctld", "-f", self.layout.conf))
 
     def answers(self) -> bool:
         """Whether it answers a ping."""

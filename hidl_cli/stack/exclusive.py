@@ -20,6 +20,7 @@ from hidl_cli.quoting import sh
 #: What a file system without locks answers.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _POLL_SECONDS = 0.2
+_ATTEMPTS = 100
 
 
 @contextmanager
@@ -68,15 +69,18 @@ def _was_removed(descriptor: int, file: Path) -> bool:
 
 
 def _opened(file: Path) -> int:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    except FileNotFoundError:  # the last owner removed the directory just now
-        return _opened(file)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise _refused(file, "a link") from error
+    for attempt in range(_ATTEMPTS):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            break
+        except (FileNotFoundError, FileExistsError):  # the last owner removed the directory just now
+            if attempt == _ATTEMPTS - 1:
+                raise
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise _refused(file, "a link") from error
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
         return descriptor

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,8 @@ import pytest
 
 from hidl_cli.cluster import marks, network
 from hidl_cli.cluster.cluster import Cluster, shared
-from hidl_cli.errors import MissingPrecondition, UsageError
+from hidl_cli.cluster.layout import runtime_directory
+from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.site.machine import machine
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import Hidl
@@ -277,6 +279,75 @@ def test_two_clusters_live_side_by_side_and_down_ends_one_wholly(
         assert left_of(second_cluster.directory) == []
         assert own.isdisjoint(namespaces())
     assert cluster("srun", "-N4", "true").returncode == 0
+
+
+def test_a_node_of_another_user_is_reported_and_neither_entered_nor_ended(
+    second_cluster: LivingCluster, tmp_path: Path
+) -> None:
+    """The attacker's mount namespace has another program at the place of the shell."""
+    nobody, out = 65534, tmp_path / "out"
+    hostile = f"mount --bind {tmp_path}/hostile /usr/bin/sh; echo up; /usr/bin/sleep 20; true"
+    (tmp_path / "hostile").write_text(f"#!/bin/bash\nid > {out}\n")
+    (tmp_path / "hostile").chmod(0o755)
+    claims = {"HIDL_CLUSTER_DIRECTORY": str(second_cluster.directory), "HIDL_CLUSTER_ROLE": "node1"}
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    second_cluster.kill_node("node1")
+    with subprocess.Popen(
+        [
+            "unshare",
+            "-Ur",
+            "--net",
+            "--uts",
+            "--ipc",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "bash",
+            "-c",
+            hostile,
+        ],
+        env={"PATH": os.environ["PATH"], **claims},
+        stdout=subprocess.PIPE,
+        user=nobody,
+        group=nobody,
+        extra_groups=[],
+    ) as attacker:
+        try:
+            assert attacker.stdout is not None
+            assert attacker.stdout.readline() == b"up\n"
+            with pytest.raises(HidlError, match=f"node1 is down.*of user {nobody}"):
+                second_cluster.on("node1", "id")
+            ignored = Cluster(second_cluster.directory).status()["ignored"]
+            assert any(f"process {attacker.pid} of user {nobody}" in each for each in ignored)
+            second_cluster.mend()
+            assert second_cluster("srun", "hostname").stdout == "node1\n"
+            command = [sys.executable, "-m", "hidl_cli", "cluster", "down", "--directory", second_cluster.directory]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert (done.returncode, f"ignored process {attacker.pid} of user {nobody}" in done.stderr) == (0, True)
+            assert attacker.poll() is None
+        finally:
+            found = Path(f"/proc/{attacker.pid}/task/{attacker.pid}/children").read_text().split()
+            for pid in [*map(int, found), attacker.pid]:
+                os.kill(pid, signal.SIGKILL)
+    assert not out.exists()
+
+
+def test_nothing_of_a_cluster_that_is_down_is_left_in_run(second_cluster: LivingCluster) -> None:
+    place = runtime_directory(second_cluster.directory)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert down(second_cluster.directory) == 0
+    assert not place.exists()
+
+
+def test_the_clusters_daemons_listen_on_its_own_network(cluster: LivingCluster) -> None:
+    pids = {str(pid) for role in marks.find(cluster.directory).values() for pid in role}
+    listed = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout.splitlines()
+    own = [line.split()[3] for line in listed if pids & set(re.findall(r"pid=(\d+)", line))]
+    address = Cluster(cluster.directory).settings.controller_address
+    assert sorted({where.rpartition(":")[0] for where in own}) == [address]
+    assert len(own) == 2
 
 
 def test_down_names_the_clusters_that_stay_up(cluster: LivingCluster, hidl: Hidl) -> None:

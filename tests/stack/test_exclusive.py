@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,3 +43,28 @@ def test_neither_another_name_of_a_file_nor_a_pipe_is_a_lock(tmp_path: Path) -> 
     os.mkfifo(lock)
     with pytest.raises(HidlError, match="it is no file"), held(lock, print):
         pass
+
+
+def test_only_one_at_a_time_works_where_owners_remove_the_lock(tmp_path: Path) -> None:
+    """Each owner removes the file, and its directory, before it frees the lock; others wait for it meanwhile."""
+    file, inside, most = tmp_path / "of-one" / "lock", 0, 0
+    counter = threading.Lock()
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(20):
+            with held(file, lambda _: None):
+                with counter:
+                    inside += 1
+                    most = max(most, inside)
+                time.sleep(0.001)
+                file.unlink()
+                with suppress(OSError):
+                    file.parent.rmdir()
+                with counter:
+                    inside -= 1
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(work) for _ in range(4)]:
+            future.result(timeout=60)
+    assert most == 1
