@@ -12,7 +12,8 @@ It may be the twin of a site, dressed by the site's file; one on LSF has a stand
     standins    ibrun, mpirun_rsh, and the tools that list GPUs
     lsf, jsrun  a stand-in for LSF and its launcher
     rules       what a twin's Slurm refuses beside its partitions' limits
-    marks       which processes belong to the cluster: they carry its directory in their environment
+    marks       which processes belong to the cluster: they carry its directory and its key in their environment
+    entry       a process's namespaces, entered
     packages    the programs that it needs, from the distribution
     files       what its configuration files say, from templates/cluster/
     subnets     which network is free
@@ -21,5 +22,5 @@ It may be the twin of a site, dressed by the site's file; one on LSF has a stand
     services    munged, MariaDB, slurmdbd, slurmctld
     cluster     all of it: up, down, status
 
-No pid files: a process is found by its mark, so that ``down`` finds it whatever else was lost.
+No pid files of daemons: a process is found by its mark, so that ``down`` finds it although ``up`` was killed.
 """
