@@ -25,7 +25,7 @@ PROGRAMS = {
     "openssh-server": ("sshd",),
     "openssh-client": ("ssh", "ssh-keygen"),
     "iproute2": ("ip",),
-    "util-linux": ("unshare", "nsenter"),
+    "util-linux": ("unshare",),
 }
 ACCOUNTING_PROGRAMS = {
     "slurmdbd": ("slurmdbd",),
