@@ -61,13 +61,18 @@ def _mvapich2(cores: list[list[int]], rank: int, ranks: int, variables: Mapping[
 
 
 def _intel(cores: list[list[int]], rank: int, variables: Mapping[str, str]) -> list[list[int]] | None:
-    """Intel MPI, "Process Pinning": I_MPI_PIN_DOMAIN=N:compact gives each rank N logical CPUs that lie side by side."""
+    """Intel MPI, "Process Pinning": I_MPI_PIN_DOMAIN=N:compact gives each rank N cells that lie side by side.
+
+    A cell is a logical CPU, or a core's first one with I_MPI_PIN_CELL=core.
+    """
     size, _, layout = variables.get("I_MPI_PIN_DOMAIN", "").partition(":")
     if variables.get("I_MPI_PIN", "1").lower() in ("0", "no", "off", "disable") or not size.isdigit():
         return None
     if layout not in ("", "compact"):
         return None
-    return [[core[0]] for core in _block(cores, rank * int(size), int(size)) or []]
+    whole = variables.get("I_MPI_PIN_CELL", "").lower() == "core"
+    cells = [[core[0]] for core in cores] if whole else [[cpu] for core in cores for cpu in core]
+    return _block(cells, rank * int(size), int(size))
 
 
 def _block(cores: list[list[int]], first: int, length: int) -> list[list[int]] | None:
