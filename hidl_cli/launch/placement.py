@@ -57,15 +57,17 @@ class Topology:
         return [tuple(cores[first : first + threads]) for first in range(0, ranks * threads, threads)]
 
     def places(self, ranks: int, threads: int) -> list[tuple[int, ...]]:
-        """Return the cores of each rank: within a socket if all ranks fit so, else in a row; empty if unknown."""
-        if not self.fits_in_sockets(ranks, threads):
-            return self.in_a_row(ranks, threads)
-        found = [
+        """Return the cores of each rank; the last ones straddle sockets if they must. Empty if unknown."""
+        sockets = self.numbers_by_socket
+        whole = [
             tuple(socket[first : first + threads])
-            for socket in self.numbers_by_socket
+            for socket in sockets
             for first in range(0, len(socket) - threads + 1, threads)
         ]
-        return found[:ranks]
+        rest = [core for socket in sockets for core in socket[len(socket) // threads * threads :]]
+        straddling = [tuple(rest[first : first + threads]) for first in range(0, len(rest) - threads + 1, threads)]
+        found = [*whole, *straddling]
+        return found[:ranks] if ranks <= len(found) else []
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -115,7 +117,8 @@ class Placement:
     @property
     def straddles_in_a_row(self) -> bool:
         """Return whether ranks that take cores in a row straddle sockets, although all have room within them."""
-        return self.places != self.node.in_a_row(self.ranks_per_node, self.threads_per_rank)
+        ranks, threads = self.ranks_per_node, self.threads_per_rank
+        return self.node.fits_in_sockets(ranks, threads) and self.places != self.node.in_a_row(ranks, threads)
 
     def environment(self) -> dict[str, str]:
         """The variables that limit libraries to ``threads_per_rank`` threads."""

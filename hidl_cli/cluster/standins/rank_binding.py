@@ -68,11 +68,30 @@ def _intel(cores: list[list[int]], rank: int, variables: Mapping[str, str]) -> l
     size, _, layout = variables.get("I_MPI_PIN_DOMAIN", "").partition(":")
     if variables.get("I_MPI_PIN", "1").lower() in ("0", "no", "off", "disable") or not size.isdigit():
         return None
-    if layout not in ("", "compact"):
+    if layout not in ("", "compact", "scatter"):
         return None
     whole = variables.get("I_MPI_PIN_CELL", "").lower() == "core"
     cells = [[core[0]] for core in cores] if whole else [[cpu] for core in cores for cpu in core]
+    if layout == "scatter":
+        return _by_turns(cells, rank, int(size))
     return _block(cells, rank * int(size), int(size))
+
+
+def _by_turns(cells: list[list[int]], rank: int, size: int) -> list[list[int]] | None:
+    """Cells of a rank where the ranks take their sockets by turns."""
+    sockets: dict[str, list[list[int]]] = {}
+    for cell in cells:
+        sockets.setdefault(socket_of(cell[0]), []).append(cell)
+    chosen = list(sockets.values())
+    return _block(chosen[rank % len(chosen)], rank // len(chosen) * size, size)
+
+
+def socket_of(cpu: int) -> str:
+    """Return the number of a CPU's socket."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id").read_text().strip()
+    except OSError:
+        return "0"
 
 
 def _block(cores: list[list[int]], first: int, length: int) -> list[list[int]] | None:

@@ -26,11 +26,15 @@ def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
     """
     if request.mpi.traits.binds_by != "MV2_":
         return {}
-    hybrid = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(request.placement.threads_per_rank)}
+    placement = request.placement
+    hybrid = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(placement.threads_per_rank)}
+    if placement.straddles_in_a_row and placement.ranks_per_node % placement.node.sockets == 0:
+        # Each rank begins at its share of the node, so none straddles if the sockets have equal numbers of ranks.
+        hybrid["MV2_HYBRID_BINDING_POLICY"] = "spread"
     if any(name in request.environment for name in _MVAPICH2_VARIABLES):
         asked = request.environment.get("MV2_CPU_BINDING_POLICY", "").lower()
-        hybrid = hybrid if asked == "hybrid" and request.placement.bind else {}
-    elif launcher_binds or not request.placement.bind:
+        hybrid = hybrid if asked == "hybrid" and placement.bind else {}
+    elif launcher_binds or not placement.bind:
         return {"MV2_ENABLE_AFFINITY": "0"}
     return {name: value for name, value in hybrid.items() if name not in request.environment}
 
