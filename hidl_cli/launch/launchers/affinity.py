@@ -28,8 +28,9 @@ def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
         return {}
     placement = request.placement
     hybrid = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(placement.threads_per_rank)}
-    if placement.straddles_in_a_row and placement.ranks_per_node % placement.node.sockets == 0:
-        # Each rank begins at its share of the node, so none straddles if the sockets have equal numbers of ranks.
+    ranks, node = placement.ranks_per_node, placement.node
+    if placement.straddles_in_a_row and ranks % node.sockets == 0 and (node.cores or 0) % ranks == 0:
+        # Each rank begins at its share of the node, so none straddles if the sockets hold whole shares.
         hybrid["MV2_HYBRID_BINDING_POLICY"] = "spread"
     if any(name in request.environment for name in _MVAPICH2_VARIABLES):
         asked = request.environment.get("MV2_CPU_BINDING_POLICY", "").lower()
