@@ -58,6 +58,11 @@ class NodeType(Strict):
     arch: str | None = Field(None, description="machine architecture, as `uname -m` prints it")
     sockets: Positive | None = Field(None, description="processor sockets per node")
     cores: Positive | None = Field(None, description="physical cores per node that jobs may use")
+    reserved_cores: list[NonNegative] = Field(
+        default_factory=list,
+        description="numbers of the cores that are kept for the system, which `cores` does not count, where launchers "
+        "must be given the numbers of the others",
+    )
     threads_per_core: Positive | None = Field(None, description="hardware threads per core")
     memory_gib: Annotated[float, Field(gt=0)] | None = Field(
         None, description="memory per node that jobs may use, or the installed memory if that is unknown, in GiB"
@@ -169,7 +174,9 @@ class Policies(Strict):
     cpus: Literal["cpus-per-task", "none"] = Field(
         "cpus-per-task", description="how the cores of a rank are requested; none: whole nodes are allocated"
     )
-    memory: Literal["mem", "mem-per-cpu", "none"] = Field("none", description="how memory is requested")
+    memory: Literal["mem", "mem-per-cpu", "all", "none"] = Field(
+        "none", description="how memory is requested; all: that of the whole node (Slurm: `--mem=0`)"
+    )
     gpus: Literal["gres", "gpus-per-node", "none"] = Field("none", description="how GPUs are requested")
     export: Literal["all", "none", "never"] = Field(
         "never", description="`--export=ALL`, `--export=NONE`, or no such line"

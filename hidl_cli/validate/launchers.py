@@ -11,7 +11,7 @@ from hidl_cli.errors import InvalidInput
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.launchers.contract import Gpus, Request
 from hidl_cli.launch.library import library_for
-from hidl_cli.launch.placement import Placement
+from hidl_cli.launch.placement import Placement, Topology
 from hidl_cli.launchers import LAUNCHERS, starts
 from hidl_cli.mpi import Library
 from hidl_cli.quoting import sh_line
@@ -69,7 +69,9 @@ def command(site: Site, name: str, ranks: int | None, ranks_per_node: int | None
     """The line, without the program, that starts so many ranks with launcher ``name``, as shell text."""
     ranks = ranks or 1
     per_node = min(ranks, ranks_per_node or 1)
-    placement = Placement(-(-ranks // per_node), per_node, ranks, threads or 1, bind=True)
+    placement = Placement(
+        -(-ranks // per_node), per_node, ranks, threads or 1, bind=True, node=Topology.of(site.node_type())
+    )
     request = Request(
         placement,
         program=(_PROGRAM,),

@@ -29,7 +29,7 @@ class Rank:
     ``cores`` are those that it may use, ``of_the_node`` those that the job may use on its host. ``threads``: what its
     libraries are held to. ``libraries``: the MPI libraries in its memory; ``strange``: those of them that are not its
     stack's, where they should be. ``version``: the MPI library's own. ``boot``: as ``Node.boot``. ``told_size``: the
-    number of ranks that its launcher told it.
+    number of ranks that its launcher told it. ``cpus``: how many hardware threads it may use.
     """
 
     rank: int
@@ -43,6 +43,7 @@ class Rank:
     version: str | None = None
     boot: str | None = None
     told_size: int | None = None
+    cpus: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The facts as plain data."""
@@ -114,6 +115,7 @@ def this_rank(rank: int, size: int, *, version: str | None = None) -> Rank:
         version=version,
         boot=node_probe.read(node_probe.ROOT / "proc/sys/kernel/random/boot_id") or None,
         told_size=launched.told(launched.SIZES, os.environ),
+        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
     )
 
 
@@ -203,6 +205,12 @@ def unbound(world: World) -> Iterator[Evidence]:
         listed = ", ".join(f"rank {rank.rank} has {len(rank.cores)} core(s)" for rank in wrong[:_NAMED])
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         fix = "TaskPlugin=task/affinity in slurm.conf where srun does not bind; another --launcher that does"
+        if all(len(rank.cores) < world.cores_per_rank == rank.cpus for rank in wrong):
+            more += f", as hardware threads were counted: each has {world.cores_per_rank}"
+            fix = (
+                "set threads_per_core of the node type in the site file; srun --threads-per-core=1, or "
+                "I_MPI_PIN_CELL=core for Intel MPI, counts cores"
+            )
         yield Evidence(f"{listed}{more} (requested: {world.cores_per_rank})", fix, world.launch, world.cost)
 
 

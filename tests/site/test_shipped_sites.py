@@ -45,7 +45,7 @@ FACTS: dict[str, tuple[str | None, str | None, list[str], int | None, int | None
     "alps-santis": ("in-service", "slurm", ["srun"], 288, 4, "sm_90", "cray-mpich"),
     "anvil": ("in-service", "slurm", ["srun", "mpirun"], 128, 0, None, "openmpi"),
     "ascend": ("in-service", "slurm", ["srun"], 120, 2, "sm_80", "mvapich"),
-    "aurora": ("in-service", "pbs", ["pals"], 104, 6, None, "mpich"),
+    "aurora": ("in-service", "pbs", ["pals"], 102, 6, None, "mpich"),
     "cardinal": ("in-service", "slurm", ["srun"], 96, 0, None, "mvapich"),
     "comet": ("retired", "slurm", ["mpirun_rsh", "srun"], 24, 0, None, "mvapich2"),
     "cosmos": ("early", "slurm", ["mpiexec", "srun"], 96, 4, "gfx942", "mvapich-plus"),

@@ -61,13 +61,37 @@ def _mvapich2(cores: list[list[int]], rank: int, ranks: int, variables: Mapping[
 
 
 def _intel(cores: list[list[int]], rank: int, variables: Mapping[str, str]) -> list[list[int]] | None:
-    """Intel MPI, "Process Pinning": I_MPI_PIN_DOMAIN=N:compact gives each rank N logical CPUs that lie side by side."""
+    """Intel MPI, "Process Pinning": I_MPI_PIN_DOMAIN=N:compact gives each rank N cells that lie side by side.
+
+    A cell is a logical CPU, or a core's first one with I_MPI_PIN_CELL=core.
+    """
     size, _, layout = variables.get("I_MPI_PIN_DOMAIN", "").partition(":")
     if variables.get("I_MPI_PIN", "1").lower() in ("0", "no", "off", "disable") or not size.isdigit():
         return None
-    if layout not in ("", "compact"):
+    if layout not in ("", "compact", "scatter"):
         return None
-    return [[core[0]] for core in _block(cores, rank * int(size), int(size)) or []]
+    whole = variables.get("I_MPI_PIN_CELL", "").lower() == "core"
+    cells = [[core[0]] for core in cores] if whole else [[cpu] for core in cores for cpu in core]
+    if layout == "scatter":
+        return _by_turns(cells, rank, int(size))
+    return _block(cells, rank * int(size), int(size))
+
+
+def _by_turns(cells: list[list[int]], rank: int, size: int) -> list[list[int]] | None:
+    """Cells of a rank where the ranks take their sockets by turns."""
+    sockets: dict[str, list[list[int]]] = {}
+    for cell in cells:
+        sockets.setdefault(socket_of(cell[0]), []).append(cell)
+    chosen = list(sockets.values())
+    return _block(chosen[rank % len(chosen)], rank // len(chosen) * size, size)
+
+
+def socket_of(cpu: int) -> str:
+    """Return the number of a CPU's socket."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id").read_text().strip()
+    except OSError:
+        return "0"
 
 
 def _block(cores: list[list[int]], first: int, length: int) -> list[list[int]] | None:

@@ -117,7 +117,7 @@ def _names(kind: str, node: NodeType, count: int) -> Sequence[str]:
 
 def _host(site: Site, kind: str, name: str, domain: str) -> Host:
     node = site.node_types.get(kind) or NodeType.model_validate({})
-    cores = node.cores or ASSUMED_CORES
+    cores = (node.cores or ASSUMED_CORES) + len(node.reserved_cores)
     sockets = node.sockets if node.sockets and cores % node.sockets == 0 else 1
     pattern = site.match.hostname if site.match else None
     full = f"{name}.{domain}"

@@ -7,6 +7,7 @@ that core (MVAPICH2 user guide, "Efficient Process Mapping Support").
 from __future__ import annotations
 
 from hidl_cli.launch.launchers.contract import Request
+from hidl_cli.launch.placement import Placement, ranges
 
 _MVAPICH2_VARIABLES = (
     "MV2_ENABLE_AFFINITY",
@@ -25,20 +26,57 @@ def mvapich2(request: Request, *, launcher_binds: bool) -> dict[str, str]:
     """
     if request.mpi.traits.binds_by != "MV2_":
         return {}
-    hybrid = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(request.placement.threads_per_rank)}
+    placement = request.placement
+    hybrid = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": str(placement.threads_per_rank)}
+    ranks, node = placement.ranks_per_node, placement.node
+    if placement.straddles_in_a_row and ranks % node.sockets == 0 and (node.cores or 0) % ranks == 0:
+        # Each rank begins at its share of the node, so none straddles if the sockets hold whole shares.
+        hybrid["MV2_HYBRID_BINDING_POLICY"] = "spread"
     if any(name in request.environment for name in _MVAPICH2_VARIABLES):
         asked = request.environment.get("MV2_CPU_BINDING_POLICY", "").lower()
-        hybrid = hybrid if asked == "hybrid" and request.placement.bind else {}
-    elif launcher_binds or not request.placement.bind:
+        hybrid = hybrid if asked == "hybrid" and placement.bind else {}
+    elif launcher_binds or not placement.bind:
         return {"MV2_ENABLE_AFFINITY": "0"}
     return {name: value for name, value in hybrid.items() if name not in request.environment}
+
+
+#: Start mpirun with a file of the cores of each rank: HOSTFILE CORES-OF-EACH-LOCAL-RANK RANKS MPIRUN ARGUMENT...
+_WITH_RANKFILE = """
+rank=0
+while read -r host _; do
+    for cores in $2; do
+        if ((rank < $3)); then
+            echo "rank $((rank++))=$host slot=$cores"
+        fi
+    done
+done < "$1" > "$1.ranks"
+case $("$4" --version) in
+    *"(Open MPI) "[1-4].*) how=(--rankfile "$1.ranks") ;;
+    *) how=(--map-by "rankfile:file=$1.ranks") ;;
+esac
+exec "$4" "${how[@]}" "${@:5}"
+"""
+
+
+def open_mpi_needs_rankfile(placement: Placement) -> bool:
+    """Return whether a rank straddles sockets: PRRTE (Open MPI 5) maps such a rank by a rankfile alone."""
+    node, ranks, threads = placement.node, placement.ranks_per_node, placement.threads_per_rank
+    fits = not placement.places or node.fits_in_sockets(ranks, threads)
+    return placement.bind and not placement.fills_node and not fits
+
+
+def open_mpi_rankfile(request: Request, mpirun: str) -> tuple[str, ...]:
+    """Return the words that start ``mpirun`` with a rankfile, which is written beside the host file at run time."""
+    placement = request.placement
+    places = " ".join(map(ranges, placement.places))
+    return ("bash", "-c", _WITH_RANKFILE.strip(), "bash", request.hostfile, places, str(placement.ranks), mpirun)
 
 
 def open_mpi_options(request: Request) -> tuple[str, ...]:
     """The options by which Open MPI's ``mpirun`` maps and binds ranks as the placement says.
 
-    A rank that is alone on its node and has all its cores is not bound: PRRTE (Open MPI 5) refuses to map a rank to the
-    cores of more than one package.
+    They do not hold where ``open_mpi_needs_rankfile``. A rank that is alone on its node and has all its cores is
+    not bound: PRRTE (Open MPI 5) refuses to map a rank to the cores of more than one package.
     """
     placement = request.placement
     each = f"ppr:{placement.ranks_per_node}:node"
@@ -58,16 +96,25 @@ def open_mpi_under_ibrun(request: Request) -> dict[str, str]:
     """
     if request.mpi.family != "openmpi" or "MY_OPENMPI_OPTIONS" in request.environment:
         return {}
-    return {"MY_OPENMPI_OPTIONS": " ".join(open_mpi_options(request))}
+    options = open_mpi_options(request)
+    if open_mpi_needs_rankfile(request.placement):
+        # ibrun names the hosts itself: no rankfile can. Unbound ranks start, bound ones would not.
+        options = ("--map-by", f"ppr:{request.placement.ranks_per_node}:node", "--bind-to", "none")
+    return {"MY_OPENMPI_OPTIONS": " ".join(options)}
 
 
 def intel(request: Request) -> dict[str, str]:
     """The variables that make Intel MPI bind as the placement says; none for other libraries.
 
-    Intel MPI Library Developer Reference, "Process Pinning": a domain of so many cores for each rank.
+    Intel MPI Library Developer Reference, "Process Pinning": a domain of so many cores for each rank, in a row or by
+    turns on the sockets.
     """
     if request.mpi.traits.binds_by != "I_MPI_":
         return {}
-    pinned = {"I_MPI_PIN": "1", "I_MPI_PIN_DOMAIN": f"{request.placement.threads_per_rank}:compact"}
-    chosen = pinned if request.placement.bind else {"I_MPI_PIN": "0"}
+    placement = request.placement
+    layout = "scatter" if placement.straddles_in_a_row else "compact"
+    domain = f"{placement.threads_per_rank}:{layout}"
+    # By the reference, a domain is counted in hardware threads unless the cell is a core.
+    pinned = {"I_MPI_PIN": "1", "I_MPI_PIN_CELL": "core", "I_MPI_PIN_DOMAIN": domain}
+    chosen = pinned if placement.bind else {"I_MPI_PIN": "0"}
     return {name: value for name, value in chosen.items() if name not in request.environment}

@@ -37,9 +37,12 @@ class Mpiexec(Launcher):
             environment = {"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0", **affinity.intel(request)}
         else:
             argv += ["-bind-to", f"core:{placement.threads_per_rank}" if placement.bind else "none"]
+            argv += ["-map-by", "socket"] if placement.bind and placement.straddles_in_a_row else []
             environment = affinity.mvapich2(request, launcher_binds=True)
         if request.on_one_host and request.mpi.family == "mpich":
             environment |= {name: value for name, value in MPICH_ON_ONE_HOST.items() if name not in request.environment}
+        # Its proxies, if srun starts them, would be bound to one core of a job with --threads-per-core=1.
+        environment |= {} if request.on_one_host or request.through_ssh else {"SLURM_CPU_BIND": "none"}
         return Launch(
             (*argv, *request.arguments_for(self.name), *request.program), environment=environment, host_option=""
         )

@@ -15,8 +15,8 @@ _NO_SCHEDULER = {
 }
 
 #: mpirun starts its daemons through srun, which in a job that was submitted with --export=NONE would do so without
-#: the variables by which they find their library.
-_EXPORT = {"SLURM_EXPORT_ENV": "ALL"}
+#: the variables by which they find their library, and in one with --threads-per-core=1 would bind them to one core.
+_DAEMONS = {"SLURM_EXPORT_ENV": "ALL", "SLURM_CPU_BIND": "none"}
 
 
 class Mpirun(Launcher):
@@ -38,12 +38,15 @@ class Mpirun(Launcher):
         """
         require_fit(self, request.mpi)
         placement = request.placement
-        argv = [request.mpi.program(self.name), "-np", str(placement.ranks)]
-        if request.on_one_host:
+        needs_rankfile = affinity.open_mpi_needs_rankfile(placement)
+        mpirun = request.mpi.program(self.name)
+        argv = [*affinity.open_mpi_rankfile(request, mpirun)] if needs_rankfile else [mpirun]
+        argv += ["-np", str(placement.ranks)]
+        if request.on_one_host and not needs_rankfile:
             argv += ["--host", f"localhost:{placement.ranks_per_node}"]
         else:
             argv += ["--hostfile", request.hostfile]
-        argv += affinity.open_mpi_options(request)
+        argv += [] if needs_rankfile else affinity.open_mpi_options(request)
         argv += request.arguments_for(self.name)
         for name in request.environment:
             argv += ["-x", name]
@@ -52,7 +55,7 @@ class Mpirun(Launcher):
             argv=(*argv, *(() if forwarded else request.program)),
             forwarded=forwarded,
             rest=request.program if forwarded else (),
-            environment=_NO_SCHEDULER if request.on_one_host or request.through_ssh else _EXPORT,
+            environment=_NO_SCHEDULER if request.on_one_host or request.through_ssh else _DAEMONS,
             host_line=f"{{host}} slots={placement.ranks_per_node}",
             forward_option="-x",
             host_option="",

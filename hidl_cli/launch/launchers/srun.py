@@ -38,6 +38,8 @@ class Srun(Launcher):
         ]
         if placement.bind:
             argv += [f"--cpus-per-task={placement.threads_per_rank}", "--cpu-bind=cores"]
+            # Slurm counts hardware threads otherwise. --hint=nomultithread has no effect beside --cpu-bind.
+            argv += ["--threads-per-core=1"] if placement.node.threads_per_core > 1 else []
         else:
             argv += ["--overcommit", "--cpu-bind=none"]
         if request.gpus:

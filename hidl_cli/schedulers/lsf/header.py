@@ -92,7 +92,7 @@ def _refuse_what_lsf_has_not(allocation: Allocation, policies: Policies) -> None
     asked = {
         "a quality of service": allocation.qos if policies.qos != "never" else None,
         "a node feature (constraint)": allocation.constraint if policies.constraint != "never" else None,
-        "memory per node": allocation.memory_gib if policies.memory != "none" else None,
+        "memory per node": allocation.memory_gib if policies.memory in ("mem", "mem-per-cpu") else None,
     }
     for what, value in asked.items():
         if value is not None:

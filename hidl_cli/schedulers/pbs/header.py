@@ -60,7 +60,7 @@ def _select(allocation: Allocation, policies: Policies) -> str:
         "ncpus": ranks * cores * (allocation.threads_per_core or 1) if cores and policies.cpus != "none" else None,
         "mpiprocs": ranks if policies.tasks != "none" else None,
         "ngpus": gpus if policies.gpus != "none" else None,
-        "mem": f"{int(memory * 1024)}mb" if memory and policies.memory != "none" else None,
+        "mem": f"{int(memory * 1024)}mb" if memory and policies.memory in ("mem", "mem-per-cpu") else None,
     }
     chunk = [f"{name}={value}" for name, value in resources.items() if value is not None]
     if allocation.constraint is not None and policies.constraint != "never":

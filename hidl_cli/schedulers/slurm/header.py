@@ -86,6 +86,8 @@ def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
 def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
     """``--mem=0`` means all of the node's memory; where it is not known, nothing can be said of a core's share."""
     gib = allocation.memory_gib
+    if policies.memory == "all":
+        return {"mem": "0"}
     if policies.memory == "mem":
         return {"mem": "0" if gib is None else f"{int(gib * 1024)}M"}
     if policies.memory == "mem-per-cpu" and gib is not None:

@@ -47,6 +47,24 @@ def test_or_none_at_all(family: str, variables: dict[str, str]) -> None:
     assert of_two(family, variables) == [None, None]
 
 
+def test_intel_mpi_counts_hardware_threads_unless_its_cell_is_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_binding, "usable_cores", lambda: [[core, core + 4] for core in range(4)])
+    domain = {"I_MPI_PIN_DOMAIN": "2:compact"}
+    assert of_two("intel-mpi", domain) == [{0, 4}, {1, 5}]
+    assert of_two("intel-mpi", domain | {"I_MPI_PIN_CELL": "core"}) == [{0, 1}, {2, 3}]
+
+
+def test_intel_mpi_scatters_domains_over_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_binding, "socket_of", lambda cpu: str(cpu // 28))
+    domain = {"I_MPI_PIN_DOMAIN": "9:scatter", "I_MPI_PIN_CELL": "core"}
+    assert [rank_binding.cpus("intel-mpi", rank, 4, domain) for rank in range(4)] == [
+        set(range(9)),
+        set(range(28, 37)),
+        set(range(9, 18)),
+        set(range(37, 46)),
+    ]
+
+
 def test_mvapich2_binds_to_one_core_unless_reported_otherwise() -> None:
     assert of_two("mvapich2", {}) == [{0}, {1}]
     assert of_two("mvapich2", {"MV2_CPU_BINDING_POLICY": "scatter"}) == [{0}, {28}]

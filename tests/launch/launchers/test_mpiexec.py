@@ -60,7 +60,9 @@ def test_intel_mpi_binds_by_its_variables_and_keeps_to_ppn() -> None:
     assert launch.environment == {
         "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0",
         "I_MPI_PIN": "1",
+        "I_MPI_PIN_CELL": "core",
         "I_MPI_PIN_DOMAIN": "8:compact",
+        "SLURM_CPU_BIND": "none",
     }
 
 

@@ -31,7 +31,10 @@ def test_on_one_host_it_uses_no_scheduler() -> None:
 
 
 def test_its_daemons_get_the_environment_even_if_the_job_exports_none() -> None:
-    assert Mpirun().launch(request("openmpi")).environment == {"SLURM_EXPORT_ENV": "ALL"}
+    assert Mpirun().launch(request("openmpi")).environment == {
+        "SLURM_EXPORT_ENV": "ALL",
+        "SLURM_CPU_BIND": "none",
+    }
 
 
 def test_ranks_that_share_cores_oversubscribe_the_node() -> None:

@@ -46,6 +46,6 @@ export HIDL_DEVICE=gpu
 export HIDL_GPUS_PER_RANK=1
 
 begin_step '512 ranks on 64 nodes, repetition 1' 64 '{host}'
-launch 512 srun --nodes=64 --ntasks=512 --ntasks-per-node=8 --cpus-per-task=7 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/frontier/mpi/current/bin/python -m hidl_workloads.world hidl_workloads.mpi_sanity --cores=0 --ranks_per_node=0
+launch 512 srun --nodes=64 --ntasks=512 --ntasks-per-node=8 --cpus-per-task=7 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/frontier/mpi/current/bin/python -m hidl_workloads.world hidl_workloads.mpi_sanity --cores=0 --ranks_per_node=0
 
 finish COMPLETED 0

@@ -48,6 +48,6 @@ export HIDL_DEVICE=gpu
 export HIDL_GPUS_PER_RANK=1
 
 begin_step '256 ranks on 64 nodes, repetition 1' 64 '{host}'
-launch 256 srun --nodes=64 --ntasks=256 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world hidl_workloads.mpi_sanity --cores=0 --ranks_per_node=0
+launch 256 srun --nodes=64 --ntasks=256 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world hidl_workloads.mpi_sanity --cores=0 --ranks_per_node=0
 
 finish COMPLETED 0

@@ -75,6 +75,7 @@ def test_all_that_can_be_asked_for_is_said_in_this_order() -> None:
         ({"cpus": "cpus-per-task"}, "--cpus-per-task=2"),
         ({"memory": "mem"}, "--mem=196608M"),
         ({"memory": "mem-per-cpu"}, "--mem-per-cpu=12288M"),
+        ({"memory": "all"}, "--mem=0"),
         ({"gpus": "gres"}, "--gres=gpu:4"),
         ({"gpus": "gpus-per-node"}, "--gpus-per-node=4"),
         ({"export": "all"}, "--export=ALL"),

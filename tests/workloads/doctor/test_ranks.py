@@ -85,6 +85,18 @@ def test_unbound_ranks_are_wrong_only_where_binding_was_asked_for() -> None:
     assert found(World(unbound, cores_per_rank=4)) == [("HD046", "warning")]
 
 
+def test_hardware_threads_that_were_counted_as_cores_are_named_as_the_cause() -> None:
+    halves = tuple(replace(rank, cpus=4) for rank in ranks(2, each=2))
+    (finding,) = RULES.findings(World(halves, cores_per_rank=4))
+    assert finding.rule == "HD046"
+    assert "hardware threads were counted" in finding.seen
+    assert "threads_per_core" in finding.fix
+    assert "TaskPlugin" not in finding.fix
+    unbound = tuple(replace(rank, cpus=8) for rank in ranks(2, cores=NODE))
+    (finding,) = RULES.findings(World(unbound, cores_per_rank=4))
+    assert "TaskPlugin" in finding.fix
+
+
 def test_ranks_on_the_same_core_are_found_with_their_host() -> None:
     (finding,) = RULES.findings(World(ranks(4, cores=frozenset({(0, 3)})), cores_per_rank=1))
     assert (finding.rule, finding.where, finding.seen) == ("HD047", "n0", "ranks 0, 1 share cores")
