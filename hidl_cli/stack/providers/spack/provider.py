@@ -150,7 +150,7 @@ class FromSpack:
                     lock=chosen,
                     places=where,
                     jobs=order.jobs or order.site.spack.jobs,
-                    shell=allocation.command(order.site, os.environ),
+                    shell=allocation.command(order.site, os.environ, order.job),
                 ),
             )
 
