@@ -90,7 +90,7 @@ def bisect(
         question = ask(both, metric, machine, install_by, prefix=absolute(prefix), offline=offline)
     plan = plan_job(question, machine, asked)
     found = open_bisect(question, fresh=fresh)
-    if found.journal().answer(question, confidence).outcome == "undecided":
+    if not found.journal().is_over(question, confidence, budget):
         _run(found, plan, confidence, budget, progress or nobody)
     journal = found.journal()
     said = verdict(question, journal, confidence)
