@@ -13,17 +13,15 @@ SSH = "ssh"
 
 
 @dataclass(frozen=True)
-class Interactive:
-    """How a command is started on a node of its own: ``command`` before it, and an option for each wish.
+class Attached:
+    """A command that runs its arguments in a new allocation and returns when they end.
 
-    ``{}`` stands for the value, in ``time`` for hours and minutes (``{hours}``, ``{minutes}``).
+    ``begin`` is what lines of a job script's header begin with. Their options follow the command, without ``left_out``.
     """
 
     command: tuple[str, ...]
-    queue: tuple[str, ...]
-    time: tuple[str, ...]
-    qos: tuple[str, ...] = ()
-    constraint: tuple[str, ...] = ()
+    begin: str
+    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class BatchSystem:
     prints the cluster's name, matched by ``cluster_name``; ``cluster_variable`` holds it within jobs. ``access``
     matches header lines by which a job gets into a partition. ``reframe``: ReFrame's scheduler (None: hidl registers
     its own), and one that needs no accounting; ``reframe_writes`` matches header lines that ReFrame writes itself.
-    ``interactive``: None if it starts no command at once. ``time_limits``: jobs get one even if the user requests none,
+    ``attached``: None if it starts no command at once. ``time_limits``: jobs get one even if the user requests none,
     since others wait.
     """
 
@@ -56,7 +54,7 @@ class BatchSystem:
     reframe_writes: str | None = None
     reframe_without_records: str | None = None
     cluster_variable: str | None = None
-    interactive: Interactive | None = None
+    attached: Attached | None = None
     time_limits: bool = True
 
 
@@ -79,12 +77,8 @@ _ROWS = (
             r"#SBATCH --(job-name|output|error|open-mode|time|partition|account|qos|constraint|reservation)\b"
         ),
         reframe_without_records="squeue",
-        interactive=Interactive(
-            ("srun", "--nodes=1", "--ntasks=1"),
-            queue=("--partition={}",),
-            time=("--time={}",),
-            qos=("--qos={}",),
-            constraint=("--constraint={}",),
+        attached=Attached(
+            ("srun", "--ntasks=1"), "#SBATCH", ("--ntasks-per-node", "--output", "--error", "--open-mode", "--export")
         ),
     ),
     BatchSystem(
@@ -101,7 +95,7 @@ _ROWS = (
         access=r"#BSUB -[qPGU] ",
         reframe="lsf",
         reframe_writes=r"#BSUB -(J|o|e|W|q|P|G|U)\b",
-        interactive=Interactive(("bsub", "-I", "-nnodes", "1"), queue=("-q", "{}"), time=("-W", "{hours}:{minutes}")),
+        attached=Attached(("bsub", "-I"), "#BSUB", ("-o", "-e")),
     ),
     BatchSystem(
         name="pbs",
@@ -131,12 +125,7 @@ _ROWS = (
         cluster_name=r"^([A-Za-z][A-Za-z_-]*)",
         access=r"# flux: --(queue|bank|requires)=",
         reframe=None,  # its own needs Flux's Python bindings in the Python that runs it
-        interactive=Interactive(
-            ("flux", "run", "--nodes=1", "--exclusive"),
-            queue=("--queue={}",),
-            time=("--time-limit={hours}h{minutes}m",),
-            constraint=("--requires={}",),
-        ),
+        attached=Attached(("flux", "run"), "# flux:", ("--output", "--error")),
     ),
     BatchSystem(
         name=SSH,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
@@ -59,3 +62,38 @@ def results() -> Path:
         return user_state() / "results.sqlite"
     place = Path(named).expanduser()
     return place / "results.sqlite" if place.is_dir() else place
+
+
+@contextmanager
+def temporary_directory(name: str) -> Iterator[Path]:
+    """Create a directory for temporary files that ``hidl prune`` leaves alone while this process uses it.
+
+    Its name is ``hidl-NAME-`` and eight random characters; the process holds a lock on the directory itself.
+    """
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix=f"hidl-{name}-") as directory:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with suppress(OSError):  # a file system without locks: then its age alone protects it
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            yield Path(directory)
+        finally:
+            os.close(descriptor)
+
+
+def is_in_use(directory: Path) -> bool:
+    """Return whether a process holds the lock of a ``temporary_directory``."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False

@@ -4,7 +4,12 @@
 """
 
 import os
+import sys
 
+from hidl_cli.errors import HidlError
 from hidl_cli.validate.settings import plain
 
-site_configuration = plain(os.environ.get("HIDL_SITE"))
+try:
+    site_configuration = plain(os.environ.get("HIDL_SITE"))
+except HidlError as error:
+    sys.exit(f"error: {error.message}" + (f"\nhint: {error.hint}" if error.hint else ""))

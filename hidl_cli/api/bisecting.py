@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hidl_cli import paths
 from hidl_cli.api.installing import Lines, nobody, verifier_for
 from hidl_cli.api.options import absolute
 from hidl_cli.api.running import Run, find
@@ -90,7 +90,7 @@ def bisect(
         question = ask(both, metric, machine, install_by, prefix=absolute(prefix), offline=offline)
     plan = plan_job(question, machine, asked)
     found = open_bisect(question, fresh=fresh)
-    if found.journal().answer(question, confidence).outcome == "undecided":
+    if not found.journal().is_over(question, confidence, budget):
         _run(found, plan, confidence, budget, progress or nobody)
     journal = found.journal()
     said = verdict(question, journal, confidence)
@@ -167,8 +167,8 @@ def ask(
             return of_run(one)
         if install is None:
             return of_capsule(one, None)
-        with tempfile.TemporaryDirectory(prefix="hidl-bisect-") as brought:
-            return of_capsule(one, install(order_for(one, site, prefix, Path(brought), offline=offline)))
+        with paths.temporary_directory("bisect") as brought:
+            return of_capsule(one, install(order_for(one, site, prefix, brought, offline=offline)))
 
     good, bad = map(night, both)
     found = metric_of(good, bad, metric)

@@ -13,6 +13,7 @@ from hidl_cli.api.options import absolute, time_limit
 from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, UsageError
 
 if TYPE_CHECKING:
+    from hidl_cli.launch.allocation import Asked
     from hidl_cli.site.asking import Completed
     from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.derived import Derived
@@ -49,15 +50,16 @@ class Arranged:
     root: Path
     verification: str
     derived: Derived | None
+    job: Asked
 
-    def carry_out(self, progress: Progress, **job: Any) -> Iterator[Result]:
-        """Install each stack; ``job``: what ``Asked`` takes, for the job that verifies."""
+    def carry_out(self, progress: Progress) -> Iterator[Result]:
+        """Install each stack."""
         from functools import partial
 
         from hidl_cli.stack.install import install
         from hidl_cli.stack.several import install_each
 
-        verifier = verifier_for(self.completed.site, self.verification, progress, **job)
+        verifier = verifier_for(self.completed.site, self.verification, progress, self.job)
         if self.derived:
             from hidl_cli.stack.derived import settle
 
@@ -84,6 +86,7 @@ def arrange(
     link: str | None,
     device: str | None,
     verify: str | None,
+    job: Asked,
     keep: bool,
     say: Callable[[str], object],
 ) -> Arranged:
@@ -119,12 +122,13 @@ def arrange(
             spack=_path(spack),
             mirror=_path(mirror),
             jobs=jobs,
+            job=job,
         )
         for stack in wanted
     ]
     verification = _verification(where, verify)
     orders, left_out = (orders, []) if stacks else several.with_what_they_need(orders)
-    return Arranged(orders, left_out, completed, root, verification, derived)
+    return Arranged(orders, left_out, completed, root, verification, derived, job)
 
 
 def install(
@@ -167,6 +171,8 @@ def install(
     Raises the error of the only stack, or ``BuildFailed`` after all others are installed. After an interrupt the same
     call goes on from where it was.
     """
+    from hidl_cli.launch.allocation import Asked
+
     limit = time_limit(time)
     follower = Lines(progress or nobody)
     arranged = arrange(
@@ -187,11 +193,11 @@ def install(
         link=link,
         device=device,
         verify=verify,
+        job=Asked(partition=partition, account=account, qos=qos, reservation=reservation, time_limit=limit),
         keep=True,
         say=follower.say,
     )
-    job = {"partition": partition, "account": account, "qos": qos, "reservation": reservation}
-    results = list(arranged.carry_out(follower, time_limit=limit, **job))
+    results = list(arranged.carry_out(follower))
     failed = [(result.stack, result.error) for result in results if result.error is not None]
     if failed and len(results) == 1:
         raise failed[0][1]
@@ -311,15 +317,15 @@ def _verification(site: Site, asked: str | None) -> str:
     return asked or verification_place(site)
 
 
-def verifier_for(site: Site, where: str, progress: Progress, **job: Any) -> Verifier:
-    """Return the verifier of ``here``, ``job`` or ``skip``; ``job``: what ``Asked`` takes."""
+def verifier_for(site: Site, where: str, progress: Progress, job: Asked | None = None) -> Verifier:
+    """Return the verifier of ``here``, ``job`` or ``skip``; ``job``: the options of the job that verifies."""
     from hidl_cli.stack.verify import Here, Skipped
 
     if where == "job":
         from hidl_cli.launch.allocation import Asked
         from hidl_cli.runs.verifying import JobVerification
 
-        return JobVerification(site, Asked(**job), progress.say)
+        return JobVerification(site, job or Asked(), progress.say)
     return Skipped(progress) if where == "skip" else Here(progress)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
+from hidl_cli import paths
 from hidl_cli.api.installing import Lines, nobody, verifier_for
 from hidl_cli.api.options import absolute
 from hidl_cli.api.running import Run, find
@@ -82,11 +82,11 @@ def replay(
     held = read(Path(file))
     asked = Asked(partition=partition, time_limit=time, account=account, qos=qos, reservation=reservation)
     follower = Lines(progress or nobody)
-    with unpacked(held) as original, tempfile.TemporaryDirectory(prefix="hidl-replay-") as brought:
+    with unpacked(held) as original, paths.temporary_directory("replay") as brought:
         machine = machine_for(original.plan, site)
         if not changed_inputs:
             check_inputs(held)
-        order = order_for(original, machine, absolute(prefix), Path(brought), offline=offline)
+        order = order_for(original, machine, absolute(prefix), brought, offline=offline)
         verifier = verifier_for(machine, verification_place(machine), follower)
         installed = install(order, follower, verifier).installation
         request = request_of(original, machine, str(order.root), asked, repeat)

@@ -52,16 +52,13 @@ def search(bisect: Bisect, confidence: float, budget: int, measure: Measuring) -
     every = tuple(range(len(question.changes.tried)))
     journal = replace(journal, sessions=journal.sessions + 1)
 
-    def is_over() -> bool:
-        return journal.measured >= budget or journal.answer(question, confidence).outcome != "undecided"
-
     def run(numbers: tuple[int, ...], round_: int) -> Journal:
         entry = _entry(question, Entry(round_, journal.sessions, numbers, _new_id(), None), measure)
         kept = replace(journal, entries=(*journal.entries, entry))
         bisect.write(kept)
         return kept
 
-    if is_over():
+    if journal.is_over(question, confidence, budget):
         return
     for numbers in dict.fromkeys([(), every]):  # what is cold (file systems, caches, clocks) does not count
         journal = run(numbers, 0)
@@ -70,7 +67,7 @@ def search(bisect: Bisect, confidence: float, budget: int, measure: Measuring) -
             if journal.measured >= budget:
                 return
             journal = run(numbers, journal.round)
-        if is_over():
+        if journal.is_over(question, confidence, budget):
             return
         journal = journal.next_round(question, confidence)
         bisect.write(journal)

@@ -129,6 +129,10 @@ class Journal:
         observations, expected = self.observations(question.metric), question.expectation
         return search.answer(observations, expected, question.metric.recorded, confidence=confidence)
 
+    def is_over(self, question: Question, confidence: float, budget: int) -> bool:
+        """Return whether no further run is needed: the budget is spent, or the answer is certain enough."""
+        return self.measured >= budget or self.answer(question, confidence).outcome != "undecided"
+
 
 @dataclass(frozen=True)
 class Bisect:

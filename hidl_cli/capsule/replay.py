@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hidl_cli import paths
 from hidl_cli.analysis.changes.compare import Comparison, compare
 from hidl_cli.capsule.capsule import Capsule
 from hidl_cli.capsule.locks import read_lock
@@ -78,8 +78,8 @@ def unpacked(capsule: Capsule) -> Iterator[Original]:
 
     Raises ``InvalidInput`` with every problem of its plan, its stack or its metrics.
     """
-    with tempfile.TemporaryDirectory(prefix="hidl-capsule-") as directory:
-        run = Run(Path(directory, "run"))
+    with paths.temporary_directory("capsule") as directory:
+        run = Run(directory / "run")
         for name, data in capsule.members.items():
             file = Path(directory, name)
             file.parent.mkdir(exist_ok=True)

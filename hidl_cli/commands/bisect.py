@@ -108,7 +108,7 @@ def bisect(
     journal = found.journal()
     if journal.entries:
         say(f"going on after {journal.measured} run(s)")
-    if journal.answer(question, confidence).outcome == "undecided" and journal.measured < budget:
+    if not journal.is_over(question, confidence, budget):
         job, status = run_job(found, plan, confidence, budget, tell=_Progress(found, question, budget).update)
         require_end(job, status)
         if status.state is State.TIMEOUT:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hidl_cli import paths
 from hidl_cli.commands.arguments import (
     TIME,
     JsonOption,
@@ -117,11 +117,11 @@ def replay(
         qos=qos,
         reservation=reservation,
     )
-    with unpacked(held) as original, tempfile.TemporaryDirectory(prefix="hidl-replay-") as brought:
+    with unpacked(held) as original, paths.temporary_directory("replay") as brought:
         machine = machine_for(original.plan, site)
         if not changed_inputs:
             check_inputs(held)
-        order = order_for(original, machine, prefix, Path(brought), offline=offline)
+        order = order_for(original, machine, prefix, brought, offline=offline)
         request = request_of(original, machine, str(order.root), asked, repeat)
         planned = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
         if dry_run:

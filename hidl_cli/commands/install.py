@@ -92,13 +92,19 @@ def install(
         ),
     ] = None,
     partition: Annotated[
-        str | None, typer.Option("--partition", "-p", help="Partition of that job.", autocompletion=complete_partitions)
+        str | None,
+        typer.Option(
+            "--partition",
+            "-p",
+            help="Partition of jobs that build or verify.",
+            autocompletion=complete_partitions,
+        ),
     ] = None,
-    account: Annotated[str | None, typer.Option("--account", "-A", help="Account of that job.")] = None,
-    qos: Annotated[str | None, typer.Option(help="Quality of service of that job.")] = None,
-    reservation: Annotated[str | None, typer.Option(help="Reservation of that job.")] = None,
+    account: Annotated[str | None, typer.Option("--account", "-A", help="Account of these jobs.")] = None,
+    qos: Annotated[str | None, typer.Option(help="Quality of service of these jobs.")] = None,
+    reservation: Annotated[str | None, typer.Option(help="Reservation of these jobs.")] = None,
     time: Annotated[
-        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of that job: 10 is ten minutes.")
+        str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of these jobs: 10 is ten minutes.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and touch nothing.")] = False,
     json: JsonOption = False,
@@ -107,6 +113,7 @@ def install(
     from hidl_cli.api.installing import arrange, first_line
     from hidl_cli.commands.progress import progress
     from hidl_cli.commands.render import emit_json, printable, say, write
+    from hidl_cli.launch.allocation import Asked
     from hidl_cli.stack.several import exit_code
 
     arranged = arrange(
@@ -127,6 +134,13 @@ def install(
         link=link,
         device=device,
         verify=verify,
+        job=Asked(
+            partition=partition,
+            account=account,
+            qos=qos,
+            reservation=reservation,
+            time_limit=limit_in_seconds(time),
+        ),
         keep=not dry_run,
         say=say,
     )
@@ -135,13 +149,11 @@ def install(
         _dry_run(orders, asked, left_out, arranged.verification, json=json)
         return
     follower = progress()
-    job = {"partition": partition, "account": account, "qos": qos, "reservation": reservation}
-    limit = limit_in_seconds(time)
     if len(orders) > 1:
         where = f"site {asked.site.name}, {len(orders)} stacks below {arranged.root}"
         say(f"{where}; what they share is downloaded once (uv's cache)")
     results = []
-    for result in arranged.carry_out(follower, time_limit=limit, **job):
+    for result in arranged.carry_out(follower):
         results.append(result)
         if result.error is not None and len(orders) == 1 and not json:
             raise result.error

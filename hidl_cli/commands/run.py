@@ -101,8 +101,8 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="NAME=REGEX",
-            help="A metric from the program's output, by a regular expression with one group; NAME[unit=s,take=last]= "
-            "sets more. Studies judge the first. Repeatable.",
+            help="A metric from the program's output, by a regular expression with one group; "
+            "NAME\\[unit=s,take=last]= sets more. Studies judge the first. Repeatable.",
         ),
     ] = None,
     suite: Annotated[

@@ -100,7 +100,9 @@ def validate(
     if install_cron and uninstall_cron:
         raise UsageError("--install-cron and --uninstall-cron exclude each other")
     if install_cron or uninstall_cron:
-        _cron(session.prepare(asked), install=install_cron, at=at, kind=cron_with, dry_run=dry_run)
+        further = [*([f"--junit={junit.absolute()}"] if junit else []), *(["--no-check"] if no_check else [])]
+        further += ["--json"] if json else []
+        _cron(session.prepare(asked), install=install_cron, at=at, kind=cron_with, further=further, dry_run=dry_run)
         return
     validation = session.prepare(asked)
     if dry_run:
@@ -197,11 +199,15 @@ def _show_plan(validation: Validation, *, json: bool) -> None:
     write(f"# {validation.settings}\n{validation.settings_text()}\n# the command\n{sh_line(command)}\n")
 
 
-def _cron(validation: Validation, *, install: bool, at: str, kind: str | None, dry_run: bool) -> None:
+def _cron(
+    validation: Validation, *, install: bool, at: str, kind: str | None, further: Sequence[str], dry_run: bool
+) -> None:
     from hidl_cli.commands.render import say, write
+    from hidl_cli.errors import MissingPrecondition
+    from hidl_cli.quoting import sh_line
     from hidl_cli.validate import cron
 
-    nightly = cron.Nightly.of(validation.site.name, validation.asked, at)
+    nightly = cron.Nightly.of(validation.site.name, validation.asked, at, further)
     table = cron.choose(kind, hypothetical=dry_run)
     if dry_run:
         write(table.text(nightly) if install else f"# without the nightly of {nightly.site}\n{table.without(nightly)}")
@@ -209,12 +215,12 @@ def _cron(validation: Validation, *, install: bool, at: str, kind: str | None, d
     if install:
         table.install(nightly)
         say(f"the nightly of {nightly.site} begins at {at}, by {table.name}; what it says goes to {nightly.log}")
-        say(
-            "take it away with: hidl validate --uninstall-cron"
-            + ("" if nightly.site == "local" else f" --site {nightly.site}")
+        words = ("hidl", "validate", "--uninstall-cron", f"--cron-with={table.name}", *nightly.selection)
+        say(f"take it away with: {sh_line(words)}")
+        return
+    if not table.uninstall(nightly):
+        raise MissingPrecondition(
+            f"{table.name} has no nightly {nightly.key}",
+            hint=f"give the options that it was installed with; {table.name} has: {', '.join(table.keys()) or 'none'}",
         )
-    else:
-        gone = table.uninstall(nightly)
-        say(
-            f"the nightly of {nightly.site} is taken away" if gone else f"{table.name} has no nightly of {nightly.site}"
-        )
+    say(f"the nightly {nightly.key} is taken away")

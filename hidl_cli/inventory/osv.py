@@ -78,6 +78,11 @@ class Record(_Record):
         rated = self.database_specific.severity if self.database_specific else None
         return rated.lower() if isinstance(rated, str) else None
 
+    @property
+    def is_of_pypi(self) -> bool:
+        """Whether it is about a package of PyPI, withdrawn or not."""
+        return any(True for _ in self._of_pypi())
+
     def packages(self) -> set[str]:
         """The normalized names of the packages of PyPI that it is about; none if it was withdrawn."""
         return set() if self.withdrawn else {canonicalize_name(name) for name, _ in self._of_pypi()}
@@ -111,12 +116,22 @@ def read(file: Path, packages: set[str]) -> list[Record]:
     """The records about ``packages`` (normalized names) in a file: JSON or YAML (a record, or a list of them), a zip
     archive of such files as osv.dev exports it, or a directory tree such as PyPA's advisory-database.
 
-    Raises ``UsageError`` if it cannot be read, ``InvalidInput`` if it holds something else.
+    Raises ``UsageError`` if it cannot be read, ``InvalidInput`` if it holds something else, or nothing about PyPI.
     """
+    found, known = [], False
     try:
-        return [record for record in _records(file) if record.packages() & packages]
+        for record in _records(file):
+            known = known or record.is_of_pypi
+            if record.packages() & packages:
+                found.append(record)
     except (OSError, zipfile.BadZipFile) as error:
         raise UsageError(f"cannot read the advisories {file}: {error}") from error
+    if not known:
+        raise InvalidInput(
+            f"{file} holds no advisory about a package of PyPI",
+            hint="--advisories takes PyPI's export of osv.dev (PyPI/all.zip), or a clone of PyPA's advisory-database",
+        )
+    return found
 
 
 def _records(file: Path) -> Iterator[Record]:
@@ -143,7 +158,8 @@ def _document(name: str, text: bytes) -> Any:
 
 def _texts(file: Path) -> Iterator[tuple[str, bytes]]:
     if file.is_dir():
-        for each in sorted(each for each in file.rglob("*") if each.suffix in _SUFFIXES and each.is_file()):
+        wanted = (*_SUFFIXES, ".zip")
+        for each in sorted(each for each in file.rglob("*") if each.suffix in wanted and each.is_file()):
             yield from _texts(each)
     elif zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:

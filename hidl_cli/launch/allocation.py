@@ -37,9 +37,10 @@ class Allocation:
     """``nodes`` whole or shared nodes for ``time_limit`` seconds; None: the scheduler's default.
 
     ``queue`` is the scheduler's own name of the partition or queue; None: not named. ``memory_gib`` and
-    ``gpus_per_node`` are per node. ``hosts``: those to run on, if no scheduler chooses them; ``share_hosts``: without
-    waiting for other runs there. Options that the site's policies refuse are left out; the forms (``--gres`` or
-    ``--gpus-per-node``, ...) are up to the scheduler's module.
+    ``gpus_per_node`` are per node. ``cores_per_node`` is what the largest step uses of a node, if steps differ in their
+    threads; ``cores_per_rank`` is None then. ``hosts``: those to run on, if no scheduler chooses them;
+    ``share_hosts``: without waiting for other runs there. Options that the site's policies refuse are left out; the
+    forms (``--gres`` or ``--gpus-per-node``, ...) are up to the scheduler's module.
     """
 
     job_name: str
@@ -57,6 +58,7 @@ class Allocation:
     reservation: str | None = None
     hosts: tuple[str, ...] = ()
     share_hosts: bool = False
+    cores_per_node: int | None = None
 
 
 def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: Asked) -> Allocation:
@@ -71,11 +73,17 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: 
     constraint = asked.constraint or (partition.constraint if partition else None)
     queue = (partition.queue or asked.partition or site.default_partition) if partition else None
     node = site.node_type(asked.partition)
+    threads = placements[0].threads_per_rank if placements[0].bind else None
+    most = max(
+        placement.ranks_per_node * placement.threads_per_rank if placement.bind else node.cores or 0
+        for placement in placements
+    )
+    differ = len({(placement.threads_per_rank, placement.bind) for placement in placements}) > 1
     allocation = Allocation(
         job_name=job_name,
         nodes=nodes,
         ranks_per_node=fullest,
-        cores_per_rank=placements[0].threads_per_rank if placements[0].bind else None,
+        cores_per_rank=None if differ else threads,
         threads_per_core=node.threads_per_core,
         gpus_per_node=requested_gpus(site, asked) or None,
         memory_gib=node.memory_gib,
@@ -87,6 +95,7 @@ def allocate(site: Site, job_name: str, placements: Sequence[Placement], asked: 
         reservation=asked.reservation,
         hosts=_hosts(site, asked, nodes) if site.scheduler == SSH else (),
         share_hosts=asked.share_hosts and site.scheduler == SSH,
+        cores_per_node=(most or None) if differ else None,
     )
     for option in ("account", "qos", "constraint", "reservation"):
         if getattr(policies, option) == "never" and getattr(allocation, option) is not None:

@@ -24,8 +24,8 @@ def check_nodes(site: Site, name: str | None, nodes: int) -> None:
         return
     if nodes < partition.min_nodes or (partition.max_nodes is not None and nodes > partition.max_nodes):
         raise SubmitRefused(
-            f"{nodes} node(s) requested; partition {name or site.default_partition} of site {site.name} "
-            f"allows {partition.min_nodes} to {partition.max_nodes or 'any number of'} node(s) in a job",
+            f"{_nodes(nodes)} requested; partition {name or site.default_partition} of site {site.name} "
+            f"allows {_allowed(partition)} in a job",
             hint=_elsewhere(site, nodes) or "request fewer nodes, or more ranks per node (--ranks-per-node)",
         )
 
@@ -69,6 +69,18 @@ def time_limit(site: Site, name: str | None, nodes: int, asked: float | None) ->
     if site.policies.default_time is not None:
         return seconds(site.policies.default_time)
     return _HOUR if most is None else min(_HOUR, most)
+
+
+def _allowed(partition: Partition) -> str:
+    """Describe how many nodes a job may have."""
+    fewest, most = partition.min_nodes, partition.max_nodes
+    if most is None:
+        return f"{_nodes(fewest)} or more"
+    return f"{fewest} to {_nodes(most)}" if fewest < most else _nodes(most)
+
+
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"
 
 
 def _has_time_limits(site: Site) -> bool:

@@ -54,6 +54,8 @@ class Backend(ABC):
     grace_seconds = 60.0
     #: Shortest time between two queries, in seconds.
     first_interval = 1.0
+    #: ``history`` asks the server about each job by its id, so that a job that still waits or runs there does so.
+    asks_by_id = False
     #: How long the system may take to end a job, in seconds.
     end_seconds = 90.0
 

@@ -71,7 +71,11 @@ class Poller:
         snapshot = self._fresh(self._cache(card.cluster), max_age)
         if snapshot.error is not None:
             raise NoAnswer(snapshot.error)
-        return self._backend.find(self._backend.parse(snapshot.lines), run, card)
+        job = self._backend.find(self._backend.parse(snapshot.lines), run, card)
+        if job is None and card.id is not None and self._backend.asks_by_id:
+            found = self._backend.history([card.id], card.submitted, self.elsewhere(card.cluster))
+            return self._backend.find(found, run, card)
+        return job
 
     def elsewhere(self, cluster: str | None) -> str | None:
         """Return ``cluster`` if it must be passed to the programs, as it is not their own."""
@@ -161,7 +165,7 @@ class Poller:
             self._backend.ping()
             job = self.find(each.run, max_age=0)
             if job is None or job.state is not State.PENDING:
-                return job is None
+                return job is None or job.state.is_final
             self._backend.kill(job.id, self.elsewhere(each.ticket.cluster))
         except (NoAnswer, HidlError):
             return False
@@ -252,7 +256,7 @@ class _Answer:
     def _read_records(self, sought: list[_Open]) -> None:
         """Look up jobs in the scheduler's records that the query does not list any more, or whose end takes long.
 
-        Only an end is believed: a job that the server lost may stay PENDING or RUNNING in the records for ever.
+        Of records, only an end is believed: a job that the server lost may stay PENDING or RUNNING there for ever.
         """
         wanted = {each.run.id: each for each in sought if each.run.id not in self._recorded}
         if not wanted or 0 < self.snapshot.age_of(_SILENT) < SILENCE_SECONDS:
@@ -265,8 +269,8 @@ class _Answer:
             self._cache.note(over=[_SILENT])
             self._cache.note(begun=[_SILENT])
             found = []
-        ended = [job for job in found if job.state.is_final]
-        self._recorded |= {id: self._backend.find(ended, each.run, each.ticket) for id, each in wanted.items()}
+        believed = [job for job in found if job.state.is_final or self._backend.asks_by_id]
+        self._recorded |= {id: self._backend.find(believed, each.run, each.ticket) for id, each in wanted.items()}
 
 
 def _hopeless(each: _Open) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -83,6 +83,11 @@ class Programs:
         if is_silent or self.unreachable.search(f"{stderr}\n{stdout}"):
             raise NoAnswer(complaint(failed))
         return replace(failed, stdout=stdout, stderr=stderr)
+
+
+def batches(ids: Sequence[str], size: int = 1000) -> Iterator[Sequence[str]]:
+    """Split job ids into command lines of ``size`` ids: a kernel accepts 2 MiB of words with the environment."""
+    return (ids[first : first + size] for first in range(0, len(ids), size))
 
 
 def complaint(completed: Completed) -> str:

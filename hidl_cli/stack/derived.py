@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hidl_cli import documents
+from hidl_cli import documents, paths
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, UsageError
 from hidl_cli.inputs import load, overlay
 from hidl_cli.inputs.overlay import Entry
@@ -63,7 +62,7 @@ def derive(
     if not required:
         raise UsageError(f"no requirement for stack {name}", hint="--with NAME==VERSION, or -r FILE that holds some")
     text = _text(name, of, required, limits, command)
-    with tempfile.TemporaryDirectory(prefix="hidl-stack-") as directory:
+    with paths.temporary_directory("stack") as directory:
         draft_file = Path(directory, f"{name}.yaml")
         draft_file.write_text(text, encoding="utf-8")
         stack = load.valid(load.examine(RULES, Entry("stack", name, draft_file, "file")))

@@ -12,12 +12,11 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli import documents
+from hidl_cli import documents, paths
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import install, own_wheel
 from hidl_cli.stack.builds.sources import sha256
@@ -66,7 +65,7 @@ def _wheels(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progre
     for text, what in wanted:
         if not text:
             continue
-        with tempfile.TemporaryDirectory(prefix="hidl-fetch-") as directory, progress.step(f"fetch {what}", log):
+        with paths.temporary_directory("fetch") as directory, progress.step(f"fetch {what}", log):
             file = Path(directory, "wanted.txt")
             file.write_text(text, encoding="utf-8")
             uv.run(uv.download(f"fetch {what}", file, to / "wheels", plan.target), log)
@@ -76,7 +75,7 @@ def _sources(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progr
     """A mirror of the lock's sources; what each package has there, by its hash."""
     part = part_of(plan)
     interpreter = python.python(plan.target, uv, log, progress, offline=False, wheels=to / "wheels")
-    with tempfile.TemporaryDirectory(prefix="hidl-fetch-") as directory:
+    with paths.temporary_directory("fetch") as directory:
         # Spack empties the stages of what it mirrors: those of an installation under way are left alone.
         staged = part.environment.staged_in(Path(directory, "stage"))
         Path(directory, "spack.yaml").write_text(staged.text, encoding="utf-8")

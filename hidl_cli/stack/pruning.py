@@ -31,6 +31,7 @@ from typing import Any
 
 from hidl_cli import paths
 from hidl_cli.errors import HidlError
+from hidl_cli.inputs.overlay import list_all
 from hidl_cli.record.run import Run, all_runs
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation, uninstall
@@ -45,7 +46,7 @@ _DAY = 86400.0
 #: What is left of killed work is no one's after a day.
 _LEFT_SECONDS = _DAY
 _TEMPORARY = re.compile(
-    r"hidl-(capsule|dask|fetch|lock|replay|spack|stack|torch)-[a-z0-9_]{8}|\.(offline|repair)-[a-z0-9_]{8}|\.removed-[0-9a-f]{12}"
+    r"hidl-(bisect|capsule|dask|fetch|lock|replay|spack|stack|torch)-[a-z0-9_]{8}|\.(offline|repair)-[a-z0-9_]{8}|\.removed-[0-9a-f]{12}"
 )
 #: Where users may name an installation, beside hidl's own files: collections of Lmod.
 _COLLECTIONS = ("~/.config/lmod", "~/.lmod.d")
@@ -148,12 +149,7 @@ class Pruning:
         ):
             if installation.current(prefix.parent, link) == prefix:
                 yield words
-        if (run := self._runs.get(str(prefix))) is not None:
-            yield f"run {run} has not ended"
-        if (process := self._processes.get(str(prefix.resolve()))) is not None:
-            yield f"process {process} runs from it"
-        if (file := self._naming.get(prefix.name)) is not None:
-            yield f"named in {file}"
+        yield from self.users_of(prefix)
         until = prefix.stat().st_mtime + self.longest_job
         if is_shared(self.site, prefix.parents[2]) and self.now < until:
             yield f"jobs may run from it until {datetime.fromtimestamp(until).astimezone():%Y-%m-%d %H:%M}"
@@ -161,6 +157,15 @@ class Pruning:
             yield "what hidl install gives now"
         if recent := self._recent(max(used, self._ended_runs.get(str(prefix), 0.0)), self.age):
             yield recent
+
+    def users_of(self, prefix: Path) -> Iterator[str]:
+        """Describe what would fail if the prefix were removed: a run, a process, a file that names it."""
+        if (run := self._runs.get(str(prefix))) is not None:
+            yield f"run {run} has not ended"
+        if (process := self._processes.get(str(prefix.resolve()))) is not None:
+            yield f"process {process} runs from it"
+        if (file := self._naming.get(prefix.name)) is not None:
+            yield f"named in {file}"
 
     def _recent(self, used: float, age: float) -> str | None:
         days = (self.now - used) / _DAY
@@ -238,8 +243,18 @@ class Pruning:
             status = log.stat()
             return Item("log", log, status.st_size, status.st_mtime, self._recent(status.st_mtime, self.age))
 
-        logs = (log for root in self.roots for log in (root / "logs").glob(f"{self.site.name}-*"))
-        return _items(sorted(logs), item)
+        return _items(sorted(log for root in self.roots for log in self._logs_in(root)), item)
+
+    def _logs_in(self, root: Path) -> Iterator[Path]:
+        """Find the site's logs. Those of a site whose name continues this one's (local-gpu) are not among them."""
+        name = self.site.name
+        sites = (
+            {*(entry.name for entry in list_all("site")), *(each.name for each in root.glob(f"{name}-*"))}
+            if root.is_dir()
+            else set()
+        )
+        longer = tuple(f"{other}-" for other in sites if other.startswith(f"{name}-"))
+        return (log for log in (root / "logs").glob(f"{name}-*") if not log.name.startswith(longer))
 
     @cached_property
     def _bisects(self) -> list[Item]:
@@ -257,7 +272,7 @@ class Pruning:
             status = place.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
                 return None
-            kept = self._recent(status.st_mtime, _LEFT_SECONDS)
+            kept = "a process uses it" if paths.is_in_use(place) else self._recent(status.st_mtime, _LEFT_SECONDS)
             return Item("temporary", place, installation.size(place), status.st_mtime, kept)
 
         beside = (left for place in self._places for left in place.glob("*/.*-*"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from hidl_cli.errors import MissingPrecondition, UsageError
+from hidl_cli.quoting import sh
 from hidl_cli.stack import installation
 from hidl_cli.stack.exclusive import held
 from hidl_cli.stack.lock import SCHEMA
@@ -35,12 +36,39 @@ def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Pa
     return found
 
 
-def uninstall(root: Path, site: str, stack: str, *, everything: bool, on_wait: Callable[[str], None]) -> list[Path]:
-    """Remove what ``installed`` lists, with its modulefiles and the link to the one in use. Locks and logs stay."""
+def uninstall(
+    root: Path,
+    site: str,
+    stack: str,
+    *,
+    everything: bool,
+    reasons: Callable[[Path], Iterable[str]],
+    on_wait: Callable[[str], None],
+) -> list[Path]:
+    """Remove installations of a stack, with their modulefiles and the link to the one in use. Locks and logs stay.
+
+    Args:
+        root: Directory of the installations.
+        site: Name of the site.
+        stack: Name of the stack.
+        everything: Remove all installations of the stack, not only the one in use.
+        reasons: Return why a prefix must stay. Nothing is removed if one prefix must.
+        on_wait: Called with one line for the user if another process holds the lock of the stack.
+
+    Raises:
+        MissingPrecondition: Nothing is installed, or a prefix must stay.
+        UsageError: A prefix is not an installation of hidl.
+    """
     installed(root, site, stack, everything=everything)
     directory = root / site / stack
     with installation.changing(directory), held(directory / ".lock", on_wait):
         found = installed(root, site, stack, everything=everything)
+        kept = [f"{prefix}: {reason}" for prefix in found for reason in reasons(prefix)]
+        if kept:
+            raise MissingPrecondition(
+                "the installation is in use; nothing was removed" + "".join(f"\n  {line}" for line in kept),
+                hint=f"wait until it is no longer needed, or: hidl uninstall {sh(stack)} --force",
+            )
         for prefix in found:
             remove(prefix)
     return found

@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -34,10 +34,15 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Nightly:
-    """What is run, and when: ``hour`` and ``minute`` in the machine's local time. ``key`` distinguishes nightlies."""
+    """A validation that is run every night.
+
+    ``hour`` and ``minute`` are in the machine's local time. ``key`` distinguishes nightlies; ``selection`` are the
+    options of ``hidl validate`` that it comes from.
+    """
 
     site: str
     key: str
+    selection: tuple[str, ...]
     hour: int
     minute: int
     command: tuple[str, ...]
@@ -45,27 +50,32 @@ class Nightly:
     log: Path
 
     @classmethod
-    def of(cls, site: str, asked: Asked, at: str) -> Nightly:
-        """The nightly of what was asked; ``UsageError`` where ``at`` is not a time of day."""
+    def of(cls, site: str, asked: Asked, at: str, further: Sequence[str] = ()) -> Nightly:
+        """Return the nightly of a validation.
+
+        Args:
+            site: Name of the site.
+            asked: Options of the validation.
+            at: Time of day, such as ``02:00``.
+            further: Options that change what is reported, such as ``--json``.
+
+        Raises:
+            UsageError: ``at`` is not a time of day.
+        """
         match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", at)
         if match is None:
             raise UsageError(f"{at!r} is not a time of day", hint="for example --at 02:00")
         place = asked.place
-        words = [sys.executable, "-m", "hidl_cli", "validate", f"--site={place.site or site}"]
-        words += [f"--tag={tag}" for tag in asked.tags] + [f"--check={check}" for check in asked.checks]
-        words += [f"--partition={name}" for name in asked.partitions]
-        names = ("hosts", "account", "qos", "reservation", "prefix", "device")
-        given = {name: value for name in names if (value := getattr(place, name)) is not None}
-        words += [f"--{name}={value}" for name, value in given.items()]
+        selection = (f"--site={place.site or site}", *(f"--{name}={value}" for name, value in asked.selection))
+        words = [sys.executable, "-m", "hidl_cli", "validate", *selection]
         words += [f"--time={clock(place.time_limit)}"] if place.time_limit else []
         words += [f"--jobs={asked.jobs}"] if asked.jobs else []
-        options = [("partition", name) for name in asked.partitions] + list(given.items())
-        places = (re.sub(r"[^A-Za-z0-9.]+", "_", f"{name} {value}") for name, value in options)
-        key = "-".join((site, *asked.tags, *asked.checks, *places))
+        key = asked.key(site)
         variables = sorted(hidl_cluster.environment().items())
         environment = {name: value for name, value in variables if _KEPT.fullmatch(name)}
         log = paths.user_state() / "validate" / f"{key}.log"
-        return cls(site, key, int(match[1]), int(match[2]), tuple(words), environment, log)
+        command = (*words, *further)
+        return cls(site, key, selection, int(match[1]), int(match[2]), command, environment, log)
 
     def shell(self) -> str:
         """The command as a line for a shell, with its environment and its log."""
@@ -90,7 +100,10 @@ class Table(Protocol):
         """Write it; one of the same key that is there is replaced."""
 
     def uninstall(self, nightly: Nightly) -> bool:
-        """Take it away; was it there?"""
+        """Remove it and return whether it was there."""
+
+    def keys(self) -> Sequence[str]:
+        """Return the keys of all nightlies in the table."""
 
 
 def choose(kind: str | None, *, hypothetical: bool = False) -> Table:
@@ -142,6 +155,9 @@ class _Lines:
         if found:
             self._write(rest)
         return found
+
+    def keys(self) -> Sequence[str]:
+        return re.findall(r"(?m)^# hidl validate (.*): begin$", self._read())
 
     def _read(self) -> str:
         """The user's table; nothing where there is none yet, or no such program at all."""
@@ -196,6 +212,10 @@ class _Timer:
         for path in units:
             path.unlink()
         return bool(units)
+
+    def keys(self) -> Sequence[str]:
+        found = sorted((paths.user_config().parent / "systemd" / "user").glob("hidl-validate-*.timer"))
+        return [file.stem.removeprefix("hidl-validate-") for file in found]
 
     @staticmethod
     def _unit(nightly: Nightly) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pprint
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -46,6 +47,22 @@ class Asked:
     tags: Sequence[str] = ()
     checks: Sequence[str] = ()
     jobs: int | None = None
+
+    @property
+    def selection(self) -> tuple[tuple[str, str], ...]:
+        """What distinguishes this validation from others of its site: options of ``hidl validate`` and their values."""
+        names = ("hosts", "account", "qos", "reservation", "prefix", "device")
+        given = ((name, getattr(self.place, name)) for name in names)
+        lists = (("tag", self.tags), ("check", self.checks), ("partition", self.partitions))
+        return (
+            *((name, value) for name, values in lists for value in values),
+            *((name, value) for name, value in given if value is not None),
+        )
+
+    def key(self, site: str) -> str:
+        """Return a name of a validation of ``site``, in letters, digits and ``._-``."""
+        named = (value if name in ("tag", "check") else f"{name} {value}" for name, value in self.selection)
+        return "-".join((site, *(re.sub(r"[^A-Za-z0-9.]+", "_", each) for each in named)))
 
 
 @dataclass(frozen=True)
@@ -249,8 +266,7 @@ def alone(validation: Validation) -> Iterator[None]:
 
     Raises ``MissingPrecondition`` where another one runs, and says since when.
     """
-    name = "-".join(("validate", validation.site.name, *validation.asked.tags, *validation.asked.checks))
-    lock = root() / f".{word(name)}.lock"
+    lock = root() / f".{validation.asked.key(validation.site.name)}.lock"
 
     def busy(owner: str) -> None:
         age = _age(lock)

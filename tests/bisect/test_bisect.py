@@ -165,6 +165,17 @@ def test_without_any_change_the_configuration_is_held_against_its_record(hidl: H
 def test_the_budget_ends_it_undecided(hidl: Hidl, nights: tuple[str, str]) -> None:
     found = hidl.json("bisect", *nights, "--budget", "3", status=11)
     assert (found["outcome"], found["runs"]) == ("undecided", 3)
+    jobs = set(hidl.runs.parent.glob("bisects/*/jobs/*"))
+    program = f"import hidl_cli.api as hidl; print(hidl.bisect(*{nights!r}, budget=3).outcome)"
+    said = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**hidl.environment, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "undecided\n"
+    assert set(hidl.runs.parent.glob("bisects/*/jobs/*")) == jobs
 
 
 def test_what_cannot_be_compared_is_refused(hidl: Hidl, nights: tuple[str, str]) -> None:

@@ -52,6 +52,18 @@ class StandIn:
             env={**os.environ, "PATH": path, **variables},
         )
 
+    def crowd(self, number: int) -> None:
+        """Enter further jobs like the last one, which waits."""
+        last = self.store.jobs()[-1]
+        request = (self.store.job_directory(last.id) / "request.json").read_text()
+        step = int(last.id) - int(self.store.jobs()[-2].id)
+        for count in range(1, number + 1):
+            directory = self.store.job_directory(str(int(last.id) + count * step))
+            unseen = directory.with_name(f".{directory.name}")
+            unseen.mkdir()
+            (unseen / "request.json").write_text(request.replace(f'"{last.id}"', f'"{directory.name}"'))
+            unseen.rename(directory)
+
     def set(self, **settings: Any) -> None:
         """Change its settings."""
         file = self.spool / "settings.json"

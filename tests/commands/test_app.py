@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 from uv import find_uv_bin
 
 from hidl_cli import __version__
+from hidl_cli.commands import app
 from tests.conftest import REPOSITORY, Hidl
 
 HEAVY = {"numpy", "matplotlib", "pydantic", "jinja2", "yaml", "hidl_cli.site.schema"}
@@ -40,6 +46,34 @@ def test_help_imports_nothing_heavy() -> None:
     script = "import sys\nfrom hidl_cli.commands import app\napp.command_line()\nprint('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     assert HEAVY & set(loaded.stdout.split()) == set()
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+
+
+def test_help_pages_show_every_word_of_their_source() -> None:
+    """Rich takes words in brackets for markup, and swallows them."""
+    found = dict(commands(typer.main.get_group(app.command_line())))
+    assert len(found) > 50
+    for path, command in found.items():
+        shown = CliRunner().invoke(app.command_line(path[0]), [*path, "--help"], env={"COLUMNS": "400"}).output
+        shown = " ".join(shown.split())
+        texts = [parameter.help for parameter in command.params if getattr(parameter, "help", None)]
+        for text in (command.help or "", *texts):
+            for word in text.replace("\\[", "[").replace("\f", " ").split():
+                assert word in shown, f"hidl {' '.join(path)} --help lacks {word!r}"
+
+
+def test_the_readme_counts_what_is_there(hidl: Hidl) -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    assert f"{len(hidl.json('tuning', 'list')['variables']):,} typed MPI variables" in readme
+    python = re.findall(r"Python (3\.\d+) or newer", readme + (REPOSITORY / "CONTRIBUTING.md").read_text())
+    required = re.findall(r'requires-python = ">=(.*)"', (REPOSITORY / "pyproject.toml").read_text())
+    assert (set(python), len(python) > 1) == (set(required), True)
 
 
 @pytest.mark.parametrize("arguments", [["no-such-command"], ["run"], ["run", "resnet50", "--no-such-option"]])

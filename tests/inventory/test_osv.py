@@ -117,3 +117,20 @@ def test_a_file_that_is_too_large_or_not_there_is_refused(tmp_path: Path, monkey
         opened.writestr("a.json", " " * 1000)
     with pytest.raises(InvalidInput, match="larger than"):
         read(tmp_path / "bomb.zip", set())
+
+
+def test_files_without_an_advisory_about_pypi_are_refused(tmp_path: Path) -> None:
+    """An audit against nothing would find nothing."""
+    npm = record(FIXED)
+    npm["affected"][0]["package"]["ecosystem"] = "npm"
+    (tmp_path / "npm.json").write_text(json.dumps(npm))
+    (tmp_path / "empty").mkdir()
+    for name in ("npm.json", "empty", "."):
+        with pytest.raises(InvalidInput, match="holds no advisory about a package of PyPI"):
+            read(tmp_path / name, {"some-package"})
+
+
+def test_a_directory_that_holds_an_export_is_read(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
+        archive.writestr("PYSEC-2026-1.json", json.dumps(record(FIXED)))
+    assert [found.id for found in read(tmp_path, {"some-package"})] == ["PYSEC-2026-1"]

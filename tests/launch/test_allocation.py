@@ -7,6 +7,9 @@ import pytest
 from hidl_cli.errors import UsageError
 from hidl_cli.launch.allocation import Allocation, Asked, allocate, missing
 from hidl_cli.launch.placement import Placement
+from hidl_cli.schedulers.pbs import header as pbs
+from hidl_cli.schedulers.slurm import header as slurm
+from hidl_cli.site.schema import Policies
 from tests.launch.sites import site
 
 STUDY = [Placement(1, 4, 4, 2, bind=True), Placement(3, 4, 12, 2, bind=True)]
@@ -59,3 +62,15 @@ def test_what_the_site_demands_and_nobody_gave_is_reported(option: str) -> None:
 def test_a_partition_is_demanded_where_there_is_no_default() -> None:
     nowhere = site(default_partition=None, policies={"partition": "required"})
     assert missing(nowhere.policies, allocate(nowhere, "job", STUDY, Asked())) == ["--partition"]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_steps_of_different_threads_get_the_cores_of_the_largest(turned: bool) -> None:
+    """As in a bisect between 128 ranks of one thread and 8 ranks of 16."""
+    machine = site(node_types={"n": {"cores": 128, "gpus": 0}})
+    full, few = Placement(1, 128, 128, 1, bind=True), Placement(1, 8, 8, 12, bind=True)
+    allocation = allocate(machine, "job", [few, full] if turned else [full, few], Asked())
+    policies = Policies.model_validate({"exclusive": False})
+    assert "ncpus=128:mpiprocs=128" in "".join(pbs.header(allocation, policies))
+    found = slurm.header(allocation, policies)
+    assert {"#SBATCH --ntasks-per-node=1", "#SBATCH --cpus-per-task=128"} <= set(found)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hidl_cli import paths
 from hidl_cli.site.load import load_site
 from hidl_cli.stack import pruning
 from hidl_cli.stack.builds import cache
@@ -226,6 +228,31 @@ def test_builds_that_another_process_removes_meanwhile_are_no_items(
     monkeypatch.setattr(cache, "products", lambda: listed)
     search = pruning.Pruning.older_than(30, load_site("local"), (tmp_path,), 0.0)
     assert [item.path for item in search.items() if item.kind == "build"] == [there]
+
+
+def test_a_directory_that_a_process_uses_stays(hidl: Hidl, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay that waits for its job for days still needs the capsule that it has unpacked."""
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    left = temporary / "hidl-capsule-aaaaaaaa"
+    left.mkdir()
+    with paths.temporary_directory("capsule") as used:
+        for place in (left, used):
+            os.utime(place, (time.time() - 3 * DAY,) * 2)
+        document = hidl.json("prune")
+        assert of_kind(document, "temporary") == {left.name: None, used.name: "a process uses it"}
+        assert (left.exists(), used.exists()) == (False, True)
+    assert not used.exists()
+
+
+def test_logs_of_a_site_whose_name_goes_on_stay(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (tmp_path / "local-gpu").mkdir()
+    for name in ("local-mpi-20260101-000000-1.log", "local-gpu-mpi-20260101-000000-1.log"):
+        (logs / name).write_text("")
+        os.utime(logs / name, (0, 0))
+    search = pruning.Pruning.older_than(30, load_site("local"), (tmp_path,), 0.0)
+    assert [item.path.name for item in search.items() if item.kind == "log"] == ["local-mpi-20260101-000000-1.log"]
 
 
 def test_what_is_gone_by_now_is_removed(tmp_path: Path) -> None:

@@ -154,7 +154,10 @@ def test_what_one_installs_another_upgrades_takes_back_and_removes(place: Path, 
     assert found["directories"] == {0o2775}
     assert [oct(mode) for mode in found["files"] if mode & 0o002] == []
     assert {path.stat().st_uid for path in prefixes(shared)} == {STAFF, COLLEAGUE}
-    removed = staff("uninstall", "mine", "--all", "--yes")
+    refused = staff("uninstall", "mine", "--all", "--yes")
+    assert (refused.returncode, "jobs of other users may run from it" in refused.stderr) == (4, True)
+    assert len(prefixes(shared)) == 2
+    removed = staff("uninstall", "mine", "--all", "--yes", "--force")
     assert (removed.returncode, prefixes(shared)) == (0, []), removed.stderr
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Hidl
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -68,6 +72,25 @@ def test_what_is_not_hidls_is_refused(hidl: Hidl, prefix: Path) -> None:
     assert (refused.returncode, str(stranger) in refused.stderr) == (2, True)
     assert (stranger / "data").exists()
     assert prefix.exists()
+
+
+def test_what_a_run_or_a_process_needs_stays(hidl: Hidl, prefix: Path) -> None:
+    run = hidl.runs / "20260101-000000-job-0000"
+    run.mkdir(parents=True)
+    (run / "plan.json").write_text(json.dumps({"prefix": str(prefix)}))
+    refused = hidl("uninstall", "mpi")
+    assert (refused.returncode, f"run {run.name} has not ended" in refused.stderr) == (4, True), refused.stderr
+    assert "--force" in refused.stderr
+    assert (prefix / "manifest.json").is_file()
+    shutil.rmtree(run)
+    with subprocess.Popen(
+        [prefix / "bin" / "python", "-c", "import mpi4py.MPI; input()"], stdin=subprocess.PIPE
+    ) as live:
+        until(lambda: str(prefix) in Path(f"/proc/{live.pid}/maps").read_text(), within=60)
+        refused = hidl("uninstall", "mpi", "--all")
+        assert (refused.returncode, f"process {live.pid} runs from it" in refused.stderr) == (4, True), refused.stderr
+        assert hidl.json("uninstall", "mpi", "--force")["removed"] == [str(prefix)]
+        live.communicate(b"\n")
 
 
 @pytest.mark.parametrize("name", ["../mpi", "/", ".", "MPI", ""])

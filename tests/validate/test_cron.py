@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shlex
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.errors import UsageError
+from hidl_cli.commands.validate import validate
+from hidl_cli.errors import MissingPrecondition, UsageError
+from hidl_cli.validate import session
 from hidl_cli.validate.bridge import Place
 from hidl_cli.validate.cron import Nightly
 from hidl_cli.validate.session import Asked
@@ -58,6 +61,38 @@ def test_it_is_written_beside_what_is_there_replaced_and_taken_away(with_table: 
     assert "\n5 3 * * * env " in text
     assert with_table("validate", "--uninstall-cron", "--cron-with", "crontab").returncode == 0
     assert table.read_text() == OTHERS
+
+
+def test_the_printed_line_takes_that_nightly_away_and_no_other(with_table: Hidl, table: Path) -> None:
+    one = with_table("validate", "--install-cron", "--check", "mpi_sanity", "--account", "a b")
+    two = with_table("validate", "--install-cron", "--tag", "scale")
+    assert (one.returncode, two.returncode, table.read_text().count("hidl_cli validate")) == (0, 0, 2)
+    words = shlex.split(re.findall("take it away with: (.*)", one.stderr)[0])
+
+    missing = with_table("validate", "--uninstall-cron")
+    gone, again = with_table(*words[1:]), with_table(*words[1:])
+
+    assert (missing.returncode, "crontab has: local-mpi_sanity-account_a_b, local-scale" in missing.stderr) == (4, True)
+    assert (gone.returncode, again.returncode) == (0, 4)
+    assert re.findall("# hidl validate (.*): begin", table.read_text()) == ["local-scale"]
+
+
+#: Options that say when and how the nightly is run, not what it does; --hostfile is carried by --hosts.
+OF_THE_TABLE = {"install_cron", "uninstall_cron", "at", "cron_with", "dry_run", "hostfile"}
+VALUES = {"time": "00:05:00", "jobs": "3", "device": "cpu", "junit": "/x/y.xml", "site": "local", "hosts": "a,b"}
+
+
+@pytest.mark.parametrize("name", sorted(set(inspect.signature(validate).parameters) - OF_THE_TABLE - {"partition"}))
+def test_no_option_is_lost(with_table: Hidl, name: str) -> None:
+    option = f"--{name.replace('_', '-')}"
+    is_flag = inspect.signature(validate).parameters[name].annotation.startswith("Annotated[bool") or name in (
+        "json",
+        "no_check",
+    )
+    words = (option,) if is_flag else (f"{option}={VALUES.get(name, 'x')}",)
+    shown = with_table("validate", "--install-cron", "--dry-run", "--cron-with", "crontab", *words)
+    assert shown.returncode == 0, shown.stderr
+    assert words[0] in shlex.split(shown.stdout.replace("\\%", "%"), comments=True)
 
 
 @pytest.mark.deep
@@ -108,6 +143,18 @@ def test_every_option_that_was_asked_for_is_kept() -> None:
         "--jobs=2",
     ):
         assert word in words
+
+
+def test_nightlies_of_two_partitions_do_not_exclude_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    one, two = (session.prepare(Asked(Place(site="perlmutter"), (name,), ("nightly",))) for name in ("cpu", "gpu"))
+    with (
+        session.alone(one),
+        session.alone(two),
+        pytest.raises(MissingPrecondition, match="still runs"),
+        session.alone(one),
+    ):
+        pass
 
 
 def test_another_place_is_another_nightly_and_another_time_is_not() -> None:

@@ -185,6 +185,17 @@ def test_plain_reframe_lists_the_checks_with_and_without_our_settings(hidl: Hidl
     assert "framework=tensorflow" not in configured  # its stack is not installed
 
 
+@pytest.mark.parametrize(("site", "reason"), [("oakforest-pacs", "not supported yet"), ("no-such", "unknown site")])
+def test_plain_reframe_reports_why_a_site_cannot_run(hidl: Hidl, tmp_path: Path, site: str, reason: str) -> None:
+    checks = REPOSITORY / "reframe_checks"
+    words = [str(Path(sys.executable).with_name("reframe")), "-C", str(checks / "settings.py"), "-c", str(checks), "-l"]
+    environment = hidl.environment | {"HOME": str(tmp_path), "HIDL_SITE": site}
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, done.stderr.splitlines()[0])
+    assert reason in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_plain_reframe_runs_a_check_without_any_settings(hidl: Hidl, tmp_path: Path) -> None:
     checks = REPOSITORY / "reframe_checks"
     words = [str(Path(sys.executable).with_name("reframe")), "-c", str(checks), "-n", "mpi_sanity%", "-r"]

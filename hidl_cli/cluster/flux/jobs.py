@@ -16,6 +16,7 @@ from hidl_cli.cluster.flux.hosts import fold
 
 _RESULTS = {"TERM_OWNER": "CANCELED", "TERM_RUNLIMIT": "TIMEOUT"}
 _SHORT = {"DEPEND": "D", "SCHED": "S", "RUN": "R", "COMPLETED": "CD", "FAILED": "F", "CANCELED": "CA", "TIMEOUT": "TO"}
+_COUNT = 1000  # the jobs that flux jobs shows unless --count says otherwise
 _SIGNALS = {"TERM_OWNER": 15, "TERM_RUNLIMIT": 14}
 
 
@@ -42,7 +43,10 @@ def jobs(store: Store, arguments: Sequence[str]) -> None:
     missing = [word for word, number in zip(wanted, numbers, strict=True) if str(number) not in {j.id for j in chosen}]
     for word in missing:
         print(f"JobID {word} unknown", file=sys.stderr)
-    found = [describe(store, job) for job in reversed(chosen)]
+    chosen.sort(key=lambda job: job.stat in FINAL, reverse=True)
+    chosen.sort(key=lambda job: job.stat == "PEND")  # reversed below: those that wait, that run, that have ended
+    count = int(asked.count or _COUNT)
+    found = [describe(store, job) for job in reversed(chosen)][: None if wanted or count == 0 else count]
     if asked.json and len(wanted) == 1:
         print("".join(json.dumps(one) for one in found), end="\n" if found else "")
     elif asked.json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import HidlError
@@ -12,7 +12,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, Receipt, refusal
 from hidl_cli.schedulers.decision import Job
 from hidl_cli.schedulers.flux import header, jobs
-from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, Programs, complaint
+from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, Programs, batches, complaint
 from hidl_cli.site.schema import Policies
 
 PROGRAMS = Programs(
@@ -39,6 +39,7 @@ class Flux(Backend):
     programs = PROGRAMS
     grace_seconds = 15.0
     first_interval = 0.5
+    asks_by_id = True
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         """See ``Backend``."""
@@ -54,13 +55,16 @@ class Flux(Backend):
 
     def query(self, cluster: str | None) -> Sequence[str]:
         """See ``Backend``."""
-        completed = PROGRAMS.call("flux", "jobs", "-a", "--json")
+        completed = PROGRAMS.call("flux", "jobs", "-a", "--count=0", "--json")  # the default count is 1,000
         if completed.status != 0:
             raise NoAnswer(complaint(completed))
-        try:
-            return jobs.compact(completed.stdout)
-        except ValueError as error:
-            raise NoAnswer(f"flux jobs printed no valid JSON: {error}") from error
+        return _compact(completed.stdout)
+
+    def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
+        known = [id for id in ids if id is not None]
+        # Flux exits with 1 if one of several jobs is unknown, and describes the others nevertheless.
+        answers = (PROGRAMS.call("flux", "jobs", "--json", *some).stdout for some in batches(known))
+        return jobs.parse(line for answer in answers if answer.strip() for line in _compact(answer))
 
     def parse(self, lines: Iterable[str]) -> list[Job]:
         """See ``Backend``."""
@@ -71,6 +75,13 @@ class Flux(Backend):
         completed = PROGRAMS.call("flux", "cancel", id)
         if completed.status != 0 and not re.search(r"job is inactive|unknown job id", completed.stderr):
             raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
+
+
+def _compact(answer: str) -> list[str]:
+    try:
+        return jobs.compact(answer)
+    except ValueError as error:
+        raise NoAnswer(f"flux jobs printed no valid JSON: {error}") from error
 
 
 BACKEND = Flux

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import HidlError
@@ -14,7 +14,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, Receipt, refusal
 from hidl_cli.schedulers.decision import Job, Never
 from hidl_cli.schedulers.pbs import header, jobs
-from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, Programs, complaint
+from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, Programs, batches, complaint
 from hidl_cli.site.schema import Policies
 
 PROGRAMS = Programs(
@@ -42,6 +42,7 @@ class Pbs(Backend):
 
     traits = SYSTEMS["pbs"]
     programs = PROGRAMS
+    asks_by_id = True
     end_seconds = 60.0  # SIGTERM and SIGKILL are kill_delay (10 by default) apart
 
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
@@ -65,10 +66,10 @@ class Pbs(Backend):
         ids = selected.stdout.split()
         if not ids:
             return []
-        completed = PROGRAMS.call("qstat", "-x", "-f", *ids)
-        if completed.status not in (0, _UNKNOWN, _FINISHED):  # one of them may be gone meanwhile
-            raise NoAnswer(complaint(completed))
-        return jobs.compact(completed.stdout)
+        return _described(ids)
+
+    def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
+        return jobs.parse(_described([id for id in ids if id is not None]))
 
     def parse(self, lines: Iterable[str]) -> list[Job]:
         """See ``Backend``."""
@@ -83,6 +84,16 @@ class Pbs(Backend):
     def never_starts(self, job: Job) -> Never | None:
         """See ``Backend``."""
         return jobs.never_starts(job)
+
+
+def _described(ids: Sequence[str]) -> list[str]:
+    lines = []
+    for some in batches(ids):
+        completed = PROGRAMS.call("qstat", "-x", "-f", *some)
+        if completed.status not in (0, _UNKNOWN, _FINISHED):  # one of them may be gone meanwhile
+            raise NoAnswer(complaint(completed))
+        lines += jobs.compact(completed.stdout)
+    return lines
 
 
 BACKEND = Pbs

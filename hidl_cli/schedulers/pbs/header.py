@@ -54,10 +54,11 @@ def _select(allocation: Allocation, policies: Policies) -> str:
             f"PBS has no quality of service; {allocation.qos!r} is requested",
             hint="leave --qos out; a queue or the site's policies.directives may have the same effect",
         )
-    ranks, cores = allocation.ranks_per_node, allocation.cores_per_rank
+    ranks = allocation.ranks_per_node
+    cores = allocation.cores_per_node or ranks * (allocation.cores_per_rank or 0)
     memory, gpus = allocation.memory_gib, allocation.gpus_per_node
     resources = {
-        "ncpus": ranks * cores * (allocation.threads_per_core or 1) if cores and policies.cpus != "none" else None,
+        "ncpus": cores * (allocation.threads_per_core or 1) if cores and policies.cpus != "none" else None,
         "mpiprocs": ranks if policies.tasks != "none" else None,
         "ngpus": gpus if policies.gpus != "none" else None,
         "mem": f"{int(memory * 1024)}mb" if memory and policies.memory in ("mem", "mem-per-cpu") else None,

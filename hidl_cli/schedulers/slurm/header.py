@@ -29,6 +29,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
     batch script too, whose trap has ``KillWait`` seconds to record the end. A signal ahead of the limit would end the
     job early, and Slurm would call it FAILED rather than TIMEOUT.
     """
+    tasks = 1 if allocation.cores_per_node else allocation.ranks_per_node  # srun may start more, if their cores suffice
     uses = {
         "partition": (policies.partition, allocation.queue),
         "time": (policies.time, _time(allocation.time_limit)),
@@ -41,7 +42,7 @@ def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
         "job-name": allocation.job_name,
         **{name: None if use == "never" else value for name, (use, value) in uses.items()},
         "nodes": allocation.nodes,
-        "ntasks-per-node": allocation.ranks_per_node if policies.tasks == "ntasks-per-node" else None,
+        "ntasks-per-node": tasks if policies.tasks == "ntasks-per-node" else None,
         **_cpus(allocation, policies),
         **_memory(allocation, policies),
         **_gpus(allocation, policies),
@@ -77,10 +78,11 @@ def _time(seconds: float | None) -> str | None:
 
 def _cpus(allocation: Allocation, policies: Policies) -> dict[str, int]:
     """Slurm counts hardware threads, unless it is told to use one of each core: its srun takes that over."""
-    if policies.cpus == "none" or allocation.cores_per_rank is None:
+    cores = allocation.cores_per_node or allocation.cores_per_rank
+    if policies.cpus == "none" or cores is None:
         return {}
     several = (allocation.threads_per_core or 1) > 1
-    return {"cpus-per-task": allocation.cores_per_rank, **({"threads-per-core": 1} if several else {})}
+    return {"cpus-per-task": cores, **({"threads-per-core": 1} if several else {})}
 
 
 def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
@@ -91,7 +93,7 @@ def _memory(allocation: Allocation, policies: Policies) -> dict[str, str]:
     if policies.memory == "mem":
         return {"mem": "0" if gib is None else f"{int(gib * 1024)}M"}
     if policies.memory == "mem-per-cpu" and gib is not None:
-        cores = allocation.ranks_per_node * (allocation.cores_per_rank or 1)
+        cores = allocation.cores_per_node or allocation.ranks_per_node * (allocation.cores_per_rank or 1)
         return {"mem-per-cpu": f"{int(gib * 1024 / cores)}M"}
     return {}
 

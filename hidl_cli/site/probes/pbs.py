@@ -50,7 +50,8 @@ def describe(
     servers = _mapping(server or {}, "Server")
     name, about = next(iter(servers.items()), (None, None))
     known = {key: each for key, each in _mapping(queues or {}, "Queue").items() if isinstance(each, Mapping)}
-    found = {key: each for key, each in _mapping(nodes or {}, "nodes").items() if isinstance(each, Mapping)}
+    listed = {key: each for key, each in _mapping(nodes or {}, "nodes").items() if isinstance(each, Mapping)}
+    found = _hosts(listed)
     has_gpus = any("ngpus" in _resources(each) for each in found.values())
     default = about.get("default_queue") if isinstance(about, Mapping) else None
     remarks = [] if has_gpus or not found else ["no node has the resource ngpus: the GPUs of nodes are unknown"]
@@ -82,6 +83,35 @@ def _mapping(answer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 def _resources(node: Mapping[str, Any]) -> Mapping[str, Any]:
     return _mapping(node, "resources_available")
+
+
+def _hosts(vnodes: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
+    """Return one node for each host, with the sum of its vnodes' resources.
+
+    With ``vnode_per_numa_node``, each NUMA domain of a host is a vnode (``n1[0]``, ``n1[1]``), and the host's own vnode
+    has no processors.
+    """
+    parts: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for name, vnode in vnodes.items():
+        host = _resources(vnode).get("host")
+        parts.setdefault(host if isinstance(host, str) else name, {})[name] = vnode
+    return dict(_joined(host, own) for host, own in parts.items())
+
+
+def _joined(host: str, vnodes: Mapping[str, Mapping[str, Any]]) -> tuple[str, Mapping[str, Any]]:
+    """Return the host's name and its vnodes as one."""
+    if len(vnodes) == 1:
+        return next(iter(vnodes.items()))
+    resources: dict[str, Any] = {}
+    for each in map(_resources, vnodes.values()):
+        resources |= {key: value for key, value in each.items() if key not in resources}
+    for key in ("ncpus", "ngpus"):
+        numbers = [number for each in vnodes.values() if (number := _number(_resources(each).get(key))) is not None]
+        resources |= {key: sum(numbers)} if numbers else {}
+    memory = [mib for each in vnodes.values() if (mib := _mebibytes(_resources(each).get("mem"))) is not None]
+    resources |= {"mem": f"{int(sum(memory) * 1024)}kb"} if memory else {}
+    attributes = {key: value for each in list(vnodes.values())[::-1] for key, value in each.items()}
+    return host, attributes | {"resources_available": resources}
 
 
 def _node(name: str, node: Mapping[str, Any], queues: Mapping[str, Mapping[str, Any]], *, has_gpus: bool) -> ProbedNode:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from uv import find_uv_bin
 
-from hidl_cli import documents, process
+from hidl_cli import documents, paths, process
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import WHEELS
 from hidl_cli.redaction import redact
@@ -116,7 +116,7 @@ class Wheels:
 
     def _resolved(self, stack: Stack, target: Target, limits: Sequence[str], *, offline: bool) -> tuple[Package, ...]:
         """The packages, within the stack's constraints and these ``limits``."""
-        with tempfile.TemporaryDirectory(prefix="hidl-lock-") as directory:
+        with paths.temporary_directory("lock") as directory:
             asked, constraints = Path(directory, f"{stack.name}.in"), Path(directory, "constraints.txt")
             asked.write_text("\n".join(_asked(stack)) + "\n", encoding="utf-8")
             argv = self._compile(asked, target, "--format", "pylock.toml", "--only-binary", ":all:")
@@ -249,7 +249,7 @@ class Wheels:
         torch = plan.lock.wheels.version("torch")
         if torch is None or "+" not in torch or "UV_TORCH_BACKEND" in self.environ:
             return argv
-        with tempfile.TemporaryDirectory(prefix="hidl-torch-") as directory:
+        with paths.temporary_directory("torch") as directory:
             if self._torch_in_find_links(f"torch=={torch}", plan.target, Path(directory)):
                 return argv
         return [*argv, "--torch-backend", torch.partition("+")[2]]

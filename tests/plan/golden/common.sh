@@ -2,6 +2,13 @@
 #@ start
 # It keeps status.json itself (state, times, exit status, hosts), so that no accounting is needed to know how it ended.
 # To run it again, copy this directory, and submit job.sh (or call: bash job.sh) from within it.
+# What whoever submits has exported must not change what this script does: where `cd` goes, how words are read and
+# files written, and functions in the place of commands. The options of this shell are not those of the program's shells.
+unset CDPATH FUNCNEST GLOBIGNORE POSIXLY_CORRECT TMOUT
+unset -f cd echo exec exit export kill printf read source trap wait cat cut date dirname head mkdir mv rm sed tail tr 2> /dev/null || true
+export -n SHELLOPTS BASHOPTS
+set +o posix +o keyword +o noclobber +o noglob +o allexport +o xtrace +o verbose
+shopt -u dotglob expand_aliases failglob lastpipe nocaseglob nocasematch nullglob xpg_echo
 set -euo pipefail
 
 # Schedulers run a copy of the script that lies elsewhere, and tell where it was submitted.

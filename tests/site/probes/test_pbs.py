@@ -153,3 +153,17 @@ def test_odd_values_are_unknown() -> None:
 
 def test_without_pbsnodes_there_is_no_pbs() -> None:
     assert pbs.probe(RecordedHost(DIRECTORY / "none")) is None
+
+
+def test_vnodes_of_a_host_are_one_node() -> None:
+    """As with ``vnode_per_numa_node`` of the cgroups hook: the resources are those of the NUMA domains."""
+    nodes = {}
+    for host in ("n1", "n2", "n3", "n4"):
+        nodes[host] = node(host=host, ncpus=0, mem="0kb", ngpus=0)
+        for domain in (0, 1):
+            nodes[f"{host}[{domain}]"] = node(host=host, ncpus=32, mem="262144mb", ngpus=2)
+    found = composed({"debug": queue()}, nodes)
+    assert [each.name for each in found.nodes] == ["n1", "n2", "n3", "n4"]
+    for each in found.nodes:
+        assert (each.hardware.processors, each.hardware.gpus, each.hardware.memory_mib) == (64, 4, 524288)
+        assert each.queues == ("debug",)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.errors import MissingPrecondition
+from hidl_cli.errors import MissingPrecondition, SubmitRefused
+from hidl_cli.inputs.overlay import list_all
+from hidl_cli.launch.allocation import Asked
+from hidl_cli.site.load import load_site
 from hidl_cli.stack.providers.spack.allocation import command
 from tests.stack.spack.conftest import site
 
@@ -12,28 +15,63 @@ BUILD = {"build_on": "allocation"}
 
 
 def test_on_the_login_node_nothing_is_put_before_the_command() -> None:
-    assert command(site(), {}) == ()
+    assert command(site(), {}, Asked()) == ()
 
 
-def test_slurm_gives_one_node_with_what_the_site_demands() -> None:
-    assert command(site(spack=BUILD), {}) == (
-        "srun",
-        "--nodes=1",
-        "--ntasks=1",
+def test_slurm_gives_a_whole_node_with_what_the_site_demands() -> None:
+    node = {"arch": "x86_64", "gpus": 0, "cores": 48, "threads_per_core": 2}
+    machine = site(spack=BUILD, policies={"account": "required"}, node_types={"node": node})
+    with pytest.raises(SubmitRefused, match="requires --account"):
+        command(machine, {}, Asked())
+    words = command(machine, {}, Asked(account="abc"))
+    assert words[:2] == ("srun", "--ntasks=1")
+    assert set(words[2:]) == {
+        "--job-name=hidl-build",
         "--partition=normal",
         "--time=48:00:00",
-    )
+        "--account=abc",
+        "--nodes=1",
+        "--cpus-per-task=48",
+        "--threads-per-core=1",
+    }
 
 
-def test_lsf_gives_one_node_and_takes_hours_and_minutes() -> None:
-    machine = site(spack=BUILD, scheduler="lsf", policies={"default_time": "1-02:30:00"})
-    assert command(machine, {}) == ("bsub", "-I", "-nnodes", "1", "-q", "normal", "-W", "26:30")
+@pytest.mark.parametrize(
+    ("scheduler", "words"),
+    [
+        ("lsf", "bsub -I -nnodes 1 -W 26:30 -q normal -J hidl-build"),
+        ("flux", "flux run --job-name=hidl-build --queue=normal --time-limit=95400s --nodes=1"),
+    ],
+)
+def test_times_are_in_the_form_of_the_scheduler(scheduler: str, words: str) -> None:
+    machine = site(spack=BUILD, scheduler=scheduler, policies={"default_time": "1-02:30:00"})
+    assert command(machine, {}, Asked()) == tuple(words.split())
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in list_all("site")])
+def test_builds_at_every_site_have_all_cores_of_a_node_and_an_account(name: str) -> None:
+    shipped = load_site(name)
+    machine = shipped.model_copy(update={"spack": shipped.spack.model_copy(update={"build_on": "allocation"})})
+    partition = next((key for key, each in shipped.partitions.items() if each.min_nodes <= 1), None)
+    given = Asked(partition=partition, account="abc", qos="normal" if shipped.scheduler == "slurm" else None)
+    policies = shipped.policies
+    asked = Asked(**{key: value for key, value in vars(given).items() if getattr(policies, key, "") != "never"})
+    try:
+        words = command(machine, {}, asked)
+    except MissingPrecondition:
+        assert shipped.scheduler not in ("slurm", "lsf", "flux")
+        return
+    if policies.account != "never":
+        assert any("abc" in word for word in words)
+    cores = shipped.node_type(partition).cores
+    if shipped.scheduler == "slurm" and policies.cpus == "cpus-per-task" and cores is not None:
+        assert f"--cpus-per-task={cores}" in words
 
 
 def test_inside_an_allocation_no_other_is_asked_for() -> None:
-    assert command(site(spack=BUILD), {"SLURM_JOB_ID": "1"}) == ()
+    assert command(site(spack=BUILD), {"SLURM_JOB_ID": "1"}, Asked()) == ()
 
 
 def test_a_scheduler_that_gives_no_nodes_is_reported() -> None:
     with pytest.raises(MissingPrecondition, match="its scheduler gives none"):
-        command(site(spack=BUILD, scheduler="local"), {})
+        command(site(spack=BUILD, scheduler="local"), {}, Asked())

@@ -1,45 +1,57 @@
-"""Building on a node that the scheduler gives, where the site wants that."""
+"""An allocation to build in, for sites that want no builds on their login nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hidl_cli import batch_systems
-from hidl_cli.errors import MissingPrecondition
+from hidl_cli.errors import MissingPrecondition, SubmitRefused
+from hidl_cli.launch import limits
+from hidl_cli.launch.allocation import Asked, allocate, missing
+from hidl_cli.launch.placement import Placement, bind_to_cores
+from hidl_cli.schedulers import scheduler
+from hidl_cli.schedulers.backend import options
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
 
 
-def command(site: Site, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what is put before the command that builds: nothing here, or inside an allocation already."""
+def command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple[str, ...]:
+    """Return the words that run a build in an allocation of one whole node.
+
+    Empty if the site builds on its login nodes, and within an allocation.
+
+    Args:
+        site: The site; its policies apply as to every job.
+        environ: Variables of this process.
+        asked: Options of the job. Its partition and time limit default to ``spack.partition``, and to the site's
+            default or longest time.
+
+    Raises:
+        MissingPrecondition: The scheduler runs no commands in new allocations.
+        SubmitRefused: The site requires an option that is not given.
+    """
     if site.spack.build_on == "login" or any(system.job_id in environ for system in batch_systems.systems()):
         return ()
-    partition, policies = site.partition(site.spack.partition), site.policies
-    time = policies.default_time or (partition.max_wall if partition else None)
     system = batch_systems.system(site.scheduler)
-    if system is not None and system.interactive is not None:
-        how = system.interactive
-        name = (partition.queue if partition else None) or site.spack.partition or site.default_partition
-        return (
-            *how.command,
-            *_option(how.queue, name if policies.partition != "never" else None),
-            *_option(how.time, time if policies.time != "never" else None),
-            *_option(how.qos, partition.qos if partition else None),
-            *_option(how.constraint, partition.constraint if partition else None),
+    if system is None or system.attached is None:
+        raise MissingPrecondition(
+            f"site {site.name} builds in allocations (`spack.build_on`), and its scheduler gives none",
+            hint="run hidl inside an allocation, or set `spack.build_on: login`",
         )
-    raise MissingPrecondition(
-        f"site {site.name} builds in allocations (`spack.build_on`), and its scheduler gives none",
-        hint="run hidl inside an allocation, or set `spack.build_on: login`",
-    )
-
-
-def _option(words: tuple[str, ...], value: str | None) -> list[str]:
-    """Fill ``value`` in; a time has its hours and minutes beside: ``1-02:30:00`` -> 26 and 30."""
-    if value is None:
-        return []
-    days, _, clock = value.rpartition("-")
-    hours, minutes = [*clock.split(":"), ""][:2]
-    total = str(int(days or 0) * 24 + int(hours)) if hours.isdecimal() else hours
-    return [word.format(value, hours=total, minutes=minutes) for word in words]
+    partition = asked.partition or site.spack.partition
+    time = asked.time_limit
+    if time is None and site.policies.default_time is None:
+        time = limits.longest(site.partition(partition), 1)
+    placements = bind_to_cores(site, [Placement.of_nodes(1, 1)], partition=partition)
+    wanted = replace(asked, partition=partition, time_limit=time, gpus=False)
+    allocation = allocate(site, "hidl-build", placements, wanted)
+    if lacking := missing(site.policies, allocation):
+        raise SubmitRefused(
+            f"site {site.name} requires {' and '.join(lacking)} for the job that builds", hint=f"{lacking[0]} NAME"
+        )
+    header = scheduler(system.name).header(allocation, site.policies)
+    how = system.attached
+    return (*how.command, *options(header, how.begin, without=how.left_out))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from hidl_cli import paths
 from hidl_cli.mpi import TRAITS
 from hidl_cli.stack.providers.spack import call
 from hidl_cli.stack.providers.spack.instance import Instance
@@ -26,7 +26,7 @@ def draft(instance: Instance) -> str:
     """YAML for a site file. MPI libraries and compilers are left out, and named in comments."""
     import yaml
 
-    with tempfile.TemporaryDirectory(prefix="hidl-spack-") as directory:
+    with paths.temporary_directory("spack") as directory:
         place = Path(directory)
         repositories = os.environ.get(VARIABLE)
         if repositories:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hidl_cli import documents
+from hidl_cli import documents, paths
 from hidl_cli.errors import MissingPrecondition, UsageError
 from hidl_cli.mpi import TRAITS
 from hidl_cli.site.probes.host import ThisHost
@@ -87,7 +86,7 @@ class FromSpack:
                 f"stack {order.stack.name} needs {generated.mpi}, which is not placed: {generated.lacks_mpi}",
                 hint=f"say in a file of your own where it is and which version: `mpi` of site {order.site.name}",
             )
-        with tempfile.TemporaryDirectory(prefix="hidl-spack-") as directory:
+        with paths.temporary_directory("spack") as directory:
             log = Path(directory, "concretize.log")
             log.touch()
             (Path(directory) / "spack.yaml").write_text(generated.text, encoding="utf-8")
@@ -151,7 +150,7 @@ class FromSpack:
                     lock=chosen,
                     places=where,
                     jobs=order.jobs or order.site.spack.jobs,
-                    shell=allocation.command(order.site, os.environ),
+                    shell=allocation.command(order.site, os.environ, order.job),
                 ),
             )
 
