@@ -1,0 +1,31 @@
+"""Stated confidence is not above the observed one: a short simulation, and a longer one at night."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.analysis.calibration import ROWS, Row, simulate
+
+#: Equal nodes with heavy-tailed noise: one in 30 sets has a node that is called slow, of one in 100 stated.
+KNOWN = ("slow nodes: none is named", "equal, heavy tails")
+
+
+def cases() -> list[object]:
+    """Return the rows, those known not to hold marked as such."""
+    mark = pytest.mark.xfail(reason="the null distribution of slow nodes is that of normal noise", strict=False)
+    return [
+        pytest.param(row, marks=[mark] if (row.what, row.truth) == KNOWN else [], id=f"{row.what}, {row.truth}")
+        for row in ROWS
+    ]
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("row", cases())
+def test_a_short_simulation_agrees(row: Row) -> None:
+    assert simulate(row, 50 // row.cost).holds
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("row", cases())
+def test_a_long_simulation_agrees(row: Row) -> None:
+    assert simulate(row, 1000 // row.cost).holds
