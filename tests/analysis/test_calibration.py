@@ -10,22 +10,23 @@ from tests.analysis.calibration import ROWS, Row, simulate
 KNOWN = ("slow nodes: none is named", "equal, heavy tails")
 
 
-def cases() -> list[object]:
-    """Return the rows, those known not to hold marked as such."""
+def cases(most_cost: int) -> list[object]:
+    """Return the rows of at most this cost, those known not to hold marked as such."""
     mark = pytest.mark.xfail(reason="the null distribution of slow nodes is that of normal noise", strict=False)
     return [
         pytest.param(row, marks=[mark] if (row.what, row.truth) == KNOWN else [], id=f"{row.what}, {row.truth}")
         for row in ROWS
+        if row.cost <= most_cost
     ]
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("row", cases())
+@pytest.mark.parametrize("row", cases(1))
 def test_a_short_simulation_agrees(row: Row) -> None:
-    assert simulate(row, 50 // row.cost).holds
+    assert simulate(row, 50).holds
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("row", cases())
+@pytest.mark.parametrize("row", cases(100))
 def test_a_long_simulation_agrees(row: Row) -> None:
     assert simulate(row, 1000 // row.cost).holds
