@@ -10,13 +10,13 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Outcome
+from benchmarks.measure import SMALL, Outcome
 from hidl_cli.analysis.samples import Sample
-from hidl_cli.store.extract import Record
+from hidl_cli.store.extract import RunRecord
 from hidl_cli.store.filters import Filters
 from hidl_cli.store.store import Store
 
-_SIZES = (10_000, 100_000, 1_000_000)
+_SIZES = (2_000, 4_000, 6_000) if SMALL else (10_000, 100_000, 1_000_000)
 #: Each run has 2 sizes x 5 repetitions x 2 metrics.
 _A_RUN = 20
 #: Nightlies: as many workloads and sites as there are, each measured every night.
@@ -101,7 +101,7 @@ def _best(act: Callable[[], object]) -> float:
     return min(times)
 
 
-def _records(begin: int, end: int) -> Iterator[Record]:
+def _records(begin: int, end: int) -> Iterator[RunRecord]:
     """Every night each workload runs at each site; nights follow nights."""
     noise = random.Random(begin)
     for number in range(begin, end):
@@ -113,7 +113,7 @@ def _records(begin: int, end: int) -> Iterator[Record]:
         )
 
 
-def _record(run: str, created: str, workload: str, site: str, noise: random.Random) -> Record:
+def _record(run: str, created: str, workload: str, site: str, noise: random.Random) -> RunRecord:
     shared: dict[str, Any] = {
         "run": run,
         "created": created,
@@ -148,4 +148,4 @@ def _record(run: str, created: str, workload: str, site: str, noise: random.Rand
     ]
     steps = tuple(1 + place // 2 for place in range(len(samples)))
     judged: dict[str, Any] = {"reason": "", "efficiency": 0.9, "metric": "rate"}
-    return Record(root="/runs", name=run, **shared, **judged, samples=tuple(samples), steps=steps)
+    return RunRecord(directory=f"/runs/{run}", **shared, **judged, samples=tuple(samples), steps=steps)

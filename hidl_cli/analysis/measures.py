@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from statistics import median
 from typing import NamedTuple
 
 from hidl_cli.analysis.samples import Sample
+from hidl_cli.plan.parameters import format_parameters
 
 
 class Measure(NamedTuple):
-    """A metric at one size; ``series`` is empty if series are compared across."""
+    """A metric at one size.
+
+    ``series`` is empty if series are compared across; ``point`` then holds the swept parameters (``batch=32``).
+    ``copy`` is the host of a concurrent copy, or ``all`` for the copies of all hosts together.
+    """
 
     workload: str
     nodes: int
     ranks: int
     metric: str
     series: str
+    point: str = ""
+    copy: str = ""
 
 
 @dataclass(frozen=True)
@@ -34,18 +41,67 @@ class RunValues:
         return median(self.values)
 
 
-def by_measure(samples: Iterable[Sample], *, across_series: bool = False) -> dict[Measure, list[RunValues]]:
+def by_measure(
+    samples: Iterable[Sample],
+    *,
+    across_series: bool = False,
+    swept: Collection[str] | None = None,
+    hosts: Collection[str] = (),
+) -> dict[Measure, list[RunValues]]:
     """Return the runs of each measure, the oldest first.
 
     If a metric has only samples of single ranks, the value of a repetition is their median.
+
+    Args:
+        samples: Of any number of runs.
+        across_series: Whether to ignore the series, which otherwise separates all parameters.
+        swept: Parameters that separate measures across series; by default those of the samples' points.
+        hosts: Hosts whose concurrent copies are measures of their own.
     """
+    every = list(samples)
+    if swept is None:
+        swept = swept_parameters(every)
+    copies = {_step_of(sample) for sample in copies_of(every)}
     found: dict[Measure, dict[tuple[str, str], dict[int, list[Sample]]]] = {}
-    for sample in samples:
-        series = "" if across_series else sample.series
-        measure = Measure(sample.workload, sample.nodes, sample.ranks, sample.metric, series)
+    for sample in every:
+        copy = ""
+        if _step_of(sample) in copies:
+            copy = sample.hosts[0] if sample.hosts and sample.hosts[0] in hosts else "all"
+        measure = Measure(
+            sample.workload,
+            sample.nodes,
+            sample.ranks,
+            sample.metric,
+            "" if across_series else sample.series,
+            format_parameters(_point(sample, swept)) if across_series else "",
+            copy,
+        )
         runs = found.setdefault(measure, {})
         runs.setdefault((sample.created, sample.run), {}).setdefault(sample.repetition, []).append(sample)
     return {measure: [_run_values(runs[key]) for key in sorted(runs)] for measure, runs in sorted(found.items())}
+
+
+def swept_parameters(samples: Iterable[Sample]) -> list[str]:
+    """Return the names of the parameters that a sweep varied."""
+    return sorted({name for sample in samples for name in sample.point})
+
+
+def copies_of(samples: Iterable[Sample]) -> list[Sample]:
+    """Return the samples of concurrent copies: those of steps that ran on several sets of hosts at once."""
+    steps: dict[tuple[object, ...], list[Sample]] = {}
+    for sample in samples:
+        if sample.rank is None:
+            steps.setdefault((*_step_of(sample), sample.repetition), []).append(sample)
+    return [sample for step in steps.values() if len({each.hosts for each in step}) > 1 for sample in step]
+
+
+def _step_of(sample: Sample) -> tuple[object, ...]:
+    return sample.run, sample.series, sample.workload, sample.nodes, sample.ranks, sample.metric
+
+
+def _point(sample: Sample, swept: Collection[str]) -> dict[str, bool | int | float | str]:
+    values = {**sample.parameters, **sample.point}
+    return {name: values[name] for name in sorted(swept) if name in values}
 
 
 def instant(created: str) -> datetime:

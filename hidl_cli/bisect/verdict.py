@@ -35,7 +35,8 @@ def verdict(question: Question, journal: Journal, confidence: float) -> Verdict:
 def to_json(question: Question, journal: Journal, found: Verdict, confidence: float) -> dict[str, Any]:
     """Return it as plain data."""
     answer, metric = found.answer, question.metric
-    guilty = answer.best.explanation.changes if answer.outcome == "changes" else ()
+    guilty = answer.best.guilty if answer.outcome == "changes" else ()
+    faster = answer.best.faster if answer.outcome == "changes" else None
     middle, low, high = answer.best.slowdown
     return {
         "good": question.good.plan.run,
@@ -47,6 +48,8 @@ def to_json(question: Question, journal: Journal, found: Verdict, confidence: fl
         "confidence": answer.confidence,
         "confidence_asked": confidence,
         "guilty": [_change_to_json(question.changes.tried[number]) for number in guilty],
+        "faster": faster
+        and {"change": _change_to_json(question.changes.tried[faster[0]]), "slowdown": _ends_of(faster[1])},
         "slowdown": {"value": middle, "low": low, "high": high} if answer.outcome == "changes" else None,
         "today": answer.today and {"shift": answer.today.shift, "interval": _ends(answer)},
         "explanations": [
@@ -89,6 +92,10 @@ def _change_to_json(change: Change) -> dict[str, Any]:
     }
 
 
+def _ends_of(effect: tuple[float, float, float]) -> dict[str, float]:
+    return dict(zip(("value", "low", "high"), effect, strict=True))
+
+
 def _ends(answer: Answer) -> list[float] | None:
     interval = answer.today.interval if answer.today else None
     return [interval.low, interval.high] if interval else None
@@ -121,6 +128,8 @@ def _sentence(question: Question, answer: Answer) -> str:
     if answer.outcome == "changes":
         return f"{_explained(question, answer)} {sure}"
     if answer.outcome == "several":
+        if len(question.changes.tried) == 2:
+            return f"both changes explain it, each a part, but their parts do not add up {sure}"
         return f"several changes together explain it; no one and no two of them do {sure}"
     if answer.outcome == "machine" and answer.today:
         shift = f"{answer.today.shift:.1%} slower than recorded{_interval(answer)}"
@@ -137,12 +146,17 @@ def _sentence(question: Question, answer: Answer) -> str:
 def _explained(question: Question, answer: Answer) -> str:
     """Say which changes explain it, and by how much."""
     best = answer.best
-    changes = " and ".join(question.changes.tried[number].in_words for number in best.explanation.changes)
+    changes = " and ".join(question.changes.tried[number].in_words for number in best.guilty)
     how = {
         "together": "explain it, only together",
         "both": "explain it, each a part",
+        "either": "explain it, either alone is enough",
     }.get(best.explanation.kind, "explains it")
-    return f"{changes} {how}: {best.slowdown[0]:.1%} slower"
+    sentence = f"{changes} {how}: {best.slowdown[0]:.1%} slower"
+    if best.faster is None:
+        return sentence
+    number, (gain, _, _) = best.faster
+    return f"{sentence}; {question.changes.tried[number].in_words} made it {-gain:.1%} faster"
 
 
 def _likeliest(question: Question, answer: Answer) -> str:
@@ -151,7 +165,7 @@ def _likeliest(question: Question, answer: Answer) -> str:
         return "no difference"
     if best.kind == "several":
         return "several changes together"
-    return " and ".join(question.changes.tried[number].in_words for number in best.changes)
+    return " and ".join(question.changes.tried[number].in_words for number in answer.best.guilty)
 
 
 def _notes(question: Question, journal: Journal, answer: Answer) -> list[str]:

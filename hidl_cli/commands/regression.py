@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from hidl_cli.analysis.changes.changepoints import Change, History
     from hidl_cli.analysis.changes.compare import Comparison, Difference
+    from hidl_cli.analysis.measures import Measure
     from hidl_cli.analysis.samples import Sample
     from hidl_cli.store.filters import Filters
     from hidl_cli.store.store import Store
@@ -148,17 +149,24 @@ def show_comparison(comparison: Comparison) -> None:
     for difference in comparison.differences:
         measure = difference.measure
         if difference.outcome != "same":
-            at = f"{measure.workload} on {measure.ranks} rank(s)"
+            at = f"{measure.workload}{_which(measure)} on {measure.ranks} rank(s)"
             say(f"{difference.outcome}: {measure.metric} of {at}: {difference.reason}")
     for side, measures in (("A", comparison.only_in_a), ("B", comparison.only_in_b)):
         if measures:
-            say(f"only in {side}: " + ", ".join(f"{m.metric} on {m.ranks} rank(s)" for m in measures))
+            say(f"only in {side}: " + ", ".join(f"{m.metric}{_which(m)} on {m.ranks} rank(s)" for m in measures))
+
+
+def _which(measure: Measure) -> str:
+    """Return the swept parameters and the copy of a measure in words; empty if it has neither."""
+    copy = {"": "", "all": "copies"}.get(measure.copy, f"copy on {measure.copy}")
+    words = ", ".join(filter(None, [measure.point, copy]))
+    return f" ({words})" if words else ""
 
 
 def _difference(difference: Difference) -> dict[str, Any]:
     measure = difference.measure
     return {
-        "workload": measure.workload,
+        "workload": f"{measure.workload}{_which(measure)}",
         "nodes": measure.nodes,
         "ranks": measure.ranks,
         "metric": measure.metric,

@@ -48,6 +48,11 @@ def convert(value: float, printed: str, wanted: str) -> float:
     return factor / value if inverse else value * factor
 
 
+def is_reciprocal(printed: str, wanted: str) -> bool:
+    """Return True if ``convert`` inverts the value: from ``s/step`` to ``step/s``."""
+    return _conversion(printed, wanted)[1]
+
+
 def is_time(unit: str) -> bool:
     """Is it a unit of time alone?"""
     return unit.strip() in _TIMES

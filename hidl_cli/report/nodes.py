@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from statistics import median
 
 from hidl_cli.analysis.nodes.pairs import natural
@@ -53,7 +54,9 @@ def _columns(runs: Sequence[Loaded], metric: str) -> Columns:
         for host, value in _by_host(run, metric):
             of_run.setdefault(host, []).append(value)
         if len(of_run) > 1:
-            columns[minute(run.plan.created)] = {host: median(values) for host, values in of_run.items()}
+            columns[_unused(minute(run.plan.created), columns)] = {
+                host: median(values) for host, values in of_run.items()
+            }
         elif of_run:
             alone_runs += 1
             for host, values in of_run.items():
@@ -62,6 +65,12 @@ def _columns(runs: Sequence[Loaded], metric: str) -> Columns:
         usual = {host: median(values) for host, values in alone.items()}
         columns = {f"{alone_runs} runs on one node": usual, **columns}
     return columns
+
+
+def _unused(name: str, columns: Columns) -> str:
+    """Return the name of a further column: several runs may have been planned in the same minute."""
+    numbered = (f"{name} ({number})" for number in count(2))
+    return next(each for each in chain([name], numbered) if each not in columns)
 
 
 def _by_host(run: Loaded, metric: str) -> Iterator[tuple[str, float]]:

@@ -247,6 +247,12 @@ class TestNodes:
     def test_no_node_is_slow_where_all_are_alike(self, nights: example.Nights) -> None:
         assert self.heat_map(nights, {}).slow == ()
 
+    def test_has_a_column_for_each_run_of_one_minute(self, nights: example.Nights) -> None:
+        products = RunRequest("matmul", nodes=8, ranks_per_node=4)
+        runs = [nights.run(products, second / 86400, nights.products({})) for second in range(3)]
+        (found,) = page_about(*runs).heat_maps
+        assert len(set(found.columns)) == 3
+
     def test_each_run_is_a_column_and_each_host_a_row(self, nights: example.Nights) -> None:
         found = self.heat_map(nights, {2: 0.9})
         assert (len(found.columns), [row.host for row in found.rows]) == (3, [f"gpu0{n}" for n in range(1, 9)])

@@ -7,6 +7,7 @@ of a nightly. Detection and false-positive rates were simulated: see docs/explan
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,6 +29,10 @@ STEP_OR_DRIFT = 10.0  # what a step must explain beyond a straight line, in the 
 FEW = 5  # the noise of n runs is known so badly that both are raised by 5/n
 CLIPPED = 2.5  # a run counts as no further than so many deviations from its neighbours
 NEIGHBOURS = 7  # runs whose median is what a run is held against
+_PERIODS = 3  # in which a set of nodes was used before its level is known apart from changes
+_REWEIGHTED = 10
+_MOST_CORRELATED = 0.9
+_CHANCE = 1.6  # correlations below this part of 1 / sqrt(runs) are chance
 AROUND = 5  # runs before and after a step whose circumstances are compared
 
 
@@ -89,28 +94,66 @@ def histories(samples: Iterable[Sample], *, metric: str | None = None) -> list[H
     return [_history(measure, runs) for measure, runs in measures.items()]
 
 
-def find_changes(values: Sequence[float], days: Sequence[float] | None = None) -> list[int]:
-    """Return the indices at which a new level begins in ``values``; ``days`` are their times (None: daily).
+def find_changes(
+    values: Sequence[float], days: Sequence[float] | None = None, hosts: Sequence[tuple[str, ...]] | None = None
+) -> list[int]:
+    """Return the indices at which a new level begins in ``values``.
 
     Their places (logarithms; where a value is not positive, the values themselves) are clipped at 2.5 deviations from
     the median of seven neighbours, to limit the weight of outliers. The deviation is at least the error of rounding.
     PELT (Killick, Fearnhead & Eckley 2012, J. Am. Statist. Assoc. 107, 1590-1598; ruptures' ``KernelCPD`` with a linear
     kernel) divides them into levels. Each boundary must then explain more than a straight line through both its levels;
-    of those that do not, the weakest is dropped until all do, so a slow drift is not a change. Returns nothing for
-    fewer than 20 values, or if one is not finite.
+    of those that do not, the weakest is dropped until all do, so a slow drift is not a change. Both limits are in units
+    of the long-run variance, because the noise of neighbouring nights is often correlated. Returns nothing for fewer
+    than 20 values, or if one is not finite.
+
+    Args:
+        values: One for each run, the oldest first.
+        days: Their times in days; by default, one run a day.
+        hosts: The nodes of each run. The level of a set of nodes that was used again and again is subtracted.
     """
     import numpy as np
 
     n = len(values)
     if n < LEAST_RUNS or not all(map(math.isfinite, values)):
         return []
+    times = np.arange(n, dtype=float) if days is None else np.asarray(days, dtype=float)
+    scale = Scale.of(values)
+    places, deviation = _without_hosts(scale, values, hosts, [])
+    found = _boundaries(places, deviation, times)
+    columns = _recurring(hosts) if hosts is not None else []
+    if not columns or not found:
+        return found
+    design = np.array([[each == column for column in columns] for each in hosts or ()], dtype=float)
+    offsets = np.asarray(scale.places(values)) - places
+    unit = deviation * math.sqrt(_long_run(places))
+    return _beyond_hosts((_clipped(places, deviation) + offsets) / unit, design, found)
+
+
+def _beyond_hosts(y: NDArray[Any], design: NDArray[Any], changes: Sequence[int]) -> list[int]:
+    """Drop the changes that the levels of the sets of nodes explain as well, the weakest first."""
+    import numpy as np
+
+    def squares(kept: Sequence[int]) -> float:
+        begins = np.arange(len(y))[:, None] >= np.array([0, *kept])
+        return _squares(np.column_stack([design, begins]), y)
+
+    found = list(changes)
+    while found:
+        explained = [squares([*found[:i], *found[i + 1 :]]) - squares(found) for i in range(len(found))]
+        weakest = int(np.argmin(explained))
+        if explained[weakest] >= PENALTY * (1 + FEW / len(y)):
+            break
+        del found[weakest]
+    return found
+
+
+def _boundaries(places: NDArray[Any], deviation: float, times: NDArray[Any]) -> list[int]:
+    import numpy as np
     from ruptures import KernelCPD
 
-    scale = Scale.of(values)
-    places = np.asarray(scale.places(values))
-    deviation = _noise(scale, values)
-    clipped = _clipped(places, deviation) / deviation
-    times = np.arange(n, dtype=float) if days is None else np.asarray(days, dtype=float)
+    n = len(places)
+    clipped = _clipped(places, deviation) / (deviation * math.sqrt(_long_run(places)))
     few = 1 + FEW / n
     detector = KernelCPD(kernel="linear", min_size=SHORTEST).fit(clipped[:, None])
     found = [int(index) for index in detector.predict(pen=PENALTY * few)[:-1]]
@@ -124,22 +167,87 @@ def find_changes(values: Sequence[float], days: Sequence[float] | None = None) -
     return found
 
 
-def _noise(scale: Scale, values: Sequence[float]) -> float:
-    """Return the deviation of one run's place from its level: what is seen, and no less than the error of rounding."""
+def _without_hosts(
+    scale: Scale, values: Sequence[float], hosts: Sequence[tuple[str, ...]] | None, changes: Sequence[int]
+) -> tuple[NDArray[Any], float]:
+    """Return the places without the levels of their sets of nodes, and the deviation of one run.
+
+    The levels are fitted to the differences of neighbouring runs, which changes hardly affect, or with the levels
+    between known ``changes`` to all runs, which is more precise. Only sets that were
+    used in several separate periods count: a step at which the nodes changed for good remains a step. The deviation is
+    at least the error of rounding.
+    """
     import numpy as np
 
-    return max(_deviation(np.asarray(scale.places(values))), scale.rounding(values))
+    places = np.asarray(scale.places(values), dtype=float)
+    columns = _recurring(hosts) if hosts is not None else []
+    free = 1.0
+    if columns:
+        design = np.array([[each == column for column in columns] for each in hosts or ()], dtype=float)
+        if changes:
+            begins = np.arange(len(places))[:, None] >= np.array([0, *changes])
+            levels = _robust_fit(np.column_stack([design, begins]), places)[: len(columns)]
+        else:
+            levels = _robust_fit(np.diff(design, axis=0), np.diff(places))
+        offsets = design @ levels
+        places = places - offsets + np.median(offsets)
+        free = math.sqrt(len(places) / max(1, len(places) - len(columns)))
+    return places, max(free * _deviation(places), scale.rounding(values))
 
 
-def _deviation(places: NDArray[Any]) -> float:
-    """Return the noise of one run from the differences of neighbours, which changes and drifts hardly affect.
+def _robust_fit(design: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
+    """Fit by iteratively reweighted least squares with Huber's weights."""
+    import numpy as np
+
+    weights = np.ones(len(y))
+    for _ in range(_REWEIGHTED):
+        root = np.sqrt(weights)
+        fitted: NDArray[Any] = np.linalg.lstsq(root[:, None] * design, root * y, rcond=None)[0]
+        rest = np.abs(y - design @ fitted)
+        limit = CLIPPED * 1.4826 * np.median(rest)
+        if limit <= 0:
+            break
+        weights = limit / np.maximum(rest, limit)
+    return fitted
+
+
+def _recurring(hosts: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the sets of nodes that were used in at least three separate periods, if there are several."""
+    periods = Counter(each for index, each in enumerate(hosts) if not index or hosts[index - 1] != each)
+    found = [each for each, count in periods.items() if each and count >= _PERIODS]
+    return found if len(periods) > 1 else []
+
+
+def _long_run(places: NDArray[Any]) -> float:
+    """Return the variance of a mean of many runs, in that which independent runs of this deviation would have.
+
+    It is estimated for noise whose correlation falls geometrically, from the deviations of differences of runs that
+    are one, two and four apart; changes hardly affect these.
+    """
+    import numpy as np
+
+    if np.median(np.abs(np.diff(places))) == 0:
+        return 1.0
+    one, two, four = (_deviation(places, apart) ** 2 for apart in (1, 2, 4))
+    if one == 0:
+        return 1.0
+    # Of a correlation r: two = one (1 + r), four = one (1 + r + r^2 + r^3).
+    ends = two / one - 1, (four / one - 1) / 2
+    correlation = min(_MOST_CORRELATED, max(ends))
+    if min(ends) < _CHANCE / math.sqrt(len(places)):
+        return 1.0
+    return (1 + correlation) / (1 - correlation) ** 2
+
+
+def _deviation(places: NDArray[Any], apart: int = 1) -> float:
+    """Return the noise of one run from differences of runs ``apart``, which changes and drifts hardly affect.
 
     The deviation of the differences, clipped at 2.5 times their median absolute deviation: nearly as efficient as the
     standard deviation, and robust to outliers.
     """
     import numpy as np
 
-    differences = np.diff(places)
+    differences = places[apart:] - places[:-apart]
     limit = CLIPPED * 1.4826 * np.median(np.abs(differences))
     return float(np.sqrt(np.mean(np.clip(differences, -limit, limit) ** 2) / _variance_left(CLIPPED) / 2))
 
@@ -184,15 +292,18 @@ def _history(measure: Measure, runs: Sequence[RunValues]) -> History:
     sample = runs[-1].sample
     values = [run.value for run in runs]
     scale = Scale.of(values)
-    places = np.asarray(scale.places(values))
-    noise = _noise(scale, values) if len(runs) > 2 else None
     begin = instant(runs[0].sample.created)
     days = [(instant(run.sample.created) - begin).total_seconds() / 86400 for run in runs]
-    indices = find_changes(values, days)
+    hosts = [run.sample.hosts for run in runs]
+    places, noise = np.asarray(scale.places(values)), None
+    indices = find_changes(values, days, hosts)
+    if len(runs) > 2:
+        places, noise = _without_hosts(scale, values, hosts, indices)
     edges = [0, *indices, len(values)]
     levels = _clipped(places, noise) if noise else places
+    of_mean = (noise or 0.0) * math.sqrt(_long_run(places)) if indices else 0.0
     steps = tuple(
-        _step(runs, scale, levels, noise or 0.0, edges[i : i + 3], better=sample.better) for i in range(len(indices))
+        _step(runs, scale, levels, of_mean, edges[i : i + 3], better=sample.better) for i in range(len(indices))
     )
     reason = f"{len(runs)} run(s): detecting changes requires {LEAST_RUNS}" if len(runs) < LEAST_RUNS else None
     return History(

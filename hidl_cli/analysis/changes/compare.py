@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hidl_cli.analysis.changes.rank_test import Shift, compare_ranks, describe_effect, holm, least_p
 from hidl_cli.analysis.changes.scale import Scale
-from hidl_cli.analysis.measures import Measure, RunValues, by_measure
+from hidl_cli.analysis.measures import Measure, RunValues, by_measure, copies_of, swept_parameters
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.analysis.statistics import Interval
 
@@ -73,7 +73,8 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
 
     Two single runs are compared by their repetitions, so the result holds for these two runs only. If a side has
     several runs, each counts once (the median of its repetitions): repetitions in one allocation are not independent,
-    and counting each would find differences between any two nights. A metric
+    and counting each would find differences between any two nights. The points of a sweep are compared one by one, and
+    so are concurrent copies on hosts that both sides used. A metric
 
     - differs if its Holm-corrected p-value is at most 0.05 and its shift exceeds ``tolerance`` (a fraction):
       *worse* or *better* by its direction, *different* if it has none;
@@ -82,8 +83,11 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     """
     samples_a, samples_b = list(a), list(b)
     shared_series = {sample.series for sample in samples_a} & {sample.series for sample in samples_b}
-    runs_a = by_measure(samples_a, across_series=not shared_series)
-    runs_b = by_measure(samples_b, across_series=not shared_series)
+    hosts = _copy_hosts(samples_a) & _copy_hosts(samples_b)
+    runs_a, runs_b = (
+        by_measure(side, across_series=not shared_series, swept=swept_parameters([*samples_a, *samples_b]), hosts=hosts)
+        for side in (samples_a, samples_b)
+    )
     measures = [measure for measure in runs_a if measure in runs_b]
     if not measures:
         raise ValueError("they have no metric of one workload and size in common")
@@ -115,6 +119,10 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
         tuple(measure for measure in runs_a if measure not in runs_b),
         tuple(measure for measure in runs_b if measure not in runs_a),
     )
+
+
+def _copy_hosts(samples: Sequence[Sample]) -> set[str]:
+    return {host for sample in copies_of(samples) for host in sample.hosts[:1]}
 
 
 _Side = tuple[Independent, list[float], list[float]]

@@ -17,18 +17,31 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, permutations
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: ``none``: no difference; ``one``: one change; ``together``: two that only matter together; ``both``: two that each
-#: add a share; ``several``: anything else.
-Kind = Literal["none", "one", "together", "both", "several"]
+#: add a share; ``either``: two of which either alone has the whole effect; ``opposite``: the first made it slower, the
+#: second made it faster by less; ``several``: anything else.
+Kind = Literal["none", "one", "together", "both", "either", "opposite", "several"]
 
 #: Prior probabilities of the kinds. Few slowdowns need two changes, and many do not come back.
-PRIORS: dict[Kind, float] = {"none": 0.3, "one": 0.55, "together": 0.05, "both": 0.05, "several": 0.05}
+PRIORS: dict[Kind, float] = {
+    "none": 0.3,
+    "one": 0.55,
+    "together": 0.04,
+    "both": 0.04,
+    "either": 0.025,
+    "opposite": 0.02,
+    "several": 0.025,
+}
+
+#: Mean and standard deviation of what the faster of two ``opposite`` changes gains, in recorded slowdowns.
+_GAIN = (2.0, 1.5)
 
 #: Standard deviation of the effect's prior, as a fraction of the recorded slowdown.
 _SPREAD = 0.4
@@ -37,6 +50,8 @@ _NOISE_SPREAD, _NOISE_UNKNOWN = 0.7, 1.2
 _NOISE_STEPS = 41
 _LEAST_NOISE = 2e-4
 _QUANTILE = 1.96
+#: The effects of an explanation: that of all its changes, and those of two.
+_MOST_EFFECTS = 3
 
 
 @dataclass(frozen=True)
@@ -73,28 +88,72 @@ class Explanation:
             return 0.0
         if self.kind == "several":
             return 0.5 if present else 0.0
-        hits = sum(change in present for change in self.changes)
-        return float(hits == len(self.changes)) if self.kind != "both" else hits / 2
+        hits = [float(change in present) for change in self.changes]
+        if self.kind == "either":
+            return max(hits)
+        if self.kind == "both":
+            return sum(hits) / 2
+        if self.kind == "opposite":
+            return hits[0] + _GAIN[0] * (hits[0] - hits[1])
+        return min(hits)
 
 
 @dataclass(frozen=True)
 class Belief:
     """An explanation with its probability, and its effect on the logarithm of the slowness with standard error.
 
-    For ``both`` it is the sum of the two effects.
+    ``effect`` is that of all its changes together, ``effects`` are those of each change with their errors.
     """
 
     explanation: Explanation
     probability: float
     effect: float
     error: float
+    effects: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def guilty(self) -> tuple[int, ...]:
+        """The changes that it makes responsible for the slowdown."""
+        return self.explanation.changes[: 1 if self.explanation.kind == "opposite" else None]
+
+    @property
+    def certainty(self) -> float:
+        """The probability of the explanation and that each effect has the sign that it says."""
+        signs = [1.0] * len(self.guilty) + [-1.0] * (len(self.explanation.changes) - len(self.guilty))
+        wrong = sum(
+            NormalDist().cdf(-sign * effect / error) if error > 0 else float(sign * effect <= 0)
+            for sign, (effect, error) in zip(signs, self.effects, strict=True)
+        )
+        return self.probability * max(0.0, 1 - wrong)
+
+    def level(self, present: frozenset[int]) -> float:
+        """Return the effect of a mixture with these changes."""
+        changes, kind = self.explanation.changes, self.explanation.kind
+        if kind in ("both", "opposite"):
+            return sum(effect for change, (effect, _) in zip(changes, self.effects, strict=True) if change in present)
+        return self.effect * self.explanation.share(present)
 
     @property
     def slowdown(self) -> tuple[float, float, float]:
-        """The effect as a fraction of the time, and the ends of its 95 % interval."""
-        ends = (0.0, -_QUANTILE, _QUANTILE)
-        middle, low, high = (math.expm1(self.effect + end * self.error) for end in ends)
-        return middle, low, high
+        """The effect of the guilty changes as a fraction of the time, and the ends of its 95 % interval."""
+        if self.explanation.kind == "opposite":
+            return _as_fraction(*self.effects[0])
+        return _as_fraction(self.effect, self.error)
+
+    @property
+    def faster(self) -> tuple[int, tuple[float, float, float]] | None:
+        """The change that made it faster, and its effect as ``slowdown``; None if no change did."""
+        if self.explanation.kind != "opposite":
+            return None
+        return self.explanation.changes[1], _as_fraction(*self.effects[1])
+
+
+def _as_fraction(effect: float, error: float) -> tuple[float, float, float]:
+    return (
+        math.expm1(effect),
+        math.expm1(effect - _QUANTILE * error),
+        math.expm1(effect + _QUANTILE * error),
+    )
 
 
 def explanations(count: int) -> list[Explanation]:
@@ -105,7 +164,9 @@ def explanations(count: int) -> list[Explanation]:
         *(Explanation("one", (number,)) for number in range(count)),
         *(Explanation("together", pair) for pair in pairs),
         *(Explanation("both", pair) for pair in pairs),
-        *([Explanation("several")] if count > 2 else []),
+        *(Explanation("either", pair) for pair in pairs),
+        *(Explanation("opposite", pair) for pair in permutations(range(count), 2)),
+        *([Explanation("several")] if count > 1 else []),
     ]
 
 
@@ -121,25 +182,28 @@ def _beliefs(observations: tuple[Observation, ...], expected: Expectation) -> tu
     every = explanations(len(expected.weights))
     noise, of_noise = _noise(expected)
     data = _Centred(observations)
-    alike: dict[tuple[float, ...], list[int]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
     designs = [_design(explanation, observations, expected.slowdown) for explanation in every]
-    for number, (_, mean, deviation) in enumerate(designs):
-        alike.setdefault((len(mean), *mean, *deviation), []).append(number)
-    log, effect, error = (np.zeros((len(every), len(noise))) for _ in range(3))
+    for number, (_, mean, deviation, effects) in enumerate(designs):
+        alike.setdefault((tuple(mean), tuple(deviation), tuple(effects)), []).append(number)
+    log = np.zeros((len(every), len(noise)))
+    effect, error = (np.zeros((len(every), _MOST_EFFECTS, len(noise))) for _ in range(2))
     for numbers in alike.values():
-        _, mean, deviation = designs[numbers[0]]
+        _, mean, deviation, effects = designs[numbers[0]]
         columns = np.array([designs[number][0] for number in numbers]).reshape(
             len(numbers), len(mean), len(observations)
         )
-        log[numbers], effect[numbers], error[numbers] = data.evidence(columns, mean, deviation, noise)
+        found = data.evidence(columns, mean, deviation, effects, noise)
+        log[numbers] = found[0]
+        effect[numbers, : len(effects)], error[numbers, : len(effects)] = found[1:]
     table = log + of_noise + np.log(_priors(every, expected.weights))[:, None]
     table = np.exp(table - table.max())
     whole = table.sum()
-    found = [
-        Belief(explanation, float(row.sum() / whole), *_averaged(row, *moments))
-        for explanation, row, *moments in zip(every, table, effect, error, strict=True)
-    ]
-    return tuple(sorted(found, key=lambda belief: -belief.probability))
+    answers = []
+    for explanation, row, *moments in zip(every, table, effect, error, strict=True):
+        total, *each = [_averaged(row, *part) for part in zip(*moments, strict=True)]
+        answers.append(Belief(explanation, float(row.sum() / whole), *total, tuple(each[: len(explanation.changes)])))
+    return tuple(sorted(answers, key=lambda belief: -belief.probability))
 
 
 def _averaged(weights: NDArray[Any], effect: NDArray[Any], error: NDArray[Any]) -> tuple[float, float]:
@@ -171,20 +235,35 @@ def _noise(expected: Expectation) -> tuple[NDArray[Any], NDArray[Any]]:
     return np.exp(middle + spread * places), -(places**2) / 2
 
 
-def _design(
-    explanation: Explanation, observations: Sequence[Observation], slowdown: float
-) -> tuple[list[list[float]], list[float], list[float]]:
-    """Return the columns of the model, and the prior means and standard deviations of their effects."""
-    if explanation.kind == "none":
-        return [], [], []
-    if explanation.kind == "both":
-        columns = [[float(number in each.changes) for each in observations] for number in explanation.changes]
-        return columns, [slowdown / 2] * 2, [slowdown / 2 * _SPREAD * 1.5] * 2
-    if explanation.kind == "several":  # each mixture has a level of its own
+_Design = tuple[list[list[float]], list[float], list[float], list[tuple[float, ...]]]
+
+
+def _design(explanation: Explanation, observations: Sequence[Observation], slowdown: float) -> _Design:
+    """Return the columns of the model, the prior means and standard deviations of their coefficients, and the effects.
+
+    The effects are weights of the coefficients: those of all changes together, then of each change.
+    """
+    kind = explanation.kind
+    if kind == "none":
+        return [], [], [], [()]
+    if kind == "several":  # each mixture has a level of its own
         mixtures = sorted({each.changes for each in observations if each.changes}, key=sorted)
         columns = [[float(each.changes == mixture) for each in observations] for mixture in mixtures]
-        return columns, [slowdown / 2] * len(columns), [slowdown / 2] * len(columns)
-    return [[explanation.share(each.changes) for each in observations]], [slowdown], [slowdown * _SPREAD]
+        count = len(columns)
+        return columns, [slowdown / 2] * count, [slowdown / 2] * count, [(1.0,) * count]
+    there = [[float(number in each.changes) for each in observations] for number in explanation.changes]
+    if kind == "both":
+        effects: list[tuple[float, ...]] = [(1.0, 1.0), (1.0, 0.0), (0.0, 1.0)]
+        return there, [slowdown / 2] * 2, [slowdown / 2 * _SPREAD * 1.5] * 2, effects
+    if kind == "opposite":  # the recorded slowdown is what is left: the first coefficient; the second is the gain
+        first, second = there
+        columns = [first, [one - other for one, other in zip(first, second, strict=True)]]
+        mean, deviation = _GAIN
+        means, deviations = [slowdown, mean * slowdown], [slowdown * _SPREAD, deviation * slowdown]
+        return columns, means, deviations, [(1.0, 0.0), (1.0, 1.0), (0.0, -1.0)]
+    column = [explanation.share(each.changes) for each in observations]
+    effects = [(1.0,)] * (1 + len(explanation.changes))
+    return [column], [slowdown], [slowdown * _SPREAD], effects
 
 
 class _Centred:
@@ -208,11 +287,16 @@ class _Centred:
         return found
 
     def evidence(
-        self, columns: NDArray[Any], means: Sequence[float], deviations: Sequence[float], noise: NDArray[Any]
+        self,
+        columns: NDArray[Any],
+        means: Sequence[float],
+        deviations: Sequence[float],
+        effects: Sequence[Sequence[float]],
+        noise: NDArray[Any],
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return the logarithm of the marginal likelihood, the sum of the effects and its error.
+        """Return the logarithm of the marginal likelihood, the effects and their errors.
 
-        ``columns`` has the axes model, effect, observation, the results model and noise.
+        ``columns`` has the axes model, coefficient, observation; the results have model, (effect,) noise.
         """
         import numpy as np
 
@@ -224,9 +308,11 @@ class _Centred:
         values, vectors = np.linalg.eigh(np.einsum("hpn,hqn->hpq", z, z))
         values = np.maximum(values, 0.0)[:, None, :]
         along = np.einsum("hpk,hpn,hn->hk", vectors, z, rest)[:, None, :]
-        total = np.einsum("p,hpk->hk", scale, vectors)[:, None, :]
         square = np.einsum("hn,hn->h", rest, rest)[:, None] - (along**2 / (values + variance)).sum(axis=2)
         log = -self._free * np.log(noise) - np.log1p(values / variance).sum(axis=2) / 2 - square / noise**2 / 2
-        effect = mean.sum() + (along * total / (values + variance)).sum(axis=2)
-        error = np.sqrt((total**2 * variance / (values + variance)).sum(axis=2))
+        weights = np.array(effects, dtype=float).reshape(len(effects), len(mean))
+        parts = np.einsum("op,p,hpk->hok", weights, scale, vectors)[:, :, None, :]
+        shrunk = (values + variance)[:, None]
+        effect = (weights @ mean)[:, None] + (along[:, None] * parts / shrunk).sum(axis=3)
+        error = np.sqrt((parts**2 * variance / shrunk).sum(axis=3))
         return log, effect, error

@@ -13,11 +13,11 @@ import random
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import NormalDist, fmean, median, stdev
 from typing import Literal
 
 from hidl_cli.analysis.culprit.posterior import Belief, Expectation, Observation, beliefs
-from hidl_cli.analysis.statistics import Interval, difference_interval
+from hidl_cli.analysis.statistics import MIN_REPETITIONS, Interval, difference_interval
 
 #: Rounds before which nothing is called certain: the noise of today must have shown.
 LEAST_ROUNDS = 4
@@ -55,9 +55,9 @@ class Today:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known. ``confidence``: the probability of ``outcome``; ``beliefs``: the most probable first.
+    """What is known. ``confidence``: the probability of ``outcome`` with its effects' signs.
 
-    ``today``: None before the good configuration has run.
+    ``beliefs``: the most probable first. ``today``: None before the good configuration has run.
     """
 
     outcome: Outcome
@@ -106,24 +106,53 @@ def answer(
     today = _today(observations, recorded)
     if not expected.weights:
         enough = len(observations) >= _LEAST_ALONE
-        return Answer(_slow_or_not(today, expected) if enough else "undecided", 1.0 if enough else 0.0, found, today)
+        outcome = _slow_or_not(observations, recorded, confidence) if enough else "undecided"
+        return Answer(outcome, confidence if outcome != "undecided" else 0.0, found, today)
     best = found[0]
     rounds = len({each.round for each in observations})
-    if best.probability < confidence or rounds < LEAST_ROUNDS:
-        return Answer("undecided", best.probability, found, today)
+    if best.certainty < confidence or rounds < LEAST_ROUNDS:
+        return Answer("undecided", best.certainty, found, today)
     kind = best.explanation.kind
     if kind == "none":
-        return Answer(_slow_or_not(today, expected), best.probability, found, today)
+        outcome = _slow_or_not(observations, recorded, confidence)
+        # Both must hold: there is no difference today, and the level of today is not that of the other night.
+        return Answer(outcome, best.probability * (1 + confidence) / 2, found, today)
     if kind == "several":
         return Answer("several", best.probability, found, today)
     if not _is_confirmed(observations, best, len(expected.weights)):
-        return Answer("undecided", best.probability, found, today)
-    return Answer("changes", best.probability, found, today)
+        return Answer("undecided", best.certainty, found, today)
+    return Answer("changes", best.certainty, found, today)
 
 
-def _slow_or_not(today: Today | None, expected: Expectation) -> Outcome:
-    """Which of the two recorded levels is nearer to the good configuration of today?"""
-    return "machine" if today and math.log1p(today.shift) > expected.slowdown / 2 else "not reproducible"
+def _slow_or_not(observations: Sequence[Observation], recorded: Recorded, confidence: float) -> Outcome:
+    """Return which recorded level the good configuration has today; ``undecided`` if it can be either.
+
+    If it can be neither, the nearer one counts.
+    """
+    values = [each.value for each in observations if not each.changes]
+    good = _difference(values, recorded.good, confidence)
+    bad = _difference(values, recorded.bad, confidence)
+    if good is None or bad is None:
+        return "undecided"
+    can_be_good, can_be_bad = (each.low <= 0 <= each.high for each in (good, bad))
+    if can_be_good and can_be_bad:
+        return "undecided"
+    if can_be_good != can_be_bad:
+        return "machine" if can_be_bad else "not reproducible"
+    return "machine" if good.low + good.high + bad.low + bad.high > 0 else "not reproducible"
+
+
+def _difference(values: Sequence[float], recorded: Sequence[float], confidence: float) -> Interval | None:
+    """Return the interval of the difference of means; of too few recorded values by the noise of today."""
+    found = difference_interval(values, recorded, confidence=confidence)
+    if found is not None or len(values) < MIN_REPETITIONS or not recorded:
+        return found
+    z, free = NormalDist().inv_cdf((1 + confidence) / 2), len(values) - 1
+    # Student's quantile by the expansion of Abramowitz & Stegun 26.7.5.
+    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    half = t * stdev(values) * math.sqrt(1 / len(values) + 1 / len(recorded))
+    middle = fmean(values) - fmean(recorded)
+    return Interval(middle - half, middle + half)
 
 
 def _today(observations: Sequence[Observation], recorded: Recorded) -> Today | None:
@@ -148,7 +177,8 @@ def _is_confirmed(observations: Sequence[Observation], best: Belief, count: int)
     others = _above_good(observations, frozenset(range(count)) - named)
     if min(len(alone), len(others)) < _LEAST_CONFIRMING:
         return False
-    return median(alone) > (1 - _BESIDE) * best.effect and median(others) < _BESIDE * best.effect
+    beside = _BESIDE * max(best.effect, best.level(frozenset(best.guilty)))
+    return abs(median(alone) - best.level(named)) < beside and abs(median(others)) < beside
 
 
 def _above_good(observations: Sequence[Observation], mixture: Mixture) -> list[float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from hidl_cli.errors import MetricMissing
 from hidl_cli.plan.patterns import Capture, Mistake, Pattern, captures_of, compile_pattern
-from hidl_cli.plan.units import convert
+from hidl_cli.plan.units import better_of, convert, is_reciprocal
 from hidl_cli.plan.workload import Metric
 from hidl_cli.runs.parsers.numbers import read_number
 from hidl_cli.runs.parsers.output import Piece, last_lines, pieces
@@ -29,17 +30,26 @@ class _Numbers:
     """The numbers of one metric in one rank's output, as far as they are read."""
 
     skip: int
+    is_rate: bool
     count: int = 0
+    inverted: int = 0  # how many were printed as the reciprocal of the metric's unit
+    matched: int = 0  # with those skipped
+    streams: int = 0  # how many of stdout and stderr have matches
     first: float = 0.0
     last: float = 0.0
     low: float = 0.0
     high: float = 0.0
     total: float = 0.0
+    reciprocals: float = 0.0
     samples: list[float] = field(default_factory=list)
     every: int = 1
 
-    def add(self, number: float) -> None:
-        """Add a number, unless it is one of those to skip."""
+    def add(self, number: float, *, inverted: bool) -> None:
+        """Add a number, unless it is one of those to skip.
+
+        ``inverted`` is True if the program printed its reciprocal (seconds per step for steps per second).
+        """
+        self.matched += 1
         if self.skip:
             self.skip -= 1
             return
@@ -53,6 +63,8 @@ class _Numbers:
         self.count += 1
         self.last = number
         self.total += number
+        self.inverted += inverted
+        self.reciprocals += 1 / number if number else math.inf
         if number < self.low:
             self.low = number
         elif number > self.high:
@@ -60,7 +72,10 @@ class _Numbers:
 
     def value(self, take: str) -> float:
         """Return the number that stands for all."""
-        mean = self.total / self.count
+        # A mean of reciprocals is not the reciprocal of the mean: 4 steps in 13 s are 0.308 step/s, whatever the steps'
+        # own rates. A progress bar prints both (s/it below 1 it/s), and its times add up.
+        by_reciprocals = self.inverted == self.count or (self.inverted > 0 and self.is_rate)
+        mean = self.count / self.reciprocals if by_reciprocals else self.total / self.count
         return {
             "mean": min(max(mean, self.low), self.high),
             "last": self.last,
@@ -82,7 +97,10 @@ class _Search:
         self._factor = ranks if pattern.per == "rank" else 1
         self._carried = 0  # bytes of the next piece that the last match of this one took
         self._began = time.process_time()
-        self.found = {capture.metric: _Numbers(pattern.skip) for capture in self._captures}
+        self.found = {
+            capture.metric: _Numbers(pattern.skip, better_of(units[capture.metric]) == "higher")
+            for capture in self._captures
+        }
 
     def search(self, piece: Piece) -> None:
         """Add the numbers of a piece of the output."""
@@ -107,9 +125,11 @@ class _Search:
         unit = self._units[capture.metric]
         group = match[capture.unit] if capture.unit else None
         printed = group.decode(errors="replace") if group else self._pattern.printed or unit
+        inverted = False
         try:
             number = read_number(text, printed)
             if printed != unit:
+                inverted = is_reciprocal(printed, unit)
                 number = convert(number, printed, unit)
         except (ValueError, ZeroDivisionError, OverflowError) as error:
             raise MetricMissing(
@@ -117,7 +137,7 @@ class _Search:
                 f"{text[:60].decode(errors='replace')!r}: {error}",
                 hint="its group must hold the number alone, such as ([0-9.]+)",
             ) from None
-        self.found[capture.metric].add(number * self._factor)
+        self.found[capture.metric].add(number * self._factor, inverted=inverted)
 
     def _look_at_the_clock(self) -> None:
         if time.process_time() - self._began > LIMIT:
@@ -133,11 +153,12 @@ def read_patterns(
     """Return the metrics that the patterns find in the output of a step (in its directory), as ``read_metrics`` does.
 
     Raises ``MetricMissing``, with every pattern that matches nothing (unless no metric of it is required), if an output
-    is missing, or if a group holds no number.
+    is missing, if a group holds no number, or if ``take`` or ``skip`` depends on the order of stdout and stderr.
     """
     units = {name: metric.unit for name, metric in promised.items()}
     metrics: dict[str, dict[str, Any]] = {}
     missing: list[str] = []
+    unordered: list[str] = []
     for whose in dict.fromkeys(pattern.ranks for pattern in patterns):
         of_these = [pattern for pattern in patterns if pattern.ranks == whose]
         each = [_search_all(of_these, units, files, ranks) for files in outputs(step, whose, ranks)]
@@ -146,12 +167,18 @@ def read_patterns(
             for metric in searches[0].found:
                 numbers = [search.found[metric] for search in searches]
                 without = [rank for rank, found in enumerate(numbers) if not found.count]
-                if not without:
+                if any(found.streams > 1 for found in numbers) and _depends_on_order(pattern):
+                    unordered += [_describe_order(pattern, metric)] if promised[metric].required else []
+                elif not without:
                     metrics[metric] = _metric(pattern, units[metric], numbers)
                 elif promised[metric].required:
                     missing.append(_describe(pattern, metric, without, ranks))
     if missing:
         raise _not_found(missing, step, ranks)
+    if unordered:
+        raise MetricMissing(
+            "\n".join(unordered), hint="make the pattern match one of them only, or redirect the other in the program"
+        )
     return metrics
 
 
@@ -171,17 +198,16 @@ def _search_all(
     except Mistake as mistake:
         raise MetricMissing(f"a pattern of the plan cannot be used: {mistake.message}") from None
     try:
-        for piece in _all_pieces(files):
-            for search in searches:
-                search.search(piece)
+        for file in files:
+            before = [(found, found.matched) for search in searches for found in search.found.values()]
+            for piece in pieces(file):
+                for search in searches:
+                    search.search(piece)
+            for found, matched in before:
+                found.streams += found.matched > matched
     except OSError as error:
         raise MetricMissing(f"cannot read what the program printed: {error}") from error
     return searches
-
-
-def _all_pieces(files: Sequence[Path]) -> Iterator[Piece]:
-    for file in files:
-        yield from pieces(file)
 
 
 def _metric(pattern: Pattern, unit: str, numbers: Sequence[_Numbers]) -> dict[str, Any]:
@@ -191,6 +217,18 @@ def _metric(pattern: Pattern, unit: str, numbers: Sequence[_Numbers]) -> dict[st
     mean = fsum(samples) / len(samples)
     value = {"mean": mean, "sum": fsum(samples), "min": min(samples), "max": max(samples)}[pattern.reduce]
     return {"value": value, "unit": unit, "samples": samples, "ranks": list(range(len(samples)))}
+
+
+def _depends_on_order(pattern: Pattern) -> bool:
+    return pattern.skip > 0 or pattern.take in ("first", "last")
+
+
+def _describe_order(pattern: Pattern, metric: str) -> str:
+    option = f"skip={pattern.skip}" if pattern.skip else f"take={pattern.take}"
+    return (
+        f"metric {metric}: pattern `{pattern.pattern}` matches stdout and stderr, "
+        f"and {option} requires the order of their lines, which is not recorded"
+    )
 
 
 def _describe(pattern: Pattern, metric: str, without: Sequence[int], ranks: int) -> str:

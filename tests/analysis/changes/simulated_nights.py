@@ -26,22 +26,49 @@ SAME_ALARM = 10  # nights: steps nearer to an earlier alarm are that alarm, told
 @dataclass(frozen=True)
 class Year:
     """What a year is like: shares of nights with an outlier (a run slowed down by about 12 %) and without a run, and
-    the drift from its first to its last night."""
+    the drift from its first to its last night.
+
+    ``correlation`` is that of neighbouring nights, AR(1). ``sets`` of nodes differ by up to 12 % and take turns for 3
+    to 19 nights each.
+    """
 
     outliers: float = 0.0
     missing: float = 0.0
     drift: float = 0.0
+    correlation: float = 0.0
+    sets: int = 1
 
-    def measure(self, random: np.random.Generator, *, step: int | None = None) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The values, and the nights that they are from; from night ``step`` on, all is 5 % lower."""
+    def measure(
+        self, random: np.random.Generator, *, step: int | None = None
+    ) -> tuple[NDArray[Any], NDArray[Any], list[tuple[str, ...]]]:
+        """Return the values, their nights and their hosts; from night ``step`` on, all is 5 % lower."""
         nights = np.arange(NIGHTS)
-        logs = NOISE * random.standard_normal(NIGHTS) + np.log1p(self.drift) * nights / NIGHTS
+        logs = (
+            NOISE * correlated(random.standard_normal(NIGHTS), self.correlation)
+            + np.log1p(self.drift) * nights / NIGHTS
+        )
         slow = random.random(NIGHTS) < self.outliers
         logs -= slow * 0.15 * np.abs(random.standard_normal(NIGHTS))
         if step is not None:
             logs[step:] += np.log1p(STEP)
         there = random.random(NIGHTS) >= self.missing
-        return 100 * np.exp(logs[there]), nights[there]
+        which = self._turns(random)
+        logs += np.linspace(-0.04, 0.08, self.sets)[which] if self.sets > 1 else 0.0
+        return 100 * np.exp(logs[there]), nights[there], [(f"n{number}",) for number in which[there]]
+
+    def _turns(self, random: np.random.Generator) -> NDArray[Any]:
+        if self.sets == 1:
+            return np.zeros(NIGHTS, dtype=int)
+        turns = [np.full(random.integers(3, 20), random.integers(self.sets)) for _ in range(NIGHTS // 3 + 1)]
+        return np.concatenate(turns)[:NIGHTS]
+
+
+def correlated(noise: NDArray[Any], correlation: float) -> NDArray[Any]:
+    """Return AR(1) noise of variance 1 from independent noise of variance 1."""
+    found = noise.copy()
+    for night in range(1, len(noise)):
+        found[night] = correlation * found[night - 1] + np.sqrt(1 - correlation**2) * noise[night]
+    return found
 
 
 YEARS = {
@@ -50,15 +77,19 @@ YEARS = {
     "20 % of nights are missing": Year(missing=0.2),
     "a drift of -4 % a year": Year(drift=-0.04),
     "a drift of +10 % a year": Year(drift=0.10),
+    "nights that correlate by 0.3": Year(correlation=0.3),
+    "nights that correlate by 0.5": Year(correlation=0.5),
+    "nights that correlate by 0.7": Year(correlation=0.7),
+    "four sets of nodes in turn": Year(sets=4),
 }
 
 
 def alarms(year: Year, random: np.random.Generator) -> int:
     """How many false alarms a year without any step raises, looked at after each night."""
-    values, nights = year.measure(random)
+    values, nights, hosts = year.measure(random)
     told: list[int] = []
     for known in range(LEAST_RUNS, len(values) + 1):
-        for index in find_changes(values[:known], nights[:known]):
+        for index in find_changes(values[:known], nights[:known], hosts[:known]):
             if all(abs(nights[index] - night) > SAME_ALARM for night in told):
                 told.append(int(nights[index]))
     return len(told)
@@ -66,17 +97,17 @@ def alarms(year: Year, random: np.random.Generator) -> int:
 
 def steps_in_the_end(year: Year, random: np.random.Generator) -> int:
     """How many steps a year without any shows when it is over."""
-    values, nights = year.measure(random)
-    return len(find_changes(values, nights))
+    values, nights, hosts = year.measure(random)
+    return len(find_changes(values, nights, hosts))
 
 
 def found_in_time(year: Year, random: np.random.Generator) -> bool:
     """Is a step on a random night found, at its place, once ``WITHIN`` runs of the new level are there, or before?"""
     step = int(random.integers(30, NIGHTS - 15))
-    values, nights = year.measure(random, step=step)
+    values, nights, hosts = year.measure(random, step=step)
     first = int(np.searchsorted(nights, step))
     return any(
-        any(abs(index - first) <= WITHIN for index in find_changes(values[:known], nights[:known]))
+        any(abs(index - first) <= WITHIN for index in find_changes(values[:known], nights[:known], hosts[:known]))
         for known in range(first + 3, first + WITHIN + 1)
     )
 

@@ -105,6 +105,11 @@ class TestSimulatedYears:
         random = np.random.default_rng(12)
         assert np.mean([steps_in_the_end(Year(), random) for _ in range(300)]) <= 0.1
 
+    @pytest.mark.parametrize("name", [name for name in YEARS if "correlate" in name or "sets" in name])
+    def test_of_correlated_nights_or_changing_nodes_show_none_when_they_are_over(self, name: str) -> None:
+        random = np.random.default_rng(14)
+        assert np.mean([steps_in_the_end(YEARS[name], random) > 0 for _ in range(100)]) <= 0.12
+
     @pytest.mark.parametrize(
         ("name", "least"),
         [

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.analysis.changes.compare import Comparison, compare
+from hidl_cli.analysis.samples import Sample
 from tests.analysis.sampled import nights, one_run, sample
 
 STEADY = [100.0, 101.0, 99.5, 100.4, 99.8]
@@ -105,6 +106,45 @@ class TestMeasures:
     def test_without_one_in_common_are_refused(self) -> None:
         with pytest.raises(ValueError, match="no metric of one workload and size in common"):
             compare(one_run(STEADY), one_run(STEADY, workload="other", series="z"))
+
+    def test_of_a_sweep_are_its_points(self) -> None:
+        def side(series: str, night: int, factors: dict[int, float]) -> list[Sample]:
+            return [
+                each
+                for batch, factor in factors.items()
+                for each in one_run(
+                    [factor * value for value in STEADY],
+                    night=night,
+                    series=f"{series}{batch}",
+                    point={"batch": batch},
+                    parameters={"batch": batch},
+                )
+            ]
+
+        a, b = side("a", 0, {16: 1, 32: 1}), side("b", 1, {16: 2, 32: 0.5})
+        found = {each.measure.point: each.outcome for each in compare(a, b).differences}
+        assert found == {"batch=16": "better", "batch=32": "worse"}
+        alone = one_run(STEADY, night=1, series="c", parameters={"batch": 32})
+        assert [each.measure.point for each in compare(a, alone).differences] == ["batch=32"]
+        other = one_run(STEADY, night=1, series="c", parameters={"lr": 1})
+        assert len(compare(one_run(STEADY, parameters={"lr": 2}), other).differences) == 1
+
+    def test_of_copies_are_those_of_each_host_that_both_used(self) -> None:
+        def side(night: int, factors: dict[str, float]) -> list[Sample]:
+            return [
+                each
+                for host, factor in factors.items()
+                for each in one_run([factor * value for value in STEADY], night=night, hosts=(host,))
+            ]
+
+        comparison = compare(side(0, {"n1": 1, "n2": 1, "n3": 1}), side(1, {"n1": 1, "n2": 1, "n3": 0.5}))
+        assert {each.measure.copy: each.outcome for each in comparison.differences} == {
+            "n1": "same",
+            "n2": "same",
+            "n3": "worse",
+        }
+        comparison = compare(side(0, {"n1": 1, "n2": 1}), side(1, {"n8": 1, "n9": 1}))
+        assert [each.measure.copy for each in comparison.differences] == ["all"]
 
     @pytest.mark.parametrize(
         ("before", "after", "shift", "outcome"),

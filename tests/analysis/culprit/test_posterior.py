@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.culprit.posterior import Expectation, Explanation, Observation, beliefs, explanations
+from hidl_cli.analysis.culprit.posterior import PRIORS, Expectation, Explanation, Observation, beliefs, explanations
 
 THREE = Expectation(0.05, 0.01, (1.0, 1.0, 1.0))
 
@@ -22,7 +22,7 @@ def observed(round_: int, **values: float) -> list[Observation]:
 
 def test_every_explanation_is_there_once() -> None:
     kinds = [each.kind for each in explanations(12)]
-    assert [kinds.count(kind) for kind in ("none", "one", "together", "both", "several")] == [1, 12, 66, 66, 1]
+    assert [kinds.count(kind) for kind in PRIORS] == [1, 12, 66, 66, 66, 132, 1]
     assert [each.kind for each in explanations(1)] == ["none", "one"]
     assert [each.kind for each in explanations(0)] == ["none"]
 
@@ -60,8 +60,10 @@ def test_the_level_of_a_round_does_not_matter() -> None:
         ({"a": 0.0, "bc": 0.0, "b": 0.0, "ac": 0.0, "c": 0.0, "ab": 0.05}, Explanation("together", (0, 1))),
         ({"a": 0.025, "bc": 0.025, "b": 0.025, "ac": 0.025, "c": 0.0, "ab": 0.05}, Explanation("both", (0, 1))),
         ({"a": 0.0, "bc": 0.0, "b": 0.0, "ac": 0.0, "c": 0.0, "ab": 0.0}, Explanation("several")),
+        ({"a": 0.05, "bc": 0.05, "b": 0.05, "ac": 0.05, "c": 0.0, "ab": 0.05}, Explanation("either", (0, 1))),
+        ({"a": 0.18, "bc": -0.13, "b": -0.13, "ac": 0.18, "c": 0.0, "ab": 0.05}, Explanation("opposite", (0, 1))),
     ],
-    ids=["one", "together", "both", "all three"],
+    ids=["one", "together", "both", "all three", "either", "opposite"],
 )
 def test_what_the_mixtures_show_is_the_most_probable(values: dict[str, float], expected: Explanation) -> None:
     noise = iter(np.random.default_rng(1).normal(0, 0.002, 60))

@@ -93,6 +93,33 @@ def test_two_that_each_add_a_part_are_named_so() -> None:
     assert right >= 9
 
 
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    ("kind", "effect"),
+    [
+        ("opposite", lambda mixture: 1.2 ** (0 in mixture) * 0.88 ** (1 in mixture) - 1),
+        ("either", lambda mixture: 0.05 * bool(mixture & {0, 1})),
+        ("both", lambda mixture: 0.03 * (0 in mixture) + 0.03 * (1 in mixture)),
+    ],
+)
+def test_two_are_named_by_how_they_matter(count: int, kind: str, effect: Effect) -> None:
+    found = []
+    for seed in range(20):
+        machine = Machine(effect, seed)
+        found.append(bisect(machine, recorded_by(machine, count), count))
+    assert sum(each.best.explanation.kind == kind and each.outcome == "changes" for each in found) >= 18
+    assert all(1 not in each.best.guilty for each in found if kind == "opposite" and each.outcome == "changes")
+
+
+@pytest.mark.parametrize(("level", "wrong"), [(0.0, "machine"), (0.05, "not reproducible")])
+def test_noise_that_hides_the_level_of_today_leaves_it_undecided(level: float, wrong: str) -> None:
+    outcomes = Counter[str]()
+    for seed in range(30):
+        machine = Machine(nothing, seed, noise=0.1, drift=0.0, level=level)
+        outcomes[bisect(machine, recorded_by(machine, 1, then=one(0)), 1, budget=40).outcome] += 1
+    assert outcomes[wrong] <= 2
+
+
 @pytest.mark.deep
 def test_of_three_that_only_matter_together_no_one_and_no_two_are_named() -> None:
     outcomes: Counter[str] = Counter()

@@ -56,3 +56,19 @@ def test_equal_values_make_no_slow_node_and_one_other_does() -> None:
     same = {1: dict.fromkeys(("a", "b", "c", "d"), 5.0)}
     assert slow_ones(nodes(same)) == []
     assert slow_ones(nodes({1: {**same[1], "d": 4.0}})) == ["d"]
+
+
+@pytest.mark.parametrize("lost", [[2], [1, 3], [1, 2, 3, 4]])
+def test_a_slow_node_is_named_though_some_of_its_copies_left_no_value(lost: list[int]) -> None:
+    measured = rates(8, slow=0.5)
+    for round_ in lost:
+        del measured[round_]["n7"]
+    assert slow_ones(nodes(measured)) == ["n7"]
+
+
+def test_rounds_on_other_sets_of_nodes_are_compared_by_the_nodes_that_they_share() -> None:
+    measured = rates(8, rounds=6, slow=0.5)
+    for round_, of_round in measured.items():
+        for host in ("n0", "n1", "n2") if round_ % 2 else ("n3", "n4", "n5"):
+            del of_round[host]
+    assert slow_ones(nodes(measured)) == ["n7"]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 import resource
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hidl_cli.errors import MetricMissing
 from hidl_cli.plan.patterns import Pattern
+from hidl_cli.plan.units import convert
 from hidl_cli.plan.workload import Metric
 from hidl_cli.runs.parsers import patterns as parser
 from hidl_cli.runs.parsers.output import BLOCK
@@ -26,12 +30,10 @@ def step(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(
-    step: Path, pattern: str, printed: bytes | None = None, *, unit: str = "x", ranks: int = 1, **keys: Any
-) -> Any:
+def read(step: Path, pattern: str, output: bytes | None = None, *, unit: str = "x", ranks: int = 1, **keys: Any) -> Any:
     """What the pattern finds as metric ``m`` in the output of a step."""
-    if printed is not None:
-        (step / "output.txt").write_bytes(printed)
+    if output is not None:
+        (step / "output.txt").write_bytes(output)
     one = Pattern(pattern=pattern, metric="m", **keys)
     return read_patterns([one], {"m": Metric(unit=unit)}, step, ranks=ranks)["m"]
 
@@ -59,6 +61,38 @@ def test_stderr_is_searched_too(step: Path) -> None:
     assert read(step, r"\[([0-9.]+)it/s\]", b"", take="last")["value"] == 4.5
 
 
+@pytest.mark.parametrize("keys", [{"take": "last"}, {"take": "first"}, {"skip": 1}])
+def test_options_that_depend_on_order_are_refused_if_both_streams_match(step: Path, keys: dict[str, Any]) -> None:
+    (step / "errors.txt").write_bytes(b"Img/sec: 4\n")
+    with pytest.raises(MetricMissing, match=r"matches stdout and stderr, and .* requires the order"):
+        read(step, RATE, b"Img/sec: 5\nImg/sec: 6\n", **keys)
+    assert read(step, RATE, take="max")["value"] == 6
+
+
+TIMES = [1.0, 1.0, 1.0, 10.0]
+
+
+def test_a_rate_of_printed_times_is_that_of_their_mean(step: Path) -> None:
+    printed = b"".join(b"step took %.1f s\n" % seconds for seconds in TIMES)
+    found = read(step, "took ([0-9.]+) s", printed, unit="step/s", printed="s/step")
+    assert found["value"] == pytest.approx(4 / 13)
+    assert found["samples"] == [1, 1, 1, 0.1]
+
+
+@given(
+    st.lists(st.floats(0.01, 1e4), min_size=1, max_size=20),
+    st.sampled_from([("ms/step", "step/s"), ("s/step", "step/h"), ("images/s", "ms/image"), ("ms", "s")]),
+)
+def test_the_mean_is_that_of_what_was_printed_in_any_unit(values: list[float], units: tuple[str, str]) -> None:
+    printed, unit = units
+    with TemporaryDirectory() as directory:
+        step = Path(directory)
+        (step / "errors.txt").write_bytes(b"")
+        text = "".join(f"x={value!r}\n" for value in values).encode()
+        found = read(step, "x=(.*)", text, unit=unit, printed=printed)
+    assert found["value"] == pytest.approx(convert(sum(values) / len(values), printed, unit))
+
+
 def test_a_unit_that_is_printed_is_converted(step: Path) -> None:
     printed = b"Job 0 finished: reduce, took 1.5 s\nJob 1 finished: reduce, took 500 ms\n"
     assert read(step, r"took ([0-9.]+) (?P<unit>m?s)", printed, unit="s")["samples"] == [1.5, 0.5]
@@ -66,7 +100,11 @@ def test_a_unit_that_is_printed_is_converted(step: Path) -> None:
 
 def test_a_progress_bar_that_turns_its_rate_around_is_read(step: Path) -> None:
     printed = b"\r 1/9 [00:02<00:16,  2.00s/it]\r 9/9 [00:04<00:00,  4.00it/s]\n"
-    assert read(step, r", +([0-9.]+)(?P<unit>s/it|it/s)\]", printed, unit="it/s")["samples"] == [0.5, 4]
+    found = read(step, r", +([0-9.]+)(?P<unit>s/it|it/s)\]", printed, unit="it/s")
+    assert found["samples"] == [0.5, 4]
+    assert found["value"] == pytest.approx(2 / (2 + 0.25))
+    found = read(step, r", +([0-9.]+)(?P<unit>s/it|it/s)\]", printed, unit="s/it")
+    assert found["value"] == pytest.approx((2 + 0.25) / 2)
 
 
 def test_named_groups_are_several_metrics(step: Path) -> None:
