@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hidl_cli.analysis.measures import instant
-from hidl_cli.capsule.capsule import OF_THE_RUN, Capsule, Input
+from hidl_cli.capsule.capsule import OF_THE_RUN, Capsule, Hidden, Input, parse
 from hidl_cli.capsule.locks import read_lock
-from hidl_cli.errors import HidlError, MissingPrecondition
+from hidl_cli.capsule.replay import unpacked
+from hidl_cli.documents import write_text
+from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition
+from hidl_cli.inputs.load import examine, valid
+from hidl_cli.inputs.overlay import at_path
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.record.run import Run
-from hidl_cli.redaction import redact
+from hidl_cli.redaction import Secrets
+from hidl_cli.site.checks import RULES
 from hidl_cli.site.load import load_site
 from hidl_cli.stack import installation
 from hidl_cli.stack.builds.sources import sha256
@@ -41,23 +48,77 @@ def capsule_of(run: Run) -> Capsule:
             hint="a run in a stack can be repeated by its lock: hidl install STACK --with PACKAGE --as NAME",
         )
     lock, text = _lock(run, plan)
-    members = {f"run/{name}": data for name in OF_THE_RUN if (data := _read(run.directory / name)) is not None}
-    members["stack.yaml"] = _yaml(load_stack(plan.stack).model_dump(mode="json", by_alias=True, exclude_defaults=True))
-    members["site.yaml"] = _yaml(load_site(plan.site).model_dump(mode="json", by_alias=True, exclude_defaults=True))
-    members = {
-        name: redact(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-        for name, data in members.items()
-    }
+    secrets = Secrets(named=True)
+    members = _members(run, plan, secrets)
+    content = text.decode(errors="surrogateescape")
+    if secrets.hide(content) != content:
+        raise MissingPrecondition(
+            f"the lock {lock.filename} of run {run.id} holds a secret, and its hash protects every byte of it",
+            hint="take users and passwords out of the stack's URLs, install it again, and run it again",
+        )
     members["lock.txt"] = text
-    return Capsule(
+    inputs = tuple(replace(each, path=secrets.hide(each.path, "inputs")) for each in _inputs(plan))
+    capsule = Capsule(
         run=plan.run,
         hidl=plan.hidl,
         stack=plan.stack,
         lock_name=lock.filename,
         packages={package.name: package.version for package in lock.packages},
-        inputs=tuple(_inputs(plan)),
+        inputs=inputs,
         members=members,
+        hidden=tuple(Hidden(name, tuple(places)) for name, places in secrets.places.items()),
     )
+    _read_back(capsule)
+    return capsule
+
+
+def _members(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
+    """Return the files of the capsule but for its lock, without secrets."""
+    documents: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for name in OF_THE_RUN:
+        data = _read(run.directory / name)
+        if data is None:
+            continue
+        if name.endswith(".json"):
+            documents[f"run/{name}"] = run.document(name.removesuffix(".json"))
+        else:
+            texts[f"run/{name}"] = data.decode(errors="surrogateescape")
+    for name, model in (("stack.yaml", load_stack(plan.stack)), ("site.yaml", load_site(plan.site))):
+        documents[name] = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        documents[name].pop("extends", None)
+    secrets.learn(*documents.values())
+    for text in texts.values():
+        secrets.learn_output(text)
+    members = {name: _dump(name, secrets.hide_document(each, f"{name}: ")) for name, each in documents.items()}
+    for name, text in texts.items():
+        members[name] = secrets.hide(text, name).encode(errors="surrogateescape")
+    return members
+
+
+def _dump(name: str, document: Any) -> bytes:
+    if name.endswith(".yaml"):
+        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode()
+    return f"{json.dumps(document, indent=2, ensure_ascii=False)}\n".encode()
+
+
+def _read_back(capsule: Capsule) -> None:
+    """Read the capsule as a replay does; ``HidlError`` if a replay could not."""
+    try:
+        with unpacked(parse(capsule.to_bytes())) as original:
+            site = original.file(f"{original.plan.site}.yaml")
+            write_text(site, capsule.text("site.yaml"))
+            valid(examine(RULES, at_path("site", site)))
+            for name in capsule.members:
+                if name.endswith(".json"):
+                    original.run.document(Path(name).stem)
+    except InvalidInput as error:
+        raise HidlError(
+            "\n".join(
+                [f"the capsule cannot be read back: {error.message}", *(each.message for each in error.problems)]
+            ),
+            hint="a hidden word may be part of a name, see `hidl run --dry-run`; please report it otherwise",
+        ) from error
 
 
 def _lock(run: Run, plan: Plan) -> tuple[Locked, bytes]:
@@ -120,8 +181,3 @@ def _read(file: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     return data[-LOG_BYTES:] if file.suffix == ".log" else data
-
-
-def _yaml(document: dict[str, Any]) -> bytes:
-    document.pop("extends", None)
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode()

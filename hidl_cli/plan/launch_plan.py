@@ -23,7 +23,7 @@ from hidl_cli.plan.patterns import Pattern
 from hidl_cli.plan.workload import Parser, Value, Workload
 from hidl_cli.quoting import sh_line
 from hidl_cli.record.run import Run, create
-from hidl_cli.redaction import redact, redact_variable
+from hidl_cli.redaction import Secrets
 from hidl_cli.stack.environment import Described, prepare_support
 from hidl_cli.stack.schema import Device
 from hidl_cli.tuning.settings import Setting
@@ -156,11 +156,18 @@ class Plan:
         """Do the ranks run on the stack's own MPI library, not on one of the site's?"""
         return self.mpi.prefix == self.prefix
 
+    @property
+    def workload_words(self) -> list[str]:
+        """The words of the program, with its placeholders."""
+        program = self.workload.program_for(self.parameters)
+        return [*(program.command or ()), *(program.arguments or ())]
+
     def command_line(self, step: Step) -> str:
         """Format the step as a shell command with its variables, without secrets."""
         variables = {"HIDL_WORLD_SIZE": str(step.placement.ranks), **self.environment, **step.launch.environment}
-        shown = (f"{name}={redact_variable(name, value)}" for name, value in variables.items())
-        return sh_line(["env", *shown, *map(redact, step.launch.words)])
+        secrets = Secrets().learn(self.workload_words, dict(self.parameters), dict(step.point), variables)
+        words = ["env", *(f"{name}={value}" for name, value in variables.items()), *step.launch.words]
+        return sh_line(secrets.learn(words).hide_document(words))
 
     def to_json(self) -> dict[str, Any]:
         """Return the document ``plan.json``."""

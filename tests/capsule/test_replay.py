@@ -175,6 +175,83 @@ def test_python_does_what_the_command_line_does(hidl: Hidl, capsule: Path, tmp_p
     assert said == "same | same within noise\n"
 
 
+def members(capsule: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(capsule) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def run_json(hidl: Hidl, *arguments: str) -> Any:
+    completed = hidl("run", "--json", "--no-mpi", *arguments)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return json.loads(completed.stdout)
+
+
+SECRET_PROGRAM = """
+import os, pathlib, sys
+if os.environ["RANK"] == "0":
+    print("arguments", sys.argv[1:], flush=True)
+    pathlib.Path(__file__).with_name("seen").write_text(repr(sys.argv[1:]))
+"""
+
+
+def test_hidden_words_are_listed_and_a_replay_gets_them_or_refuses(hidl: Hidl, tmp_path: Path) -> None:
+    (tmp_path / "secret.py").write_text(SECRET_PROGRAM)
+    words = ["--key", "{token}", "--hf-token", "hf_X1", "--password", "hf_Y1", "--pad_token_id=0"]
+    run = run_json(hidl, "--set", "token=hf_SECRET", "--", "python", str(tmp_path / "secret.py"), *words)
+    file = tmp_path / "secret.capsule"
+    made = hidl("capsule", run["run"], "-o", str(file))
+    assert made.returncode == 0, made.stderr
+    assert "hidden words that a replay requires: HF_TOKEN, PASSWORD, TOKEN" in made.stderr
+    for name, data in members(file).items():
+        assert not re.search(rb"hf_SECRET|hf_X1|hf_Y1", data), name
+    assert b"--pad_token_id=0" in members(file)["run/plan.json"]
+
+    (tmp_path / "seen").unlink()
+    refused = hidl("replay", str(file), "--yes")
+    assert refused.returncode == 4
+    assert "hides 3 word(s) that the run needs: HF_TOKEN, PASSWORD, TOKEN" in refused.stderr
+    assert "--set TOKEN=VALUE" in refused.stderr
+    assert not (tmp_path / "seen").exists()
+    assert hidl("replay", str(file), "--yes", "--set", "nothing=1").returncode == 2
+
+    given = ("--set", "TOKEN=hf_SECRET", "--set", "hf_token=hf_X2")
+    shown = hidl("replay", str(file), "--dry-run", *given, PASSWORD="hf_Y2")
+    assert shown.returncode == 0, shown.stderr
+    assert not re.search(r"hf_SECRET|hf_X2|hf_Y2", shown.stdout + shown.stderr)
+    done = hidl("replay", str(file), "--yes", *given, PASSWORD="hf_Y2")
+    assert done.returncode in (0, 10, 11), done.stderr
+    assert "hidden word HF_TOKEN: not in the capsule → as given" in done.stdout
+    said = (tmp_path / "seen").read_text()
+    assert said == repr(["--key", "hf_SECRET", "--hf-token", "hf_X2", "--password", "hf_Y2", "--pad_token_id=0"])
+    assert not re.search(r"hf_SECRET|hf_X2|hf_Y2", done.stdout + done.stderr)
+
+
+def test_a_script_that_reads_a_token_stays_a_script(hidl: Hidl, tmp_path: Path) -> None:
+    script = 'export HF_TOKEN="$(cat ~/.tok)"; export API_KEY="hf_K1 $HOME"; echo "$API_KEY"'
+    run = run_json(hidl, "--", "bash", "-c", script)["run"]
+    file = tmp_path / "script.capsule"
+    assert hidl("capsule", run, "-o", str(file)).returncode == 0
+    plan = json.loads(members(file)["run/plan.json"])
+    hidden = 'export HF_TOKEN="$(cat ~/.tok)"; export API_KEY="***API_KEY***"; echo "$API_KEY"'
+    assert plan["workload"]["program"]["arguments"] == ["-c", hidden]
+    assert b"hf_K1" not in b"".join(members(file).values())
+    assert hidl("replay", str(file), "--dry-run").returncode == 0
+
+
+def test_a_capsule_that_does_not_name_its_hidden_words_is_not_run(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
+    held = read(capsule)
+    plan = held.text("run/plan.json").replace('"1"', '"***"')
+    assert plan != held.text("run/plan.json")
+    old = tmp_path / "old.capsule"
+    whole = replace(held, hidden=None, members={**held.members, "run/plan.json": plan.encode()})
+    old.write_bytes(whole.to_bytes())
+    refused = hidl("replay", str(old), "--yes")
+    assert refused.returncode == 4
+    assert "hides words that the run needs, and does not name them" in refused.stderr
+    for words in (("bisect", str(old), str(capsule), "--yes"), ("bisect", str(capsule), str(old), "--yes")):
+        assert hidl(*words, "--metric", "rate").returncode in (2, 4)
+
+
 def test_a_run_without_metrics_has_no_capsule(hidl: Hidl) -> None:
     hidl.add_workload("broken", "fails.py")
     assert hidl("run", "broken").returncode == 8
