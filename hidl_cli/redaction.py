@@ -81,12 +81,16 @@ _LEAST_PART = 8
 
 @dataclass(frozen=True)
 class _Span:
-    """A secret in a text; ``value`` is hidden in other places too, "" is not."""
+    """A secret in a text; ``value`` is hidden in other places too, "" is not.
+
+    ``password``: the part of it that is a secret by itself.
+    """
 
     start: int
     end: int
     name: str
     value: str
+    password: str = ""
 
 
 class Secrets:
@@ -127,6 +131,8 @@ class Secrets:
         parts, last = [], 0
         for span in spans:
             parts += [text[last : span.start], self._mark(span.name, text[span.start : span.end], span.value, where)]
+            if span.password:
+                self._remember(span.name.replace("user", "password", 1), span.password)
             last = span.end
         return "".join([*parts, text[last:]])
 
@@ -326,9 +332,9 @@ def _users(text: str) -> Iterator[_Span]:
         if found.start() not in starts and not _MARK.fullmatch(found[0]):
             starts.add(found.start())
             host = re.match(r"@([\w.-]*)", text[found.end() :])
-            user, colon, password = found[0].partition(":")
+            _, colon, password = found[0].partition(":")
             name = f"user_of_{host[1] if host else ''}"
-            yield _Span(found.start(), found.end(), name, password if colon else user)
+            yield _Span(found.start(), found.end(), name, found[0], password if colon else "")
 
 
 def _query_values(text: str) -> Iterator[_Span]:

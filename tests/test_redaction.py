@@ -107,7 +107,7 @@ def planted(secret: str) -> dict[str, object]:
         "script": {"argv": ["bash", "-c", f"export HF_TOKEN='{secret}'; train"]},
         "launcher": {"argv": ["mpiexec", "-genv", "HF_TOKEN", secret, "train"]},
         "URL": {"argv": [f"https://user:{secret}@host/simple"]},
-        "query": {"argv": [f"https://host/simple?sig={secret}&a=b"]},
+        "query": {"argv": [f"https://host/simple?sig={secret}"]},
         "parameter": {"parameters": {"token": {"type": "str", "default": secret}}},
         "setting": {"tuning": [{"name": "MY_SECRET", "value": secret, "origin": "site"}]},
     }
@@ -125,8 +125,8 @@ def test_a_secret_is_hidden_in_all_places_once_one_tells_it(secret: str, place: 
     shown = secrets.hide_document(document)
     assert secret not in repr(shown)
     assert secret not in secrets.hide(f"printed: {secret}\n")
-    (name,) = set(names_in(repr(shown)))
-    assert fill(shown, {name: secret}) == document
+    values = {name: f"user:{secret}" if name.startswith("USER") else secret for name in names_in(repr(shown))}
+    assert fill(shown, values) == document
     assert secrets.hide_document(shown) == shown
 
 

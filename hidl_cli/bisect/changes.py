@@ -254,8 +254,8 @@ def _left_out(good: Side, bad: Side) -> Iterator[str]:
     yield from dict.fromkeys(f"{each} (all runs of it)" for side in (good, bad) for each in side.given)
     inputs = (good.inputs, bad.inputs)
     for path in {**(inputs[0] or {}), **(inputs[1] or {})}:
-        before, after = (_NONE if each is None else each.get(path, "not read")[:12] for each in inputs)
-        if None not in inputs and before != after:
+        before, after = (_NONE if each is None else each.get(path, "not read")[:12] or "unknown" for each in inputs)
+        if None not in inputs and (before != after or before == "unknown"):
             yield f"input {path}: {before} → {after} (all runs read what is there today)"
 
 

@@ -46,7 +46,10 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Input:
-    """A file of the user's that the run read. ``modified``: it has changed since the run was planned."""
+    """A file of the user's that the run read, as it was when the run was submitted.
+
+    ``modified``: it had changed when the capsule was made; ``sha256`` is "" if the run's content is then not known.
+    """
 
     path: str
     size: int

@@ -18,6 +18,7 @@ from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition
 from hidl_cli.inputs.load import examine, valid
 from hidl_cli.inputs.overlay import at_path
+from hidl_cli.plan.input_files import input_files, is_unchanged
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.redaction import Secrets
@@ -57,7 +58,7 @@ def capsule_of(run: Run) -> Capsule:
             hint="take users and passwords out of the stack's URLs, install it again, and run it again",
         )
     members["lock.txt"] = text
-    inputs = tuple(replace(each, path=secrets.hide(each.path, "inputs")) for each in _inputs(plan))
+    inputs = tuple(replace(each, path=secrets.hide(each.path, "inputs")) for each in _inputs(run, plan))
     capsule = Capsule(
         run=plan.run,
         hidl=plan.hidl,
@@ -141,37 +142,23 @@ def _lock(run: Run, plan: Plan) -> tuple[Locked, bytes]:
     )
 
 
-def _inputs(plan: Plan) -> Iterator[Input]:
-    """Yield the files that the program's words and parameters name, each once; the stack's own files are no inputs."""
-    program = plan.workload.program
-    base = Path(program.directory) if program.directory else None
-    words = [*(program.command or ()), *(program.arguments or ())]
-    words += [str(value) for point in plan.points for value in {**plan.parameters, **point}.values()]
-    planned = instant(plan.created)
-    seen = set()
-    for word in words:
-        for text in (word, word.partition("=")[2]):
-            file = _file(text, base)
-            if file is None or file in seen or file.is_relative_to(plan.prefix):
-                continue
-            seen.add(file)
+def _inputs(run: Run, plan: Plan) -> Iterator[Input]:
+    """Yield the input files as they were when the run was submitted.
+
+    ``modified``: the file is another one now; its hash is then that of the run's, or "" if it was not recorded.
+    """
+    recorded = (run.document("inputs") or {}).get("files")
+    if recorded is None:  # a run of hidl 0.1: a replaced file keeps its mtime, but its ctime is that of the change
+        planned = instant(plan.created).timestamp()
+        for file in input_files(plan):
             status = file.stat()
-            yield Input(str(file), status.st_size, sha256(file), status.st_mtime > planned.timestamp())
-
-
-def _file(text: str, base: Path | None) -> Path | None:
-    """Return the file of that name; None if there is none, or the name is relative and the program has no directory."""
-    if not text or "\0" in text or len(text) > 4096:
-        return None
-    path = Path(text)
-    if not path.is_absolute():
-        if base is None:
-            return None
-        path = base / path
-    try:
-        return path if path.is_file() else None
-    except OSError:
-        return None
+            modified = max(status.st_mtime, status.st_ctime) > planned
+            yield Input(str(file), status.st_size, "" if modified else sha256(file), modified)
+        return
+    for path, known in recorded.items():
+        unchanged = is_unchanged(Path(path), known)
+        digest = known.get("sha256") or (sha256(Path(path)) if unchanged else "")
+        yield Input(path, known["size"], digest, not unchanged)
 
 
 def _read(file: Path) -> bytes | None:

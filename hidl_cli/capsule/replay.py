@@ -312,6 +312,8 @@ def _axes(points: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
 
 
 def _why_wrong(file: Path, expected: str) -> str | None:
+    if not expected:
+        return "changed between the run and its capsule, which does not know the run's content"
     try:
         if not file.is_file():
             return "not found"

@@ -61,7 +61,7 @@ def capsule(
         raise HidlError(f"cannot write {file}: {error.strerror}", hint="name another place: --output FILE") from error
     for each in made.inputs:
         if each.modified:
-            say(f"warning: {printable(each.path)} has changed since the run was planned", style="yellow")
+            say(f"warning: {printable(each.path)} has changed since the run was submitted", style="yellow")
     hidden = [vars(each) for each in made.hidden or ()]
     if json:
         inputs = [vars(each) for each in made.inputs]

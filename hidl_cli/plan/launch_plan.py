@@ -18,6 +18,7 @@ from hidl_cli.launch.allocation import Allocation
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
+from hidl_cli.plan.input_files import record_inputs
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.patterns import Pattern
 from hidl_cli.plan.workload import Parser, Value, Workload
@@ -195,7 +196,11 @@ def create_run(plan: Plan, script: str, *, root: Path | None = None) -> Run:
     """Create the directory of the plan's run with its job script, under ``root`` (None: the user's runs)."""
     if plan.user_environment is not None:
         prepare_support(plan.user_environment)
-    return create(plan.run, plan.to_json(), script, root=root)
+    run = create(plan.run, plan.to_json(), script, root=root)
+    inputs = record_inputs(plan)
+    if inputs["files"]:
+        run.write("inputs", inputs)
+    return run
 
 
 def plan_of(run: Run) -> Plan:
