@@ -24,10 +24,12 @@ from hidl_cli.record.run import Run
 from hidl_cli.redaction import Secrets
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.load import load_site
+from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
 from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.lock import Locked
+from hidl_cli.stack.schema import Stack
 
 #: Bytes of a log that a capsule keeps: the last.
 LOG_BYTES = 256 << 10
@@ -85,9 +87,8 @@ def _members(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
             documents[f"run/{name}"] = run.document(name.removesuffix(".json"))
         else:
             texts[f"run/{name}"] = data.decode(errors="surrogateescape")
-    for name, model in (("stack.yaml", load_stack(plan.stack)), ("site.yaml", load_site(plan.site))):
-        documents[name] = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        documents[name].pop("extends", None)
+    for name, load in (("stack", load_stack), ("site", load_site)):
+        documents[f"{name}.yaml"] = run.document(name) or _today(load(getattr(plan, name)))
     secrets.learn(*documents.values())
     for text in texts.values():
         secrets.learn_output(text)
@@ -95,6 +96,15 @@ def _members(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
     for name, text in texts.items():
         members[name] = secrets.hide(text, name).encode(errors="surrogateescape")
     return members
+
+
+def keeps_sources(run: Run) -> bool:
+    """Does the run keep its site and its stack's recipe? Those of hidl 0.1 do not: their capsules hold today's."""
+    return run.document("stack") is not None
+
+
+def _today(model: Stack | Site) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"extends"})
 
 
 def _dump(name: str, document: Any) -> bytes:

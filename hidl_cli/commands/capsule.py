@@ -46,19 +46,22 @@ def capsule(
 ) -> None:
     """Write one file that holds a run's plan, script, lock, stack, site, numbers and the hashes of its inputs."""
     from hidl_cli.capsule.capsule import SUFFIX
-    from hidl_cli.capsule.collect import capsule_of
+    from hidl_cli.capsule.collect import capsule_of, keeps_sources
     from hidl_cli.capsule.replay import needed_words
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.documents import write_bytes
     from hidl_cli.errors import HidlError
     from hidl_cli.record.run import find
 
-    made = capsule_of(find(run))
+    found = find(run)
+    made = capsule_of(found)
     file = output or Path(f"{made.run}{SUFFIX}")
     try:
         write_bytes(file, made.to_bytes())
     except OSError as error:
         raise HidlError(f"cannot write {file}: {error.strerror}", hint="name another place: --output FILE") from error
+    if not keeps_sources(found):
+        say(f"warning: run {found.id} kept no site and stack files, so the capsule holds today's", style="yellow")
     for each in made.inputs:
         if each.modified:
             say(f"warning: {printable(each.path)} has changed since the run was submitted", style="yellow")

@@ -85,7 +85,8 @@ class Plan:
     with the first repetition that settles it. ``charge`` is the price of a node-hour in the site's units. ``missing``
     lists the options that the site requires and the request lacks; ``warnings`` are sentences for the user.
     ``user_environment``: of the user, in the place of a stack, as it was when the run was planned. ``device``: what the
-    ranks compute on; None in plans of hidl 0.1, which did not say.
+    ranks compute on; None in plans of hidl 0.1, which did not say. ``sources``: the documents of the site and the stack
+    that the plan was made of, which a run keeps beside its ``plan.json``.
     """
 
     run: str
@@ -117,6 +118,7 @@ class Plan:
     hidl: str = __version__
     user_environment: Described | None = None
     device: Device | None = None
+    sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_study(self) -> bool:
@@ -172,7 +174,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the document ``plan.json``."""
-        return {"schema": SCHEMA, **_adapter().dump_python(self, mode="json")}
+        return {"schema": SCHEMA, **_adapter().dump_python(self, mode="json", exclude={"sources"})}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
@@ -196,11 +198,9 @@ def create_run(plan: Plan, script: str, *, root: Path | None = None) -> Run:
     """Create the directory of the plan's run with its job script, under ``root`` (None: the user's runs)."""
     if plan.user_environment is not None:
         prepare_support(plan.user_environment)
-    run = create(plan.run, plan.to_json(), script, root=root)
     inputs = record_inputs(plan)
-    if inputs["files"]:
-        run.write("inputs", inputs)
-    return run
+    documents = {**plan.sources, **({"inputs": inputs} if inputs["files"] else {})}
+    return create(plan.run, plan.to_json(), script, documents, root=root)
 
 
 def plan_of(run: Run) -> Plan:

@@ -197,6 +197,24 @@ def test_an_input_that_an_older_file_replaced_is_not_the_run_s_own(hidl: Hidl, t
     assert (completed.returncode, "does not know the run's content" in completed.stderr) == (4, True)
 
 
+def test_a_capsule_holds_the_recipe_and_the_site_of_the_run(hidl: Hidl, tmp_path: Path) -> None:
+    recipe = hidl.config / "stacks" / "mpi.yaml"
+    site = hidl.config / "sites" / "local.yaml"
+    run = run_json(hidl, "--", "true")["run"]
+    before = tmp_path / "before.capsule"
+    hidl("capsule", run, "-o", str(before))
+    for file, shipped in ((recipe, "recipes/stacks/mpi.yaml"), (site, "site_configs/local.yaml")):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = (REPOSITORY / shipped).read_text()
+        file.write_text(re.sub(r"(?m)^title:.*$", "title: edited after the run", text).replace("4.1", "4.0"))
+    after = tmp_path / "after.capsule"
+    made = hidl("capsule", run, "-o", str(after))
+    assert made.returncode == 0, made.stderr
+    assert "edited after the run" not in b"".join(members(after).values()).decode()
+    assert members(after) == members(before)
+    assert hidl("replay", str(after), "--dry-run").returncode == 0
+
+
 def members(capsule: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(capsule) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
