@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -56,6 +57,12 @@ _LINE = re.compile(rf"^[ \t-]*(?P<name>{_NAME}):[ \t]+(?P<value>\S+)[ \t]*$", re
 _FORMS = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|sk-(?:proj-|ant-)?[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|xox[abpr]-[\w-]{10,}|eyJ[\w-]+\.eyJ[\w-]+\.[\w-]*)"
+)
+
+# Most texts hold nothing of the above, and a plan has thousands of them.
+_MAY_HOLD = re.compile(
+    r"://|PASS|SECRET|CREDENTIAL|TOKEN|KEY|_PWD|AUTHORIZATION|-u|hf_|gh[opsur]_|github_pat_|glpat-|sk-|AKIA|xox|eyJ",
+    re.IGNORECASE,
 )
 
 # A value that names where the secret is: a variable, a file that the shell reads, a placeholder of a workload.
@@ -127,6 +134,8 @@ class Secrets:
 
     def hide(self, text: str, where: str = "") -> str:
         """Return the text without secrets; ``where``: its place, for ``places``."""
+        if not self._spread and not _MAY_HOLD.search(text):
+            return text
         spans = _union([*_spans(text), *self._known(text)])
         parts, last = [], 0
         for span in spans:
@@ -250,6 +259,7 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(mark["name"] or "" for mark in _MARK.finditer(text)))
 
 
+@lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Does an option, a variable or a key of that name hold a secret?"""
     return bool(_IS_NAME.fullmatch(name)) and not _IS_NO_SECRET.search(name)
@@ -309,6 +319,8 @@ def _as_pattern(form: str) -> str:
 
 def _spans(text: str) -> Iterator[_Span]:
     """Yield the secrets that the text itself shows to be some."""
+    if not _MAY_HOLD.search(text):
+        return
     yield from _users(text)
     yield from _query_values(text)
     for found in (*_ASSIGNED.finditer(text), *_OPTION.finditer(text)):
