@@ -1,51 +1,420 @@
-"""What is secret is taken out of texts before they are shown, logged or stored: the one place that knows how."""
+"""The redaction layer: finds secrets in documents, command lines and text, and hides every occurrence of them."""
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import quote
 
-#: What stands for a secret.
+T = TypeVar("T")
+
+#: The text in place of a secret.
 HIDDEN = "***"
 
+#: The text in place of a secret that has a name: ``***HF_TOKEN***``.
+_MARK = re.compile(r"\*\*\*(?:(?P<name>[A-Z0-9_]+)\*\*\*)?")
+
 # To the last @ before path, query or fragment: a password may hold one.
-_USER = re.compile(r"(?<=://)[^\s/?#]*(?=@)")
+_USER = re.compile(r"(?<=://)[^\s/?#]+(?=@)")
 # A password with a / in it, which nobody may write and some do: "user:" and no port number before it.
 _USER_WITH_SLASH = re.compile(r"(?<=://)[^\s/?#@:]*:(?!\d+(?:[/?#]|$))[^\s\"'<>]*(?=@)")
 _WITH_QUERY = re.compile(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
-_VALUE = re.compile(r"(?<==)[^&\s]+")
-_SECRET_NAME = (
-    r"[A-Z0-9_-]*(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN(?![A-Z])|CREDENTIALS?|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)"
-    r"[A-Z0-9_-]*"
+_QUERY_VALUE = re.compile(r"(?P<name>[^&?=\s]*)=(?P<value>[^&\s]+)")
+_SIGNS = re.compile(r"(?:[a-z0-9-]*[-_])?(?:sig|signature|key|auth|code)", re.IGNORECASE)
+
+_WORDS = (
+    r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN(?![A-Z])|(?:API|ACCESS|PRIVATE|AUTH|SIGNING|ENCRYPTION)[_-]?KEY"
+    r"|(?:USER|DB|ADMIN|ROOT|LOGIN|SMTP|FTP|PROXY|MYSQL|REDIS)[_-]?PASS(?![A-Z])|[A-Z0-9]+_PWD(?![A-Z])"
 )
-_IS_SECRET = re.compile(_SECRET_NAME, re.IGNORECASE)
-_ASSIGNED = re.compile(rf"(?P<name>(?<![A-Za-z0-9_&?-]){_SECRET_NAME})=(?:'[^']*'|\"[^\"]*\"|[^\s'\"]+)", re.IGNORECASE)
-_AUTHORIZATION = re.compile(r"(?P<name>\bAuthorization:\s*(?:Basic|Bearer|Token)\s+)[^\s'\"]+", re.IGNORECASE)
+_NAME = rf"[A-Z0-9_-]*(?:{_WORDS})[A-Z0-9_-]*"
+_IS_NAME = re.compile(_NAME, re.IGNORECASE)
+_IS_WORD = re.compile(_WORDS, re.IGNORECASE)
+# Vocabulary of language models, and names of what is kept elsewhere: `pad_token_id`, `eos_token`, `HF_TOKEN_PATH`.
+_IS_NO_SECRET = re.compile(
+    r"(?:^|[_-])(?:PAD|BOS|EOS|UNK|MASK|CLS|SEP|IMAGE|SPECIAL|START|END|STOP|FIRST|LAST|NEXT|PER|EACH|NUM)[_-]?TOKEN"
+    r"|TOKEN[_-]?(?:IDS?|TYPES?|COUNT|LIMIT|BUDGET|LEN|LENGTH|SIZE|DROP|DROPOUT|EMBED\w*|MIX\w*|RATE)(?:[_-]|$)"
+    r"|[_-](?:FILE|PATH|DIR|DIRECTORY|NAME|COUNT|LIMIT|SIZE|LENGTH)$",
+    re.IGNORECASE,
+)
+_ASSIGNED = re.compile(rf"(?<![A-Za-z0-9_&?-])(?P<name>{_NAME})=", re.IGNORECASE)
+_WORD_ASSIGNED = re.compile(rf"(?:--?)?(?P<name>{_NAME})=(?P<value>.*)", re.IGNORECASE | re.DOTALL)
+_OPTION = re.compile(rf"(?<![^\s'\"])--?(?P<name>{_NAME})[ \t]+(?!-)", re.IGNORECASE)
+_OPTION_WORD = re.compile(rf"--?(?P<name>{_NAME})", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<!\S)(?:-u|--user|--proxy-user)[ \t=]+[^\s:'\"]+:(?P<value>(?!\d+(?:\s|$))[^\s'\"]+)")
+_AUTHORIZATION = re.compile(r"\bAuthorization:\s*(?:Basic|Bearer|Token)\s+(?P<value>[^\s'\"]+)", re.IGNORECASE)
+# `{"token": "x"}`, `os.environ["TOKEN"] = "x"`, `token = 'x'`.
+_QUOTED = re.compile(
+    rf"(?<![A-Za-z0-9_-])(?P<name>{_NAME})\\?[\"']?\]?\s*[:=]\s*(?P<quote>\\?[\"'])(?P<value>(?:(?!(?P=quote)).)+)"
+    r"(?P=quote)",
+    re.IGNORECASE,
+)
+_LINE = re.compile(rf"^[ \t-]*(?P<name>{_NAME}):[ \t]+(?P<value>\S+)[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_FORMS = re.compile(
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|sk-(?:proj-|ant-)?[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|xox[abpr]-[\w-]{10,}|eyJ[\w-]+\.eyJ[\w-]+\.[\w-]*)"
+)
+
+# Most texts hold nothing of the above, and a plan has thousands of them.
+_MAY_HOLD = re.compile(
+    r"://|PASS|SECRET|CREDENTIAL|TOKEN|KEY|_PWD|AUTHORIZATION|-u|hf_|gh[opsur]_|github_pat_|glpat-|sk-|AKIA|xox|eyJ",
+    re.IGNORECASE,
+)
+
+# A value that names where the secret is: a variable, a file that the shell reads, a placeholder of a workload.
+_REFERENCE = re.compile(
+    r"\$\w+|\$\{\w+(?::?\?[^{}]*)?\}|\$\(\s*(?:cat\s|<)[^()`$]*\)|`\s*cat\s[^`]*`|\{\w+(?:\?[^{}]+)?\}|%\w+%"
+)
+_EXPANSION = re.compile(r"\$\w+|\$\{[^{}]*\}|\$\([^()]*\)")
+_NO_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null"})
+#: Keys whose value belongs to the name of the object around them.
+_VALUE_KEYS = frozenset({"default", "value", "values"})
+#: Options of shells that are followed by a script.
+_TAKES_SCRIPT = re.compile(r"-[a-z]*c")
+#: Options of launchers that are followed by a variable's name and its value.
+_SETS_VARIABLE = frozenset({"-env", "-genv"})
+
+#: Shorter values are hidden where they were found, but not elsewhere.
+_LEAST_WORD = 4
+#: Smaller numbers are no secrets.
+_LEAST_NUMBER = 1000
+#: Shorter values are hidden elsewhere only as whole words.
+_LEAST_PART = 8
+
+
+@dataclass(frozen=True)
+class _Span:
+    """A secret in a text; ``value`` is hidden in other places too, "" is not.
+
+    ``password``: the part of it that is a secret by itself.
+    """
+
+    start: int
+    end: int
+    name: str
+    value: str
+    password: str = ""
+
+
+class Secrets:
+    """The secrets of some documents and texts.
+
+    ``learn`` finds them; ``hide`` and ``hide_document`` replace each occurrence, also of those that only another
+    document told to be secret.
+
+    Args:
+        named: whether ``***HF_TOKEN***`` replaces a secret, by which ``fill`` finds its place; else ``***`` does.
+    """
+
+    def __init__(self, *, named: bool = False) -> None:
+        self._named = named
+        self._names: dict[str, str] = {}
+        self._spread: dict[str, str] = {}
+        self._pattern: re.Pattern[str] | None = None
+        self._values: dict[str, str] = {}
+        self.places: dict[str, list[str]] = {}
+
+    def learn(self, *documents: Any) -> Secrets:
+        """Find the secrets in documents and texts, and return self."""
+        for document in documents:
+            self._walk(document, "", "")
+        self.places.clear()
+        return self
+
+    def learn_output(self, text: str) -> Secrets:
+        """Find the secrets in what a program printed, but for those that may be words of a sentence."""
+        for span in _spans(text):
+            if len(span.value) >= _LEAST_PART and any(map(str.isdigit, span.value)):
+                self._remember(span.name, span.value)
+        return self
+
+    def hide(self, text: str, where: str = "") -> str:
+        """Return the text without secrets; ``where``: its place, for ``places``."""
+        if not self._spread and not _MAY_HOLD.search(text):
+            return text
+        spans = _union([*_spans(text), *self._known(text)])
+        parts, last = [], 0
+        for span in spans:
+            parts += [text[last : span.start], self._mark(span.name, text[span.start : span.end], span.value, where)]
+            if span.password:
+                self._remember(span.name.replace("user", "password", 1), span.password)
+            last = span.end
+        return "".join([*parts, text[last:]])
+
+    def hide_document(self, document: T, where: str = "") -> T:
+        """Return plain data or dataclasses without secrets; ``where``: its place, for ``places``."""
+        found: T = self._walk(document, "", where)
+        return found
+
+    def _walk(self, value: Any, name: str, where: str) -> Any:
+        if isinstance(value, (str, int)) and not isinstance(value, (Enum, bool)):
+            return self._leaf(value, name, where)
+        if isinstance(value, Mapping):
+            return {
+                self.hide(key, where) if isinstance(key, str) else key: self._walk(
+                    each, _name_within(value, key, name), f"{where}.{key}" if where else str(key)
+                )
+                for key, each in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            found = [self._element(value, at, name, f"{where}[{at}]") for at in range(len(value))]
+            return found if isinstance(value, list) else tuple(found)
+        if is_dataclass(value) and not isinstance(value, type):
+            own = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
+            shown = self._walk(own, name, where)
+            changed = {key: each for key, each in shown.items() if each != own[key]}
+            return replace(value, **changed) if changed else value
+        return value
+
+    def _element(self, words: Sequence[Any], at: int, name: str, where: str) -> Any:
+        """Return an element of a list, which may be a word of a command line."""
+        word = words[at]
+        name = _option(words, at) or name
+        assigned = _WORD_ASSIGNED.fullmatch(word) if isinstance(word, str) and not is_secret_name(name) else None
+        script = bool(at) and isinstance(words[at - 1], str) and _TAKES_SCRIPT.fullmatch(words[at - 1])
+        if assigned is None or script or not is_secret_name(assigned["name"]) or not _is_value(assigned["value"]):
+            return self._walk(word, name, where)
+        value = assigned["value"]
+        return word[: assigned.start("value")] + self._mark(assigned["name"], value, value, where)
+
+    def _leaf(self, value: str | int, name: str, where: str) -> str | int:
+        if isinstance(value, int) and (abs(value) < _LEAST_NUMBER or not is_secret_name(name)):
+            return value
+        text = str(value)
+        if is_secret_name(name) and _is_value(text):
+            return self._mark(name, text, text, where)
+        return self.hide(text, where)
+
+    def _mark(self, name: str, text: str, value: str, where: str) -> str:
+        """Return the mark for ``text``, and remember ``value``."""
+        known = self._remember(name, value) if value else self._name(name, text)
+        places = self.places.setdefault(known, [])
+        if where not in places:
+            places.append(where)
+        return f"{HIDDEN}{known}{HIDDEN}" if self._named else HIDDEN
+
+    def _remember(self, name: str, value: str) -> str:
+        known = self._name(name, value)
+        if _is_telling(value) and value not in self._spread:
+            self._spread[value] = known
+            self._pattern = None
+        return known
+
+    def _name(self, name: str, value: str) -> str:
+        """Return the name of a value: that of its option, with a number if another value has it."""
+        if value not in self._names:
+            base = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_") or "SECRET"
+            taken = set(self._names.values())
+            numbered = (f"{base}_{number}" for number in range(2, len(taken) + 3))
+            self._names[value] = base if base not in taken else next(each for each in numbered if each not in taken)
+        return self._names[value]
+
+    def _known(self, text: str) -> Iterator[_Span]:
+        """Yield the places of known values, in whatever form a shell, JSON, a URL or HTML gives them."""
+        if not self._spread:
+            return
+        if self._pattern is None:
+            forms = {form: value for value in self._spread for form in _forms(value)}
+            self._values = forms
+            longest_first = sorted(forms, key=len, reverse=True)
+            self._pattern = re.compile("|".join(map(_as_pattern, longest_first)))
+        marks = [mark.span() for mark in _MARK.finditer(text)]
+        for found in self._pattern.finditer(text):
+            if any(start <= found.start() < end for start, end in marks):
+                continue
+            value = self._values[found[0]]
+            yield _Span(found.start(), found.end(), self._spread[value], value)
 
 
 def redact(text: str) -> str:
-    """Return ``text`` without users, passwords and query values of URLs, and values of variables with secret names."""
-    text = _USER.sub(HIDDEN, text)
-    text = _USER_WITH_SLASH.sub(HIDDEN, text)
-    text = _WITH_QUERY.sub(lambda url: _without_values(url[0]), text)
-    text = _AUTHORIZATION.sub(rf"\g<name>{HIDDEN}", text)
-    return _ASSIGNED.sub(rf"\g<name>={HIDDEN}", text)
+    """Return ``text`` without passwords, tokens, and users and query values of URLs."""
+    return Secrets().hide(text)
 
 
 def redact_variable(name: str, value: str) -> str:
     """Return the value of an environment variable as it may be shown."""
-    return HIDDEN if value and _IS_SECRET.fullmatch(name) else redact(value)
+    return HIDDEN if is_secret_name(name) and _is_value(value) else redact(value)
 
 
-def redact_document(value: Any, name: str = "") -> Any:
-    """Return a JSON document as it may be shown; ``name``: the key of ``value``."""
-    if isinstance(value, dict):
-        return {key: redact_document(each, key) for key, each in value.items()}
-    if isinstance(value, list):
-        return [redact_document(each, name) for each in value]
-    return redact_variable(name, value) if isinstance(value, str) else value
+def redact_document(document: Any) -> Any:
+    """Return a JSON document as it may be shown."""
+    return Secrets().learn(document).hide_document(document)
 
 
-def _without_values(url: str) -> str:
-    place, _, query = url.partition("?")
-    return f"{place}?{_VALUE.sub(HIDDEN, query)}"
+def fill(document: Any, values: Mapping[str, str]) -> Any:
+    """Return a document with the values of these names in place of their marks; marks of other names stay."""
+    if isinstance(document, str):
+        return _MARK.sub(lambda mark: values.get(mark["name"] or "", mark[0]), document)
+    if isinstance(document, dict):
+        return {fill(key, values): fill(each, values) for key, each in document.items()}
+    return [fill(each, values) for each in document] if isinstance(document, list) else document
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of the hidden words in a text; "" for one without a name."""
+    return tuple(dict.fromkeys(mark["name"] or "" for mark in _MARK.finditer(text)))
+
+
+@lru_cache(maxsize=4096)
+def is_secret_name(name: str) -> bool:
+    """Does an option, a variable or a key of that name hold a secret?"""
+    return bool(_IS_NAME.fullmatch(name)) and not _IS_NO_SECRET.search(name)
+
+
+def _name_within(around: Mapping[Any, Any], key: Any, name: str) -> str:
+    """Return the name by which the value of ``key`` is known: its key, or the name of the object around it."""
+    if key not in _VALUE_KEYS:
+        return str(key)
+    own = around.get("name")
+    return own if isinstance(own, str) else name
+
+
+def _option(words: Sequence[Any], at: int) -> str:
+    """Return the name of the secret that word ``at`` gives a value to as the word after it; "" if to none."""
+    before, word = words[at - 1] if at else None, words[at]
+    if not isinstance(before, str) or not isinstance(word, str) or word.startswith("-"):
+        return ""
+    if at > 1 and words[at - 2] in _SETS_VARIABLE:
+        return before if is_secret_name(before) else ""
+    option = _OPTION_WORD.fullmatch(before)
+    return option["name"] if option and is_secret_name(option["name"]) else ""
+
+
+def _is_value(value: str) -> bool:
+    """Can the value of a secret's name be a secret, and not where one is to be found?"""
+    bare = value.strip().strip("\"'")
+    if not bare or _MARK.fullmatch(bare) or bare.lower() in _NO_VALUES:
+        return False
+    return not _REFERENCE.fullmatch(bare)
+
+
+def _is_telling(value: str) -> bool:
+    """Is the value long enough to be looked for in other places?"""
+    if len(value) < _LEAST_WORD or _MARK.fullmatch(value) or _IS_WORD.fullmatch(value):
+        return False
+    return not (value.isdigit() and len(value) < _LEAST_PART - 2)
+
+
+def _forms(value: str) -> set[str]:
+    """Return the value as it is, and as JSON, URLs, HTML and one or two shells around it hold it."""
+    once = value.replace("'", "'\"'\"'")
+    page = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    forms = {value, once, once.replace("'", "'\"'\"'"), quote(value, safe=""), page}
+    forms |= {page.replace('"', "&#34;").replace("'", "&#39;"), page.replace('"', "&quot;").replace("'", "&#x27;")}
+    forms |= {json.dumps(form, ensure_ascii=ascii)[1:-1] for form in list(forms) for ascii in (True, False)}
+    lines = [line for line in value.splitlines() if len(line) >= 2 * _LEAST_PART] if "\n" in value else []
+    # A shell prints what is around a variable as it is.
+    around = _EXPANSION.split(value) if "$" in value else []
+    return {*forms, *lines, *(part.strip() for part in around if _is_telling(part.strip()))}
+
+
+def _as_pattern(form: str) -> str:
+    word = re.escape(form)
+    return word if len(form) >= _LEAST_PART else rf"(?<![A-Za-z0-9]){word}(?![A-Za-z0-9])"
+
+
+def _spans(text: str) -> Iterator[_Span]:
+    """Yield the secrets that the text itself shows to be some."""
+    if not _MAY_HOLD.search(text):
+        return
+    yield from _users(text)
+    yield from _query_values(text)
+    for found in (*_ASSIGNED.finditer(text), *_OPTION.finditer(text)):
+        start, end = _shell_word(text, found.end())
+        if is_secret_name(found["name"]) and _is_value(text[start:end]):
+            yield _Span(start, end, found["name"], text[start:end])
+    for found in (*_QUOTED.finditer(text), *_LINE.finditer(text)):
+        if is_secret_name(found["name"]) and _is_value(found["value"]):
+            yield _Span(*found.span("value"), found["name"], found["value"])
+    for found in (*_LOGIN.finditer(text), *_AUTHORIZATION.finditer(text)):
+        if _is_value(found["value"]):
+            yield _Span(*found.span("value"), "authorization", found["value"])
+    for found in _FORMS.finditer(text):
+        yield _Span(*found.span(), "secret", found[0])
+
+
+def _users(text: str) -> Iterator[_Span]:
+    """Yield users and passwords of URLs."""
+    starts = set()
+    for found in (*_USER.finditer(text), *_USER_WITH_SLASH.finditer(text)):
+        if found.start() not in starts and not _MARK.fullmatch(found[0]):
+            starts.add(found.start())
+            host = re.match(r"@([\w.-]*)", text[found.end() :])
+            _, colon, password = found[0].partition(":")
+            name = f"user_of_{host[1] if host else ''}"
+            yield _Span(found.start(), found.end(), name, found[0], password if colon else "")
+
+
+def _query_values(text: str) -> Iterator[_Span]:
+    """Yield the values of the queries of URLs."""
+    for url in _WITH_QUERY.finditer(text):
+        for found in _QUERY_VALUE.finditer(url[0], url[0].index("?") + 1):
+            start, end = (url.start() + place for place in found.span("value"))
+            is_secret = is_secret_name(found["name"]) or _SIGNS.fullmatch(found["name"])
+            if not _MARK.fullmatch(found["value"]):
+                yield _Span(start, end, found["name"], found["value"] if is_secret else "")
+
+
+def _union(spans: Sequence[_Span]) -> list[_Span]:
+    """Return the spans in order, those that overlap as one: no part of a secret is left."""
+    found: list[_Span] = []
+    for span in sorted(spans, key=lambda each: (each.start, -each.end)):
+        if found and span.start < found[-1].end:
+            last = found[-1]
+            found[-1] = replace(last, end=max(last.end, span.end))
+        elif span.end > span.start:
+            found.append(span)
+    return found
+
+
+def _shell_word(text: str, start: int) -> tuple[int, int]:
+    """Return the span of the word of a shell that begins at ``start``, without the quotes around it."""
+    around = _quote_around(text, start)
+    at = start
+    while at < len(text):
+        character, following = text[at], text[at + 1 : at + 2]
+        if character.isspace() or character == around:
+            break
+        if character in ";&|)" and (not following or following.isspace() or following in (character, around)):
+            break
+        at = _after(text, at)
+    end = min(at, len(text))
+    word = text[start:end]
+    if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" and word[0] not in word[1:-1]:
+        return start + 1, end - 1
+    return start, end
+
+
+def _after(text: str, at: int) -> int:
+    """Return the place after the character at ``at``, or after what it opens."""
+    if text[at] == "\\":
+        return at + 2
+    if text[at] in "'`":
+        close = text.find(text[at], at + 1)
+        return close + 1 if close >= 0 else at + 1
+    closing = '"' if text[at] == '"' else ")" if text.startswith("$(", at) else ""
+    if not closing:
+        return at + 1
+    inside = at + (1 if closing == '"' else 2)
+    while inside < len(text) and text[inside] != closing:
+        nested = text[inside] in "\\`" or text.startswith("$(", inside) or (closing == ")" and text[inside] in "'\"")
+        inside = _after(text, inside) if nested else inside + 1
+    return inside + 1 if inside < len(text) else at + 1
+
+
+def _quote_around(text: str, place: int) -> str:
+    """Return the quote that is open at ``place`` of its line; "" if none is."""
+    at, quote_ = text.rfind("\n", 0, place) + 1, ""
+    while at < place:
+        if text[at] == "\\" and quote_ != "'":
+            at += 1
+        elif quote_:
+            quote_ = "" if text[at] == quote_ else quote_
+        elif text[at] in "'\"":
+            quote_ = text[at]
+        at += 1
+    return quote_

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.redaction import redact, redact_document, redact_variable
+from hidl_cli.redaction import HIDDEN, Secrets, fill, names_in, redact, redact_document, redact_variable
 from tests.plan import golden_scripts
 
 
@@ -20,8 +20,17 @@ from tests.plan import golden_scripts
         ("https://u:p/w@x?y@host/simple", "https://***@host/simple"),
         ("https://host/a?token=x&user=y#sha256=z", "https://host/a?token=***&user=***#sha256=z"),
         ("curl -H 'Authorization: Bearer abc' https://host", "curl -H 'Authorization: Bearer ***' https://host"),
-        ("env HF_TOKEN=hf_x AWS_SECRET_ACCESS_KEY='a b' python", "env HF_TOKEN=*** AWS_SECRET_ACCESS_KEY=*** python"),
+        ("env HF_TOKEN=hf_x AWS_SECRET_ACCESS_KEY='a b' python", "env HF_TOKEN=*** AWS_SECRET_ACCESS_KEY='***' python"),
         ("login --password=x", "login --password=***"),
+        ("train --hf-token hf_X --password hf_Y", "train --hf-token *** --password ***"),
+        ("export HF_TOKEN='it is'; python train.py", "export HF_TOKEN='***'; python train.py"),
+        ("bash -c 'export HF_TOKEN=abc' --x 'y z'", "bash -c 'export HF_TOKEN=***' --x 'y z'"),
+        ("export HF_TOKEN=${TOKEN:-abc}; x", "export HF_TOKEN=***; x"),
+        ("{'token': 'hf_x', 'ranks': 1}", "{'token': '***', 'ranks': 1}"),
+        ('os.environ["HF_TOKEN"] = "hf_x"', 'os.environ["HF_TOKEN"] = "***"'),
+        ("read config:\npassword: hunter2\nranks: 2", "read config:\npassword: ***\nranks: 2"),
+        ("curl -u me:hunter2 https://host", "curl -u me:*** https://host"),
+        ("got ghp_abcdefghij0123456789 from the vault", "got *** from the vault"),
     ],
 )
 def test_secrets_are_taken_out(text: str, clean: str) -> None:
@@ -38,6 +47,11 @@ def test_secrets_are_taken_out(text: str, clean: str) -> None:
         "MV2_USE_CUDA=1 MPICH_ASYNC_PROGRESS=0",
         "ssh://host/path",
         "--tokenizer=bpe --max-tokens=512",
+        "--pad_token_id=0 --eos_token '</s>' --token-drop 0.1 --num_token 3",
+        "--password {password} --hf-token $HF_TOKEN",
+        'export HF_TOKEN="$(cat ~/.tok)"; python3 prog.py',
+        "HF_TOKEN_PATH=/home/me/.token --use_auth_token True",
+        "docker run --user 1000:1000",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -77,6 +91,56 @@ def test_no_secret_is_left_in_a_document(secret: str) -> None:
         "argv": ["train", f"--data={clean}"],
         "environment": {"HF_TOKEN": "***", "URL": clean},
         "ranks": 2,
+    }
+
+
+WORD = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=10, max_size=30)
+
+
+def planted(secret: str) -> dict[str, object]:
+    """Places of a secret that are known to hold one."""
+    return {
+        "option": {"argv": ["train", f"--hf-token={secret}"]},
+        "two words": {"argv": ["train", "--password", secret]},
+        "variable": {"environment": {"API_KEY": secret}},
+        "assignment": {"argv": ["env", f"HF_TOKEN={secret}", "train"]},
+        "script": {"argv": ["bash", "-c", f"export HF_TOKEN='{secret}'; train"]},
+        "launcher": {"argv": ["mpiexec", "-genv", "HF_TOKEN", secret, "train"]},
+        "URL": {"argv": [f"https://user:{secret}@host/simple"]},
+        "query": {"argv": [f"https://host/simple?sig={secret}"]},
+        "parameter": {"parameters": {"token": {"type": "str", "default": secret}}},
+        "setting": {"tuning": [{"name": "MY_SECRET", "value": secret, "origin": "site"}]},
+    }
+
+
+@given(secret=WORD, place=st.sampled_from(sorted(planted(""))))
+def test_a_secret_is_hidden_in_all_places_once_one_tells_it(secret: str, place: str) -> None:
+    document = {
+        **planted(secret)[place],  # type: ignore[dict-item]
+        "title": f"train {secret} and more",
+        "nested": [{"key": [f"x{secret}y", 1]}],
+        "quoted": f"bash -c 'echo '\"'\"'{secret}'\"'\"''",
+    }
+    secrets = Secrets(named=True).learn(document)
+    shown = secrets.hide_document(document)
+    assert secret not in repr(shown)
+    assert secret not in secrets.hide(f"printed: {secret}\n")
+    values = {name: f"user:{secret}" if name.startswith("USER") else secret for name in names_in(repr(shown))}
+    assert fill(shown, values) == document
+    assert secrets.hide_document(shown) == shown
+
+
+def test_values_of_one_name_are_told_apart() -> None:
+    document = {"steps": [{"token": "first-value"}, {"token": "second-value"}, {"token": "first-value"}]}
+    shown = Secrets(named=True).hide_document(document)
+    assert [step["token"] for step in shown["steps"]] == ["***TOKEN***", "***TOKEN_2***", "***TOKEN***"]
+
+
+def test_a_number_may_be_a_secret_and_a_short_one_is_none() -> None:
+    assert redact_document({"password": 12345678, "token": 1, "steps": 5000}) == {
+        "password": HIDDEN,
+        "token": 1,
+        "steps": 5000,
     }
 
 

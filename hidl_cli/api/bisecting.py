@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from os import PathLike
@@ -60,6 +60,7 @@ def bisect(
     time: float | None = None,
     offline: bool = False,
     fresh: bool = False,
+    words: Mapping[str, str] | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Bisection:
     """Find which change between a good and a bad run explains the slowdown: ``hidl bisect --yes``.
@@ -85,7 +86,8 @@ def bisect(
 
     asked = Asked(partition=partition, time_limit=time, account=account, qos=qos, reservation=reservation)
     with ExitStack() as opened:
-        both = (open_night(good, opened), open_night(bad, opened))
+        given = [f"{name}={value}" for name, value in (words or {}).items()]
+        both = open_nights(good, bad, opened, given)
         machine = site_of(both, site)
         question = ask(both, metric, machine, install_by, prefix=absolute(prefix), offline=offline)
     plan = plan_job(question, machine, asked)
@@ -120,20 +122,32 @@ def _run(found: Bisect, plan: LaunchPlan, confidence: float, budget: int, progre
     require_end(*run_job(found, plan, confidence, budget, tell=tell))
 
 
-def open_night(name: str | PathLike[str] | Run, opened: ExitStack) -> Record | Original:
-    """Return the run of that name, or what is in the capsule of that file, which stays unpacked until ``opened`` ends.
+def open_nights(
+    good: str | PathLike[str] | Run,
+    bad: str | PathLike[str] | Run,
+    opened: ExitStack,
+    assignments: Sequence[str] = (),
+) -> tuple[Record | Original, Record | Original]:
+    """Return the runs of these names, or what is in the capsules of these files, unpacked until ``opened`` ends.
 
-    Raises ``UsageError`` if there is neither, ``InvalidInput`` for a capsule that is damaged.
+    ``assignments`` (``--set``): the values of words that the capsules hide. Raises ``UsageError`` if there is neither,
+    ``InvalidInput`` for a capsule that is damaged.
     """
-    from hidl_cli.capsule.capsule import read
-    from hidl_cli.capsule.replay import unpacked
+    from hidl_cli.capsule.capsule import Capsule, read
+    from hidl_cli.capsule.replay import unpacked, words_for
     from hidl_cli.record.run import Run as Record
 
-    if isinstance(name, Run):
-        return Record(name.directory)
-    if Path(name).is_file():
-        return opened.enter_context(unpacked(read(Path(name))))
-    return Record(find(name).directory)
+    def found(name: str | PathLike[str] | Run) -> Record | Capsule:
+        if isinstance(name, Run):
+            return Record(name.directory)
+        return read(Path(name)) if Path(name).is_file() else Record(find(name).directory)
+
+    both = (found(good), found(bad))
+    words = words_for([each for each in both if isinstance(each, Capsule)], assignments)
+    first, second = (
+        opened.enter_context(unpacked(each, words)) if isinstance(each, Capsule) else each for each in both
+    )
+    return first, second
 
 
 def site_of(both: tuple[Record | Original, Record | Original], name: str | None) -> Site:
@@ -160,13 +174,14 @@ def ask(
     """
     from hidl_cli.bisect.journal import Question
     from hidl_cli.bisect.sides import Night, metric_of, of_capsule, of_run, side_of
-    from hidl_cli.capsule.replay import Original, order_for
+    from hidl_cli.capsule.replay import Original, order_for, require_words
 
     def night(one: Record | Original) -> Night:
         if not isinstance(one, Original):
             return of_run(one)
         if install is None:
             return of_capsule(one, None)
+        require_words(one)
         with paths.temporary_directory("bisect") as brought:
             return of_capsule(one, install(order_for(one, site, prefix, brought, offline=offline)))
 

@@ -60,19 +60,31 @@ def replay(
     tolerance: float = 0.03,
     offline: bool = False,
     changed_inputs: bool = False,
+    words: Mapping[str, str] | None = None,
     progress: Callable[[str], object] | None = None,
 ) -> Replay:
     """Install a capsule's stack by its lock, run its plan again, and compare: ``hidl replay --yes``.
 
     The packages and the program of a capsule are code that runs with your rights. ``tolerance``: a worsening by a
-    smaller fraction is the same; ``time``: the job's limit in seconds; other arguments as for ``install`` and ``run``.
+    smaller fraction is the same; ``time``: the job's limit in seconds; ``words``: the values of words that the capsule
+    hides (default: variables of their names); other arguments as for ``install`` and ``run``.
 
     Raises ``InvalidInput`` for a capsule that is damaged, ``MissingPrecondition`` if its lock does not serve here or
     its inputs are not there, and what ``install`` and ``Run.wait`` raise.
     """
     from hidl_cli.api.launching import submit
     from hidl_cli.capsule.capsule import read
-    from hidl_cli.capsule.replay import check_inputs, hold_against, keep, machine_for, order_for, request_of, unpacked
+    from hidl_cli.capsule.replay import (
+        check_inputs,
+        hold_against,
+        keep,
+        machine_for,
+        order_for,
+        request_of,
+        require_words,
+        unpacked,
+        words_for,
+    )
     from hidl_cli.launch.allocation import Asked
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
@@ -82,10 +94,12 @@ def replay(
     held = read(Path(file))
     asked = Asked(partition=partition, time_limit=time, account=account, qos=qos, reservation=reservation)
     follower = Lines(progress or nobody)
-    with unpacked(held) as original, paths.temporary_directory("replay") as brought:
+    given = words_for([held], [f"{name}={value}" for name, value in (words or {}).items()])
+    with unpacked(held, given) as original, paths.temporary_directory("replay") as brought:
         machine = machine_for(original.plan, site)
         if not changed_inputs:
-            check_inputs(held)
+            check_inputs(original)
+        require_words(original)
         order = order_for(original, machine, absolute(prefix), brought, offline=offline)
         verifier = verifier_for(machine, verification_place(machine), follower)
         installed = install(order, follower, verifier).installation

@@ -78,11 +78,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Side:
-    """The good or the bad run. ``inputs``: SHA-256 by path, None if unknown; ``placement``: of the step that counts."""
+    """The good or the bad run. ``inputs``: SHA-256 by path, None if unknown; ``placement``: of the step that counts;
+    ``given``: hidden words of a capsule that have values of the user's.
+    """
 
     provenance: Provenance
     placement: Placement
     inputs: Mapping[str, str] | None = None
+    given: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -248,10 +251,11 @@ def _left_out(good: Side, bad: Side) -> Iterator[str]:
     ):
         if before != after:
             yield f"{what}: {before or 'none'} → {after or 'none'} ({why})"
+    yield from dict.fromkeys(f"{each} (all runs of it)" for side in (good, bad) for each in side.given)
     inputs = (good.inputs, bad.inputs)
     for path in {**(inputs[0] or {}), **(inputs[1] or {})}:
-        before, after = (_NONE if each is None else each.get(path, "not read")[:12] for each in inputs)
-        if None not in inputs and before != after:
+        before, after = (_NONE if each is None else each.get(path, "not read")[:12] or "unknown" for each in inputs)
+        if None not in inputs and (before != after or before == "unknown"):
             yield f"input {path}: {before} → {after} (all runs read what is there today)"
 
 

@@ -30,13 +30,17 @@ LEAST_SLOWDOWN = 0.01
 
 @dataclass(frozen=True)
 class Night:
-    """One of the two runs, with its stack as installed here. ``inputs``: SHA-256 by path; None if not recorded."""
+    """One of the two runs, with its stack as installed here. ``inputs``: SHA-256 by path; None if not recorded.
+
+    ``given``: the hidden words of its capsule, in words, that have values of the user's.
+    """
 
     plan: Plan
     hosts: tuple[str, ...]
     packages: Mapping[str, str]
     samples: tuple[Sample, ...]
     inputs: Mapping[str, str] | None
+    given: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,9 @@ def of_capsule(original: Original, installed: Installation | None) -> Night:
         prefix = str(installed.prefix)
         mpi = replace(plan.mpi, prefix=prefix) if plan.mpi_of_the_stack else plan.mpi
         plan = replace(plan, prefix=prefix, activate=str(installed.activate), mpi=mpi)
-    inputs = {each.path: each.sha256 for each in original.capsule.inputs}
+    inputs = {each.path: each.sha256 for each in original.inputs}
     samples = tuple(samples_of(original.run))
-    return Night(plan, original.run.status().hosts, original.capsule.packages, samples, inputs)
+    return Night(plan, original.run.status().hosts, original.capsule.packages, samples, inputs, original.replaced)
 
 
 def metric_of(good: Night, bad: Night, name: str | None) -> Metric:
@@ -153,7 +157,7 @@ def side_of(night: Night, measure: Measure) -> Side:
         for step in night.plan.steps
         if not step.copies and (step.placement.nodes, step.placement.ranks) == (measure.nodes, measure.ranks)
     )
-    return Side(Provenance(night.plan, night.hosts, night.packages), placement, night.inputs)
+    return Side(Provenance(night.plan, night.hosts, night.packages), placement, night.inputs, night.given)
 
 
 def _checked(plan: Plan) -> Plan:

@@ -46,7 +46,10 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class Input:
-    """A file of the user's that the run read. ``modified``: it has changed since the run was planned."""
+    """A file of the user's that the run read, as it was when the run was submitted.
+
+    ``modified``: it had changed when the capsule was made; ``sha256`` is "" if the run's content is then not known.
+    """
 
     path: str
     size: int
@@ -55,10 +58,19 @@ class Input:
 
 
 @dataclass(frozen=True)
+class Hidden:
+    """A hidden word: ``***NAME***`` in the members, at ``places`` such as ``run/plan.json: parameters.token``."""
+
+    name: str
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Capsule:
     """What a run was. ``lock_name`` is the name that the lock needs to be found, ``members`` the files by name.
 
-    ``digest``: the SHA-256 of the whole file.
+    ``hidden``: the words that were secrets; None in a capsule of hidl 0.1, which did not list them. ``digest``: the
+    SHA-256 of the whole file.
     """
 
     run: str
@@ -69,6 +81,7 @@ class Capsule:
     inputs: tuple[Input, ...]
     members: Mapping[str, bytes] = field(repr=False)
     digest: str = ""
+    hidden: tuple[Hidden, ...] | None = ()
 
     def text(self, member: str) -> str:
         """Return a member as text; ``InvalidInput`` unless it is UTF-8."""
@@ -87,6 +100,7 @@ class Capsule:
             "lock_name": self.lock_name,
             "packages": dict(self.packages),
             "inputs": [vars(each) for each in self.inputs],
+            **({} if self.hidden is None else {"hidden": [vars(each) for each in self.hidden]}),
             "members": {name: hashlib.sha256(data).hexdigest() for name, data in sorted(self.members.items())},
         }
         whole = BytesIO()
@@ -109,6 +123,7 @@ class _Index:
     packages: Mapping[str, str]
     inputs: tuple[Input, ...]
     members: Mapping[str, str]
+    hidden: tuple[Hidden, ...] | None = None
 
 
 def read(file: Path) -> Capsule:
@@ -120,12 +135,13 @@ def read(file: Path) -> Capsule:
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}", hint="hidl capsule RUN makes one") from error
     try:
-        return _parse(whole)
+        return parse(whole)
     except InvalidInput as error:
         raise InvalidInput(f"{file}: {error.message}", problems=error.problems, hint=error.hint) from error
 
 
-def _parse(whole: bytes) -> Capsule:
+def parse(whole: bytes) -> Capsule:
+    """Read a capsule from its bytes; ``InvalidInput`` with all that is wrong with it."""
     members = _members(whole)
     index = _index(members.pop(_INDEX, b""))
     missing, unlisted = {*index.members, *_NEEDED} - {*members}, {*members} - {*index.members}
@@ -147,6 +163,7 @@ def _parse(whole: bytes) -> Capsule:
         index.inputs,
         members,
         hashlib.sha256(whole).hexdigest(),
+        index.hidden,
     )
 
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hidl_cli.analysis.measures import instant
-from hidl_cli.capsule.capsule import OF_THE_RUN, Capsule, Input
+from hidl_cli.capsule.capsule import OF_THE_RUN, Capsule, Hidden, Input, parse
 from hidl_cli.capsule.locks import read_lock
-from hidl_cli.errors import HidlError, MissingPrecondition
+from hidl_cli.capsule.replay import unpacked
+from hidl_cli.documents import write_text
+from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition
+from hidl_cli.inputs.load import examine, valid
+from hidl_cli.inputs.overlay import at_path
+from hidl_cli.plan.input_files import input_files, is_unchanged
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.record.run import Run
-from hidl_cli.redaction import redact
+from hidl_cli.redaction import Secrets
+from hidl_cli.site.checks import RULES
 from hidl_cli.site.load import load_site
+from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
 from hidl_cli.stack.builds.sources import sha256
 from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.lock import Locked
+from hidl_cli.stack.schema import Stack
 
 #: Bytes of a log that a capsule keeps: the last.
 LOG_BYTES = 256 << 10
@@ -41,23 +51,85 @@ def capsule_of(run: Run) -> Capsule:
             hint="a run in a stack can be repeated by its lock: hidl install STACK --with PACKAGE --as NAME",
         )
     lock, text = _lock(run, plan)
-    members = {f"run/{name}": data for name in OF_THE_RUN if (data := _read(run.directory / name)) is not None}
-    members["stack.yaml"] = _yaml(load_stack(plan.stack).model_dump(mode="json", by_alias=True, exclude_defaults=True))
-    members["site.yaml"] = _yaml(load_site(plan.site).model_dump(mode="json", by_alias=True, exclude_defaults=True))
-    members = {
-        name: redact(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-        for name, data in members.items()
-    }
+    secrets = Secrets(named=True)
+    members = _members(run, plan, secrets)
+    content = text.decode(errors="surrogateescape")
+    if secrets.hide(content) != content:
+        raise MissingPrecondition(
+            f"the lock {lock.filename} of run {run.id} holds a secret, and its hash protects every byte of it",
+            hint="take users and passwords out of the stack's URLs, install it again, and run it again",
+        )
     members["lock.txt"] = text
-    return Capsule(
+    inputs = tuple(replace(each, path=secrets.hide(each.path, "inputs")) for each in _inputs(run, plan))
+    capsule = Capsule(
         run=plan.run,
         hidl=plan.hidl,
         stack=plan.stack,
         lock_name=lock.filename,
         packages={package.name: package.version for package in lock.packages},
-        inputs=tuple(_inputs(plan)),
+        inputs=inputs,
         members=members,
+        hidden=tuple(Hidden(name, tuple(places)) for name, places in secrets.places.items()),
     )
+    _read_back(capsule)
+    return capsule
+
+
+def _members(run: Run, plan: Plan, secrets: Secrets) -> dict[str, bytes]:
+    """Return the files of the capsule but for its lock, without secrets."""
+    documents: dict[str, Any] = {}
+    texts: dict[str, str] = {}
+    for name in OF_THE_RUN:
+        data = _read(run.directory / name)
+        if data is None:
+            continue
+        if name.endswith(".json"):
+            documents[f"run/{name}"] = run.document(name.removesuffix(".json"))
+        else:
+            texts[f"run/{name}"] = data.decode(errors="surrogateescape")
+    for name, load in (("stack", load_stack), ("site", load_site)):
+        documents[f"{name}.yaml"] = run.document(name) or _today(load(getattr(plan, name)))
+    secrets.learn(*documents.values())
+    for text in texts.values():
+        secrets.learn_output(text)
+    members = {name: _dump(name, secrets.hide_document(each, f"{name}: ")) for name, each in documents.items()}
+    for name, text in texts.items():
+        members[name] = secrets.hide(text, name).encode(errors="surrogateescape")
+    return members
+
+
+def keeps_sources(run: Run) -> bool:
+    """Does the run keep its site and its stack's recipe? Those of hidl 0.1 do not: their capsules hold today's."""
+    return run.document("stack") is not None
+
+
+def _today(model: Stack | Site) -> dict[str, Any]:
+    return model.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"extends"})
+
+
+def _dump(name: str, document: Any) -> bytes:
+    if name.endswith(".yaml"):
+        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode()
+    return f"{json.dumps(document, indent=2, ensure_ascii=False)}\n".encode()
+
+
+def _read_back(capsule: Capsule) -> None:
+    """Read the capsule as a replay does; ``HidlError`` if a replay could not."""
+    try:
+        with unpacked(parse(capsule.to_bytes())) as original:
+            site = original.file(f"{original.plan.site}.yaml")
+            write_text(site, capsule.text("site.yaml"))
+            valid(examine(RULES, at_path("site", site)))
+            for name in capsule.members:
+                if name.endswith(".json"):
+                    original.run.document(Path(name).stem)
+    except InvalidInput as error:
+        raise HidlError(
+            "\n".join(
+                [f"the capsule cannot be read back: {error.message}", *(each.message for each in error.problems)]
+            ),
+            hint="a hidden word may be part of a name, see `hidl run --dry-run`; please report it otherwise",
+        ) from error
 
 
 def _lock(run: Run, plan: Plan) -> tuple[Locked, bytes]:
@@ -80,37 +152,23 @@ def _lock(run: Run, plan: Plan) -> tuple[Locked, bytes]:
     )
 
 
-def _inputs(plan: Plan) -> Iterator[Input]:
-    """Yield the files that the program's words and parameters name, each once; the stack's own files are no inputs."""
-    program = plan.workload.program
-    base = Path(program.directory) if program.directory else None
-    words = [*(program.command or ()), *(program.arguments or ())]
-    words += [str(value) for point in plan.points for value in {**plan.parameters, **point}.values()]
-    planned = instant(plan.created)
-    seen = set()
-    for word in words:
-        for text in (word, word.partition("=")[2]):
-            file = _file(text, base)
-            if file is None or file in seen or file.is_relative_to(plan.prefix):
-                continue
-            seen.add(file)
+def _inputs(run: Run, plan: Plan) -> Iterator[Input]:
+    """Yield the input files as they were when the run was submitted.
+
+    ``modified``: the file is another one now; its hash is then that of the run's, or "" if it was not recorded.
+    """
+    recorded = (run.document("inputs") or {}).get("files")
+    if recorded is None:  # a run of hidl 0.1: a replaced file keeps its mtime, but its ctime is that of the change
+        planned = instant(plan.created).timestamp()
+        for file in input_files(plan):
             status = file.stat()
-            yield Input(str(file), status.st_size, sha256(file), status.st_mtime > planned.timestamp())
-
-
-def _file(text: str, base: Path | None) -> Path | None:
-    """Return the file of that name; None if there is none, or the name is relative and the program has no directory."""
-    if not text or "\0" in text or len(text) > 4096:
-        return None
-    path = Path(text)
-    if not path.is_absolute():
-        if base is None:
-            return None
-        path = base / path
-    try:
-        return path if path.is_file() else None
-    except OSError:
-        return None
+            modified = max(status.st_mtime, status.st_ctime) > planned
+            yield Input(str(file), status.st_size, "" if modified else sha256(file), modified)
+        return
+    for path, known in recorded.items():
+        unchanged = is_unchanged(Path(path), known)
+        digest = known.get("sha256") or (sha256(Path(path)) if unchanged else "")
+        yield Input(path, known["size"], digest, not unchanged)
 
 
 def _read(file: Path) -> bytes | None:
@@ -120,8 +178,3 @@ def _read(file: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     return data[-LOG_BYTES:] if file.suffix == ".log" else data
-
-
-def _yaml(document: dict[str, Any]) -> bytes:
-    document.pop("extends", None)
-    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True).encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -10,10 +12,10 @@ from typing import Any
 
 from hidl_cli import paths
 from hidl_cli.analysis.changes.compare import Comparison, compare
-from hidl_cli.capsule.capsule import Capsule
+from hidl_cli.capsule.capsule import Capsule, Input
 from hidl_cli.capsule.locks import read_lock
 from hidl_cli.documents import write_text
-from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition
+from hidl_cli.errors import HidlError, InvalidInput, MissingPrecondition, UsageError
 from hidl_cli.inputs.load import examine, valid
 from hidl_cli.inputs.overlay import at_path, list_all
 from hidl_cli.launch.allocation import Asked
@@ -21,6 +23,7 @@ from hidl_cli.launch.library import OF_THE_STACK
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
+from hidl_cli.redaction import fill, names_in
 from hidl_cli.runs.provenance import Provenance, differences
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
@@ -39,12 +42,33 @@ ROOT = "replays"
 
 @dataclass(frozen=True)
 class Original:
-    """What a capsule holds, read and checked: the run, its plan, and its stack."""
+    """What a capsule holds, read and checked: the run, its plan, and its stack.
+
+    ``given``: the names of the hidden words in whose place there are words of the user's; ``inputs``: with these words
+    in their paths.
+    """
 
     capsule: Capsule
     run: Run
     plan: Plan
     stack: Stack
+    given: tuple[str, ...] = ()
+    inputs: tuple[Input, ...] = ()
+
+    def file(self, member: str) -> Path:
+        """Return the unpacked file of a member."""
+        return self.run.directory.parent / member
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of hidden words that the run needs, and that were not given; "" for one without a name."""
+        words = needed_words(self.capsule)
+        return tuple(name for name in words if name not in self.given)
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """What became of each hidden word, in words."""
+        return tuple(f"hidden word {name}: not in the capsule → as given" for name in self.given)
 
     @property
     def provenance(self) -> Provenance:
@@ -72,9 +96,51 @@ class Replayed:
         return "inconclusive" if self.comparison.outcome == "inconclusive" else "same within noise"
 
 
+def needed_words(capsule: Capsule) -> tuple[str, ...]:
+    """Return the names of the hidden words that the run of a capsule needs; "" for one without a name."""
+    found = names_in(capsule.text("run/plan.json") + capsule.text("stack.yaml"))
+    listed = None if capsule.hidden is None else {each.name for each in capsule.hidden}
+    return tuple(name for name in found if listed is None or name in listed)
+
+
+def words_for(capsules: Sequence[Capsule], assignments: Sequence[str]) -> dict[str, str]:
+    """Return the values of the hidden words that the runs of the capsules need, as far as the user gives them.
+
+    ``assignments`` have the form ``NAME=VALUE``; a variable of the environment serves for a name without any.
+    Raises ``UsageError`` for a name that no capsule hides.
+    """
+    needed = dict.fromkeys(name for capsule in capsules for name in needed_words(capsule) if name)
+    words = {name: os.environ[name] for name in needed if os.environ.get(name)}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or name.upper() not in needed:
+            raise UsageError(
+                f"invalid --set {name}: " + ("expected NAME=VALUE" if not equals else "no word of that name is hidden"),
+                hint=f"hidden words that the run needs: {', '.join(needed) or 'none'}",
+            )
+        words[name.upper()] = value
+    return words
+
+
+def require_words(original: Original) -> None:
+    """Raise ``MissingPrecondition`` if the run needs hidden words that were not given."""
+    missing = original.missing
+    if "" in missing or (missing and original.capsule.hidden is None):
+        raise MissingPrecondition(
+            f"the capsule of run {original.plan.run} hides words that the run needs, and does not name them",
+            hint=f"make a new one where the run is: hidl capsule {original.plan.run}",
+        )
+    if missing:
+        raise MissingPrecondition(
+            f"the capsule of run {original.plan.run} hides {len(missing)} word(s) that the run needs: "
+            + ", ".join(missing),
+            hint=" ".join(f"--set {name}=VALUE" for name in missing) + ", or variables of these names",
+        )
+
+
 @contextmanager
-def unpacked(capsule: Capsule) -> Iterator[Original]:
-    """Give the run of the capsule in a temporary directory.
+def unpacked(capsule: Capsule, words: Mapping[str, str] | None = None) -> Iterator[Original]:
+    """Give the run of the capsule in a temporary directory; ``words``: the values of hidden words, by name.
 
     Raises ``InvalidInput`` with every problem of its plan, its stack or its metrics.
     """
@@ -83,7 +149,7 @@ def unpacked(capsule: Capsule) -> Iterator[Original]:
         for name, data in capsule.members.items():
             file = Path(directory, name)
             file.parent.mkdir(exist_ok=True)
-            file.write_bytes(data)
+            file.write_bytes(_filled(data, words) if words and name.endswith(".json") else data)
         try:
             plan = plan_of(run)
             run.status()
@@ -99,7 +165,11 @@ def unpacked(capsule: Capsule) -> Iterator[Original]:
         named = Path(directory, "stacks", f"{capsule.stack}.yaml")
         write_text(named, capsule.text("stack.yaml"))
         stack = valid(examine(RULES, at_path("stack", named)))
-        yield Original(capsule, run, plan, stack)
+        if words:
+            stack = Stack.model_validate(fill(stack.model_dump(mode="json", by_alias=True), words))
+        given = tuple(name for name in needed_words(capsule) if name in (words or {}))
+        inputs = tuple(replace(each, path=fill(each.path, words or {})) for each in capsule.inputs)
+        yield Original(capsule, run, plan, stack, given, inputs)
 
 
 def order_for(original: Original, site: Site, prefix: str | None, directory: Path, *, offline: bool = False) -> Order:
@@ -173,9 +243,10 @@ def request_of(original: Original, site: Site, prefix: str | None, asked: Asked,
     )
 
 
-def check_inputs(capsule: Capsule) -> None:
+def check_inputs(original: Original) -> None:
     """Raise ``MissingPrecondition`` with every input of the run that is not there, or has another content."""
-    wrong = [(each.path, reason) for each in capsule.inputs if (reason := _why_wrong(Path(each.path), each.sha256))]
+    capsule = original.capsule
+    wrong = [(each.path, reason) for each in original.inputs if (reason := _why_wrong(Path(each.path), each.sha256))]
     if wrong:
         raise MissingPrecondition(
             "\n".join(
@@ -193,7 +264,7 @@ def hold_against(original: Original, run: Run, packages: Mapping[str, str], tole
     except ValueError as error:
         raise InvalidInput(f"the run and its replay cannot be compared: {error}") from error
     now = Provenance(plan_of(run), run.status().hosts, packages)
-    return Replayed(comparison, differences(original.provenance, now))
+    return Replayed(comparison, (*differences(original.provenance, now), *original.replaced))
 
 
 def keep(original: Original, run: Run, replayed: Replayed) -> dict[str, Any]:
@@ -216,6 +287,14 @@ def machine_for(plan: Plan, name: str | None) -> Site:
     return load_site(name or (plan.site if known else None))
 
 
+def _filled(data: bytes, words: Mapping[str, str]) -> bytes:
+    """Return a JSON document with the values of hidden words; one that is damaged fails where it is read."""
+    try:
+        return json.dumps(fill(json.loads(data.decode()), words)).encode()
+    except (ValueError, RecursionError):
+        return data
+
+
 def _of_study(plan: Plan, per_node: set[int]) -> int | None:
     """Return the ranks per node of a study of nodes; a study of ranks on one node has none."""
     return per_node.pop() if plan.unit == "nodes" and len(per_node) == 1 else None
@@ -233,6 +312,8 @@ def _axes(points: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
 
 
 def _why_wrong(file: Path, expected: str) -> str | None:
+    if not expected:
+        return "changed between the run and its capsule, which does not know the run's content"
     try:
         if not file.is_file():
             return "not found"

@@ -55,6 +55,12 @@ def bisect(
         str | None,
         typer.Option("--time", "-t", metavar=TIME, help="Time limit of the job; the next call goes on from there."),
     ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Value of a word that a capsule hides (default: $NAME); repeatable."
+        ),
+    ] = None,
     offline: OfflineOption = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin again, without what an earlier bisect of the two has measured.")
@@ -72,7 +78,7 @@ def bisect(
     Names the change with its probability, or the machine itself, or says that it is not reproducible. Interrupted, it
     goes on when called again. Exit code 11 if undecided.
     """
-    from hidl_cli.api.bisecting import ask, open_night, site_of
+    from hidl_cli.api.bisecting import ask, open_nights, site_of
     from hidl_cli.bisect.job import plan_job, require_end, run_job
     from hidl_cli.bisect.journal import open_bisect
     from hidl_cli.capsule.replay import Original
@@ -89,7 +95,7 @@ def bisect(
         reservation=reservation,
     )
     with ExitStack() as opened:
-        both = (open_night(good, opened), open_night(bad, opened))
+        both = open_nights(good, bad, opened, set_ or [])
         machine = site_of(both, site)
         question = ask(both, metric, machine, None)
         plan = plan_job(question, machine, asked)

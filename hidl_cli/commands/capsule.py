@@ -46,25 +46,33 @@ def capsule(
 ) -> None:
     """Write one file that holds a run's plan, script, lock, stack, site, numbers and the hashes of its inputs."""
     from hidl_cli.capsule.capsule import SUFFIX
-    from hidl_cli.capsule.collect import capsule_of
+    from hidl_cli.capsule.collect import capsule_of, keeps_sources
+    from hidl_cli.capsule.replay import needed_words
     from hidl_cli.commands.render import emit_json, printable, say, write
     from hidl_cli.documents import write_bytes
     from hidl_cli.errors import HidlError
     from hidl_cli.record.run import find
 
-    made = capsule_of(find(run))
+    found = find(run)
+    made = capsule_of(found)
     file = output or Path(f"{made.run}{SUFFIX}")
     try:
         write_bytes(file, made.to_bytes())
     except OSError as error:
         raise HidlError(f"cannot write {file}: {error.strerror}", hint="name another place: --output FILE") from error
+    if not keeps_sources(found):
+        say(f"warning: run {found.id} kept no site and stack files, so the capsule holds today's", style="yellow")
     for each in made.inputs:
         if each.modified:
-            say(f"warning: {printable(each.path)} has changed since the run was planned", style="yellow")
+            say(f"warning: {printable(each.path)} has changed since the run was submitted", style="yellow")
+    hidden = [vars(each) for each in made.hidden or ()]
     if json:
-        emit_json("hidl.capsule-made/1", run=made.run, file=str(file.absolute()), inputs=[vars(i) for i in made.inputs])
+        inputs = [vars(each) for each in made.inputs]
+        emit_json("hidl.capsule-made/1", run=made.run, file=str(file.absolute()), inputs=inputs, hidden=hidden)
     else:
         write(printable(f"{file}\n"))
+        if needed := needed_words(made):
+            say(f"hidden words that a replay requires: {', '.join(needed)}")
         say(f"run it again, here or elsewhere: hidl replay {file}")
 
 
@@ -85,6 +93,12 @@ def replay(
         float, typer.Option(min=0, max=100, metavar="PERCENT", help="Ignore a smaller worsening.")
     ] = 3.0,
     offline: OfflineOption = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Value of a word that the capsule hides (default: $NAME); repeatable."
+        ),
+    ] = None,
     changed_inputs: Annotated[
         bool, typer.Option("--changed-inputs", help="Run even if input files are missing or have changed.")
     ] = False,
@@ -102,12 +116,21 @@ def replay(
     from dataclasses import replace
 
     from hidl_cli.capsule.capsule import read
-    from hidl_cli.capsule.replay import check_inputs, machine_for, order_for, request_of, unpacked
+    from hidl_cli.capsule.replay import (
+        check_inputs,
+        machine_for,
+        order_for,
+        request_of,
+        require_words,
+        unpacked,
+        words_for,
+    )
     from hidl_cli.commands.findings import check_before_run
-    from hidl_cli.commands.render import emit_json, write
+    from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.launch.allocation import Asked
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import prepare
+    from hidl_cli.redaction import Secrets
 
     held = read(file)
     asked = Asked(
@@ -117,25 +140,33 @@ def replay(
         qos=qos,
         reservation=reservation,
     )
-    with unpacked(held) as original, paths.temporary_directory("replay") as brought:
+    words = words_for([held], set_ or [])
+    with unpacked(held, words) as original, paths.temporary_directory("replay") as brought:
         machine = machine_for(original.plan, site)
         if not changed_inputs:
-            check_inputs(held)
+            check_inputs(original)
+        if not dry_run:
+            require_words(original)
         order = order_for(original, machine, prefix, brought, offline=offline)
         request = request_of(original, machine, str(order.root), asked, repeat)
         planned = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
         if dry_run:
-            script = job_script(planned)
+            document = planned.to_json()
+            secrets = Secrets().learn(document)
+            script = secrets.hide(job_script(planned))
             if json:
                 emit_json(
                     "hidl.replay-plan/1",
                     capsule=held.digest,
                     root=str(order.root),
-                    plan=planned.to_json(),
+                    plan=secrets.hide_document(document),
                     script=script,
+                    missing_words=list(original.missing),
                 )
             else:
                 write(script)
+                if original.missing:
+                    say(f"not given: {', '.join(original.missing)}; a replay requires --set NAME=VALUE or variables")
             return
         _introduce(original, planned, order)
         if not yes:
@@ -163,6 +194,8 @@ def _introduce(original: Original, planned: Plan, order: Order) -> None:
         )
     )
     say(printable(f"  site      {order.site.name}"))
+    if original.given:
+        say(printable(f"  hidden    {', '.join(original.given)}: as given"))
     for command in dict.fromkeys(planned.command_line(step) for step in planned.steps):
         say(printable(f"  $ {command}"), style="dim")
 

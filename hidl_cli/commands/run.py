@@ -186,7 +186,7 @@ def run(
     from hidl_cli.launch.limits import clock
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import RunRequest, prepare
-    from hidl_cli.redaction import redact, redact_document
+    from hidl_cli.redaction import Secrets
     from hidl_cli.site.load import load_site
 
     command = program_after(ctx, workload, further=() if matrix else further or ())
@@ -242,10 +242,12 @@ def run(
         return
     script = job_script(plan)
     if dry_run:
+        document = plan.to_json()
+        secrets = Secrets().learn(document)
         if json:
-            emit_json("hidl.run-plan/1", plan=redact_document(plan.to_json()), script=redact(script))
+            emit_json("hidl.run-plan/1", plan=secrets.hide_document(document), script=secrets.hide(script))
         else:
-            write(redact(script))
+            write(secrets.hide(script))
         _warn(plan)
         if not no_check:
             check_before_run(plan, machine, hypothetical=True)

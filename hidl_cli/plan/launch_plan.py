@@ -18,12 +18,13 @@ from hidl_cli.launch.allocation import Allocation
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
+from hidl_cli.plan.input_files import record_inputs
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.patterns import Pattern
 from hidl_cli.plan.workload import Parser, Value, Workload
 from hidl_cli.quoting import sh_line
 from hidl_cli.record.run import Run, create
-from hidl_cli.redaction import redact, redact_variable
+from hidl_cli.redaction import Secrets
 from hidl_cli.stack.environment import Described, prepare_support
 from hidl_cli.stack.schema import Device
 from hidl_cli.tuning.settings import Setting
@@ -84,7 +85,8 @@ class Plan:
     with the first repetition that settles it. ``charge`` is the price of a node-hour in the site's units. ``missing``
     lists the options that the site requires and the request lacks; ``warnings`` are sentences for the user.
     ``user_environment``: of the user, in the place of a stack, as it was when the run was planned. ``device``: what the
-    ranks compute on; None in plans of hidl 0.1, which did not say.
+    ranks compute on; None in plans of hidl 0.1, which did not say. ``sources``: the documents of the site and the stack
+    that the plan was made of, which a run keeps beside its ``plan.json``.
     """
 
     run: str
@@ -116,6 +118,7 @@ class Plan:
     hidl: str = __version__
     user_environment: Described | None = None
     device: Device | None = None
+    sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def is_study(self) -> bool:
@@ -156,15 +159,22 @@ class Plan:
         """Do the ranks run on the stack's own MPI library, not on one of the site's?"""
         return self.mpi.prefix == self.prefix
 
+    @property
+    def workload_words(self) -> list[str]:
+        """The words of the program, with its placeholders."""
+        program = self.workload.program_for(self.parameters)
+        return [*(program.command or ()), *(program.arguments or ())]
+
     def command_line(self, step: Step) -> str:
         """Format the step as a shell command with its variables, without secrets."""
         variables = {"HIDL_WORLD_SIZE": str(step.placement.ranks), **self.environment, **step.launch.environment}
-        shown = (f"{name}={redact_variable(name, value)}" for name, value in variables.items())
-        return sh_line(["env", *shown, *map(redact, step.launch.words)])
+        secrets = Secrets().learn(self.workload_words, dict(self.parameters), dict(step.point), variables)
+        words = ["env", *(f"{name}={value}" for name, value in variables.items()), *step.launch.words]
+        return sh_line(secrets.learn(words).hide_document(words))
 
     def to_json(self) -> dict[str, Any]:
         """Return the document ``plan.json``."""
-        return {"schema": SCHEMA, **_adapter().dump_python(self, mode="json")}
+        return {"schema": SCHEMA, **_adapter().dump_python(self, mode="json", exclude={"sources"})}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Plan:
@@ -188,7 +198,9 @@ def create_run(plan: Plan, script: str, *, root: Path | None = None) -> Run:
     """Create the directory of the plan's run with its job script, under ``root`` (None: the user's runs)."""
     if plan.user_environment is not None:
         prepare_support(plan.user_environment)
-    return create(plan.run, plan.to_json(), script, root=root)
+    inputs = record_inputs(plan)
+    documents = {**plan.sources, **({"inputs": inputs} if inputs["files"] else {})}
+    return create(plan.run, plan.to_json(), script, documents, root=root)
 
 
 def plan_of(run: Run) -> Plan:

@@ -12,6 +12,7 @@ from hidl_cli.inputs.overlay import list_all
 from hidl_cli.plan.arguments import PLACEHOLDER
 from hidl_cli.plan.workload import TIMES, Parameter, Program, Scaling, StackChoice, Workload
 from hidl_cli.quoting import sh_line
+from hidl_cli.redaction import Secrets
 
 ScalingKind = Literal["weak", "strong"]
 
@@ -27,6 +28,7 @@ TIME_OF: dict[ScalingKind, str] = {"strong": "wall_time", "weak": "throughput"}
 _INTERPRETERS = re.compile(r"(python|pypy|bash|sh|zsh|perl|ruby|Rscript|julia|env)[0-9.]*")
 _COMPILERS = {".c": "mpicc", **dict.fromkeys((".cc", ".cpp", ".cxx"), "mpicxx")}
 _FORTRAN = (".f", ".f90", ".f95", ".f03", ".f08")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PARAMETER = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _EACH_RANK = {
     "rank": "$RANK",
@@ -89,7 +91,7 @@ def name_of(command: Sequence[str]) -> str:
 
 def stem_of(command: Sequence[str]) -> str:
     """Return the program's file without the suffix as a valid name, such as ``train``."""
-    words = [word for word in command if not word.startswith("-")]
+    words = [word for word in command if not word.startswith("-") and not _VARIABLE.match(word)]
     program = next((word for word in words if not _INTERPRETERS.fullmatch(PurePath(word).name)), command[0])
     stem = PurePath(program).name.partition(".")[0].lower()
     name = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:48].strip("-")
@@ -116,7 +118,7 @@ def _is_text(word: str) -> bool:
 
 
 def _title(command: Sequence[str]) -> str:
-    line = " ".join(" ".join(command).split())
+    line = " ".join(" ".join(Secrets().learn(list(command)).hide_document(list(command))).split())
     return line if len(line) <= 100 else f"{line[:97]}..."
 
 

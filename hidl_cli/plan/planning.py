@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
@@ -23,6 +24,7 @@ from hidl_cli.schedulers import scheduler_for
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.environment import Described
 from hidl_cli.stack.installation import Installation
+from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.settings import Setting
 from hidl_workloads.own_program import encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
@@ -58,7 +60,7 @@ class Choices:
     """What to run: site, workload, parameters, stack, MPI library, launcher and tuning.
 
     ``matrix``: the points to compare, as the parameters that differ; by default one empty point. ``environment``: of
-    the user, in the place of the stack. ``use``: what the run computes on.
+    the user, in the place of the stack. ``use``: what the run computes on. ``recipe``: the stack's.
     """
 
     site: Site
@@ -72,6 +74,16 @@ class Choices:
     matrix: Sequence[Mapping[str, Value]] = ({},)
     environment: Described | None = None
     use: DeviceUse = field(default_factory=lambda: DeviceUse("cpu", Asked()))
+    recipe: Stack | None = None
+
+    @property
+    def sources(self) -> dict[str, Any]:
+        """The documents of the site and of the stack's recipe."""
+        models = {"site": self.site, **({} if self.recipe is None else {"stack": self.recipe})}
+        return {
+            name: model.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"extends"})
+            for name, model in models.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -160,6 +172,7 @@ def make_plan(
         warnings=tuple(_warnings(choices, asked.partition, placements)),
         user_environment=choices.environment,
         device=choices.use.device,
+        sources=choices.sources,
     )
 
 

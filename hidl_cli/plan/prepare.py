@@ -226,6 +226,7 @@ def _choices(
         matrix=matrix,
         environment=described,
         use=use,
+        recipe=None if described else stack,
     )
 
 

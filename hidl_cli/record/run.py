@@ -130,16 +130,26 @@ def _status(document: Any) -> Status:
     )
 
 
-def create(run_id: str, plan: dict[str, Any], script: str, *, root: Path | None = None) -> Run:
-    """Create a run's directory with ``plan.json`` and ``job.sh``, under ``root`` (None: the user's runs).
+def create(
+    run_id: str,
+    plan: dict[str, Any],
+    script: str,
+    documents: Mapping[str, Any] | None = None,
+    *,
+    root: Path | None = None,
+) -> Run:
+    """Create a run's directory with ``plan.json``, ``job.sh`` and ``documents``; ``root``: None is the user's runs.
 
     The job needs the secrets in its script, so a directory that holds any is readable by its owner alone.
     """
     run = Run((root or paths.runs()) / run_id)
     try:
         run.directory.mkdir(parents=True)
-        if redact(script) != script or redact_document(plan) != plan:
+        kept = dict(documents or {})
+        if redact(script) != script or redact_document([plan, kept]) != [plan, kept]:
             run.directory.chmod(0o700)
+        for name, document in kept.items():
+            run.write(name, document)
         run.write("plan", plan)
         write_text(run.script, script, mode=0o755)
     except OSError as error:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from hidl_cli.analysis.changes.scale import Scale
-from hidl_cli.redaction import redact_variable
+from hidl_cli.redaction import Secrets, redact_variable
 from hidl_cli.report.comparisons import comparisons
 from hidl_cli.report.curves import curves, held_against
 from hidl_cli.report.loaded import Loaded
@@ -44,7 +44,7 @@ def page_of(
     points = [point for run in oldest_first for point in run.by_point()]
     groups = [group for group in grouped(points) if shown & {run.run.id for run in group}]
     standings = sorted((_standing(group) for group in groups), key=lambda s: (_GRAVITY.index(s.outcome), s.name))
-    return Page(
+    page = Page(
         generated=generated,
         hidl=hidl,
         selection=selection,
@@ -64,6 +64,7 @@ def page_of(
         runs=tuple(record_of(run) for run in reversed(oldest_first) if run.run.id in shown),
         notes=tuple(notes),
     )
+    return Secrets().learn(*(run.plan.to_json() for run in oldest_first)).hide_document(page)
 
 
 _GRAVITY = (

@@ -11,7 +11,7 @@ from hidl_cli.errors import HidlError, MetricMissing
 from hidl_cli.plan.launch_plan import plan_of, readable
 from hidl_cli.record.run import Run, all_runs, job_id
 from hidl_cli.record.state import State, Status
-from hidl_cli.redaction import redact_document
+from hidl_cli.redaction import Secrets
 from hidl_cli.runs.conclude import conclude, keep_likely_causes
 from hidl_cli.runs.follow import Watch
 from hidl_cli.schedulers.decision import read_status
@@ -85,8 +85,7 @@ def run_document(run: Run, status: Status | None = None) -> dict[str, Any]:
         if verdict
         else None,
     }
-    shown: dict[str, Any] = redact_document(document)
-    return shown
+    return Secrets().learn(plan.to_json(), document).hide_document(document)
 
 
 def _read(run: Run, name: str, unreadable: list[str]) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -173,6 +175,123 @@ def test_python_does_what_the_command_line_does(hidl: Hidl, capsule: Path, tmp_p
     environment = {**hidl.environment, "PYTHONPATH": str(REPOSITORY)}
     said = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True).stdout
     assert said == "same | same within noise\n"
+
+
+def test_an_input_that_an_older_file_replaced_is_not_the_run_s_own(hidl: Hidl, tmp_path: Path) -> None:
+    (tmp_path / "input").write_text("of the run")
+    older = tmp_path / "older"
+    older.write_text("another!!!")
+    os.utime(older, (1e9, 1e9))
+    run = run_json(hidl, "--", "cat", str(tmp_path / "input"))["run"]
+    older.replace(tmp_path / "input")
+    made = hidl.json("capsule", run, "-o", str(tmp_path / "a.capsule"))
+    (data,) = made["inputs"]
+    assert (data["modified"], data["sha256"]) == (True, hashlib.sha256(b"of the run").hexdigest())
+    completed = hidl("replay", str(tmp_path / "a.capsule"), "--yes")
+    assert (completed.returncode, "input: another content" in completed.stderr) == (4, True)
+
+    (hidl.runs / run / "inputs.json").unlink()  # as hidl 0.1 left it
+    (data,) = hidl.json("capsule", run, "-o", str(tmp_path / "b.capsule"))["inputs"]
+    assert (data["modified"], data["sha256"]) == (True, "")
+    completed = hidl("replay", str(tmp_path / "b.capsule"), "--yes")
+    assert (completed.returncode, "does not know the run's content" in completed.stderr) == (4, True)
+
+
+def test_a_capsule_holds_the_recipe_and_the_site_of_the_run(hidl: Hidl, tmp_path: Path) -> None:
+    recipe = hidl.config / "stacks" / "mpi.yaml"
+    site = hidl.config / "sites" / "local.yaml"
+    run = run_json(hidl, "--", "true")["run"]
+    before = tmp_path / "before.capsule"
+    hidl("capsule", run, "-o", str(before))
+    for file, shipped in ((recipe, "recipes/stacks/mpi.yaml"), (site, "site_configs/local.yaml")):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        text = (REPOSITORY / shipped).read_text()
+        file.write_text(re.sub(r"(?m)^title:.*$", "title: edited after the run", text).replace("4.1", "4.0"))
+    after = tmp_path / "after.capsule"
+    made = hidl("capsule", run, "-o", str(after))
+    assert made.returncode == 0, made.stderr
+    assert "edited after the run" not in b"".join(members(after).values()).decode()
+    assert members(after) == members(before)
+    assert hidl("replay", str(after), "--dry-run").returncode == 0
+
+
+def members(capsule: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(capsule) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def run_json(hidl: Hidl, *arguments: str) -> Any:
+    completed = hidl("run", "--json", "--no-mpi", *arguments)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return json.loads(completed.stdout)
+
+
+SECRET_PROGRAM = """
+import os, pathlib, sys
+if os.environ["RANK"] == "0":
+    print("arguments", sys.argv[1:], flush=True)
+    pathlib.Path(__file__).with_name("seen").write_text(repr(sys.argv[1:]))
+"""
+
+
+def test_hidden_words_are_listed_and_a_replay_gets_them_or_refuses(hidl: Hidl, tmp_path: Path) -> None:
+    (tmp_path / "secret.py").write_text(SECRET_PROGRAM)
+    words = ["--key", "{token}", "--hf-token", "hf_X1", "--password", "hf_Y1", "--pad_token_id=0"]
+    run = run_json(hidl, "--set", "token=hf_SECRET", "--", "python", str(tmp_path / "secret.py"), *words)
+    file = tmp_path / "secret.capsule"
+    made = hidl("capsule", run["run"], "-o", str(file))
+    assert made.returncode == 0, made.stderr
+    assert "hidden words that a replay requires: HF_TOKEN, PASSWORD, TOKEN" in made.stderr
+    for name, data in members(file).items():
+        assert not re.search(rb"hf_SECRET|hf_X1|hf_Y1", data), name
+    assert b"--pad_token_id=0" in members(file)["run/plan.json"]
+
+    (tmp_path / "seen").unlink()
+    refused = hidl("replay", str(file), "--yes")
+    assert refused.returncode == 4
+    assert "hides 3 word(s) that the run needs: HF_TOKEN, PASSWORD, TOKEN" in refused.stderr
+    assert "--set TOKEN=VALUE" in refused.stderr
+    assert not (tmp_path / "seen").exists()
+    assert hidl("replay", str(file), "--yes", "--set", "nothing=1").returncode == 2
+
+    given = ("--set", "TOKEN=hf_SECRET", "--set", "hf_token=hf_X2")
+    shown = hidl("replay", str(file), "--dry-run", *given, PASSWORD="hf_Y2")
+    assert shown.returncode == 0, shown.stderr
+    assert not re.search(r"hf_SECRET|hf_X2|hf_Y2", shown.stdout + shown.stderr)
+    done = hidl("replay", str(file), "--yes", *given, PASSWORD="hf_Y2")
+    assert done.returncode in (0, 10, 11), done.stderr
+    assert "hidden word HF_TOKEN: not in the capsule → as given" in done.stdout
+    said = (tmp_path / "seen").read_text()
+    assert said == repr(["--key", "hf_SECRET", "--hf-token", "hf_X2", "--password", "hf_Y2", "--pad_token_id=0"])
+    # What the program itself prints is shown while it runs.
+    shown_lines = [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("arguments")]
+    assert not re.search(r"hf_SECRET|hf_X2|hf_Y2", "\n".join(shown_lines))
+
+
+def test_a_script_that_reads_a_token_stays_a_script(hidl: Hidl, tmp_path: Path) -> None:
+    script = 'export HF_TOKEN="$(cat ~/.tok)"; export API_KEY="hf_K1 $HOME"; echo "$API_KEY"'
+    run = run_json(hidl, "--", "bash", "-c", script)["run"]
+    file = tmp_path / "script.capsule"
+    assert hidl("capsule", run, "-o", str(file)).returncode == 0
+    plan = json.loads(members(file)["run/plan.json"])
+    hidden = 'export HF_TOKEN="$(cat ~/.tok)"; export API_KEY="***API_KEY***"; echo "$API_KEY"'
+    assert plan["workload"]["program"]["arguments"] == ["-c", hidden]
+    assert b"hf_K1" not in b"".join(members(file).values())
+    assert hidl("replay", str(file), "--dry-run").returncode == 0
+
+
+def test_a_capsule_that_does_not_name_its_hidden_words_is_not_run(hidl: Hidl, capsule: Path, tmp_path: Path) -> None:
+    held = read(capsule)
+    plan = held.text("run/plan.json").replace('"1"', '"***"')
+    assert plan != held.text("run/plan.json")
+    old = tmp_path / "old.capsule"
+    whole = replace(held, hidden=None, members={**held.members, "run/plan.json": plan.encode()})
+    old.write_bytes(whole.to_bytes())
+    refused = hidl("replay", str(old), "--yes")
+    assert refused.returncode == 4
+    assert "hides words that the run needs, and does not name them" in refused.stderr
+    for words in (("bisect", str(old), str(capsule), "--yes"), ("bisect", str(capsule), str(old), "--yes")):
+        assert hidl(*words, "--metric", "rate").returncode in (2, 4)
 
 
 def test_a_run_without_metrics_has_no_capsule(hidl: Hidl) -> None:
