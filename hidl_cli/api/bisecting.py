@@ -17,6 +17,7 @@ from hidl_cli.api.running import Run, find
 if TYPE_CHECKING:
     from hidl_cli.bisect.journal import Bisect, Question
     from hidl_cli.capsule.replay import Original
+    from hidl_cli.launch.allocation import Asked
     from hidl_cli.plan.launch_plan import Plan as LaunchPlan
     from hidl_cli.record.run import Run as Record
     from hidl_cli.record.state import Status
@@ -89,7 +90,7 @@ def bisect(
         given = [f"{name}={value}" for name, value in (words or {}).items()]
         both = open_nights(good, bad, opened, given)
         machine = site_of(both, site)
-        question = ask(both, metric, machine, install_by, prefix=absolute(prefix), offline=offline)
+        question = ask(both, metric, machine, install_by, prefix=absolute(prefix), job=asked, offline=offline)
     plan = plan_job(question, machine, asked)
     found = open_bisect(question, fresh=fresh)
     if not found.journal().is_over(question, confidence, budget):
@@ -166,15 +167,18 @@ def ask(
     install: Callable[[Order], Installation] | None,
     *,
     prefix: str | None = None,
+    job: Asked | None = None,
     offline: bool = False,
 ) -> Question:
     """Return the question between the two.
 
-    ``install`` brings the stack of a capsule to this machine; None: the question is only looked at.
+    ``install`` brings the stack of a capsule to this machine; None: the question is only looked at. ``job`` are the
+    options of a job that builds.
     """
     from hidl_cli.bisect.journal import Question
     from hidl_cli.bisect.sides import Night, metric_of, of_capsule, of_run, side_of
     from hidl_cli.capsule.replay import Original, order_for, require_words
+    from hidl_cli.launch.allocation import Asked
 
     def night(one: Record | Original) -> Night:
         if not isinstance(one, Original):
@@ -183,7 +187,7 @@ def ask(
             return of_capsule(one, None)
         require_words(one)
         with paths.temporary_directory("bisect") as brought:
-            return of_capsule(one, install(order_for(one, site, prefix, brought, offline=offline)))
+            return of_capsule(one, install(order_for(one, site, prefix, brought, job or Asked(), offline=offline)))
 
     good, bad = map(night, both)
     found = metric_of(good, bad, metric)

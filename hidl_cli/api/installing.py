@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -92,6 +93,7 @@ def arrange(
 ) -> Arranged:
     """Return the orders of ``hidl install`` with these options; ``keep``: write what this machine tells of the site."""
     from hidl_cli.mpi import FAMILIES
+    from hidl_cli.schedulers.attached import build_command
     from hidl_cli.site import asking
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation, several
@@ -110,6 +112,8 @@ def arrange(
     if (chosen or where.install.provider) == "rpm":
         named += [*where.rpms, *where.mpi, *FAMILIES]
     archives = _sources(sources, named)
+    with_spack = (chosen or where.install.provider) == "spack"
+    attached = build_command(where, os.environ, job) if with_spack else ()
     orders = [
         Order(
             where,
@@ -122,7 +126,7 @@ def arrange(
             spack=_path(spack),
             mirror=_path(mirror),
             jobs=jobs,
-            job=job,
+            attached=attached,
         )
         for stack in wanted
     ]

@@ -100,7 +100,7 @@ def replay(
         if not changed_inputs:
             check_inputs(original)
         require_words(original)
-        order = order_for(original, machine, absolute(prefix), brought, offline=offline)
+        order = order_for(original, machine, absolute(prefix), brought, asked, offline=offline)
         verifier = verifier_for(machine, verification_place(machine), follower)
         installed = install(order, follower, verifier).installation
         request = request_of(original, machine, str(order.root), asked, repeat)

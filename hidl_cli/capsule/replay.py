@@ -25,6 +25,7 @@ from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.redaction import fill, names_in
 from hidl_cli.runs.provenance import Provenance, differences
+from hidl_cli.schedulers.attached import build_command
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
@@ -172,18 +173,22 @@ def unpacked(capsule: Capsule, words: Mapping[str, str] | None = None) -> Iterat
         yield Original(capsule, run, plan, stack, given, inputs)
 
 
-def order_for(original: Original, site: Site, prefix: str | None, directory: Path, *, offline: bool = False) -> Order:
+def order_for(
+    original: Original, site: Site, prefix: str | None, directory: Path, job: Asked, *, offline: bool = False
+) -> Order:
     """Return the order that installs the capsule's stack by its lock, which ``directory`` then holds.
 
     Where the stack in use has this very lock, nothing is to be installed; else it goes to a place of its own, and the
-    stack in use stays. Raises ``MissingPrecondition`` if the lock does not serve here.
+    stack in use stays. ``job`` are the options of a job that builds. Raises ``MissingPrecondition`` if the lock does not
+    serve here.
     """
     capsule, stack = original.capsule, original.stack
     lock = directory / "locks" / capsule.lock_name
     write_text(lock, capsule.text("lock.txt"))
     site = site_as_for(site, getattr(read_lock(lock), "accelerator", None))  # a lock of Spack names none
     root = installation.root_of(site, stack.name, prefix)
-    order = Order(site, stack, root, locked=True, offline=offline, mirror=directory)
+    attached = build_command(site, os.environ, job) if site.install.provider == "spack" else ()
+    order = Order(site, stack, root, locked=True, offline=offline, mirror=directory, attached=attached)
     try:
         in_use = installation.find(site, stack.name, root=root).lock == original.plan.lock
     except MissingPrecondition:

@@ -107,7 +107,7 @@ def bisect(
         if any(isinstance(each, Original) for each in both):
             if not yes:
                 ask_consent()
-            question = ask(both, metric, machine, install_order, prefix=prefix, offline=offline)
+            question = ask(both, metric, machine, install_order, prefix=prefix, job=asked, offline=offline)
             plan = plan_job(question, machine, asked)
     found = open_bisect(question, fresh=fresh)
     say(f"bisect in {found.directory}")

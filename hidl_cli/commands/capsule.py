@@ -147,7 +147,7 @@ def replay(
             check_inputs(original)
         if not dry_run:
             require_words(original)
-        order = order_for(original, machine, prefix, brought, offline=offline)
+        order = order_for(original, machine, prefix, brought, asked, offline=offline)
         request = request_of(original, machine, str(order.root), asked, repeat)
         planned = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
         if dry_run:

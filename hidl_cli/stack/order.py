@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from hidl_cli.launch.allocation import Asked
-
 if TYPE_CHECKING:
     from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.schema import Stack
@@ -34,7 +32,7 @@ class Order:
     ``sources``: archives that the user names, by the build that they are for. ``provider``: who installs it, None: as
     the site says. ``spack``: where Spack is, ``mirror``: what ``hidl stack fetch`` brought, ``jobs``: how many
     compilers may run at once; None: as the site says, or nowhere. ``platform``: that of the lock; None: this machine's.
-    ``job``: the options of jobs that build or verify.
+    ``attached``: the words that run a command in an allocation to build in; empty: builds run here.
     """
 
     site: Site
@@ -48,7 +46,7 @@ class Order:
     mirror: Path | None = None
     jobs: int | None = None
     platform: str | None = None
-    job: Asked = field(default_factory=Asked)
+    attached: tuple[str, ...] = ()
 
     @property
     def stack_directory(self) -> Path:

@@ -18,7 +18,7 @@ from hidl_cli.stack.lock import Choice, Lock, Locked, PassedOver
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import venv
 from hidl_cli.stack.providers.contract import Preview
-from hidl_cli.stack.providers.spack import allocation, call, host, layout, lock, offline, python, repositories
+from hidl_cli.stack.providers.spack import call, host, layout, lock, offline, python, repositories
 from hidl_cli.stack.providers.spack.environment import Environment, environment, name_of, roots
 from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES, Instance, find
 from hidl_cli.stack.providers.spack.lock import SpackLock
@@ -150,7 +150,7 @@ class FromSpack:
                     lock=chosen,
                     places=where,
                     jobs=order.jobs or order.site.spack.jobs,
-                    shell=allocation.command(order.site, os.environ, order.job),
+                    shell=order.attached,
                 ),
             )
 

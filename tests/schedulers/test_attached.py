@@ -7,23 +7,23 @@ import pytest
 from hidl_cli.errors import MissingPrecondition, SubmitRefused
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.allocation import Asked
+from hidl_cli.schedulers.attached import build_command
 from hidl_cli.site.load import load_site
-from hidl_cli.stack.providers.spack.allocation import command
 from tests.stack.spack.conftest import site
 
 BUILD = {"build_on": "allocation"}
 
 
-def test_on_the_login_node_nothing_is_put_before_the_command() -> None:
-    assert command(site(), {}, Asked()) == ()
+def test_on_the_login_node_nothing_is_put_before_the_build_command() -> None:
+    assert build_command(site(), {}, Asked()) == ()
 
 
 def test_slurm_gives_a_whole_node_with_what_the_site_demands() -> None:
     node = {"arch": "x86_64", "gpus": 0, "cores": 48, "threads_per_core": 2}
     machine = site(spack=BUILD, policies={"account": "required"}, node_types={"node": node})
     with pytest.raises(SubmitRefused, match="requires --account"):
-        command(machine, {}, Asked())
-    words = command(machine, {}, Asked(account="abc"))
+        build_command(machine, {}, Asked())
+    words = build_command(machine, {}, Asked(account="abc"))
     assert words[:2] == ("srun", "--ntasks=1")
     assert set(words[2:]) == {
         "--job-name=hidl-build",
@@ -45,7 +45,7 @@ def test_slurm_gives_a_whole_node_with_what_the_site_demands() -> None:
 )
 def test_times_are_in_the_form_of_the_scheduler(scheduler: str, words: str) -> None:
     machine = site(spack=BUILD, scheduler=scheduler, policies={"default_time": "1-02:30:00"})
-    assert command(machine, {}, Asked()) == tuple(words.split())
+    assert build_command(machine, {}, Asked()) == tuple(words.split())
 
 
 @pytest.mark.parametrize("name", [entry.name for entry in list_all("site")])
@@ -57,7 +57,7 @@ def test_builds_at_every_site_have_all_cores_of_a_node_and_an_account(name: str)
     policies = shipped.policies
     asked = Asked(**{key: value for key, value in vars(given).items() if getattr(policies, key, "") != "never"})
     try:
-        words = command(machine, {}, asked)
+        words = build_command(machine, {}, asked)
     except MissingPrecondition:
         assert shipped.scheduler not in ("slurm", "lsf", "flux")
         return
@@ -69,9 +69,9 @@ def test_builds_at_every_site_have_all_cores_of_a_node_and_an_account(name: str)
 
 
 def test_inside_an_allocation_no_other_is_asked_for() -> None:
-    assert command(site(spack=BUILD), {"SLURM_JOB_ID": "1"}, Asked()) == ()
+    assert build_command(site(spack=BUILD), {"SLURM_JOB_ID": "1"}, Asked()) == ()
 
 
 def test_a_scheduler_that_gives_no_nodes_is_reported() -> None:
     with pytest.raises(MissingPrecondition, match="its scheduler gives none"):
-        command(site(spack=BUILD, scheduler="local"), {}, Asked())
+        build_command(site(spack=BUILD, scheduler="local"), {}, Asked())

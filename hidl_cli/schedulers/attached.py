@@ -1,4 +1,4 @@
-"""An allocation to build in, for sites that want no builds on their login nodes."""
+"""Commands that run in a new allocation while hidl waits: builds, at sites that want none on their login nodes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
 
 
-def command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple[str, ...]:
+def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple[str, ...]:
     """Return the words that run a build in an allocation of one whole node.
 
-    Empty if the site builds on its login nodes, and within an allocation.
+    Empty if the site builds on its login nodes or without Spack, and within an allocation.
 
     Args:
         site: The site; its policies apply as to every job.
