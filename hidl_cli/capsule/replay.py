@@ -179,8 +179,9 @@ def order_for(
     """Return the order that installs the capsule's stack by its lock, which ``directory`` then holds.
 
     Where the stack in use has this very lock, nothing is to be installed; else it goes to a place of its own, and the
-    stack in use stays. ``job`` are the options of a job that builds. Raises ``MissingPrecondition`` if the lock does not
-    serve here.
+    stack in use stays. ``job`` are the options of a job that builds.
+
+    Raises ``MissingPrecondition`` if the lock does not serve here.
     """
     capsule, stack = original.capsule, original.stack
     lock = directory / "locks" / capsule.lock_name
