@@ -9,7 +9,6 @@ from statistics import median
 from typing import NamedTuple
 
 from hidl_cli.analysis.samples import Sample
-from hidl_cli.plan.parameters import format_parameters
 
 
 class Measure(NamedTuple):
@@ -58,6 +57,8 @@ def by_measure(
         swept: Parameters that separate measures across series; by default those of the samples' points.
         hosts: Hosts whose concurrent copies are measures of their own.
     """
+    from hidl_cli.plan.parameters import format_parameters  # pydantic, which a notebook need not wait for
+
     every = list(samples)
     if swept is None:
         swept = swept_parameters(every)

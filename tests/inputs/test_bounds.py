@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.waiting import patience
 pytestmark = pytest.mark.real
 
 MEGABYTES = 300  # of address space beyond what the imported modules take
-SECONDS = 4  # of processor time
+SECONDS = math.ceil(patience(4))  # of processor time
 
 CHECK = f"""
 import resource, sys

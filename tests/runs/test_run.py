@@ -336,7 +336,7 @@ def test_a_dry_run_prints_what_the_run_consumes_and_touches_nothing(hidl: Hidl) 
         (["run", "toy", "--launcher", "jsrun"], 2, "it has: mpiexec"),
         (["run", "toy", "--time", "soon"], 2, "02:00:00"),
         (["run", "toy", "--set", "sleep=long"], 3, "a number"),
-        (["run", "toy", "--nodes", "2"], 6, "allows 1 to 1 node"),
+        (["run", "toy", "--nodes", "2"], 6, "allows 1 node in a job"),
         (["run", "resnet50"], 4, "hidl install pytorch"),
         (["status", "no-such-run"], 2, "run 'no-such-run' not found"),
     ],

@@ -180,3 +180,13 @@ class TestHistory:
         samples = nights([1.0, 2.0]) + nights([1.0], series="b2") + nights([3.0], metric="time")
         assert len(histories(samples)) == 3
         assert len(histories(samples, metric="time")) == 1
+
+
+def test_a_large_step_of_few_independent_nights_is_found() -> None:
+    """40 runs with 1 % of noise, the last 15 of them 10 % slower: a step must not pass for correlated noise."""
+    found = 0
+    for seed in range(100):
+        values = 100 * np.exp(0.01 * np.random.default_rng(seed).standard_normal(40))
+        values[25:] *= 0.9
+        found += any(abs(index - 25) <= 1 for index in find_changes(list(values)))
+    assert found >= 97
