@@ -50,7 +50,7 @@ class Asked:
 
     @property
     def selection(self) -> tuple[tuple[str, str], ...]:
-        """What distinguishes this validation from others of its site: options of ``hidl validate`` and their values."""
+        """Options of ``hidl validate``, and their values, that distinguish validations of one site."""
         names = ("hosts", "account", "qos", "reservation", "prefix", "device")
         given = ((name, getattr(self.place, name)) for name in names)
         lists = (("tag", self.tags), ("check", self.checks), ("partition", self.partitions))

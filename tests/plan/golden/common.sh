@@ -2,8 +2,8 @@
 #@ start
 # It keeps status.json itself (state, times, exit status, hosts), so that no accounting is needed to know how it ended.
 # To run it again, copy this directory, and submit job.sh (or call: bash job.sh) from within it.
-# What whoever submits has exported must not change what this script does: where `cd` goes, how words are read and
-# files written, and functions in the place of commands. The options of this shell are not those of the program's shells.
+# The submitter's environment must not change this script: where `cd` goes, how bash reads words and writes files, and
+# functions that replace commands. This shell's options are not exported to the program's shells.
 unset CDPATH FUNCNEST GLOBIGNORE POSIXLY_CORRECT TMOUT
 unset -f cd echo exec exit export kill printf read source trap wait cat cut date dirname head mkdir mv rm sed tail tr 2> /dev/null || true
 export -n SHELLOPTS BASHOPTS
