@@ -123,7 +123,7 @@ def test_every_mixture_has_what_it_says_and_nothing_else() -> None:
         again = changes_between(old, side(mixed)).tried
         assert {str(each) for each in again} == {str(each) for each in chosen}
         script = job_script(mixed)
-        assert ("module load gcc/13" in script) == any(each.kind == "modules" for each in chosen)
+        assert ("load_module gcc/13" in script) == any(each.kind == "modules" for each in chosen)
         assert (f"export {EAGER}=65536" in script) == any(each.name == EAGER for each in chosen)
         assert (" 16" in script) == any(each.kind == "program" for each in chosen)
 
