@@ -2,13 +2,15 @@
 
 ::
 
-    mpiexec -n 2 python -m hidl_workloads.own_program DIRECTORY COMMAND [ARG...]
+    mpiexec -n 2 python -m hidl_workloads.own_program [--stdin FILE] DIRECTORY COMMAND [ARG...]
 
 All words are encoded (``encode``), because launchers take some for their own: ``:`` begins another program, for one.
 The process becomes COMMAND (``execvp``). Its environment gets ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK`` and, where the
 launcher tells it, ``LOCAL_WORLD_SIZE``, as torchrun sets them; the job has set ``MASTER_ADDR`` and ``MASTER_PORT``. In
 a run on GPUs, it gets the names of its rank's own as ``HIDL_GPU``, and sees all of its job's: as with torchrun, it
-chooses by ``LOCAL_RANK``. A launcher that tells another number of ranks than ``$HIDL_WORLD_SIZE``, or no number of this
+chooses by ``LOCAL_RANK``. Rank 0 reads FILE as its standard input, from the beginning, and all other ranks find an
+empty one: launchers differ in what they forward and to which ranks. FILE may be relative to the run's directory, in
+which ranks start. A launcher that tells another number of ranks than ``$HIDL_WORLD_SIZE``, or no number of this
 rank, is an error.
 """
 
@@ -30,6 +32,9 @@ WRONG_WORLD = 86
 NO_GPU = 88
 """Exit status as of ``hidl_workloads.world``."""
 
+STDIN = "--stdin"
+"""The option before the file that is rank 0's standard input; a directory is an absolute path, and never reads so."""
+
 _DELETE = 127
 
 NO_DIRECTORY, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
@@ -37,12 +42,21 @@ NO_DIRECTORY, NOT_EXECUTABLE, NOT_FOUND = 125, 126, 127
 
 def main(arguments: list[str]) -> int:
     """Become the program; returns an exit status only if that fails."""
-    directory, *command = map(decode, arguments)
+    file, (directory, *command) = _split(list(map(decode, arguments)))
     try:
         variables = rank_variables(os.environ)
     except ValueError as error:
         print(f"hidl: wrong world: {error}", file=sys.stderr)
         return WRONG_WORLD
+    try:
+        # Some launchers never end the input of other ranks.
+        os.dup2(os.open(file if variables["RANK"] == "0" else os.devnull, os.O_RDONLY), 0)
+    except OSError as error:
+        _tell(
+            f"hidl: standard input {os.path.abspath(file)}: {error.strerror} on {os.uname().nodename}\n"  # noqa: PTH100
+            "next: keep it, until the run has ended, where all nodes can read it\n"
+        )
+        return NO_DIRECTORY
     try:
         os.chdir(directory)
     except OSError as error:
@@ -55,12 +69,16 @@ def main(arguments: list[str]) -> int:
     if os.environ.get("HIDL_DEVICE") == "gpu" and (fault := _name_gpus(int(variables.get("LOCAL_RANK", "0")))):
         print(fault, file=sys.stderr)
         return NO_GPU
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a job has no input, and some launchers never say so to every rank
     try:
         os.execvp(command[0], command)
     except OSError as error:
         print(f"hidl: {command[0]}: {error.strerror} in {directory} on {os.uname().nodename}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def _split(words: list[str]) -> tuple[str, list[str]]:
+    """Return the file of the standard input, and the directory with the program's words."""
+    return (words[1], words[2:]) if words[0] == STDIN else (os.devnull, words)
 
 
 def _tell(text: str) -> None:

@@ -29,6 +29,7 @@ def run_options(
     *,
     command: Sequence[str | PathLike[str]] = (),
     directory: str | PathLike[str] | None = None,
+    stdin: str | PathLike[str] | None = None,
     site: str | None = None,
     nodes: int | None = None,
     hosts: Sequence[str] | str | None = None,
@@ -68,6 +69,8 @@ def run_options(
     from hidl_cli.plan.prepare import RunRequest
 
     _refuse_misfits(workload, command, scaling=scaling, uses_mpi=uses_mpi, metrics=metrics)
+    if stdin is not None and not command:
+        raise UsageError(f"stdin {fspath(stdin)}: workload {workload} reads none", hint="stdin is for a command")
     counts = {"nodes": nodes, "ranks_per_node": ranks_per_node, "threads": threads, "repeat": repeat}
     for name, count in counts.items():
         if count is not None and count < 1:
@@ -82,6 +85,7 @@ def run_options(
             workload=fspath(workload) if workload is not None else "",
             command=tuple(fspath(word) for word in command),
             directory=absolute(directory),
+            stdin=absolute(stdin),
             scaling=scaling,
             uses_mpi=uses_mpi,
             site=site,

@@ -265,7 +265,8 @@ def run(options: RunOptions) -> Run:
     """Submit a run, or a scaling study, and return it at once: ``hidl run --no-wait``.
 
     ``workload`` is a name or a YAML file; ``command`` is a program of your own in its place, such as
-    ``["python", "train.py"]``, which starts in ``directory`` (default: the current one).
+    ``["python", "train.py"]``, which starts in ``directory`` (default: the current one). Its rank 0 reads the file
+    ``stdin`` as standard input (default: an empty one, never that of this process).
 
     - ``nodes``, ``ranks_per_node``, ``threads`` (of each rank); ``site``, ``stack``, ``launcher``, ``mpi`` (one of the
       site's MPI libraries), ``prefix`` (of the installations): None is the default of ``hidl run``

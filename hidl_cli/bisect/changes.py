@@ -247,6 +247,7 @@ def _left_out(good: Side, bad: Side) -> Iterator[str]:
         ("partition", old.partition, new.partition, "all runs are in one allocation, of the good run's partition"),
         ("device", old.device, new.device, "all runs are on that of the good run"),
         ("memory per node", old.allocation.memory_gib, new.allocation.memory_gib, "all runs are in one allocation"),
+        ("standard input", old.stdin, new.stdin, "all runs read that of the good run"),
         ("GPUs per node", old.allocation.gpus_per_node, new.allocation.gpus_per_node, "all runs are in one allocation"),
     ):
         if before != after:

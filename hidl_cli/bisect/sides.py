@@ -14,7 +14,7 @@ from hidl_cli.analysis.measures import Measure, by_measure
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.analysis.statistics import MIN_REPETITIONS, SAME
 from hidl_cli.bisect.changes import Side
-from hidl_cli.capsule.replay import Original
+from hidl_cli.capsule.replay import Original, stdin_of
 from hidl_cli.errors import MissingPrecondition, UsageError
 from hidl_cli.plan.launch_plan import Plan, plan_of
 from hidl_cli.plan.workload import TIMES, Workload
@@ -95,6 +95,9 @@ def of_run(run: Run) -> Night:
         )
     if foreign := installation.of_another_hidl(found):
         raise MissingPrecondition(foreign, hint=f"hidl capsule {run.id} -o FILE, and name FILE in the place of the run")
+    stdin = None if plan.stdin is None else str(run.directory / plan.stdin)
+    _require_stdin(plan, stdin)
+    plan = replace(plan, stdin=stdin)
     return Night(plan, run.status().hosts, found.manifest["packages"], tuple(samples), None)
 
 
@@ -103,11 +106,21 @@ def of_capsule(original: Original, installed: Installation | None) -> Night:
     plan = _checked(original.plan)
     if installed is not None:
         prefix = str(installed.prefix)
+        _require_stdin(plan, stdin_of(original))
         mpi = replace(plan.mpi, prefix=prefix) if plan.mpi_of_the_stack else plan.mpi
-        plan = replace(plan, prefix=prefix, activate=str(installed.activate), mpi=mpi)
+        activate = str(installed.activate)
+        plan = replace(plan, prefix=prefix, activate=activate, mpi=mpi, stdin=stdin_of(original))
     inputs = {each.path: each.sha256 for each in original.inputs}
     samples = tuple(samples_of(original.run))
     return Night(plan, original.run.status().hosts, original.capsule.packages, samples, inputs, original.replaced)
+
+
+def _require_stdin(plan: Plan, file: str | None) -> None:
+    """Raise ``MissingPrecondition`` if the run's standard input is gone."""
+    if file is not None and not Path(file).is_file():
+        raise MissingPrecondition(
+            f"standard input {file} of run {plan.run} not found", hint="put the file where it was; bisect reads it"
+        )
 
 
 def metric_of(good: Night, bad: Night, name: str | None) -> Metric:

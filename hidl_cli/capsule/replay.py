@@ -244,9 +244,19 @@ def request_of(original: Original, site: Site, prefix: str | None, asked: Asked,
         launcher=plan.launcher if here else None,
         mpi=(OF_THE_STACK if plan.mpi_of_the_stack else plan.mpi.name) if here else None,
         device=plan.device,
+        stdin=stdin_of(original),
         prefix=prefix,
         asked=replace(asked, partition=asked.partition or plan.partition) if here else asked,
     )
+
+
+def stdin_of(original: Original) -> str | None:
+    """Return the absolute path of the run's standard input, for a copy in its directory where that was; None: none."""
+    stdin = original.plan.stdin
+    if stdin is None or Path(stdin).is_absolute():
+        return stdin
+    paths_ = [each.path for each in original.inputs if Path(each.path).parts[-2:] == (original.plan.run, stdin)]
+    return paths_[0] if paths_ else stdin
 
 
 def check_inputs(original: Original) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @contextmanager
 def started(plan: Plan, script: str) -> Iterator[Run]:
     """Submit a run of this command's own; if the command is interrupted before the run has ended, that ends too."""
-    run = create_run(plan, script)
+    run = create_run(plan, script, tell=say)
     try:
         scheduler_of(plan).submit(run)
         yield run

@@ -119,6 +119,8 @@ def describe_program(plan: Plan) -> None:
         else "without a check of MPI's world: each rank compares the number of ranks that its launcher says"
     )
     say(f"starts in {program.directory}, {check}", style="dim")
+    if plan.stdin is not None:
+        say(f"standard input of rank 0: {plan.stdin}", style="dim")
     if plan.is_study and scaling is not None and plan.target is not None:
         what = "the whole launch" if scaling.metric in TIMES else "as the program prints it"
         judged = f"{scaling.kind} scaling of {scaling.metric} ({what}), target {plan.target:g}"

@@ -184,6 +184,7 @@ def run(
     from hidl_cli.launch.allocation import Asked
     from hidl_cli.launch.hosts import named_hosts, on_hosts
     from hidl_cli.launch.limits import clock
+    from hidl_cli.plan.input_files import find_stdin
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import RunRequest, prepare
     from hidl_cli.redaction import Secrets
@@ -218,6 +219,7 @@ def run(
             launcher=launcher,
             mpi=mpi,
             device=device.value if device else None,
+            stdin=find_stdin() if command else None,
             tuning=tune or (),
             prefix=prefix,
             asked=Asked(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -11,14 +11,14 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from hidl_cli import __version__
+from hidl_cli import __version__, paths
 from hidl_cli.documents import read_json
 from hidl_cli.errors import HidlError
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
-from hidl_cli.plan.input_files import record_inputs
+from hidl_cli.plan.input_files import PIPED, copy_stdin, record_inputs
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.patterns import Pattern
 from hidl_cli.plan.workload import Parser, Value, Workload
@@ -85,8 +85,9 @@ class Plan:
     with the first repetition that settles it. ``charge`` is the price of a node-hour in the site's units. ``missing``
     lists the options that the site requires and the request lacks; ``warnings`` are sentences for the user.
     ``user_environment``: of the user, in the place of a stack, as it was when the run was planned. ``device``: what the
-    ranks compute on; None in plans of hidl 0.1, which did not say. ``sources``: the documents of the site and the stack
-    that the plan was made of, which a run keeps beside its ``plan.json``.
+    ranks compute on; None in plans of hidl 0.1, which did not say. ``stdin``: the file that rank 0 of a program of the
+    user's own reads as standard input, absolute or in the run's directory; None: an empty one. ``sources``: the
+    documents of the site and the stack that the plan was made of, which a run keeps beside its ``plan.json``.
     """
 
     run: str
@@ -118,6 +119,7 @@ class Plan:
     hidl: str = __version__
     user_environment: Described | None = None
     device: Device | None = None
+    stdin: str | None = None
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -194,11 +196,20 @@ def _adapter() -> TypeAdapter[Plan]:
     return TypeAdapter(Plan)
 
 
-def create_run(plan: Plan, script: str, *, root: Path | None = None) -> Run:
-    """Create the directory of the plan's run with its job script, under ``root`` (None: the user's runs)."""
+def create_run(
+    plan: Plan, script: str, *, root: Path | None = None, tell: Callable[[str], object] | None = None
+) -> Run:
+    """Create the directory of the plan's run with its job script, under ``root`` (None: the user's runs).
+
+    A plan whose ``stdin`` is ``PIPED`` gets a copy of this process's standard input; ``tell`` gets a message if that
+    takes long.
+    """
     if plan.user_environment is not None:
         prepare_support(plan.user_environment)
-    inputs = record_inputs(plan)
+    directory = (root or paths.runs()) / plan.run
+    if plan.stdin == PIPED:
+        copy_stdin(directory / PIPED, tell)
+    inputs = record_inputs(plan, directory)
     documents = {**plan.sources, **({"inputs": inputs} if inputs["files"] else {})}
     return create(plan.run, plan.to_json(), script, documents, root=root)
 

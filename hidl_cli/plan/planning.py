@@ -26,7 +26,7 @@ from hidl_cli.stack.environment import Described
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
 from hidl_cli.tuning.settings import Setting
-from hidl_workloads.own_program import encode
+from hidl_workloads.own_program import STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
 #: What the job script sets only when it runs, and every rank must get.
@@ -60,7 +60,8 @@ class Choices:
     """What to run: site, workload, parameters, stack, MPI library, launcher and tuning.
 
     ``matrix``: the points to compare, as the parameters that differ; by default one empty point. ``environment``: of
-    the user, in the place of the stack. ``use``: what the run computes on. ``recipe``: the stack's.
+    the user, in the place of the stack. ``use``: what the run computes on. ``recipe``: the stack's. ``stdin``: see
+    ``Plan``.
     """
 
     site: Site
@@ -75,6 +76,7 @@ class Choices:
     environment: Described | None = None
     use: DeviceUse = field(default_factory=lambda: DeviceUse("cpu", Asked()))
     recipe: Stack | None = None
+    stdin: str | None = None
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -98,6 +100,7 @@ class _Started:
     launcher: Launcher
     matrix: Sequence[Mapping[str, Value]]
     environment: Described | None
+    stdin: str | None
 
 
 def make_plan(
@@ -135,6 +138,7 @@ def make_plan(
         choices.launcher,
         choices.matrix,
         choices.environment,
+        choices.stdin,
     )
     steps = _steps(started, [*_sized(unit, placements)], repetitions, environment, gpus)
     if baseline is None:
@@ -172,6 +176,7 @@ def make_plan(
         warnings=tuple(_warnings(choices, asked.partition, placements)),
         user_environment=choices.environment,
         device=choices.use.device,
+        stdin=choices.stdin,
         sources=choices.sources,
     )
 
@@ -191,6 +196,7 @@ def planned_again(plan: Plan, placement: Placement, launcher: Launcher) -> Plan:
         launcher,
         ({},),
         plan.user_environment,
+        plan.stdin,
     )
     per_node, per_rank = plan.allocation.gpus_per_node, plan.environment.get(GPUS_PER_RANK)
     gpus = Gpus(per_node, int(per_rank)) if per_node and per_rank else None
@@ -344,7 +350,8 @@ def _words(
     """Return the argv of one rank; a Python module is started by the module that checks the world's size.
 
     A command that the stack provides is taken from the stack, not from PATH. One with a directory is started by the
-    module that goes there, one that chooses a GPU for MPI by the module that tells its local rank.
+    module that goes there and opens its standard input, one that chooses a GPU for MPI by the module that tells its
+    local rank.
     """
     installation = started.installation
     if program.arguments is not None:
@@ -360,4 +367,5 @@ def _words(
     words = (str(of_the_stack) if of_the_stack.is_file() else first, *rest, *after)
     if program.directory is None:
         return (*installation.run_module("hidl_workloads.local_rank"), *words) if gpu_aware else words
-    return (*installation.run_module("hidl_workloads.own_program"), *encode([program.directory, *words]))
+    input_ = () if started.stdin is None else (STDIN, started.stdin)
+    return (*installation.run_module("hidl_workloads.own_program"), *encode([*input_, program.directory, *words]))

@@ -14,6 +14,7 @@ from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, sit
 from hidl_cli.launch.placement import Placement, bind_to_cores
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
+from hidl_cli.plan.input_files import PIPED, require_readable
 from hidl_cli.plan.launch_plan import Baseline, Plan
 from hidl_cli.plan.load import load_workload
 from hidl_cli.plan.metric_option import with_metrics
@@ -51,8 +52,9 @@ class RunRequest:
     ``metrics`` (``--metric``) are read from the program's output; a study judges the first of them.
     ``device``: what to compute on; ``any_device``: if the workload or its stack does not compute on GPUs, take the
     processors of the same nodes. ``env`` is the directory of an environment that takes the place of a stack. ``matrix``
-    has the form ``NAME=VALUE,VALUE``. ``validates``: the run is a check of the site. ``hypothetical``: the plan will
-    not run, so the stack need not be installed.
+    has the form ``NAME=VALUE,VALUE``. ``stdin``: the file that rank 0 of ``command`` reads as standard input
+    (``PIPED``: a copy of this process's own, in the run's directory); None: an empty one. ``validates``: the run is a
+    check of the site. ``hypothetical``: the plan will not run, so the stack need not be installed.
     """
 
     workload: str = ""
@@ -83,6 +85,7 @@ class RunRequest:
     asked: Asked = field(default_factory=Asked)
     validates: bool = False
     hypothetical: bool = False
+    stdin: str | None = None
 
     @property
     def is_compared(self) -> bool:
@@ -111,6 +114,8 @@ def prepare(
 def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: Stack | None) -> Plan:
     if request.asked.hosts is not None:
         request = _on_all_hosts(request, request.asked.hosts)
+    if request.stdin not in (None, PIPED) and not request.hypothetical:
+        require_readable(Path(request.stdin))
     scheduler_for(site)  # of all that the site may lack, this comes first
     environment = _environment(request, site)
     workload = with_metrics(
@@ -227,6 +232,7 @@ def _choices(
         environment=described,
         use=use,
         recipe=None if described else stack,
+        stdin=request.stdin,
     )
 
 

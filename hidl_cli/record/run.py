@@ -140,11 +140,14 @@ def create(
 ) -> Run:
     """Create a run's directory with ``plan.json``, ``job.sh`` and ``documents``; ``root``: None is the user's runs.
 
-    The job needs the secrets in its script, so a directory that holds any is readable by its owner alone.
+    The directory may hold files of the run, but no plan yet. The job needs the secrets in its script, so a directory
+    that holds any is readable by its owner alone.
     """
     run = Run((root or paths.runs()) / run_id)
     try:
-        run.directory.mkdir(parents=True)
+        run.directory.mkdir(parents=True, exist_ok=True)
+        if (run.directory / "plan.json").exists():
+            raise FileExistsError(f"run {run_id} exists")
         kept = dict(documents or {})
         if redact(script) != script or redact_document([plan, kept]) != [plan, kept]:
             run.directory.chmod(0o700)

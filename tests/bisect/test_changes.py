@@ -123,9 +123,17 @@ def test_every_mixture_has_what_it_says_and_nothing_else() -> None:
         again = changes_between(old, side(mixed)).tried
         assert {str(each) for each in again} == {str(each) for each in chosen}
         script = job_script(mixed)
-        assert ("module load gcc/13" in script) == any(each.kind == "modules" for each in chosen)
+        assert ("load_module gcc/13" in script) == any(each.kind == "modules" for each in chosen)
         assert (f"export {EAGER}=65536" in script) == any(each.name == EAGER for each in chosen)
         assert (" 16" in script) == any(each.kind == "program" for each in chosen)
+
+
+def test_all_mixtures_read_the_standard_input_of_the_good_run() -> None:
+    old, new = side(planned(stdin="/a/in.txt")), side(planned(stdin="/b/in.txt", tuning=[f"{VCIS}=2"]))
+    changes = changes_between(old, new)
+    assert "standard input: /a/in.txt → /b/in.txt (all runs read that of the good run)" in changes.left_out
+    for chosen in subsets(changes):
+        assert "own_program --stdin /a/in.txt " in job_script(mixture(old, new, chosen, "a-run"))
 
 
 def test_nothing_and_everything_are_the_two_plans() -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import PROGRAMS, Hidl
 from tests.runs.test_own_program import SHOW
 from tests.tiers import deep
+from tests.waiting import patience
 
 SITE = ("--site", "test-cluster")
 
@@ -48,6 +49,24 @@ def test_each_launcher_passes_words_on_as_typed(
     assert {(rank["directory"], rank["MASTER_ADDR"], rank["WORLD_SIZE"]) for rank in ranks} == {
         (str(here), "node1", "4")
     }
+
+
+@pytest.mark.parametrize(("launcher", "stack"), [("srun", "mpi"), deep("mpiexec", "mpi"), deep("mpirun", "openmpi")])
+def test_rank_0_alone_reads_the_standard_input(
+    on_cluster: Callable[..., Hidl], here: Path, launcher: str, stack: str
+) -> None:
+    """srun by itself would give it to all ranks."""
+    hidl = on_cluster(stack)
+    data = bytes(range(256)) * 20_000
+    (here / "data").write_bytes(data)
+    script = "import os, sys; print(os.environ['RANK'], len(sys.stdin.buffer.read()))"
+    options = ["--stack", stack, "--launcher", launcher, "--nodes", "2", "--ranks-per-node", "2", "--no-mpi"]
+    with (here / "data").open("rb") as file:
+        done = hidl.start("run", *SITE, *options, "--", "python", "-c", script, stdin=file)
+        assert done.wait(patience(300)) == 0
+    (run,) = hidl.runs.iterdir()
+    printed = sorted((run / "stdout.log").read_text().splitlines())
+    assert printed == [f"0 {len(data)}", "1 0", "2 0", "3 0"]
 
 
 @pytest.mark.deep

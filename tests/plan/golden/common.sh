@@ -302,6 +302,47 @@ if ! type module > /dev/null 2>&1; then
         fi
     done
 fi
+# Loads a module. Environment Modules 3.2, and others under some settings, print an error and return 0: then the list of
+# loaded modules shows it or, where the site's module command keeps none, the environment, which has not changed.
+load_module() { # module
+    local hidl_status=0 hidl_before hidl_environment
+    hidl_before=${LOADEDMODULES-}
+    hidl_environment=$(export -p)
+    module load "$1" >&2 || hidl_status=$?
+    if ((hidl_status == 0)) && ! is_listed "$1" && [[ ${LOADEDMODULES-} == "$hidl_before" ]]; then
+        if [[ -n ${LOADEDMODULES+set} || $(export -p) == "$hidl_environment" ]] && ! is_alias_of_loaded "$1"; then
+            hidl_status=1
+        fi
+    fi
+    if ((hidl_status != 0)); then
+        printf 'hidl: module %s of the site file cannot be loaded on %s (module load: see above)\n' "$1" "$(uname -n)" >&2
+    fi
+    return "$hidl_status"
+}
+
+# A module's entry in the list has the version, if none was given, and may be hidden (NAME/.VERSION).
+is_listed() { # module
+    case :${LOADEDMODULES-}: in
+        *:"${1%/}":* | *:"${1%/}"/*) return 0 ;;
+    esac
+    return 1
+}
+
+# Aliases, symbolic versions and shortened ones are listed by another name, if they were loaded before: by the file that
+# `module show` names. Environment Modules 3.2 divides a long list into several variables.
+is_alias_of_loaded() { # module
+    local hidl_shown hidl_name hidl_file hidl_files
+    hidl_shown=$(module show "$1" 2>&1) || true
+    for hidl_name in "${!_LMFILES_@}"; do
+        IFS=: read -r -a hidl_files <<< "${!hidl_name}"
+        for hidl_file in "${hidl_files[@]}"; do
+            if [[ -n $hidl_file && $hidl_shown == *"$hidl_file":* ]]; then
+                return 0
+            fi
+        done
+    done
+    return 1
+}
 #@ mpi-prefix
 programs=:$PATH:
 mpi_prefix=$(PATH=${programs//:"$own":/:} type -P mpicc || true)

@@ -24,11 +24,11 @@ export HIDL_NODE_MEMORY=137438953472
 #@ slurm
 #@ hosts
 #@ modules
-set +u; module load gcc/8.3.0; set -u
-set +u; module load cuda/10.0; set -u
-set +u; module load cudnn/7.6.2; set -u
-set +u; module load cmake; set -u
-set +u; module load mvapich2-gdr; set -u
+set +u; load_module gcc/8.3.0; set -u
+set +u; load_module cuda/10.0; set -u
+set +u; load_module cudnn/7.6.2; set -u
+set +u; load_module cmake; set -u
+set +u; load_module mvapich2-gdr; set -u
 
 # The MPI library of the site, mvapich2-gdr (mvapich2-gdr), takes the place of the stack's own: they share one ABI.
 # Not the stack's own, which whoever submitted this may have activated.

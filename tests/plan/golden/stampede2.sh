@@ -23,7 +23,7 @@ export HIDL_NODE_MEMORY=206158430208
 #@ slurm
 #@ hosts
 #@ modules
-set +u; module load mvapich2; set -u
+set +u; load_module mvapich2; set -u
 
 # The MPI library of the site, mvapich2 (mvapich2), takes the place of the stack's own: they share one ABI.
 # Not the stack's own, which whoever submitted this may have activated.

@@ -23,8 +23,8 @@ export HIDL_NODE_MEMORY=124554051584
 #@ slurm
 #@ hosts
 #@ modules
-set +u; module load nvidia/24.5; set -u
-set +u; module load ompi/5.0; set -u
+set +u; load_module nvidia/24.5; set -u
+set +u; load_module ompi/5.0; set -u
 
 # The MPI library of the site, openmpi (openmpi), takes the place of the stack's own: they share one ABI.
 # Not the stack's own, which whoever submitted this may have activated.
