@@ -21,6 +21,7 @@ from hidl_cli.tuning import catalogue
 from hidl_cli.tuning.judge import Misfit, judge
 from hidl_cli.tuning.preload import conflict
 from hidl_cli.tuning.settings import LD_PRELOAD, Setting
+from hidl_cli.tuning.values import is_control
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
 #: Prefixes of run-time variables of MPI libraries.
@@ -124,17 +125,21 @@ def unread(facts: Tuning) -> Iterator[Evidence]:
     "HD026",
     "A tuning variable has an invalid value",
     severity="warning",
-    why="Libraries read an invalid number or word as 0 or as their default, without a warning.",
+    why="MPICH and MVAPICH 3 and later abort in MPI_Init; other libraries read an invalid number or word as 0 or as "
+    "their default, without a warning.",
 )
 def unfit(facts: Tuning) -> Iterator[Evidence]:
-    """Set in the shell, read by the library, with an invalid value."""
+    """Set in the shell, read by the library, with an invalid value; an error where it stops MPI_Init."""
     library = facts.job.library
     if library is None or not facts.job.is_carried:
         return
-    for name, value in sorted(facts.shell.items()):
-        judged = judge(library.family, library.version, name, value)
-        if isinstance(judged, Misfit) and not judged.on_name:
-            yield Evidence(f"{judged.message} (your shell); expected: {judged.expected}", f"unset {name}")
+    for name, value in sorted(facts.job.carried.items()):
+        known = catalogue.variable(name, library.family)
+        judged = judge(library.family, library.version, name, value, exported=True) if known else None
+        if known and isinstance(judged, Misfit) and not judged.on_name:
+            fix = f"export {name}={sh(judged.suggestion)}" if judged.suggestion else f"unset {name}"
+            seen = f"{judged.message} (your shell); expected: {judged.expected}"
+            yield Evidence(seen, fix, severity="error" if is_control(known) else None)
 
 
 @RULES.rule(
