@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import ctypes
 import os
 import re
@@ -227,3 +228,18 @@ def test_an_exported_value_is_accepted_if_atoi_reads_what_it_means(of: Variable,
     read = ctypes.CDLL(None).atoi(value.encode())
 
     assert is_accepted(of, value) is (fitted(of, value) == str(read))
+
+
+#: The words that MVAPICH's documentation lists (OSU-Nowlab/MVAPICH-docs, docs/source/cvar.rst of 2025-02-11).
+DOCUMENTED = [
+    (row["name"], word)
+    for row in csv.DictReader(Path(__file__).with_name("mvapich_words.csv").read_text().splitlines())
+    for word in row["words"].split("|")
+]
+
+
+@pytest.mark.parametrize("family", ["mvapich", "mvapich-plus"])
+def test_every_documented_word_of_mvapich_is_accepted(family: str) -> None:
+    assert len(DOCUMENTED) > 400
+    refused = [(name, word) for name, word in DOCUMENTED if not is_accepted(known(name, family), word)]
+    assert refused == []
