@@ -103,7 +103,7 @@ def format_expectation(variable: Variable) -> str:
         "float": "a number",
         "enum": one_of(variable.words),
         "range": "two port numbers, low:high",
-        "text": "text",
+        "text": one_of(variable.words) if variable.words else "text",
         "path": "a path",
         "internal": "nothing: the launcher sets it",
     }
@@ -170,6 +170,10 @@ def _ports(_: Variable, text: str, __: Scalar) -> str:
     return f"{low}:{high}"
 
 
+def _text(variable: Variable, text: str, value: Scalar) -> str:
+    return _word(variable, text, value) if variable.words else text
+
+
 def _path(_: Variable, text: str, __: Scalar) -> str:
     if not text.strip():
         raise InvalidValue("the path is empty", "a path")
@@ -192,6 +196,7 @@ _READINGS: Mapping[Type, Callable[[Variable, str, Scalar], str]] = {
     "float": _float,
     "enum": _word,
     "range": _ports,
+    "text": _text,
     "path": _path,
     "internal": _internal,
 }

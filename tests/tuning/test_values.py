@@ -32,6 +32,7 @@ SIGNED = known("MV2_IBA_EAGER_THRESHOLD")
 WHOLE = known("MV2_NUM_HCAS")
 LIMITED = known("MV2_USE_CORE_DIRECT")
 WORDS = known("MV2_CPU_BINDING_POLICY")
+NETMOD = known("MPIR_CVAR_CH4_NETMOD", "mpich")
 PORTS = known("MV2_PORT_RANGE")
 PATH = known("MV2_GPUDIRECT_GDRCOPY_LIB")
 ALGORITHM = known("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM", "mvapich-plus")
@@ -58,6 +59,7 @@ ALGORITHM = known("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM", "mvapich-plus")
         (WORDS, "SCATTER", "scatter"),
         (PORTS, "5000:6000", "5000:6000"),
         (PORTS, 5000, "5000:5000"),
+        (NETMOD, "OFI", "ofi"),
         (PATH, "/opt/gdr copy/libgdrapi.so", "/opt/gdr copy/libgdrapi.so"),
         (ALGORITHM, "osu_gpu_direct", "osu_gpu_direct"),
     ],
@@ -84,6 +86,7 @@ def test_valid_values(of: Variable, given_value: Scalar, text: str) -> None:
         (WORDS, "spread", "`spread` is not a known word", "one of: bunch, scatter, hybrid"),
         (PORTS, "9:5", "`9:5` is not a range of ports", "two port numbers, low:high"),
         (PORTS, "1:99999", "`1:99999` is not a range of ports", "two port numbers, low:high"),
+        (NETMOD, "tcp", "`tcp` is not a known word", "one of: ofi, ucx"),
         (PATH, "", "the path is empty", "a path"),
         (PATH, "/a\n/b", "the value contains a line break", "a value on one line"),
         (known("MV2_COMM_WORLD_RANK"), 0, "the launcher sets it", "no value: remove the line"),
