@@ -30,6 +30,7 @@ settings.load_profile("hidl")
 
 # NumPy's threads would wait for each other in loops, which takes minutes where other programs run beside.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ["HIDL_CORES_LOCK"] = ""  # tests run at the same time; those of binding choose a file of their own
 
 # Tests start hidl hundreds of times; without bytecode each start compiles 300 files (0.5 s).
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -118,6 +119,7 @@ def _environment(root: Path, data: Path) -> dict[str, str]:
         "XDG_STATE_HOME": str(root / "state"),
         "XDG_CACHE_HOME": str(root / "cache"),
         "XDG_DATA_HOME": str(data),
+        "HIDL_CORES_LOCK": "",
         "HIDL_SYSTEM_CONFIG": str(root / "etc"),
         "UV_CACHE_DIR": os.environ.get("UV_CACHE_DIR") or str(Path.home() / ".cache" / "uv"),
         "COLUMNS": "100",

@@ -39,6 +39,9 @@ ERRORS = "errors.txt"
 #: Where a step is timed: the metrics document that the job writes beside its metrics.
 TIMING = "timing.json"
 
+#: In a step's directory, where its ranks were not bound since another run had this machine's cores.
+UNBOUND = "unbound"
+
 #: What a step's throughput is held against: the smallest step, as many copies of it at once, or earlier runs.
 Baseline = Literal["single", "copies", "history"]
 
@@ -51,7 +54,8 @@ class Step:
     concurrent copies of the launch, each on its own host, as the limit for larger steps; 0: an ordinary step.
     ``point``: the parameters of a matrix that differ from the plan's. ``parser``: reads the metrics from the program's
     output, which is kept (``OUTPUT``); None: the program writes them. ``patterns``: find further metrics in
-    it. ``timed``: the job measures the launch (``TIMING``).
+    it. ``timed``: the job measures the launch (``TIMING``). ``unbound``: the launch while another run has the cores of
+    this machine, if no scheduler keeps runs apart.
     """
 
     size: int
@@ -64,6 +68,7 @@ class Step:
     parser: Parser | None = None
     timed: bool = False
     patterns: tuple[Pattern, ...] = ()
+    unbound: Launch | None = None
 
     @property
     def title(self) -> str:

@@ -290,16 +290,19 @@ def _steps(
         program = started.workload.program_for(parameters)
         gpu_aware = environment.get(DEVICE) == "gpu" and gives_gpu_memory(started.workload, parameters)
         check = (*world, GPU_AWARE) if gpu_aware else world
+        words = _kept(started, program, parameters, placement, gpu_aware=gpu_aware)
+        alone = started.scheduler != "local" or not placement.bind
         return Step(
             size,
             repetition,
             placement,
-            launch(_kept(started, program, parameters, placement, gpu_aware=gpu_aware), placement, number),
+            launch(words, placement, number),
             launch(check, placement, number) if program.mpi and not program.module and can_check else None,
             point=point,
             parser=program.parser,
             timed=program.timed,
             patterns=tuple(program.patterns),
+            unbound=None if alone else launch(words, replace(placement, bind=False), number),
         )
 
     planned = [

@@ -9,7 +9,7 @@ from hidl_cli.analysis.nodes import pairs
 from hidl_cli.analysis.scaling import study
 from hidl_cli.diagnoses.causes import format_causes, read_causes, write_causes
 from hidl_cli.errors import HidlError, JobFailed, MetricMissing, SubmitRefused
-from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.launch_plan import UNBOUND, Plan
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.judging import Conclusion, judge_steps
@@ -54,10 +54,24 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
     conclusion = judge_steps(plan, steps)
     if rounds is not None and rounds < plan.repetitions:
         conclusion = conclusion.noting(_format_cut(rounds + 1, plan.repetitions))
+    if company := describe_unbound(run, plan):
+        conclusion = conclusion.noting(company)
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
     _keep(run, conclusion)
     return conclusion
+
+
+def describe_unbound(run: Run, plan: Plan) -> str | None:
+    """Say in how many steps the ranks were not bound, since another run had the cores; None if in none."""
+    places = [run.directory / "steps" / str(number) for number in range(1, len(plan.steps) + 1)]
+    unbound = sum((place / UNBOUND).exists() for place in places)
+    if not unbound:
+        return None
+    return (
+        f"ranks were not bound in {unbound} of {len(places)} step(s), since another run used this machine's cores: "
+        "measure again without it"
+    )
 
 
 def _format_cut(first: int, last: int) -> str:

@@ -65,9 +65,10 @@ class Reader:
 class Variable:
     """One variable as a group of families reads it.
 
-    ``values``: the words of an enumeration (``a|b``; ``osu_*``: any word with that prefix) or the limits of a number
-    (``low..high``, either may be missing). ``default``: empty if unknown or machine-dependent. ``also``: its other
-    names. ``meaning_from``: ``name`` if the meaning is only its name, spelled out.
+    ``values``: the words of an enumeration (``a|b``; ``osu_*``: any word with that prefix), those of a text that is
+    read in any case, or the limits of a number (``low..high``, either may be missing). ``default``: empty if unknown or
+    machine-dependent. ``also``: its other names. ``meaning_from``: ``name`` if the meaning is only its name, spelled
+    out.
     """
 
     name: str
@@ -87,8 +88,8 @@ class Variable:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of an enumeration."""
-        return tuple(self.values.split("|")) if self.type == "enum" else ()
+        """The words of an enumeration, or of a text."""
+        return tuple(self.values.split("|")) if self.values and self.type in ("enum", "text") else ()
 
     @property
     def limits(self) -> tuple[int | None, int | None]:

@@ -12,7 +12,7 @@ from hidl_cli.tuning import catalogue
 from hidl_cli.tuning.catalogue import Reader, Variable
 from hidl_cli.tuning.counterparts import find_counterpart
 from hidl_cli.tuning.settings import LD_PRELOAD
-from hidl_cli.tuning.values import InvalidValue, format_plain, format_value
+from hidl_cli.tuning.values import InvalidValue, check_exported, format_plain, format_value
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MISSPELLING = 0.95  # likeness to a known name above which a name with an open prefix is a misspelling
@@ -36,8 +36,16 @@ class Misfit:
     on_name: bool = False
 
 
-def judge(family: Family, version: str | None, name: str, value: Scalar) -> Fit | Misfit:
-    """Check whether that family and version (None: unknown) reads the variable, and whether the value is valid."""
+def judge(family: Family, version: str | None, name: str, value: Scalar, *, exported: bool = False) -> Fit | Misfit:
+    """Check whether a library reads the variable, and whether the value is valid.
+
+    Args:
+        family: Family of the library.
+        version: Its version, None if unknown.
+        name: Name of the variable.
+        value: Value in a file or an option, which hidl formats.
+        exported: Whether the ranks get ``value`` as it is, from a shell.
+    """
     if not _NAME.fullmatch(name):
         return Misfit(f"invalid variable name `{clipped(name)}`", "letters, digits and _", on_name=True)
     known = catalogue.variable(name, family)
@@ -48,6 +56,8 @@ def judge(family: Family, version: str | None, name: str, value: Scalar) -> Fit 
         return _of_another_version(reader, version, name)
     try:
         if known:
+            if exported:
+                check_exported(known, str(value))
             return Fit(known.name, format_value(known, value))
         return Fit(name, format_plain(value))
     except InvalidValue as unfit:

@@ -23,6 +23,13 @@ _SIZE = re.compile(r"([+-]?[0-9]{1,20})([kmg]?)")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}|0x[0-9a-f]{1,16}")
 _FLOAT = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)")
 _PORTS = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
+_ATOI = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
+#: The words that MPICH's parser of control variables reads, in this spelling only.
+_CVAR_SWITCHES = {
+    **dict.fromkeys(("1", "yes", "YES", "true", "TRUE", "on", "ON"), "1"),
+    **dict.fromkeys(("0", "no", "NO", "false", "FALSE", "off", "OFF"), "0"),
+}
+_CVAR_PREFIXES = ("MPIR_CVAR_", "MPICH_", "MPIR_PARAM_", "MVP_")
 
 
 class InvalidValue(ValueError):
@@ -40,6 +47,38 @@ def format_value(variable: Variable, value: Scalar) -> str:
     text = format_plain(value)
     reading = _READINGS.get(variable.type)
     return reading(variable, text, value) if reading else text
+
+
+def check_exported(variable: Variable, text: str) -> None:
+    """Check a value that the library gets as it is. Raises ``InvalidValue`` if it reads something else than is meant.
+
+    Control variables of MPICH and MVAPICH stop MPI_Init; MVAPICH2 reads numbers and switches with ``atoi``.
+    """
+    meant = format_value(variable, text)
+    read: str | None = meant
+    if variable.type in ("bool", "int", "size", "enum") and is_control(variable):
+        read = _read_control(variable, text, meant)
+    elif variable.type in ("bool", "int"):
+        number = _ATOI.match(text)
+        read = str(int(number[1])) if number else "0"
+    if read != meant:
+        what = "stops MPI_Init" if read is None else f"is read as {read}"
+        raise InvalidValue(f"`{clipped(text)}` {what}", meant, meant)
+
+
+def is_control(variable: Variable) -> bool:
+    """Whether MPICH's parser of control variables reads it, which stops MPI_Init at an invalid value."""
+    return variable.name.startswith(_CVAR_PREFIXES)
+
+
+def _read_control(variable: Variable, text: str, meant: str) -> str | None:
+    """What MPICH's parser reads; None if it fails."""
+    if variable.type == "bool":
+        return _CVAR_SWITCHES.get(text)
+    if variable.type == "enum":
+        return meant if text == meant else None
+    number = _ATOI.fullmatch(text)
+    return str(int(number[1])) if number else None
 
 
 def format_plain(value: Scalar) -> str:
@@ -64,7 +103,7 @@ def format_expectation(variable: Variable) -> str:
         "float": "a number",
         "enum": one_of(variable.words),
         "range": "two port numbers, low:high",
-        "text": "text",
+        "text": one_of(variable.words) if variable.words else "text",
         "path": "a path",
         "internal": "nothing: the launcher sets it",
     }
@@ -131,6 +170,10 @@ def _ports(_: Variable, text: str, __: Scalar) -> str:
     return f"{low}:{high}"
 
 
+def _text(variable: Variable, text: str, value: Scalar) -> str:
+    return _word(variable, text, value) if variable.words else text
+
+
 def _path(_: Variable, text: str, __: Scalar) -> str:
     if not text.strip():
         raise InvalidValue("the path is empty", "a path")
@@ -153,6 +196,7 @@ _READINGS: Mapping[Type, Callable[[Variable, str, Scalar], str]] = {
     "float": _float,
     "enum": _word,
     "range": _ports,
+    "text": _text,
     "path": _path,
     "internal": _internal,
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from hidl_cli.launch.placement import Placement
 from hidl_cli.plan.job_script import of_scheduler
 from hidl_cli.templates import render_script
 from tests.plan import golden_scripts
-from tests.waiting import until
+from tests.waiting import patience, until
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
@@ -52,7 +54,7 @@ def script(
     local_limit: int = 0,
 ) -> str:
     one, two = Placement(1, 1, 1, 1, bind=True), Placement(1, 2, 2, 1, bind=True)
-    plain = {"preflight": None, "copies": 0, "parser": None, "patterns": (), "timed": False}
+    plain = {"preflight": None, "copies": 0, "parser": None, "patterns": (), "timed": False, "unbound": None}
     step = {"title": "1 rank", "placement": one, "launch": Launch(tuple(argv))} | plain | {"patterns": ("found",)}
     checked = (
         step
@@ -63,6 +65,7 @@ def script(
             "preflight": Launch(("check", "it")),
             "parser": "omb",
             "timed": True,
+            "unbound": Launch(("unbound", "prog")),
         }
     )
     own = {"run": run, "title": title, "activate": activate, "local_limit": local_limit}
@@ -124,3 +127,105 @@ def test_a_launch_that_failed_before_the_run_was_cancelled_has_failed(tmp_path: 
     go_on.touch()
     assert job.wait() == 3
     assert '"state": "FAILED", "exit_status": 3' in (tmp_path / "status.json").read_text()
+
+
+# --- Two runs on one machine
+
+_REPORTS = 'echo "$0 ${HIDL_CORES_PER_RANK-no cores} ${HIDL_UNBOUND-}"'
+
+
+def run_beside(directory: Path, lock: Path | str, program: str = "") -> subprocess.Popen[str]:
+    """A job of one step, which reports whether it is bound and runs ``program``; ``lock`` stands for the cores."""
+    directory.mkdir()
+    step = {
+        "title": "1 rank",
+        "placement": Placement(1, 1, 1, 1, bind=True),
+        "launch": Launch(("sh", "-c", f"{_REPORTS}; {program}", "bound")),
+        "unbound": Launch(("sh", "-c", f"{_REPORTS}; {program}", "unbound")),
+        "preflight": None,
+        "copies": 0,
+        "parser": None,
+        "patterns": (),
+        "timed": False,
+    }
+    own = {"run": "run-1", "title": "toy on local", "activate": "/dev/null", "steps": [step, step]}
+    (directory / "job.sh").write_text(render_script("job.sh.j2", VALUES | own))
+    return subprocess.Popen(
+        ["bash", directory / "job.sh"],
+        env=os.environ | {"HIDL_CORES_LOCK": str(lock)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def launches(job: subprocess.Popen[str]) -> tuple[list[str], str]:
+    """What its two steps report, and its stderr."""
+    out, err = job.communicate(timeout=patience(60))
+    assert job.returncode == 0
+    return [line.strip() for line in out.splitlines() if "bound" in line], err
+
+
+def is_free(lock: Path) -> bool:
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    file = tmp_path / "cores"
+    file.touch()
+    return file
+
+
+def test_the_second_of_two_runs_on_a_machine_is_not_bound_and_warns_once(tmp_path: Path, lock: Path) -> None:
+    go_on = tmp_path / "go-on"
+    one = run_beside(tmp_path / "one", lock, f"until [ -e {go_on} ]; do sleep 0.05; done")
+    until(lambda: not is_free(lock))
+    two = launches(run_beside(tmp_path / "two", lock))
+    go_on.touch()
+
+    warning = "hidl: warning: another run of hidl uses this machine's cores: ranks are not bound\n"
+    assert two == (["unbound no cores 1"] * 2, warning)
+    assert [(tmp_path / "two" / "steps" / step / "unbound").exists() for step in "12"] == [True, True]
+    assert launches(one) == (["bound 1"] * 2, "")
+    assert not (tmp_path / "one" / "steps" / "1" / "unbound").exists()
+    assert launches(run_beside(tmp_path / "three", lock)) == (["bound 1"] * 2, "")
+
+
+def test_what_a_program_leaves_behind_does_not_keep_the_cores(tmp_path: Path, lock: Path) -> None:
+    leaves = f"setsid sleep 60 > /dev/null 2>&1 & echo $! > {tmp_path}/left"
+    try:
+        assert launches(run_beside(tmp_path / "one", lock, leaves)) == (["bound 1"] * 2, "")
+        assert is_free(lock)
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def test_a_run_that_ends_early_leaves_the_cores(tmp_path: Path, lock: Path, by: signal.Signals) -> None:
+    job = run_beside(tmp_path / "one", lock, f"echo $$ > {tmp_path}/rank; exec sleep 60")
+    until(lambda: (tmp_path / "rank").exists() and (tmp_path / "rank").read_text())
+    assert not is_free(lock)
+    job.send_signal(by)
+    job.wait(timeout=patience(30))
+    until(lambda: is_free(lock))
+    if by is signal.SIGKILL:
+        os.kill(int((tmp_path / "rank").read_text()), signal.SIGKILL)
+    job.communicate()
+
+
+@pytest.mark.parametrize("kind", ["missing", "fifo", "directory", "empty"])
+def test_ranks_are_bound_if_nothing_can_be_locked(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "lock"
+    {"fifo": os.mkfifo, "directory": os.mkdir}.get(kind, lambda _: None)(file)
+    assert launches(run_beside(tmp_path / "one", "" if kind == "empty" else file)) == (["bound 1"] * 2, "")
+
+
+def test_the_cores_of_a_machine_are_locked_by_a_file_of_root() -> None:
+    found = Path("/sys/devices/system/cpu/online").stat()
+    assert (found.st_uid, found.st_mode & 0o222) in ((0, 0), (65534, 0))  # nobody in a user namespace

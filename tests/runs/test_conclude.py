@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import JobFailed
-from hidl_cli.plan.launch_plan import OUTPUT, plan_of
+from hidl_cli.plan.launch_plan import OUTPUT, UNBOUND, plan_of
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import conclude
@@ -77,3 +77,16 @@ def test_without_a_complete_repetition_it_failed(cut: Cut) -> None:
 
     with pytest.raises(JobFailed, match="reached its time limit"):
         conclude(run, plan_of(run), run.status())
+
+
+def test_a_study_beside_another_run_says_in_how_many_steps_it_was_not_bound(cut: Cut) -> None:
+    run = cut(12)
+    for step in (2, 5):
+        (run.metrics_file(step).parent / UNBOUND).touch()
+
+    conclusion = conclude(run, plan_of(run), run.status())
+
+    assert "ranks were not bound in 2 of 12 step(s), since another run used this machine's cores" in conclusion.reason
+    verdict = run.document("verdict")
+    assert verdict is not None
+    assert verdict["reason"] == verdict["study"]["reason"] == conclusion.reason

@@ -51,8 +51,9 @@ def test_every_variable_has_a_meaning() -> None:
     assert [v.name for v in all_variables() if not v.meaning or v.meaning_from not in ("written", "name")] == []
 
 
-def test_only_enumerations_have_words() -> None:
-    assert [v.name for v in all_variables() if (v.type == "enum") != bool(v.words)] == []
+def test_enumerations_and_texts_have_words() -> None:
+    assert [v.name for v in all_variables() if v.type == "enum" and not v.words] == []
+    assert {v.type for v in all_variables() if v.words} == {"enum", "text"}
 
 
 def test_limits_are_ordered() -> None:

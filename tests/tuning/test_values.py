@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import ctypes
 import os
 import re
 import subprocess
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from hidl_cli.inputs.fields import Scalar
 from hidl_cli.tuning.catalogue import Variable, all_variables, variable
-from hidl_cli.tuning.values import InvalidValue, format_expectation, format_plain, format_value
+from hidl_cli.tuning.values import InvalidValue, check_exported, format_expectation, format_plain, format_value
 from tests.waiting import patience
 
 
@@ -30,6 +32,7 @@ SIGNED = known("MV2_IBA_EAGER_THRESHOLD")
 WHOLE = known("MV2_NUM_HCAS")
 LIMITED = known("MV2_USE_CORE_DIRECT")
 WORDS = known("MV2_CPU_BINDING_POLICY")
+NETMOD = known("MPIR_CVAR_CH4_NETMOD", "mpich")
 PORTS = known("MV2_PORT_RANGE")
 PATH = known("MV2_GPUDIRECT_GDRCOPY_LIB")
 ALGORITHM = known("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM", "mvapich-plus")
@@ -56,6 +59,7 @@ ALGORITHM = known("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM", "mvapich-plus")
         (WORDS, "SCATTER", "scatter"),
         (PORTS, "5000:6000", "5000:6000"),
         (PORTS, 5000, "5000:5000"),
+        (NETMOD, "OFI", "ofi"),
         (PATH, "/opt/gdr copy/libgdrapi.so", "/opt/gdr copy/libgdrapi.so"),
         (ALGORITHM, "osu_gpu_direct", "osu_gpu_direct"),
     ],
@@ -82,6 +86,7 @@ def test_valid_values(of: Variable, given_value: Scalar, text: str) -> None:
         (WORDS, "spread", "`spread` is not a known word", "one of: bunch, scatter, hybrid"),
         (PORTS, "9:5", "`9:5` is not a range of ports", "two port numbers, low:high"),
         (PORTS, "1:99999", "`1:99999` is not a range of ports", "two port numbers, low:high"),
+        (NETMOD, "tcp", "`tcp` is not a known word", "one of: ofi, ucx"),
         (PATH, "", "the path is empty", "a path"),
         (PATH, "/a\n/b", "the value contains a line break", "a value on one line"),
         (known("MV2_COMM_WORLD_RANK"), 0, "the launcher sets it", "no value: remove the line"),
@@ -160,38 +165,84 @@ def test_every_type_has_an_expectation(of: Variable) -> None:
 def test_a_real_mpich_accepts_the_exported_form(
     stack_prefix: Callable[[str], Path], name: str, value: Scalar, read: str
 ) -> None:
-    mpivars = stack_prefix("mpi") / "bin" / "mpivars"
     of = known(name, "mpich")
 
-    completed = subprocess.run(
-        [mpivars],
-        env=os.environ | {name: format_value(of, value)},
+    assert ask_mpich(stack_prefix("mpi"), of, name, format_value(of, value)) == read
+
+
+ODD = ("0", "1", "2", "-1", "+1", " 1", "1 ", "01", "0x1", "1.5", "1e2", "16K", "", "abc", "auto", "2147483648")
+ODD += tuple(
+    word for each in ("yes", "on", "true", "no", "off", "false") for word in (each, each.title(), each.upper())
+)
+ODD += ("y", "t", "tree", "TREE", "binomial ", "USE_FIRST", "use_first", "64:64", "9:5")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MPIR_CVAR_PRINT_ERROR_STACK",
+        "MPIR_CVAR_ALLGATHER_BRUCKS_KVAL",
+        "MPIR_CVAR_BCAST_LONG_MSG_SIZE",
+        "MPIR_CVAR_BCAST_INTRA_ALGORITHM",
+        "MPIR_CVAR_CH4_OFI_EAGER_THRESHOLD",
+        "MPIR_CVAR_CH4_GLOBAL_PROGRESS",
+        "MPICH_BCAST_MIN_PROCS",
+    ],
+)
+def test_an_exported_value_is_accepted_if_a_real_mpich_reads_what_it_means(
+    stack_prefix: Callable[[str], Path], name: str
+) -> None:
+    of = known(name, "mpich")
+    read = {value: ask_mpich(stack_prefix("mpi"), of, name, value) for value in ODD}
+    accepted = {value for value in ODD if is_accepted(of, value)}
+
+    assert {value for value in accepted if read[value] is None} == set()
+    assert {value for value in accepted if of.type != "enum" and read[value] != format_value(of, value)} == set()
+    read_as_another_number = {"", "2147483648", *(["-1"] if of.type == "size" else [])}
+    assert {value for value in ODD if read[value] is not None} - accepted <= read_as_another_number
+
+
+def is_accepted(of: Variable, value: str) -> bool:
+    try:
+        check_exported(of, value)
+    except InvalidValue:
+        return False
+    return True
+
+
+def ask_mpich(prefix: Path, of: Variable, name: str, value: str) -> str | None:
+    """The value of the variable in a real MPICH where ``name`` is exported; None if it stops."""
+    done = subprocess.run(
+        [prefix / "bin" / "mpivars"],
+        env=os.environ | {name: value},
         capture_output=True,
         text=True,
         errors="replace",
         timeout=patience(60),
-        check=True,
+        check=False,
     )
-
-    answer = re.search(rf"^\t{of.name}\s*=(.*?)\tSCOPE", completed.stdout, re.MULTILINE)
-    assert answer is not None
-    assert answer[1] == read
+    found = re.search(rf"^\t{of.name}\s*=(.*?)\tSCOPE", done.stdout, re.MULTILINE)
+    return found[1] if found and done.returncode == 0 else None
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("MPIR_CVAR_BCAST_LONG_MSG_SIZE", "64K"),
-        ("MPIR_CVAR_PRINT_ERROR_STACK", "No"),
-        ("MPIR_CVAR_BCAST_INTRA_ALGORITHM", "BINOMIAL"),
-    ],
-)
-def test_a_real_mpich_aborts_on_other_forms(stack_prefix: Callable[[str], Path], name: str, value: str) -> None:
-    """Why values are exported in one form."""
-    mpivars = stack_prefix("mpi") / "bin" / "mpivars"
+@pytest.mark.parametrize("of", [SWITCH, WHOLE], ids=["bool", "int"])
+@pytest.mark.parametrize("value", ODD)
+def test_an_exported_value_is_accepted_if_atoi_reads_what_it_means(of: Variable, value: str) -> None:
+    read = ctypes.CDLL(None).atoi(value.encode())
 
-    completed = subprocess.run(
-        [mpivars], env=os.environ | {name: value}, capture_output=True, timeout=patience(60), check=False
-    )
+    assert is_accepted(of, value) is (fitted(of, value) == str(read))
 
-    assert completed.returncode != 0
+
+#: The words that MVAPICH's documentation lists (OSU-Nowlab/MVAPICH-docs, docs/source/cvar.rst of 2025-02-11).
+DOCUMENTED = [
+    (row["name"], word)
+    for row in csv.DictReader(Path(__file__).with_name("mvapich_words.csv").read_text().splitlines())
+    for word in row["words"].split("|")
+]
+
+
+@pytest.mark.parametrize("family", ["mvapich", "mvapich-plus"])
+def test_every_documented_word_of_mvapich_is_accepted(family: str) -> None:
+    assert len(DOCUMENTED) > 400
+    refused = [(name, word) for name, word in DOCUMENTED if not is_accepted(known(name, family), word)]
+    assert refused == []

@@ -15,7 +15,7 @@ from hidl_cli.site.keeping import read_record
 from hidl_cli.site.probes import lsf, modules, slurm
 from hidl_cli.site.probes.facts import ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
-from hidl_cli.site.schema import NodeType, Partition, Site
+from hidl_cli.site.schema import NodeType, Partition, Policies, Site
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
 _SECONDS = 10.0
@@ -106,8 +106,8 @@ _SHOWN = 8
     why="The scheduler refuses jobs for an unknown partition (queue).",
 )
 def unknown_partition(facts: Counterpart) -> Iterator[Evidence]:
-    """An error for the default partition."""
-    if facts.queues is None:
+    """An error for the default partition; nothing where jobs name no partition (``partition: never``)."""
+    if facts.queues is None or facts.site.policies.partition == "never":
         return
     known = {queue.name for queue in facts.queues}
     listed = ", ".join(sorted(known)[:_SHOWN])
@@ -133,22 +133,37 @@ def _unknown(site: Site, name: str, listed: str, severity: Severity | None) -> E
     why="Jobs within the limits of the file are refused or pend forever; ranks are placed on cores that do not exist.",
 )
 def too_much(facts: Counterpart) -> Iterator[Evidence]:
-    """Limits and node sizes of the file exceed those of the scheduler."""
+    """Limits and node sizes of the file exceed those of the scheduler.
+
+    Where jobs name no partition (``partition: never``), they may get any node with the features of their constraint.
+    """
     queues = {queue.name: queue for queue in facts.queues or ()}
+    policies = facts.site.policies
     for key, partition in facts.site.partitions.items():
-        queue = queues.get(partition.queue or key)
-        if queue is None or queue.left_out is not None:
-            continue
-        members = [node for node in facts.nodes or () if queue.name in node.queues]
-        if partition.constraint is not None:
-            members = [node for node in members if partition.constraint in node.features]
-        said = [*_limits(partition, queue, members), *_hardware(facts.site.node_types[partition.node_type], members)]
+        members = [node for node in facts.nodes or () if _has(node.features, partition.constraint)]
+        said: list[str] = []
+        if policies.partition != "never":
+            queue = queues.get(partition.queue or key)
+            if queue is None or queue.left_out is not None:
+                continue
+            members = [node for node in members if queue.name in node.queues]
+            said += _limits(partition, queue, members)
+        said += _hardware(facts.site.node_types[partition.node_type], policies, members)
         if said:
             yield Evidence("; ".join(said), f"correct the site file: hidl site show {sh(facts.site.name)}", key)
 
 
+def _has(features: frozenset[str], constraint: str | None) -> bool:
+    """Whether a node with these features satisfies the constraint; False for one that counts or groups nodes."""
+    if constraint is None:
+        return True
+    return any(all(word in features for word in each.split("&")) for each in constraint.split("|"))
+
+
 def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> Iterator[str]:
-    """Limits of jobs."""
+    """Limits of jobs; a quality of service may lift those of the partition (Slurm's flags PartitionMaxNodes, ...)."""
+    if partition.qos is not None:
+        return
     most = partition.max_nodes
     if most is not None and queue.max_nodes is not None and most > queue.max_nodes:
         yield f"max_nodes: {most} in the file, {queue.max_nodes} in the scheduler"
@@ -162,15 +177,24 @@ def _limits(partition: Partition, queue: Queue, members: list[ProbedNode]) -> It
         yield f"max_wall: {longest} in the file, {queue.max_wall} in the scheduler"
 
 
-def _hardware(kind: NodeType, members: list[ProbedNode]) -> Iterator[str]:
-    """Node sizes: the file may not exceed the largest node."""
+def _hardware(kind: NodeType, policies: Policies, members: list[ProbedNode]) -> Iterator[str]:
+    """Node sizes: the file may not exceed the largest node.
+
+    Where jobs request no GPUs, a scheduler without any does not count them; where they request no memory, the file may
+    hold what is installed, of which the system keeps a part.
+    """
+    gpus = [node.hardware.gpus for node in members]
+    if policies.gpus == "none" and not any(gpus):
+        gpus = []
     for name, said, found in (
         ("cores", kind.cores, [node.hardware.cores for node in members]),
-        ("gpus", kind.gpus, [node.hardware.gpus for node in members]),
+        ("gpus", kind.gpus, gpus),
     ):
         known = [value for value in found if value is not None]
         if said is not None and known and len(known) == len(found) and said > max(known):
             yield f"{name}: {said} in the file, {max(known)} in the scheduler"
+    if policies.memory not in ("mem", "mem-per-cpu"):
+        return
     memory = [node.hardware.memory_mib for node in members if node.hardware.memory_mib is not None]
     if kind.memory_gib is not None and memory and kind.memory_gib * 1024 > max(memory) * _SLACK:
         yield f"memory_gib: {kind.memory_gib:g} in the file, {max(memory) / 1024:.1f} in the scheduler"
@@ -183,24 +207,30 @@ def _hardware(kind: NodeType, members: list[ProbedNode]) -> Iterator[str]:
     why="Jobs load it first, and fail if it cannot be loaded.",
 )
 def gone_modules(facts: Counterpart) -> Iterator[Evidence]:
-    """The module is not in `module avail`; in a hierarchy it may be hidden until another one is loaded."""
+    """The module is not in `module avail`; one that follows others in its list may be hidden until they are loaded."""
     if facts.modules is None:
         return
-    names = {module.partition("/")[0] for module in facts.modules}
-    for module, place in _modules(facts.site).items():
+    for module, (place, before) in _modules(facts.site).items():
         name = module.partition("/")[0]
-        if module in facts.modules or (module == name and name in names):
-            continue
+        if any(re.match(rf"{re.escape(module)}(?![A-Za-z0-9])", known) for known in facts.modules):
+            continue  # `module load` completes a name or a part of a version
         others = sorted(known for known in facts.modules if known.partition("/")[0] == name)
         seen = f"{place}: {module} not found; available: {', '.join(others[-_SHOWN:]) or 'none of that name'}"
-        yield Evidence(seen, f"module spider {sh(name)}, then correct the site file", where=module)
+        seen += f" (before {before} is loaded)" if before else ""
+        fix = f"module spider {sh(name)}, then correct the site file"
+        yield Evidence(seen, fix, where=module, severity="info" if before else None)
 
 
-def _modules(site: Site) -> dict[str, str]:
-    """Every module that a job may load, with its key in the file."""
-    found = dict.fromkeys(site.policies.modules, "policies.modules")
-    for name, mpi in site.mpi.items():
-        found |= {module: f"mpi.{name}.modules" for module in mpi.modules if module not in found}
+def _modules(site: Site) -> dict[str, tuple[str, str | None]]:
+    """Every module that a job may load, with its key in the file and the module that is loaded before it."""
+    found: dict[str, tuple[str, str | None]] = {}
+    lists = {
+        "policies.modules": site.policies.modules,
+        **{f"mpi.{name}.modules": mpi.modules for name, mpi in site.mpi.items()},
+    }
+    for place, names in lists.items():
+        for before, module in zip((None, *names), names, strict=False):
+            found.setdefault(module, (place, before))
     return found
 
 

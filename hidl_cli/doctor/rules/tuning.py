@@ -21,6 +21,7 @@ from hidl_cli.tuning import catalogue
 from hidl_cli.tuning.judge import Misfit, judge
 from hidl_cli.tuning.preload import conflict
 from hidl_cli.tuning.settings import LD_PRELOAD, Setting
+from hidl_cli.tuning.values import is_control
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
 #: Prefixes of run-time variables of MPI libraries.
@@ -28,8 +29,12 @@ PREFIXES = ("MV2_", "MVP_", "MPIR_CVAR_", "OMPI_MCA_")
 #: The path of the GDRCopy library.
 GDRCOPY = "MV2_GPUDIRECT_GDRCOPY_LIB"
 
+#: The variable of MPICH and its descendants that selects the network module, and what ``mpichversion`` prints of them.
+_NETMOD = "MPIR_CVAR_CH4_NETMOD"
+_DEVICE = re.compile(r"Device:\s+ch4:([a-z, ]+)$", re.MULTILINE)
 _ADAPTERS = "/sys/class/infiniband"
 _INTERFACES = "/sys/class/net"
+_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class Tuning:
 
     ``gpus``: of a node, None if unknown. ``adapters``: names in /sys/class/infiniband, ``interfaces``: in
     /sys/class/net, None if unknown. ``missing``: by variable, the libraries that it names and that do not exist.
-    ``on_this_host``: ranks run on this machine.
+    ``netmods``: the network modules of an MPICH whose one is selected, None if unknown. ``on_this_host``: ranks run on
+    this machine.
     """
 
     job: PlannedJob
@@ -46,6 +52,7 @@ class Tuning:
     adapters: tuple[str, ...] | None = None
     interfaces: tuple[str, ...] | None = None
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    netmods: tuple[str, ...] | None = None
     on_this_host: bool = True
 
     @property
@@ -63,8 +70,22 @@ def probe(context: Context) -> Tuning:
         adapters=host.list(_ADAPTERS) if context.is_here else None,
         interfaces=host.list(_INTERFACES) if context.is_here else None,
         missing=_missing(host, one) if context.is_here else {},
+        netmods=_netmods(host, one) if context.is_here else None,
         on_this_host=context.site.scheduler == "local",
     )
+
+
+def _selected(job: PlannedJob) -> tuple[str, str] | None:
+    """The name and value of the variable that selects the network module."""
+    names = sorted(catalogue.names_of(_NETMOD))
+    return next(((name, job.environment[name]) for name in names if job.environment.get(name)), None)
+
+
+def _netmods(host: Host, job: PlannedJob) -> tuple[str, ...] | None:
+    if job.library is None or job.library.prefix is None or not _reads(job.library, _NETMOD) or not _selected(job):
+        return None
+    found = _DEVICE.search(host.ask(f"{job.library.prefix}/bin/mpichversion", seconds=_SECONDS) or "")
+    return tuple(re.split("[, ]+", found[1].strip())) if found else None
 
 
 def _missing(host: Host, one: PlannedJob) -> dict[str, tuple[str, ...]]:
@@ -124,17 +145,30 @@ def unread(facts: Tuning) -> Iterator[Evidence]:
     "HD026",
     "A tuning variable has an invalid value",
     severity="warning",
-    why="Libraries read an invalid number or word as 0 or as their default, without a warning.",
+    why="MPICH and MVAPICH 3 and later abort in MPI_Init; other libraries read an invalid number or word as 0 or as "
+    "their default, without a warning.",
 )
 def unfit(facts: Tuning) -> Iterator[Evidence]:
-    """Set in the shell, read by the library, with an invalid value."""
+    """Set in the shell, read by the library, with an invalid value; an error where it stops MPI_Init.
+
+    A network module may also be selected by the run.
+    """
     library = facts.job.library
-    if library is None or not facts.job.is_carried:
+    if library is None:
         return
-    for name, value in sorted(facts.shell.items()):
-        judged = judge(library.family, library.version, name, value)
-        if isinstance(judged, Misfit) and not judged.on_name:
-            yield Evidence(f"{judged.message} (your shell); expected: {judged.expected}", f"unset {name}")
+    for name, value in sorted(facts.job.carried.items() if facts.job.is_carried else ()):
+        known = catalogue.variable(name, library.family)
+        judged = judge(library.family, library.version, name, value, exported=True) if known else None
+        if known and isinstance(judged, Misfit) and not judged.on_name:
+            fix = f"export {name}={sh(judged.suggestion)}" if judged.suggestion else f"unset {name}"
+            seen = f"{judged.message} (your shell); expected: {judged.expected}"
+            yield Evidence(seen, fix, severity="error" if is_control(known) else None)
+    selected = _selected(facts.job)
+    if facts.netmods and selected and selected[1].casefold() not in facts.netmods:
+        name, value = selected
+        known_words = " or ".join(facts.netmods)
+        fix = f"--tune {name}={facts.netmods[0]}" if name in facts.job.given else f"unset {name}"
+        yield Evidence(f"{name}={value}: this {library.family} was built with {known_words}", fix, severity="error")
 
 
 @RULES.rule(

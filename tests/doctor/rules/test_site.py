@@ -64,7 +64,36 @@ def test_the_schedulers_own_name_of_a_partition_counts() -> None:
     assert findings(facts(site=site(**partition(queue="batch")), queues=(Queue("batch"),), nodes=())) == []
 
 
+def test_a_site_whose_jobs_name_no_partition_is_compared_by_the_features_of_its_nodes() -> None:
+    described = site(
+        **partition(constraint="gpu&big|fat", max_nodes=64),
+        node_types={"node": {"cores": 64}},
+        policies={"partition": "never"},
+    )
+    nodes = tuple(replace(node, features=frozenset({"gpu"})) for node in NODES)
+    fat = ProbedNode("fat1", Hardware(cores=32, memory_mib=512 * 1024, gpus=4), frozenset({"gpu", "big"}), ("other",))
+    found = facts(site=described, queues=(Queue("other"),), nodes=nodes)
+    assert findings(found) == []
+    assert findings(replace(found, nodes=(*nodes, replace(fat, features=frozenset({"fat"}))))) == [("HD092", "warning")]
+    assert findings(replace(found, nodes=(*nodes, fat))) == [("HD092", "warning")]
+
+
 # --- HD092
+
+
+def test_a_quality_of_service_may_exceed_the_limits_of_the_partition() -> None:
+    assert findings(facts(site=site(**partition(max_nodes=16, max_wall="72:00:00", qos="big")))) == []
+
+
+def test_gpus_and_memory_that_jobs_do_not_request_may_be_unknown_to_the_scheduler() -> None:
+    nodes = tuple(replace(node, hardware=replace(node.hardware, gpus=0, memory_mib=240_000)) for node in NODES)
+    described = {"node_types": {"node": {"gpus": 4, "memory_gib": 256}}}
+    assert findings(facts(site=site(**described, policies={"gpus": "none", "memory": "none"}), nodes=nodes)) == []
+    asked = facts(site=site(**described, policies={"gpus": "gres", "memory": "mem"}), nodes=nodes)
+    assert (
+        only(asked).seen
+        == "gpus: 4 in the file, 0 in the scheduler; memory_gib: 256 in the file, 234.4 in the scheduler"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +119,7 @@ def test_a_limit_that_the_scheduler_does_not_have(keys: dict[str, Any], queue: Q
     ],
 )
 def test_hardware_that_the_nodes_do_not_have(keys: dict[str, Any], said: str) -> None:
-    assert only(facts(site=site(node_types={"node": keys}))).seen == said
+    assert only(facts(site=site(node_types={"node": keys}, policies={"memory": "mem"}))).seen == said
 
 
 @pytest.mark.parametrize("keys", [{"max_nodes": 4}, {"max_wall": "01:00:00"}, {"max_nodes": 8}])
@@ -128,6 +157,22 @@ def test_the_modules_of_an_mpi_library_are_looked_at_too() -> None:
     described = site(mpi={"gdr": {"family": "mvapich2-gdr", "modules": ["mvapich2-gdr/2.3.6"]}})
     found = facts(site=described, modules=frozenset({"mvapich2-gdr/2.3.7"}))
     assert only(found).seen == "mpi.gdr.modules: mvapich2-gdr/2.3.6 not found; available: mvapich2-gdr/2.3.7"
+
+
+@pytest.mark.parametrize(
+    ("modules", "rules"),
+    [
+        (["gcc/12", "openmpi/5.0"], []),  # Lmod loads gcc/12.2
+        (["gcc/11.3", "openmpi/4.1"], [("HD093", "info")]),  # perhaps hidden until gcc/11.3 is loaded
+        (["gcc/1", "openmpi/5.0"], [("HD093", "warning")]),
+        (["openmpi/4.1"], [("HD093", "warning")]),
+    ],
+)
+def test_a_module_that_another_one_may_make_available_is_no_warning(
+    modules: list[str], rules: list[tuple[str, str]]
+) -> None:
+    described = site(mpi={"openmpi": {"family": "openmpi", "modules": modules}})
+    assert findings(facts(site=described, modules=frozenset({"gcc/11.3", "gcc/12.2", "openmpi/5.0"}))) == rules
 
 
 # --- HD094, HD095

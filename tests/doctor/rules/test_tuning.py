@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hidl_cli.doctor.planned_job import PlannedJob
+from hidl_cli.doctor.rules import tuning
 from hidl_cli.doctor.rules.tuning import RULES, Tuning
 from hidl_cli.mpi import Library
 from tests.doctor.cases import Case, has_both_ways, named, severity
+from tests.doctor.machines import context, host
 
 MPICH = PlannedJob(Library("mpi", "mpich", version="5.0.2", prefix="/stacks/mpi/1"), "mpiexec")
 GDR = PlannedJob(Library("gdr", "mvapich2-gdr", version="2.3.7", prefix="/opt/gdr"), "mpirun_rsh")
@@ -17,6 +20,7 @@ OPEN = PlannedJob(Library("openmpi", "openmpi", version="5.0.11", prefix="/stack
 LIBMPI = {"LD_PRELOAD": "/opt/gdr/lib/libmpi.so"}
 ON = {"MV2_USE_CUDA": "1"}
 OFF = {"MV2_USE_CUDA": "0"}
+UCX = {"MPIR_CVAR_CH4_NETMOD": "ucx"}
 PLANNED = replace(GDR, planned=True)
 BOTH = Tuning(replace(GDR, given={"MV2_SUPPORT_DL": "1"}, carried=LIBMPI))
 NO_GDRCOPY = Tuning(GDR, missing={"MV2_GPUDIRECT_GDRCOPY_LIB": ("/opt/x.so",)})
@@ -43,6 +47,16 @@ CASES: list[Case] = [
     ("HD021", "hidl gives it", Tuning(replace(MPICH, given=ON)), None),
     ("HD021", "no library is known", shell(PlannedJob(), **ON), None),
     ("HD026", "a word for a number", shell(GDR, MV2_NUM_HCAS="all"), "warning"),
+    ("HD026", "MPICH stops at a suffix", shell(MPICH, MPIR_CVAR_BCAST_LONG_MSG_SIZE="16K"), "error"),
+    ("HD026", "MPICH stops at capitals", shell(MPICH, MPIR_CVAR_BCAST_INTRA_ALGORITHM="TREE"), "error"),
+    ("HD026", "by its older name", shell(MPICH, MPICH_BCAST_MIN_PROCS="2k"), "error"),
+    ("HD026", "MVAPICH2 reads yes as 0", shell(GDR, MV2_USE_CUDA="yes"), "warning"),
+    ("HD026", "MVAPICH2 reads a suffix", shell(GDR, MV2_IBA_EAGER_THRESHOLD="16K"), None),
+    ("HD026", "a module that it lacks", replace(shell(MPICH, MPIR_CVAR_CH4_NETMOD="ucx"), netmods=("ofi",)), "error"),
+    ("HD026", "the run selects it", Tuning(replace(MPICH, given=UCX), netmods=("ofi",)), "error"),
+    ("HD026", "a module that it has", Tuning(replace(MPICH, given=UCX), netmods=("ucx", "ofi")), None),
+    ("HD026", "in any case", shell(MPICH, MPICH_CH4_NETMOD="OFI"), None),
+    ("HD026", "its modules are unknown", Tuning(replace(MPICH, given=UCX)), None),
     ("HD026", "a number", shell(GDR, MV2_NUM_HCAS="2"), None),
     ("HD022", "a plan that switches it off", Tuning(replace(PLANNED, given=OFF), gpus=4), "warning"),
     ("HD022", "and sends GPU memory", Tuning(replace(PLANNED, given=OFF, device_buffers=True), gpus=4), "error"),
@@ -87,3 +101,15 @@ def test_every_rule_has_positive_and_negative_cases() -> None:
 def test_each_variable_of_the_shell_that_is_not_read_is_named() -> None:
     found = RULES.findings(shell(MPICH, MV2_IBA_HCA="mlx5_0", MV2_NUM_HCAS="2"))
     assert [one.fix for one in found] == ["unset MV2_IBA_HCA", "unset MV2_NUM_HCAS"]
+
+
+@pytest.mark.parametrize(
+    ("device", "netmods"), [("ch4:ucx ofi", ("ucx", "ofi")), ("ch4:ofi", ("ofi",)), ("ch3:nemesis", None)]
+)
+def test_network_modules_are_those_that_mpichversion_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, netmods: tuple[str, ...] | None
+) -> None:
+    job = replace(MPICH, carried={"MPICH_CH4_NETMOD": "ucx"})
+    monkeypatch.setattr(tuning, "plan_job", lambda context: job)
+    answers = {"mpichversion": f"MPICH Version:      5.0.2\nMPICH Device:       {device}\nMPICH CC:  cc\n"}
+    assert tuning.probe(context(host(tmp_path, answers=answers))).netmods == netmods
