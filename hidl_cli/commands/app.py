@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from hidl_cli import __version__
 from hidl_cli.commands.own_program import WithOwnProgram
 from hidl_cli.commands.render import show_error, show_interrupt
-from hidl_cli.errors import ExitCode, HidlError, ToldToEnd
+from hidl_cli.errors import ExitCode, HidlError, ToldToEnd, of_the_system
 
 #: Each command (a function, or a typer app with commands of its own) and its place: ``module:attribute``.
 COMMANDS = {
@@ -79,6 +79,11 @@ class _Hidl(TyperGroup):
         except HidlError as error:
             show_error(error)
             raise typer.Exit(error.exit_code) from None
+        except (OSError, MemoryError) as error:
+            if (named := of_the_system(error)) is None:
+                raise
+            show_error(named)
+            raise typer.Exit(named.exit_code) from None
         except KeyboardInterrupt:
             show_interrupt()
             raise typer.Exit(ExitCode.INTERRUPTED) from None

@@ -25,10 +25,23 @@ step=0
 child=
 job=
 
+# On a full disk, the end is written into space that was taken at the beginning, with the cause; an old file stays.
 write_status() { # state exit-status end-time
-    printf '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}\n' \
+    local text cause
+    printf -v text '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}' \
 #@ end
-    mv -f -- .status.json.new status.json
+    if cause=$({ echo "$text" > .status.json.new && mv -f -- .status.json.new status.json; } 2>&1); then
+        if [[ $1 != RUNNING ]]; then
+            rm -f -- .status.json.last
+        elif [[ ! -e .status.json.last ]]; then
+            printf '%s%512s\n' "$text" '' > .status.json.last
+        fi
+    elif [[ $1 != RUNNING ]]; then
+        cause=${cause##*: }
+        echo "${text%\}}, \"not_written\": \"${cause//[^A-Za-z ]/}\"}" 1<> .status.json.last &&
+            mv -f -- .status.json.last status.json || true
+        rm -f -- .status.json.new
+    fi
 }
 
 # Results stay those of one job: what an earlier attempt left, which was put back into the queue, or another job in this
@@ -63,7 +76,9 @@ ended_early() {
         kill -TERM "$child" 2> /dev/null || true
         wait "$child" || true
     fi
-    end_as "$(cat reason 2> /dev/null || echo CANCELLED)" 143
+    local reason
+    reason=$(cat reason 2> /dev/null || echo CANCELLED)
+    end_as "${reason:-TIMEOUT}" 143 # empty: at the time limit, the disk was full
 }
 
 end_as() { # state exit-status
@@ -110,7 +125,7 @@ tell_program() { # number-of-ranks
 launch_and_keep_output() { # number-of-ranks command...
     local status=0 output=steps/$step/output.txt
     run_ranks "$@" > "$output" || status=$?
-    cat -- "$output"
+    cat -- "$output" || true # the disk may be full
     if ((status != 0)); then
         finish FAILED "$status"
     fi
