@@ -19,6 +19,7 @@ def main() -> None:
         return
     if sys.argv[1:3] == ["run", "capsule"] and len(sys.argv) > 3 and not sys.argv[3].startswith("-"):
         del sys.argv[1]  # `hidl run capsule RUN` is `hidl capsule RUN`
+    _search_own_modules_first()
     os.umask(os.umask(0) | 0o002)  # nothing that hidl or its jobs write can be written by everyone
     gc.set_threshold(200_000)  # what imports make stays: to collect among it takes a tenth of the start
     atexit.register(gc.freeze)  # and to collect among it at the end another tenth
@@ -32,6 +33,12 @@ def main() -> None:
     from hidl_cli.commands.app import command_line
 
     command_line(sys.argv[1] if len(sys.argv) > 1 else None)()
+
+
+def _search_own_modules_first() -> None:
+    """Move the directories of ``PYTHONPATH`` to the end, where a ``json.py`` of the user's replaces no module of hidl."""
+    named = {os.path.abspath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place}  # noqa: PTH100
+    sys.path.sort(key=lambda place: place in named)
 
 
 def _forget_a_closed_terminal() -> None:

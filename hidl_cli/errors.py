@@ -175,6 +175,9 @@ def of_the_system(error: OSError | MemoryError) -> HidlError | None:
     if isinstance(error, MemoryError):
         return MissingPrecondition("out of memory", hint=_OF_THE_SYSTEM[errno.ENOMEM])
     hint = _OF_THE_SYSTEM.get(error.errno or 0)
+    if error.errno == errno.ENOENT and error.filename is None:
+        # Of getcwd, or of the module tempfile, whose text names the directories that it tried.
+        hint = _RIGHTS if "temporary" in str(error.strerror) else "change into a directory that exists"
     if hint is None:
         return None
     place = f"{error.filename}: " if error.filename else ""

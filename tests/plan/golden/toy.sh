@@ -3,6 +3,16 @@
 # Runs 2 step(s), one after another, in this one allocation.
 #@ start
 cd -- "$directory"
+# TMPDIR of the submitter's host may not exist here, and everything below and all ranks use it.
+for place in "${TMPDIR:-/tmp}" /tmp "$PWD"; do
+    if [[ $place == /* && -d $place && -w $place && -x $place ]]; then
+        if [[ $place != "${TMPDIR:-/tmp}" ]]; then
+            echo "hidl: TMPDIR ${TMPDIR:-/tmp} is not a writable directory on $(uname -n): using $place" >&2
+            export TMPDIR=$place
+        fi
+        break
+    fi
+done
 
 export HIDL_RUN_ID=run-1
 # What every rank looks at before its program starts, and where it tells what it finds.
