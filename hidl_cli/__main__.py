@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _search_own_modules_first() -> None:
-    """Move the directories of ``PYTHONPATH`` to the end, where a ``json.py`` of the user's replaces no module of hidl."""
+    """Move the directories of ``PYTHONPATH`` to the end, so that a user's ``json.py`` replaces no module of hidl."""
     named = {os.path.abspath(place) for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place}  # noqa: PTH100
     sys.path.sort(key=lambda place: place in named)
 

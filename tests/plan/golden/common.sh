@@ -4,8 +4,14 @@
 # To run it again, copy this directory, and submit job.sh (or call: bash job.sh) from within it.
 # The submitter's environment must not change this script: where `cd` goes, how bash reads words and writes files, and
 # functions that replace commands. This shell's options are not exported to the program's shells.
+POSIXLY_CORRECT=1 # while it is set, no function replaces `unset`
+unset -f unset compgen type
 unset CDPATH FUNCNEST GLOBIGNORE POSIXLY_CORRECT TMOUT
-unset -f cd echo exec exit export kill printf read source trap wait cat cut date dirname head mkdir mv rm sed tail tr 2> /dev/null || true
+for name in $(compgen -A function); do
+    if [[ $'\n'$(compgen -b)$'\n' == *$'\n'"$name"$'\n'* ]] || type -P "$name" > /dev/null; then
+        unset -f "$name"
+    fi
+done
 export -n SHELLOPTS BASHOPTS
 set +o posix +o keyword +o noclobber +o noglob +o allexport +o xtrace +o verbose
 shopt -u dotglob expand_aliases failglob lastpipe nocaseglob nocasematch nullglob xpg_echo
