@@ -180,5 +180,6 @@ def of_the_system(error: OSError | MemoryError) -> HidlError | None:
         hint = _RIGHTS if "temporary" in str(error.strerror) else "change into a directory that exists"
     if hint is None:
         return None
-    place = f"{error.filename}: " if error.filename else ""
-    return MissingPrecondition(f"{place}{error.strerror}", hint=hint)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    place = error.filename or ("the output cannot be written" if full else None)
+    return MissingPrecondition(f"{place}: {error.strerror}" if place else str(error.strerror), hint=hint)

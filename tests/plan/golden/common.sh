@@ -7,6 +7,9 @@
 POSIXLY_CORRECT=1 # while it is set, no function replaces `unset`
 unset -f unset compgen type
 unset CDPATH FUNCNEST GLOBIGNORE POSIXLY_CORRECT TMOUT
+unset PYTHONINSPECT # with it, a program that fails ends with 0
+# Ranks would take themselves for those of a job in which this one was started or submitted.
+unset PMI_FD PMI_ID PMI_PORT PMI_RANK PMI_SIZE PMIX_NAMESPACE PMIX_RANK "${!PMIX_SERVER_@}" "${!OMPI_COMM_WORLD_@}"
 for name in $(compgen -A function); do
     if [[ $'\n'$(compgen -b)$'\n' == *$'\n'"$name"$'\n'* ]] || type -P "$name" > /dev/null; then
         unset -f "$name"
@@ -43,7 +46,10 @@ job=
 
 # On a full disk, the end is written into space that was taken at the beginning, with the cause; an old file stays.
 write_status() { # state exit-status end-time
-    local text cause
+    local text cause host hosts=''
+    while read -r host; do
+        hosts+=",\"${host//[^A-Za-z0-9._-]/}\""
+    done < hosts
     printf -v text '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}' \
 #@ end
     if cause=$({ echo "$text" > .status.json.new && mv -f -- .status.json.new status.json; } 2>&1); then

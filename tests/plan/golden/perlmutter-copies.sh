@@ -19,7 +19,7 @@
 export HIDL_CORES_PER_RANK=16
 export HIDL_NODE_MEMORY=274877906944
 #@ status
-        "$job" "$1" "$2" "$started" "$3" "$step" 6 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)"
+        "$job" "$1" "$2" "$started" "$3" "$step" 6 "${hosts#,}"
 #@ end
     printf '# step %d of %d: %s\n' "$step" 6 "$1"
 #@ step

@@ -20,7 +20,7 @@ export HIDL_FINDINGS=$PWD/findings.json
 export HIDL_CORES_PER_RANK=1
 export HIDL_NODE_MEMORY=1073741824
 #@ status
-        "$job" "$1" "$2" "$started" "$3" "$step" 2 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)"
+        "$job" "$1" "$2" "$started" "$3" "$step" 2 "${hosts#,}"
 #@ end
     printf '# step %d of %d: %s\n' "$step" 2 "$1"
 #@ step
