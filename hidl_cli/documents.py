@@ -15,7 +15,10 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write ``data`` to ``path`` atomically; the directory is made where it is missing."""
+    """Write ``data`` to ``path`` atomically; the directory is made where it is missing.
+
+    Raises ``OSError`` with the name of the file, which a full disk does not give.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -25,8 +28,10 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
             os.fsync(file.fileno())
         Path(beside).chmod(mode)
         Path(beside).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(beside).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
 
 

@@ -18,6 +18,7 @@ Verdicts are no errors: ``hidl run`` ends with 10 (below target) or 11 (inconclu
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -153,3 +154,32 @@ class ProcessFailed(HidlError):
         self.log = log
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         super().__init__(f"{Path(command[0]).name} {how}", hint=f"its output is in {log}" if log else None)
+
+
+_ROOM = "free some space there, or name another place: XDG_STATE_HOME (runs), XDG_CACHE_HOME, --prefix (installations)"
+_RIGHTS = "make it writable, or name another place: XDG_STATE_HOME (runs), XDG_CONFIG_HOME, XDG_CACHE_HOME, TMPDIR"
+#: What the machine or its limits refuse, by errno, and the next thing to do.
+_OF_THE_SYSTEM = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _ROOM),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST), _RIGHTS),
+    errno.EFBIG: "raise the limit of the size of files: ulimit -f unlimited",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files: ulimit -n 1024"),
+    errno.EAGAIN: "raise the limit of processes (ulimit -u), or end some",
+    errno.ENOMEM: "raise the limit of memory (ulimit -v, -d), or end other programs",
+    **dict.fromkeys((errno.EIO, errno.ESTALE), "the file system fails: try again, or ask the site's staff"),
+}
+
+
+def of_the_system(error: OSError | MemoryError) -> HidlError | None:
+    """Return the error that names what the machine refused and the next step; None if hidl itself may be at fault."""
+    if isinstance(error, MemoryError):
+        return MissingPrecondition("out of memory", hint=_OF_THE_SYSTEM[errno.ENOMEM])
+    hint = _OF_THE_SYSTEM.get(error.errno or 0)
+    if error.errno == errno.ENOENT and error.filename is None:
+        # Of getcwd, or of the module tempfile, whose text names the directories that it tried.
+        hint = _RIGHTS if "temporary" in str(error.strerror) else "change into a directory that exists"
+    if hint is None:
+        return None
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    place = error.filename or ("the output cannot be written" if full else None)
+    return MissingPrecondition(f"{place}: {error.strerror}" if place else str(error.strerror), hint=hint)

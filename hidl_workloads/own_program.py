@@ -66,6 +66,7 @@ def main(arguments: list[str]) -> int:
         )
         return NO_DIRECTORY
     os.environ.update(variables, PWD=directory)
+    _correct_temporary_directory()
     if os.environ.get("HIDL_DEVICE") == "gpu" and (fault := _name_gpus(int(variables.get("LOCAL_RANK", "0")))):
         print(fault, file=sys.stderr)
         return NO_GPU
@@ -79,6 +80,14 @@ def main(arguments: list[str]) -> int:
 def _split(words: list[str]) -> tuple[str, list[str]]:
     """Return the file of the standard input, and the directory with the program's words."""
     return (words[1], words[2:]) if words[0] == STDIN else (os.devnull, words)
+
+
+def _correct_temporary_directory() -> None:
+    """Replace a ``TMPDIR`` that this node does not have by ``/tmp``; job.sh does so on the first node alone."""
+    place = os.environ.get("TMPDIR")
+    if place and not (os.path.isabs(place) and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK)):  # noqa: PTH112, PTH117
+        os.environ["TMPDIR"] = "/tmp"
+        sys.stderr.write(f"hidl: TMPDIR {place} is not a writable directory on {os.uname().nodename}: using /tmp\n")
 
 
 def _tell(text: str) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import sys
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -12,7 +15,7 @@ from typer.core import TyperGroup
 from hidl_cli import __version__
 from hidl_cli.commands.own_program import WithOwnProgram
 from hidl_cli.commands.render import show_error, show_interrupt
-from hidl_cli.errors import ExitCode, HidlError, ToldToEnd
+from hidl_cli.errors import ExitCode, HidlError, ToldToEnd, of_the_system
 
 #: Each command (a function, or a typer app with commands of its own) and its place: ``module:attribute``.
 COMMANDS = {
@@ -75,13 +78,30 @@ class _Hidl(TyperGroup):
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup
                 signal.signal(number, _interrupt)
         try:
-            return super().invoke(ctx)
+            returned = super().invoke(ctx)
+            sys.stdout.flush()
+            return returned
         except HidlError as error:
             show_error(error)
             raise typer.Exit(error.exit_code) from None
+        except (OSError, MemoryError) as error:
+            _drop_output()
+            if (named := of_the_system(error)) is None:
+                raise
+            show_error(named)
+            raise typer.Exit(named.exit_code) from None
         except KeyboardInterrupt:
             show_interrupt()
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def _drop_output() -> None:
+    """Drop what remains of standard output if that is full: Python would try to write it again at the end."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(*_: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,14 @@ class Run:
                 found.append(_status(json.loads(line)))
         return found
 
-    def end_as(self, state: State, *, reason: str | None = None) -> None:
-        """Write the final state of a job that could not write it itself; what the job recorded stays.
+    def end_as(self, state: State, *, reason: str | None = None) -> Status:
+        """Write the final state of a job that could not write it itself, and return it; what the job recorded stays.
 
-        ``reason``: the scheduler's, for people.
+        If it cannot be written (a full disk), the reason says so, and the next look writes it.
+
+        Args:
+            state: The state.
+            reason: The scheduler's reason, for people.
         """
         try:
             last = self.status()
@@ -88,7 +92,15 @@ class Run:
             "reason": reason,
             "job": last.job,
         }
-        write_json(self.directory / "status.json", document)
+        if last.not_written:
+            document["not_written"] = last.not_written
+        ended = _status(document)
+        try:
+            write_json(self.directory / "status.json", document)
+        except OSError as error:
+            why = f"{reason}; " if reason else ""
+            ended = replace(ended, reason=f"{why}status.json cannot be written: {error.strerror}")
+        return ended
 
     def document(self, name: str) -> dict[str, Any] | None:
         """Read ``metrics``, ``verdict``, ``job`` or another document; None if it does not exist."""
@@ -127,6 +139,7 @@ def _status(document: Any) -> Status:
         tuple(document["hosts"]),
         document.get("reason"),
         document.get("job"),
+        document.get("not_written"),
     )
 
 

@@ -36,6 +36,7 @@ class Status:
     """The status of a run: ``step`` of ``steps`` (from 1), times in seconds since the epoch, exit status.
 
     ``reason``: why the run is in this state, from the scheduler, for people. ``job``: the id of the job that wrote it.
+    ``not_written``: why the job could not write files at its end (``No space left on device``), None if it could.
     """
 
     state: State
@@ -47,6 +48,7 @@ class Status:
     hosts: tuple[str, ...] = ()
     reason: str | None = None
     job: str | None = None
+    not_written: str | None = None
 
     @property
     def is_settled(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from hidl_cli.analysis import ranking
 from hidl_cli.analysis.nodes import pairs
@@ -15,6 +16,7 @@ from hidl_cli.record.state import State, Status
 from hidl_cli.runs.judging import Conclusion, judge_steps
 from hidl_cli.runs.measured import count_complete_repetitions, read_steps
 from hidl_cli.runs.parsers.output import last_lines
+from hidl_cli.schedulers.decision import read_status
 from hidl_cli.stack import damage
 from hidl_cli.store.indexing import index_run
 from hidl_workloads.doctor.finding import Finding
@@ -47,7 +49,7 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
 
 def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
     try:
-        steps = read_steps(run, plan, rounds)
+        steps = _read_steps(run, plan, rounds)
     except MetricMissing as error:
         _keep(run, Conclusion("fail", error.message, error.hint, []))
         raise
@@ -72,6 +74,26 @@ def describe_unbound(run: Run, plan: Plan) -> str | None:
         f"ranks were not bound in {unbound} of {len(places)} step(s), since another run used this machine's cores: "
         "measure again without it"
     )
+
+
+def _read_steps(run: Run, plan: Plan, rounds: int | None) -> list[dict[str, Any]]:
+    """Return ``read_steps``; raise ``MetricMissing`` if the disk was full, as output may then be cut in a number."""
+    why = read_status(run).not_written
+    try:
+        if why and any(step.parser or step.patterns for step in plan.steps):
+            raise MetricMissing("the output of the program may be incomplete")
+        return read_steps(run, plan, rounds)
+    except MetricMissing as error:
+        if why:
+            raise MetricMissing(
+                f"{error.message}; {_format_not_written(run, why)}",
+                hint=f"free some space in {run.directory}, run it again",
+            ) from error
+        raise
+
+
+def _format_not_written(run: Run, why: str) -> str:
+    return f"when the job ended, it could not write to {run.directory}: {why}"
 
 
 def _format_cut(first: int, last: int) -> str:
@@ -108,6 +130,8 @@ def error_for(run: Run, status: Status) -> HidlError:
         what = _failure(status)
     reason = f" ({status.reason})" if status.reason else ""
     message = f"run {run.id} {what}{reason}"
+    if status.not_written:
+        message += f"\n{_format_not_written(run, status.not_written)}"
     tail = _tail(run) if status.state in _TELLING else ""
     next_step = hint.format(run=run.id)
     causes = likely_causes(run, status)

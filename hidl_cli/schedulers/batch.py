@@ -211,8 +211,7 @@ class Batch:
                 hint=f"in a few minutes: hidl cancel {run.id}",
             )
         if job is None:
-            with suppress(OSError):
-                run.end_as(state, reason=f"{self._title} knew no job of it")
+            run.end_as(state, reason=f"{self._title} knew no job of it")
             return
         if card.id is None:
             write_ticket(run, self.name, replace(card, id=job.id))
@@ -226,9 +225,8 @@ class Batch:
             raise
         write_ticket(run, self.name, replace(card, id=job.id, cancelled=True))
         self._await_end(run)
-        with suppress(OSError):  # on a full disk, the next look writes it down
-            if read_status(run).state is not State.COMPLETED:
-                run.end_as(state, reason="cancelled by hidl")
+        if read_status(run).state is not State.COMPLETED:
+            run.end_as(state, reason="cancelled by hidl")
 
     def _await_end(self, run: Run) -> None:
         """Return when no part of the job is left: the job's own word comes before its last processes are gone."""
@@ -249,9 +247,8 @@ class Batch:
 
 
 def _note_refusal(run: Run, reason: str) -> None:
-    """Write down that the run was not submitted; the disk may be full, and the error that follows says so too."""
-    with suppress(OSError):
-        run.end_as(State.REFUSED, reason=reason)
+    """Write down that the run was not submitted."""
+    run.end_as(State.REFUSED, reason=reason)
 
 
 def _beat(file: Path) -> None:

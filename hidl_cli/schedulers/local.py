@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from importlib import resources
@@ -88,8 +89,7 @@ class Local:
         if process.where is _Where.ELSEWHERE:
             return replace(status, reason=f"on {process.host}; whether it lives cannot be seen on {_host()}")
         if process.where is _Where.GONE:
-            run.end_as(State.LOST if process.why_gone else _state_of_killed(run), reason=process.why_gone)
-            return run.status()
+            return run.end_as(State.LOST if process.why_gone else _state_of_killed(run), reason=process.why_gone)
         return status
 
     def cancel(self, run: Run, *, state: State) -> bool:
@@ -103,7 +103,8 @@ class Local:
                 f"run {run.id} was started on {process.host}; this is {_host()}",
                 hint=f"on {process.host}: hidl cancel {run.id}",
             )
-        write_text(run.directory / "reason", state.value)
+        with suppress(OSError):  # on a full disk, the job ends as CANCELLED
+            write_text(run.directory / "reason", state.value)
         deadline = time.monotonic() + _GRACE_SECONDS
         if process.pid is not None and process.where is _Where.HERE:
             send(process.pid, signal.SIGTERM, lambda: process.is_alive)

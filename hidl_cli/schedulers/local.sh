@@ -7,8 +7,8 @@ job_id() {
     local birth
     birth=$(< /proc/sys/kernel/random/boot_id):$(cut -d ' ' -f 22 "/proc/$$/stat")
     printf '{"schema": "hidl.job/1", "scheduler": "local", "pid": %d, "birth": "%s", "host": "%s", "space": "%s", "of": {"inode": %d}}\n' \
-        "$$" "$birth" "$(uname -n)" "$(readlink "/proc/$$/ns/pid")" "$(stat -c %i .)" > .job.json.new
-    mv -f -- .job.json.new job.json
+        "$$" "$birth" "$(uname -n)" "$(readlink "/proc/$$/ns/pid")" "$(stat -c %i .)" > .job.json.new &&
+        mv -f -- .job.json.new job.json
     echo "$$"
 }
 

@@ -152,12 +152,7 @@ class Poller:
             return said
         if said.started != each.said.started:  # the decision is about what it was before
             return decision.keep(said, None).status
-        try:
-            each.run.end_as(_asked_for(each.run, decided.status.state), reason=decided.status.reason)
-        except OSError as error:
-            why = decided.status.reason or decided.status.state.value
-            return replace(decided.status, reason=f"{why}; status.json cannot be written: {error.strerror}")
-        return each.run.status()
+        return each.run.end_as(_asked_for(each.run, decided.status.state), reason=decided.status.reason)
 
     def _is_taken_back(self, each: _Open) -> bool:
         """Cancel a job that waits; whether nothing of it is left in the queue."""

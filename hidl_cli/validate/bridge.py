@@ -175,8 +175,7 @@ def ended(run: Run, *, seconds: float = _END_SECONDS) -> Status:
         if time.monotonic() > deadline:
             said = read_status(run)
             state = said.state if said.state.is_final else State.LOST
-            run.end_as(state, reason="ReFrame reports the job as ended, and the scheduler does not say how")
-            return run.status()
+            return run.end_as(state, reason="ReFrame reports the job as ended, and the scheduler does not say how")
         watch.pause()
 
 

@@ -103,3 +103,16 @@ def test_a_machine_without_the_program_hostname_runs_jobs(hidl: Hidl, here: Path
                 (programs / program.name).symlink_to(program)
     done = Hidl(hidl.environment | {"PATH": str(programs)})("run", "--no-mpi", "--", sys.executable, "show.py")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("place", ["/no/such/directory", "relative"])
+def test_a_directory_of_another_host_for_temporary_files_is_replaced(hidl: Hidl, here: Path, place: str) -> None:
+    """Each run with ``--metric`` once failed without a cause, as job.sh keeps the output with a named pipe there."""
+    (here / "relative").mkdir()
+    (here / "print.py").write_text("import os; print('total', 7, os.environ['TMPDIR'])")
+    hostile = Hidl(hidl.environment | {"TMPDIR": place})
+    done = hostile("run", "--no-mpi", "--metric", r"total=total (\d+)", "--", sys.executable, "print.py")
+    assert done.returncode == 0, done.stderr
+    (run,) = hidl.runs.iterdir()
+    assert (run / "stdout.log").read_text() == "total 7 /tmp\n"
+    assert f"TMPDIR {place} is not a writable directory" in (run / "stderr.log").read_text()

@@ -27,9 +27,10 @@ class Mpiexec(Launcher):
         require_fit(self, request.mpi)
         placement = request.placement
         argv = [request.mpi.program(self.name), "-n", str(placement.ranks)]
-        # The fork launcher keeps Hydra from asking a scheduler whose variables happen to be set.
+        # The fork launcher and no resource manager keep Hydra from asking a scheduler whose variables happen to be set.
         hosts = ["-f", request.hostfile, "-ppn", str(placement.ranks_per_node)]
         argv += ["-launcher", "fork"] if request.on_one_host else hosts
+        argv += ["-rmk", "user"] if request.on_one_host and request.mpi.family != "intel-mpi" else []
         if request.through_ssh:
             argv += ["-bootstrap" if request.mpi.family == "intel-mpi" else "-launcher", "ssh"]
         if request.mpi.family == "intel-mpi":

@@ -15,7 +15,7 @@ def test_the_whole_command() -> None:
 
 def test_on_one_host_it_uses_no_scheduler() -> None:
     launch = Mpiexec().launch(request("mpich", on_one_host=True))
-    assert launch.argv == (*START, "-launcher", "fork", "-bind-to", "core:8", *PROGRAM)
+    assert launch.argv == (*START, "-launcher", "fork", "-rmk", "user", "-bind-to", "core:8", *PROGRAM)
 
 
 def test_on_one_host_mpich_opens_no_network_interface() -> None:

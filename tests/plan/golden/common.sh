@@ -4,8 +4,17 @@
 # To run it again, copy this directory, and submit job.sh (or call: bash job.sh) from within it.
 # The submitter's environment must not change this script: where `cd` goes, how bash reads words and writes files, and
 # functions that replace commands. This shell's options are not exported to the program's shells.
+POSIXLY_CORRECT=1 # while it is set, no function replaces `unset`
+unset -f unset compgen type
 unset CDPATH FUNCNEST GLOBIGNORE POSIXLY_CORRECT TMOUT
-unset -f cd echo exec exit export kill printf read source trap wait cat cut date dirname head mkdir mv rm sed tail tr 2> /dev/null || true
+unset PYTHONINSPECT # with it, a program that fails ends with 0
+# Ranks would take themselves for those of a job in which this one was started or submitted.
+unset PMI_FD PMI_ID PMI_PORT PMI_RANK PMI_SIZE PMIX_NAMESPACE PMIX_RANK "${!PMIX_SERVER_@}" "${!OMPI_COMM_WORLD_@}"
+for name in $(compgen -A function); do
+    if [[ $'\n'$(compgen -b)$'\n' == *$'\n'"$name"$'\n'* ]] || type -P "$name" > /dev/null; then
+        unset -f "$name"
+    fi
+done
 export -n SHELLOPTS BASHOPTS
 set +o posix +o keyword +o noclobber +o noglob +o allexport +o xtrace +o verbose
 shopt -u dotglob expand_aliases failglob lastpipe nocaseglob nocasematch nullglob xpg_echo
@@ -15,6 +24,16 @@ set -euo pipefail
 directory=$(dirname -- "${BASH_SOURCE[0]}")
 #@ findings
 cd -- "$directory"
+# TMPDIR of the submitter's host may not exist here, and everything below and all ranks use it.
+for place in "${TMPDIR:-/tmp}" /tmp "$PWD"; do
+    if [[ $place == /* && -d $place && -w $place && -x $place ]]; then
+        if [[ $place != "${TMPDIR:-/tmp}" ]]; then
+            echo "hidl: TMPDIR ${TMPDIR:-/tmp} is not a writable directory on $(uname -n): using $place" >&2
+            export TMPDIR=$place
+        fi
+        break
+    fi
+done
 
 export HIDL_RUN_ID=RUN
 # What every rank looks at before its program starts, and where it tells what it finds.
@@ -25,10 +44,26 @@ step=0
 child=
 job=
 
+# On a full disk, the end is written into space that was taken at the beginning, with the cause; an old file stays.
 write_status() { # state exit-status end-time
-    printf '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}\n' \
+    local text cause host hosts=''
+    while read -r host; do
+        hosts+=",\"${host//[^A-Za-z0-9._-]/}\""
+    done < hosts
+    printf -v text '{"schema": "hidl.status/1", "job": "%s", "state": "%s", "exit_status": %s, "started": %s, "ended": %s, "step": %d, "steps": %d, "hosts": [%s]}' \
 #@ end
-    mv -f -- .status.json.new status.json
+    if cause=$({ echo "$text" > .status.json.new && mv -f -- .status.json.new status.json; } 2>&1); then
+        if [[ $1 != RUNNING ]]; then
+            rm -f -- .status.json.last
+        elif [[ ! -e .status.json.last ]]; then
+            printf '%s%512s\n' "$text" '' > .status.json.last
+        fi
+    elif [[ $1 != RUNNING ]]; then
+        cause=${cause##*: }
+        echo "${text%\}}, \"not_written\": \"${cause//[^A-Za-z ]/}\"}" 1<> .status.json.last &&
+            mv -f -- .status.json.last status.json || true
+        rm -f -- .status.json.new
+    fi
 }
 
 # Results stay those of one job: what an earlier attempt left, which was put back into the queue, or another job in this
@@ -63,7 +98,9 @@ ended_early() {
         kill -TERM "$child" 2> /dev/null || true
         wait "$child" || true
     fi
-    end_as "$(cat reason 2> /dev/null || echo CANCELLED)" 143
+    local reason
+    reason=$(cat reason 2> /dev/null || echo CANCELLED)
+    end_as "${reason:-TIMEOUT}" 143 # empty: at the time limit, the disk was full
 }
 
 end_as() { # state exit-status
@@ -110,7 +147,7 @@ tell_program() { # number-of-ranks
 launch_and_keep_output() { # number-of-ranks command...
     local status=0 output=steps/$step/output.txt
     run_ranks "$@" > "$output" || status=$?
-    cat -- "$output"
+    cat -- "$output" || true # the disk may be full
     if ((status != 0)); then
         finish FAILED "$status"
     fi

@@ -15,7 +15,7 @@
 export HIDL_CORES_PER_RANK=56
 export HIDL_NODE_MEMORY=206158430208
 #@ status
-        "$job" "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+        "$job" "$1" "$2" "$started" "$3" "$step" 1 "${hosts#,}"
 #@ end
 #@ step
 }

@@ -16,7 +16,7 @@
 export HIDL_CORES_PER_RANK=20
 export HIDL_NODE_MEMORY=389768282112
 #@ status
-        "$job" "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+        "$job" "$1" "$2" "$started" "$3" "$step" 1 "${hosts#,}"
 #@ end
 #@ step
 }

@@ -3,6 +3,16 @@
 # Runs 2 step(s), one after another, in this one allocation.
 #@ start
 cd -- "$directory"
+# TMPDIR of the submitter's host may not exist here, and everything below and all ranks use it.
+for place in "${TMPDIR:-/tmp}" /tmp "$PWD"; do
+    if [[ $place == /* && -d $place && -w $place && -x $place ]]; then
+        if [[ $place != "${TMPDIR:-/tmp}" ]]; then
+            echo "hidl: TMPDIR ${TMPDIR:-/tmp} is not a writable directory on $(uname -n): using $place" >&2
+            export TMPDIR=$place
+        fi
+        break
+    fi
+done
 
 export HIDL_RUN_ID=run-1
 # What every rank looks at before its program starts, and where it tells what it finds.
@@ -10,7 +20,7 @@ export HIDL_FINDINGS=$PWD/findings.json
 export HIDL_CORES_PER_RANK=1
 export HIDL_NODE_MEMORY=1073741824
 #@ status
-        "$job" "$1" "$2" "$started" "$3" "$step" 2 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+        "$job" "$1" "$2" "$started" "$3" "$step" 2 "${hosts#,}"
 #@ end
     printf '# step %d of %d: %s\n' "$step" 2 "$1"
 #@ step
@@ -31,7 +41,7 @@ export HIDL_NODE_MEMORY=1073741824
 launch_and_keep_output() { # number-of-ranks command...
     local status=0 output=steps/$step/output.txt
     run_ranks "$@" > "$output" || status=$?
-    cat -- "$output"
+    cat -- "$output" || true # the disk may be full
     if ((status != 0)); then
         finish FAILED "$status"
     fi
@@ -74,8 +84,8 @@ timed() { # launch number-of-ranks command...
         printf "{\"schema\": \"hidl.metrics/1\", \"world\": {\"size\": %d}, \"metrics\": [", ranks
         printf line ", ", "wall_time", seconds, "s", seconds
         printf line "]}\n", "throughput", ranks / seconds, "1/s", ranks / seconds
-    }' > "steps/$step/.timing.json.new"
-    mv -f -- "steps/$step/.timing.json.new" "steps/$step/timing.json"
+    }' > "steps/$step/.timing.json.new" &&
+        mv -f -- "steps/$step/.timing.json.new" "steps/$step/timing.json" || true # on a full disk, the metric is missing
 }
 
 # No scheduler keeps two runs on this machine apart, and both would bind their ranks to the same cores. The first one
@@ -117,8 +127,8 @@ job_id() {
     local birth
     birth=$(< /proc/sys/kernel/random/boot_id):$(cut -d ' ' -f 22 "/proc/$$/stat")
     printf '{"schema": "hidl.job/1", "scheduler": "local", "pid": %d, "birth": "%s", "host": "%s", "space": "%s", "of": {"inode": %d}}\n' \
-        "$$" "$birth" "$(uname -n)" "$(readlink "/proc/$$/ns/pid")" "$(stat -c %i .)" > .job.json.new
-    mv -f -- .job.json.new job.json
+        "$$" "$birth" "$(uname -n)" "$(readlink "/proc/$$/ns/pid")" "$(stat -c %i .)" > .job.json.new &&
+        mv -f -- .job.json.new job.json
     echo "$$"
 }
 

@@ -6,7 +6,7 @@
 #@ findings
 export HIDL_CORES_PER_RANK=28
 #@ status
-        "$job" "$1" "$2" "$started" "$3" "$step" 1 "$(sed 's/[^A-Za-z0-9._-]//g; s/.*/"&"/' hosts | paste -sd,)" > .status.json.new
+        "$job" "$1" "$2" "$started" "$3" "$step" 1 "${hosts#,}"
 #@ end
     write_status RUNNING null null
     mkdir -p "steps/$step"
