@@ -135,7 +135,8 @@ def _no_step(noise: Noise) -> Study:
 
 def _quiet_year(year: Year) -> Study:
     def study(seed: int) -> tuple[float, bool]:
-        return 0.95, not find_changes(*year.measure(np.random.default_rng(seed)))
+        values, days, hosts = year.measure(np.random.default_rng(seed))
+        return 0.95, not find_changes(values.tolist(), days.tolist(), hosts)
 
     return study
 
