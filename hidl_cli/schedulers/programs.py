@@ -90,6 +90,13 @@ def batches(ids: Sequence[str], size: int = 1000) -> Iterator[Sequence[str]]:
     return (ids[first : first + size] for first in range(0, len(ids), size))
 
 
+def whole_lines(completed: Completed) -> list[str]:
+    """Return the lines of a listing. Raises ``NoAnswer`` if its last line was cut, since jobs may be missing then."""
+    if completed.status == 0 and completed.stdout and not completed.stdout.endswith("\n"):
+        raise NoAnswer(f"{Path(completed.command[0]).name} printed an incomplete answer")
+    return completed.stdout.splitlines()
+
+
 def complaint(completed: Completed) -> str:
     """Return a program's error message on one line, without its own name before each line; else its output."""
     lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines()

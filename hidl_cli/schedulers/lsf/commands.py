@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hidl_cli.errors import HidlError
-from hidl_cli.schedulers.programs import NoAnswer, Programs, complaint
+from hidl_cli.schedulers.programs import NoAnswer, Programs, complaint, whole_lines
 
 PROGRAMS = Programs(
     # The job that hidl itself may run in, and what makes bsub silent.
@@ -57,5 +57,5 @@ def query(fields: str) -> list[str]:
     printed = completed.stdout + completed.stderr
     silent = completed.status == 0 and not printed.strip()
     if silent or _JOB.search(completed.stdout) or _NO_JOB.search(printed):
-        return completed.stdout.splitlines()
+        return whole_lines(completed)
     raise NoAnswer(complaint(completed))

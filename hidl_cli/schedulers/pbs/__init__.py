@@ -14,7 +14,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, Receipt, refusal
 from hidl_cli.schedulers.decision import Job, Never
 from hidl_cli.schedulers.pbs import header, jobs
-from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, Programs, batches, complaint
+from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, Programs, batches, complaint, whole_lines
 from hidl_cli.site.schema import Policies
 
 PROGRAMS = Programs(
@@ -63,7 +63,7 @@ class Pbs(Backend):
         selected = PROGRAMS.call("qselect", "-x", "-u", user)
         if selected.status != 0:
             raise NoAnswer(complaint(selected))
-        ids = selected.stdout.split()
+        ids = whole_lines(selected)
         if not ids:
             return []
         return _described(ids)
@@ -92,6 +92,8 @@ def _described(ids: Sequence[str]) -> list[str]:
         completed = PROGRAMS.call("qstat", "-x", "-f", *some)
         if completed.status not in (0, _UNKNOWN, _FINISHED):  # one of them may be gone meanwhile
             raise NoAnswer(complaint(completed))
+        if completed.status == 0 and not completed.stdout.endswith("\n\n"):  # a blank line ends each job
+            raise NoAnswer("qstat printed an incomplete answer")
         lines += jobs.compact(completed.stdout)
     return lines
 

@@ -15,7 +15,7 @@ from hidl_cli.process import Completed
 from hidl_cli.record.run import Run
 from hidl_cli.schedulers.backend import Backend, Receipt, Refused, options
 from hidl_cli.schedulers.decision import Job, Never
-from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, complaint
+from hidl_cli.schedulers.programs import SUBMIT_SECONDS, NoAnswer, batches, complaint, whole_lines
 from hidl_cli.schedulers.slurm import commands, header, jobs, reasons, refusals
 from hidl_cli.site import hidl_cluster
 from hidl_cli.site.schema import Policies
@@ -116,7 +116,7 @@ class Slurm(Backend):
         if completed.status != 0:
             raise NoAnswer(complaint(completed))
         self._answered = True
-        return completed.stdout.splitlines()
+        return whole_lines(completed)
 
     def parse(self, lines: Iterable[str]) -> list[Job]:
         """See ``Backend``."""
@@ -131,7 +131,7 @@ class Slurm(Backend):
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
         """See ``Backend``: the accounting, where there is one."""
         known = [id for id in ids if id is not None]
-        found = self._accounted(jobs.sacct(cluster, ids=known)) if known else []
+        found = [job for some in batches(known) for job in self._accounted(jobs.sacct(cluster, ids=some))]
         return found + (self._accounted(jobs.sacct(cluster, since=since)) if len(known) < len(ids) else [])
 
     def never_starts(self, job: Job) -> Never | None:
@@ -150,7 +150,7 @@ class Slurm(Backend):
         completed = commands.call(*command, timeout=commands.ACCOUNTING_SECONDS)
         if completed.status != 0:
             raise NoAnswer(complaint(completed))
-        return list(jobs.parse(completed.stdout.splitlines()))
+        return list(jobs.parse(whole_lines(completed)))
 
 
 def _defaults(asked: Mapping[str, str]) -> list[str]:

@@ -1,0 +1,167 @@
+"""Listings of 10,000 jobs: right states, command lines that a kernel accepts, and no job lost by one that is cut."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hidl_cli.record.state import State
+from hidl_cli.schedulers.backend import Backend
+from hidl_cli.schedulers.flux import Flux
+from hidl_cli.schedulers.lsf import Lsf
+from hidl_cli.schedulers.pbs import Pbs
+from hidl_cli.schedulers.programs import NoAnswer
+from hidl_cli.schedulers.slurm import Slurm
+
+JOBS = 10_000
+STATES = (State.PENDING, State.RUNNING, State.COMPLETED, State.TIMEOUT)
+
+
+def slurm_lines(ids: Sequence[int]) -> str:
+    words = ("PENDING", "RUNNING", "COMPLETED", "TIMEOUT")
+    return "".join(f"{id}|{words[id % 4]}|None|N/A|1|1:00:00|N/A|batch|n1|/runs/run-{id}\n" for id in ids)
+
+
+def lsf_lines(ids: Sequence[int]) -> str:
+    words = ("PEND|-|-", "RUN|-|-", "DONE|-|-", "EXIT|140|TERM_RUNLIMIT: job killed")
+    return "".join(f"{id}|{words[id % 4]}|run-{id}|-\n" for id in ids)
+
+
+def flux_document(ids: Sequence[int]) -> str:
+    words = (
+        {"state": "SCHED"},
+        {"state": "RUN"},
+        *({"state": "INACTIVE", "result": r} for r in ("COMPLETED", "TIMEOUT")),
+    )
+    return json.dumps(
+        {"jobs": [{"id": id, "jobid": f"f{id}", "cwd": f"/runs/run-{id}", **words[id % 4]} for id in ids]}
+    )
+
+
+def pbs_blocks(ids: Sequence[int]) -> str:
+    words = (("Q", ""), ("R", ""), ("F", "    Exit_status = 0\n"), ("F", "    Exit_status = -29\n"))
+    return "".join(
+        f"Job Id: {id}.server\n    Job_Name = hidl\n    job_state = {words[id % 4][0]}\n    queue = workq\n"
+        f"{words[id % 4][1]}    Variable_List = PBS_O_HOME=/home/a,\n\tPBS_O_WORKDIR=/runs/run-{id},PBS_O_QUEUE=q\n\n"
+        for id in ids
+    )
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A batch system whose program prints what ``text`` makes of numbers of jobs."""
+
+    backend: type[Backend]
+    program: str
+    text: Callable[[Sequence[int]], str]
+    id: Callable[[int], str] = str
+
+
+LISTINGS = {
+    "slurm": Listing(Slurm, "squeue", slurm_lines),
+    "lsf": Listing(Lsf, "bjobs", lsf_lines),
+    "flux": Listing(Flux, "flux", flux_document, "f{}".format),
+    "pbs": Listing(Pbs, "qstat", pbs_blocks, "{}.server".format),
+}
+
+
+class FakePrograms:
+    """Programs of batch systems, each of which prints a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.prints("scontrol", "Slurmctld(primary) at n0 is UP\n")
+
+    def prints(self, name: str, text: str) -> None:
+        """Have a program print this."""
+        (self.folder / f"{name}.txt").write_text(text)
+        self.is_script(name, f'exec cat "{self.folder}/{name}.txt"')
+
+    def is_script(self, name: str, script: str) -> None:
+        """Have a program run this."""
+        file = self.folder / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+
+    def lists(self, listing: Listing, numbers: Sequence[int], text: str | None = None) -> None:
+        """Have the listing hold these jobs; ``text``: its words, if others."""
+        self.prints("qselect", "".join(f"{number}.server\n" for number in numbers))
+        self.prints(listing.program, listing.text(numbers) if text is None else text)
+        if listing.backend is Pbs and text is None:  # qstat describes the jobs that it is asked about
+            match = 'BEGIN {n = split(ids, a); for (i = 1; i <= n; i++) w[a[i]]} $3 in w {print $0 "\\n"}'
+            select = f"awk -v RS= -v ids=\"$*\" '{match}'"
+            self.is_script("qstat", f'{select} "{self.folder}/qstat.txt"')
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePrograms:
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return FakePrograms(tmp_path / "bin")
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_each_of_10000_jobs_has_its_state_and_its_run(name: str, programs: FakePrograms) -> None:
+    listing = LISTINGS[name]
+    programs.lists(listing, range(1, JOBS + 1))
+    backend = listing.backend()
+    found = {job.id: job for job in backend.parse(backend.query(None))}
+    assert len(found) == JOBS
+    assert Counter(job.state for job in found.values()) == dict.fromkeys(STATES, JOBS // 4)
+    for number in range(1, JOBS + 1):
+        job = found[listing.id(number)]
+        assert (job.state, job.mark.rpartition("/")[2]) == (STATES[number % 4], f"run-{number}")
+
+
+@pytest.mark.parametrize(("name", "program"), [("slurm", "sacct"), ("flux", "flux"), ("pbs", "qstat")])
+def test_10000_jobs_with_long_ids_are_asked_for_by_id(name: str, program: str, programs: FakePrograms) -> None:
+    """A kernel accepts words of 128 KiB; ids of federations and of servers with long names make longer ones."""
+    tail = {"slurm": "", "flux": "", "pbs": ".a-server-with-a-long-name.cluster.example.org"}[name]
+    ids = [f"{4_000_000_000 + number}{tail}" for number in range(2 * JOBS)]
+    programs.is_script(program, f'printf "%s\\n" "$*" >> "{programs.folder}/asked"; echo')
+    if name == "pbs":
+        programs.is_script("qstat", f'printf "%s\\n" "$*" >> "{programs.folder}/asked"; printf "\\n\\n"')
+    if name == "flux":
+        programs.is_script(
+            "flux", f'printf "%s\\n" "$*" >> "{programs.folder}/asked"; echo "{{}}" | sed "s/.*/{{\\"jobs\\": []}}/"'
+        )
+    LISTINGS[name].backend().history(ids, time.time(), None)
+    asked = (programs.folder / "asked").read_text().replace("--jobs=", " ").replace(",", " ").split()
+    assert [word for word in asked if word.startswith("4000")] == ids
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("name", LISTINGS)
+def test_the_time_to_read_a_listing_is_linear(name: str, programs: FakePrograms) -> None:
+    def seconds(count: int) -> float:
+        programs.lists(LISTINGS[name], range(1, count + 1))
+        lines = LISTINGS[name].backend().query(None)
+        times = []
+        for _ in range(3):
+            began = time.process_time()
+            assert len(LISTINGS[name].backend().parse(lines)) == count
+            times.append(time.process_time() - began)
+        return min(times)
+
+    assert seconds(JOBS) < 25 * seconds(JOBS // 10)
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+@pytest.mark.parametrize("part", [0.1, 0.45, 0.7, 0.99])
+def test_a_listing_that_is_cut_is_no_answer(name: str, programs: FakePrograms, part: float) -> None:
+    """A job that is missing counts as lost after a while, so a cut answer must not be one."""
+    listing = LISTINGS[name]
+    text = listing.text(range(1, 9))
+    kept = text[: int(part * len(text))]
+    assert not kept.endswith("\n")
+    programs.lists(listing, range(1, 9), kept)
+    with pytest.raises(NoAnswer):
+        listing.backend().query(None)
