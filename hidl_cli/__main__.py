@@ -8,8 +8,12 @@ import gc
 import os
 import stat
 import sys
+from typing import TYPE_CHECKING
 
 from hidl_cli import __version__
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 
 def main() -> None:
@@ -23,6 +27,7 @@ def main() -> None:
     gc.set_threshold(200_000)  # what imports make stays: to collect among it takes a tenth of the start
     atexit.register(gc.freeze)  # and to collect among it at the end another tenth
     atexit.register(_forget_a_closed_terminal)
+    sys.excepthook = _show_traceback
     from hidl_cli.commands import completion
 
     if completion.asked(os.environ):
@@ -32,6 +37,15 @@ def main() -> None:
     from hidl_cli.commands.app import command_line
 
     command_line(sys.argv[1] if len(sys.argv) > 1 else None)()
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of an unexpected error without secrets."""
+    import traceback
+
+    from hidl_cli.redaction import shown
+
+    sys.stderr.write(shown("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _forget_a_closed_terminal() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -68,7 +70,7 @@ _IS_WORD = _Pattern(_WORDS, re.IGNORECASE)
 # Vocabulary of language models, and names of what is kept elsewhere: `pad_token_id`, `eos_token`, `HF_TOKEN_PATH`.
 _IS_NO_SECRET = _Pattern(
     r"(?:^|[_-])(?:PAD|BOS|EOS|UNK|MASK|CLS|SEP|IMAGE|SPECIAL|START|END|STOP|FIRST|LAST|NEXT|PER|EACH|NUM)[_-]?TOKEN"
-    r"|TOKEN[_-]?(?:IDS?|TYPES?|COUNT|LIMIT|BUDGET|LEN|LENGTH|SIZE|DROP|DROPOUT|EMBED\w*|MIX\w*|RATE)(?:[_-]|$)"
+    r"|TOKEN[_-]?(?:IDS?|TYPES?|COUNT|LIMIT|BUDGET|LEN|LENGTH|SIZE|DROP|DROPOUT|EMBED\w*|MIX\w*|RATE|THROUGHPUT|SPEED|LATENCY|TIME|PER|ACCURACY|LOSS)(?:[_-]|$)"
     r"|[_-](?:FILE|PATH|DIR|DIRECTORY|NAME|COUNT|LIMIT|SIZE|LENGTH)$",
     re.IGNORECASE,
 )
@@ -101,6 +103,8 @@ _NO_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null
 _VALUE_KEYS = frozenset({"default", "value", "values"})
 #: Options of shells that are followed by a script.
 _TAKES_SCRIPT = _Pattern(r"-[a-z]*c")
+#: Options of curl and others that are followed by a user and a password.
+_TAKES_LOGIN = frozenset({"-u", "--user", "--proxy-user"})
 #: Options of launchers that are followed by a variable's name and its value.
 _SETS_VARIABLE = frozenset({"-env", "-genv"})
 
@@ -200,6 +204,9 @@ class Secrets:
         """Return an element of a list, which may be a word of a command line."""
         word = words[at]
         name = _option(words, at) or name
+        if isinstance(word, str) and at and words[at - 1] in _TAKES_LOGIN and (login := _LOGIN.fullmatch(f"-u {word}")):
+            user = len(word) - len(login["value"])
+            return word[:user] + self._mark("authorization", word[user:], word[user:], where)
         assigned = None
         if isinstance(word, str) and "=" in word and _may_name(word) and not is_secret_name(name):
             assigned = _WORD_ASSIGNED.fullmatch(word)
@@ -256,6 +263,35 @@ class Secrets:
                 continue
             value = self._values[found[0]]
             yield _Span(found.start(), found.end(), self._spread[value], value)
+
+
+def of_this_process() -> Secrets:
+    """Return the secrets of this process: those of its command line, its environment, and of what it has read."""
+    return _of_process(tuple(sys.argv[1:]))
+
+
+@cache
+def _of_process(words: tuple[str, ...]) -> Secrets:
+    secrets = Secrets().learn(list(words))
+    # A short value may be a word of many texts, and the user did not type it now.
+    secrets.learn({name: value for name, value in os.environ.items() if len(value) >= _LEAST_PART})
+    return secrets
+
+
+def remember(*documents: Any) -> None:
+    """Hide the secrets in these documents and texts wherever this process shows something from now on."""
+    of_this_process().learn(*documents)
+
+
+def shown(value: T) -> T:
+    """Return text, plain data or dataclasses as they may be shown: without secrets, known ones included."""
+    return of_this_process().hide_document(value)
+
+
+def may_hold(text: str) -> bool:
+    """Return False if a document of that text certainly holds no secret."""
+    url = "://" in text and ("@" in text or "?" in text)
+    return url or _may_name(text) or any(hint in text for hint in _FORM_HINTS)
 
 
 def redact(text: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hidl_cli.commands.arguments import RunArgument
+from hidl_cli.errors import HidlError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,14 +21,31 @@ def logs(
 ) -> None:
     """Print what a run's program printed."""
     from hidl_cli.commands.render import say
+    from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record.run import find
     from hidl_cli.runs.follow import read_log
 
     record = find(run)
+    with suppress(HidlError):  # the log of a run of another version is shown too
+        plan_of(record)  # whose secrets its program may print
+    begun = b""
     for chunk in read_log(record, record.stderr if stderr else record.stdout, follow=follow):
-        typer.echo(chunk, nl=False)
+        text = begun + chunk
+        whole = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
+        _echo(text[:whole])
+        begun = text[whole:]
+    _echo(begun)
     if not stderr and not _size(record.stdout) and _size(record.stderr):
         say(f"it printed nothing, but complained: hidl logs --stderr {record.id}")
+
+
+def _echo(data: bytes) -> None:
+    """Print a part of a log that ends with a line."""
+    from hidl_cli.redaction import of_this_process, shown
+
+    text = data.decode(errors="surrogateescape")
+    of_this_process().learn_output(text)
+    typer.echo(shown(text).encode(errors="surrogateescape"), nl=False)
 
 
 def _size(log: Path) -> int:
