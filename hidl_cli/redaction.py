@@ -98,7 +98,7 @@ _REFERENCE = _Pattern(
     r"\$\w+|\$\{\w+(?::?\?[^{}]*)?\}|\$\(\s*(?:cat\s|<)[^()`$]*\)|`\s*cat\s[^`]*`|\{\w+(?:\?[^{}]+)?\}|%\w+%"
 )
 _EXPANSION = _Pattern(r"\$\w+|\$\{[^{}]*\}|\$\([^()]*\)")
-_NO_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null"})
+_NO_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", "value", "..."})
 #: Keys whose value belongs to the name of the object around them.
 _VALUE_KEYS = frozenset({"default", "value", "values"})
 #: Options of shells that are followed by a script.
@@ -286,6 +286,16 @@ def remember(*documents: Any) -> None:
 def shown(value: T) -> T:
     """Return text, plain data or dataclasses as they may be shown: without secrets, known ones included."""
     return of_this_process().hide_document(value)
+
+
+def shown_output(text: str) -> str:
+    """Return what a program printed as it may be shown; its secrets are hidden from now on."""
+    return of_this_process().learn_output(text).hide(text)
+
+
+def holds_secret(*documents: Any) -> bool:
+    """Do these documents and texts themselves show that they hold a secret?"""
+    return bool(redact_document(documents) != documents)
 
 
 def may_hold(text: str) -> bool:

@@ -58,6 +58,7 @@ def test_secrets_are_taken_out(text: str, clean: str) -> None:
         'export HF_TOKEN="$(cat ~/.tok)"; python3 prog.py',
         "HF_TOKEN_PATH=/home/me/.token --use_auth_token True",
         "docker run --user 1000:1000",
+        "--set TOKEN=VALUE",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

@@ -23,11 +23,14 @@ def logs(
     from hidl_cli.commands.render import say
     from hidl_cli.plan.launch_plan import plan_of
     from hidl_cli.record.run import find
+    from hidl_cli.redaction import shown_output
     from hidl_cli.runs.follow import read_log
 
     record = find(run)
     with suppress(HidlError):  # the log of a run of another version is shown too
         plan_of(record)  # whose secrets its program may print
+    for log in (record.stdout, record.stderr):  # what one stream tells to be a secret is hidden in the other too
+        shown_output(_end(log))
     begun = b""
     for chunk in read_log(record, record.stderr if stderr else record.stdout, follow=follow):
         text = begun + chunk
@@ -41,11 +44,19 @@ def logs(
 
 def _echo(data: bytes) -> None:
     """Print a part of a log that ends with a line."""
-    from hidl_cli.redaction import of_this_process, shown
+    from hidl_cli.redaction import shown_output
 
-    text = data.decode(errors="surrogateescape")
-    of_this_process().learn_output(text)
-    typer.echo(shown(text).encode(errors="surrogateescape"), nl=False)
+    typer.echo(shown_output(data.decode(errors="surrogateescape")).encode(errors="surrogateescape"), nl=False)
+
+
+def _end(log: Path) -> str:
+    """Return the last 256 KiB of a log; "" if it does not exist."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, _size(log) - (256 << 10)))
+            return file.read().decode(errors="surrogateescape")
+    except OSError:
+        return ""
 
 
 def _size(log: Path) -> int:
