@@ -8,8 +8,12 @@ import gc
 import os
 import stat
 import sys
+from typing import TYPE_CHECKING
 
 from hidl_cli import __version__
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 
 def main() -> None:
@@ -31,6 +35,7 @@ def main() -> None:
     gc.set_threshold(200_000)  # what imports make stays: to collect among it takes a tenth of the start
     atexit.register(gc.freeze)  # and to collect among it at the end another tenth
     atexit.register(_forget_a_closed_terminal)
+    sys.excepthook = _show_traceback
     from hidl_cli.commands import completion
 
     if completion.asked(os.environ):
@@ -57,6 +62,15 @@ def _open_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of an unexpected error without secrets."""
+    import traceback
+
+    from hidl_cli.redaction import shown
+
+    sys.stderr.write(shown("".join(traceback.format_exception(kind, error, trace))))
 
 
 def _forget_a_closed_terminal() -> None:

@@ -54,9 +54,12 @@ class HidlError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.UNEXPECTED
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        # Imported here, for most commands raise no error.
+        from hidl_cli.redaction import shown
+
+        self.message = shown(message)
+        self.hint = shown(hint) if hint else hint
+        super().__init__(self.message)
 
 
 @dataclass(frozen=True)

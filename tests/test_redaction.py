@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hidl_cli import redaction
 from hidl_cli.redaction import HIDDEN, Secrets, fill, names_in, redact, redact_document, redact_variable
+from tests.conftest import REPOSITORY
 from tests.plan import golden_scripts
 
 
@@ -52,6 +58,7 @@ def test_secrets_are_taken_out(text: str, clean: str) -> None:
         'export HF_TOKEN="$(cat ~/.tok)"; python3 prog.py',
         "HF_TOKEN_PATH=/home/me/.token --use_auth_token True",
         "docker run --user 1000:1000",
+        "--set TOKEN=VALUE",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -142,6 +149,21 @@ def test_a_number_may_be_a_secret_and_a_short_one_is_none() -> None:
         "token": 1,
         "steps": 5000,
     }
+
+
+@given(st.from_regex(re.compile(redaction._WORDS, re.IGNORECASE), fullmatch=True))
+def test_each_name_of_a_secret_passes_the_test_that_precedes_the_regular_expressions(word: str) -> None:
+    assert redaction._may_name(f"x {word}=1")
+
+
+def test_no_regular_expression_of_secret_names_is_compiled_for_the_job_scripts_of_sites() -> None:
+    code = (
+        "from hidl_cli import redaction; from tests.plan import golden_scripts\n"
+        "for name in golden_scripts.names(): redaction.redact(golden_scripts.read(name))\n"
+        "print([name for name, value in vars(redaction).items() if len(getattr(value, '__dict__', {})) > 2])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert not {"_ASSIGNED", "_OPTION", "_QUOTED", "_LINE", "_IS_NAME"} & set(re.findall(r"\w+", shown.stdout))
 
 
 def test_nothing_in_the_job_scripts_of_sites_is_taken_for_a_secret() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from hidl_cli.redaction import shown
+
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
     """Return a table of names and values."""
@@ -20,4 +22,4 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return f"<td style='text-align:left'>{escape(text)}</td>"
+    return f"<td style='text-align:left'>{escape(shown(text))}</td>"

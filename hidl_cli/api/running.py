@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 from hidl_cli.api.html import facts, table
 from hidl_cli.api.options import RunOptions, run_options
 from hidl_cli.errors import ExitCode, UsageError
-from hidl_cli.redaction import Secrets
+from hidl_cli.redaction import of_this_process
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan as LaunchPlan
@@ -87,7 +87,7 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the document ``hidl.run-plan/1``: that of ``hidl run --dry-run --json``, without secrets."""
         plan = dict(self.document)
-        secrets = Secrets().learn(plan)
+        secrets = of_this_process().learn(plan)
         return {"schema": "hidl.run-plan/1", "plan": secrets.hide_document(plan), "script": secrets.hide(self.script)}
 
     def __repr__(self) -> str:

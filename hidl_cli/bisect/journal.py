@@ -30,6 +30,7 @@ from hidl_cli.bisect.sides import Metric
 from hidl_cli.documents import read_json, write_json
 from hidl_cli.errors import HidlError
 from hidl_cli.record.run import Run, all_runs
+from hidl_cli.redaction import holds_secret
 
 QUESTION, JOURNAL = "hidl.bisect-question/1", "hidl.bisect-journal/1"
 
@@ -183,6 +184,9 @@ def open_bisect(question: Question, *, fresh: bool = False) -> Bisect:
     if known is None or known.question().changes != question.changes:
         known = Bisect(paths.bisects() / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S-%f}-{question.digest}")
     document = TypeAdapter(Question).dump_python(question, mode="json")
+    known.directory.mkdir(parents=True, exist_ok=True)
+    if holds_secret(document):
+        known.directory.chmod(0o700)  # the job needs them
     write_json(known.directory / "question.json", {"schema": QUESTION, **document})
     return known
 

@@ -16,6 +16,7 @@ from hidl_cli import __version__
 from hidl_cli.commands.own_program import WithOwnProgram
 from hidl_cli.commands.render import show_error, show_interrupt
 from hidl_cli.errors import ExitCode, HidlError, ToldToEnd, of_the_system
+from hidl_cli.redaction import shown
 
 #: Each command (a function, or a typer app with commands of its own) and its place: ``module:attribute``.
 COMMANDS = {
@@ -93,6 +94,10 @@ class _Hidl(TyperGroup):
         except KeyboardInterrupt:
             show_interrupt()
             raise typer.Exit(ExitCode.INTERRUPTED) from None
+        except Exception as error:
+            if hasattr(error, "format_message") and hasattr(error, "message"):  # a word that typer quotes
+                error.message = shown(error.message)
+            raise
 
 
 def _drop_output() -> None:

@@ -16,7 +16,7 @@ from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, ToldT
 from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
-from hidl_cli.redaction import redact_variable
+from hidl_cli.redaction import redact_variable, shown_output
 from hidl_cli.runs.conclude import conclude, describe_unbound
 from hidl_cli.runs.follow import end, ends_with_the_terminal, follow, scheduler_of
 from hidl_cli.runs.history import run_document
@@ -317,5 +317,5 @@ class _Tail:
         if self._left_out and end:
             say(f"[{self._left_out} bytes are not shown; hidl logs {self._run.id} shows all]")
             self._left_out = 0
-        for line in new[:end].decode("utf-8", "replace").splitlines():
+        for line in shown_output(new[:end].decode("utf-8", "replace")).splitlines():
             say(line)

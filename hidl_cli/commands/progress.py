@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli.commands.render import printable, say
+from hidl_cli.redaction import shown
 from hidl_cli.stack.downloads import Downloads
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class _Lines:
     """One line for each step as it begins, and for each target or package that is built; no rich is imported for it."""
 
     def say(self, text: str) -> None:
-        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.write(printable(shown(text)) + "\n")
 
     @contextmanager
     def step(self, title: str, log: Path | None = None) -> Iterator[None]:
@@ -129,14 +130,12 @@ def _status(title: str, seconds: float, log: Path | None) -> Text:
 
 def _last_line(log: Path | None) -> str:
     """What the step's program said last: uv names each download, make how far it is (warnings between do not count)."""
-    from hidl_cli.redaction import redact
-
     if log is None:
         return ""
     tail = _read(log, max(0, _size(log) - 65536)).decode("utf-8", "replace")
     lines = [line.strip() for line in tail.split("\n") if line.strip()]
     percent = next((line for line in reversed(lines) if _PERCENT.fullmatch(line)), None)
-    return redact(printable(percent or (lines[-1] if lines else "")))
+    return shown(printable(percent or (lines[-1] if lines else "")))
 
 
 def _size(log: Path) -> int:

@@ -52,6 +52,7 @@ def rehearse(
     from hidl_cli.documents import write_text
     from hidl_cli.errors import UsageError
     from hidl_cli.inputs.overlay import list_all
+    from hidl_cli.redaction import shown
     from hidl_cli.rehearse.page import page
     from hidl_cli.rehearse.rehearsal import Script, can_be_rehearsed
     from hidl_cli.rehearse.rehearsal import rehearse as carry_out
@@ -80,7 +81,7 @@ def rehearse(
         found.append(rehearsal)
         if report is not None:  # after each, for many take hours
             before = report.read_text(encoding="utf-8") if report.is_file() else ""
-            write_text(report, page(found, left_out, ["hidl", *sys.argv[1:]], before))
+            write_text(report, shown(page(found, left_out, ["hidl", *sys.argv[1:]], before)))
     if json:
         emit_json("hidl.rehearsal/1", rehearsals=[_document(each) for each in found], left_out=left_out)
     elif len(found) == 1:

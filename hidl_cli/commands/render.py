@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli.inputs.problems import visible
+from hidl_cli.redaction import remember, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,17 +20,28 @@ if TYPE_CHECKING:
 @cache
 def stdout() -> Console:
     """The console for data."""
-    from rich.console import Console
-
-    return Console(highlight=False, emoji=False)
+    return _console(highlight=False, emoji=False)
 
 
 @cache
 def stderr() -> Console:
     """The console for progress and prose."""
-    from rich.console import Console
+    return _console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
-    return Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+
+def _console(**options: Any) -> Console:
+    """Return a console that hides secrets before it wraps lines, in cells of tables too."""
+    from rich.console import Console
+    from rich.text import Text
+
+    class Redacting(Console):
+        def render(self, renderable: Any, options: Any = None) -> Any:
+            if isinstance(renderable, Text) and (clean := shown(renderable.plain)) != renderable.plain:
+                look = {name: getattr(renderable, name) for name in ("style", "justify", "overflow", "no_wrap", "end")}
+                renderable = Text(clean, **look)
+            return super().render(renderable, options)
+
+    return Redacting(**options)
 
 
 def printable(text: str) -> str:
@@ -43,13 +55,16 @@ def say(text: str, *, style: str | None = None) -> None:
 
 
 def write(text: str) -> None:
-    """Print data to stdout: as it is, but for a terminal with control characters made visible."""
+    """Print data to stdout, without secrets, and for a terminal with control characters made visible."""
+    text = shown(text)
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def emit_json(schema: str, **fields: Any) -> None:
     """Print the one JSON document of a command."""
-    write(json.dumps({"schema": schema, **fields}, indent=2, ensure_ascii=False) + "\n")
+    remember(fields)
+    text = json.dumps({"schema": schema, **shown(fields)}, indent=2, ensure_ascii=False) + "\n"
+    sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
 
 
 def show_error(error: HidlError) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hidl_cli.errors import Mark, Problem
+from hidl_cli.redaction import HIDDEN, shown
 
 _TAB = "    "
 _BEFORE, _SPAN, _AFTER = 60, 60, 40  # characters of a line that are shown before, under and after the carets
@@ -20,7 +22,7 @@ def render(problem: Problem) -> str:
     gutter = ""
     suggestion = f"did you mean `{_shown(problem.suggestion)}`?" if problem.suggestion else ""
     if problem.mark is not None:
-        mark = problem.mark
+        mark = _without_secrets(problem.mark)
         gutter = " " * len(str(mark.line))
         place = f":{mark.line}:{mark.column}" if mark.line else ""
         lines.append(f"{gutter}--> {_shown(str(mark.file))}{place}")
@@ -56,8 +58,18 @@ def visible(text: str) -> str:
 
 
 def clipped(text: str, length: int = 60) -> str:
-    """The text, or its beginning and an ellipsis where it is longer than ``length`` characters."""
+    """The text without secrets, or its beginning and an ellipsis where it is longer than ``length`` characters."""
+    text = shown(text)
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _without_secrets(mark: Mark) -> Mark:
+    """Return the mark with the line as it may be shown; it begins no later than the first hidden word."""
+    text = shown(mark.text)
+    if text == mark.text:
+        return mark
+    same = next((at for at, (new, old) in enumerate(zip(text, mark.text, strict=False)) if new != old), 0)
+    return replace(mark, text=text, column=min(mark.column, same + 1), length=min(mark.length, len(HIDDEN)))
 
 
 def _excerpt(mark: Mark) -> tuple[str, str]:

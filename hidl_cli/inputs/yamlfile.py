@@ -19,7 +19,8 @@ from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.inputs import scalars
 from hidl_cli.inputs.problems import clipped
 from hidl_cli.inputs.source import UNPRINTABLE, Source, read_source
-from hidl_cli.inputs.tree import Member, Span, YamlNode, describe
+from hidl_cli.inputs.tree import Member, Span, YamlNode, describe, plain
+from hidl_cli.redaction import may_hold, remember
 
 MAX_DEPTH = 50
 MAX_VALUES = 50_000
@@ -66,7 +67,10 @@ def parse(source: Source) -> Document:
     try:
         root = builder.document()
     except InvalidInput as error:
+        remember(source.text)
         return Document(source.file, None, (*builder.problems, *error.problems))
+    if may_hold(source.text):
+        remember(source.text, plain(root))
     return Document(source.file, root, tuple(builder.problems))
 
 

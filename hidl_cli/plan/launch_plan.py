@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,6 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli import __version__, paths
-from hidl_cli.documents import read_json
 from hidl_cli.errors import HidlError
 from hidl_cli.launch.allocation import Allocation
 from hidl_cli.launch.launchers.contract import Launch
@@ -24,7 +24,7 @@ from hidl_cli.plan.patterns import Pattern
 from hidl_cli.plan.workload import Parser, Value, Workload
 from hidl_cli.quoting import sh_line
 from hidl_cli.record.run import Run, create
-from hidl_cli.redaction import Secrets
+from hidl_cli.redaction import Secrets, may_hold, remember
 from hidl_cli.stack.environment import Described, prepare_support
 from hidl_cli.stack.schema import Device
 from hidl_cli.tuning.settings import Setting
@@ -222,7 +222,11 @@ def create_run(
 def plan_of(run: Run) -> Plan:
     """Read the plan in a run's directory; ``HidlError`` if it cannot be read."""
     try:
-        return Plan.from_json(read_json(run.directory / "plan.json"))
+        text = (run.directory / "plan.json").read_text(encoding="utf-8")
+        document = json.loads(text)
+        if may_hold(text):
+            remember(document)
+        return Plan.from_json(document)
     except (OSError, ValueError) as error:
         raise HidlError(f"{run.directory} is not a run directory that this hidl can read: {error}") from error
 

@@ -23,6 +23,7 @@ from hidl_cli.plan.parameters import expand_matrix, resolve
 from hidl_cli.plan.planning import Choices, can_be_copied, make_plan
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
+from hidl_cli.redaction import remember
 from hidl_cli.schedulers import scheduler_for
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
@@ -101,6 +102,7 @@ def prepare(
     Raises ``UsageError``, ``InvalidInput``, ``SubmitRefused``, or ``MissingPrecondition`` if the stack is not
     installed, or does not compute on the run's device.
     """
+    remember(list(request.command), [*request.assignments, *request.matrix, *request.tuning])
     site = on_hosts(site or load_site(request.site), request.asked.hosts)
     try:
         return _prepare(request, site, workload, stack)
@@ -129,6 +131,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     if request.scale and request.matrix:
         raise UsageError("--scale and --matrix exclude each other", hint="compare at one size, then scale the best one")
     parameters, matrix = resolve(workload, request.assignments), expand_matrix(workload, request.matrix)
+    remember(dict(parameters), [dict(point) for point in matrix])
     points = [{**parameters, **point} for point in matrix]
     use = choose_device(site, workload, points, request.asked, request.device)
     request = replace(request, asked=use.asked)

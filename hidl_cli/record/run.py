@@ -13,7 +13,7 @@ from hidl_cli import paths
 from hidl_cli.documents import read_json, write_json, write_text
 from hidl_cli.errors import HidlError, UsageError
 from hidl_cli.record.state import State, Status
-from hidl_cli.redaction import redact, redact_document
+from hidl_cli.redaction import holds_secret
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def create(
         if (run.directory / "plan.json").exists():
             raise FileExistsError(f"run {run_id} exists")
         kept = dict(documents or {})
-        if redact(script) != script or redact_document([plan, kept]) != [plan, kept]:
+        if holds_secret(script, plan, kept):
             run.directory.chmod(0o700)
         for name, document in kept.items():
             run.write(name, document)

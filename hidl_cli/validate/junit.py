@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hidl_cli.documents import write_text
+from hidl_cli.redaction import shown
 from hidl_cli.validate.judge import Case
 
 
@@ -35,5 +36,5 @@ def write(path: Path, cases: Sequence[Case], *, name: str) -> None:
 
 
 def _text(text: str) -> str:
-    """``text`` without the control characters that XML 1.0 has no way to write."""
-    return "".join(c if c in "\n\t" or c.isprintable() else "?" for c in text)
+    """``text`` without secrets and the control characters that XML 1.0 has no way to write."""
+    return "".join(c if c in "\n\t" or c.isprintable() else "?" for c in shown(text))

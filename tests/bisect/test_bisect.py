@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +37,15 @@ def hidl(hidl_with: Callable[..., Hidl], tmp_path: Path) -> Hidl:
     return hidl
 
 
-def add_workload(hidl: Hidl, directory: Path) -> None:
+def add_workload(hidl: Hidl, directory: Path, arguments: Sequence[str] = (), **parameters: Any) -> None:
     program = {
         "command": ["python", str(directory / "program.py")],
+        "arguments": list(arguments),
         "directory": str(directory),
         "mpi": False,
         "patterns": [{"pattern": "rate: (?P<rate>[0-9.]+)"}],
     }
-    parameters = {"batch": {"type": "int", "default": 8}}
+    parameters = {"batch": {"type": "int", "default": 8}, **parameters}
     metrics = {"rate": {"unit": "op/s", "better": "higher"}}
     hidl.add_workload("paced", "toy.py", program=program, parameters=parameters, metrics=metrics)
 
@@ -125,6 +126,26 @@ def test_killed_its_job_goes_on_and_is_followed_again(hidl: Hidl, nights: tuple[
     bisect = only(bisects(hidl))
     assert len([*(bisect / "jobs").iterdir()]) == 1
     assert {entry["session"] for entry in json.loads((bisect / "journal.json").read_text())["entries"]} == {1}
+
+
+@pytest.mark.deep
+def test_hidden_words_of_capsules_are_given_to_the_runs(hidl: Hidl, tmp_path: Path) -> None:
+    secret = "hf_SECRET-value-1"
+    (tmp_path / "program.py").write_text(f"{PROGRAM}\nassert sys.argv[1:] == ['--token={secret}'], sys.argv\n")
+    add_workload(hidl, tmp_path, arguments=["--token={token}"], token={"type": "str", "default": ""})
+    given = ("--set", f"token={secret}")
+    nights = night(hidl, *given), night(hidl, *given, "--tune", f"{EAGER}=65536", "--set", "batch=16")
+    files = [str(tmp_path / f"{name}.capsule") for name in ("good", "bad")]
+    for run, file in zip(nights, files, strict=True):
+        hidl.json("capsule", run, "--output", file)
+    refused = hidl("bisect", *files, "--yes")
+    assert (refused.returncode, "--set TOKEN=VALUE" in refused.stderr) == (4, True)
+    completed = hidl("bisect", *files, "--yes", "--json", "--set", f"TOKEN={secret}")
+    assert secret not in completed.stdout + completed.stderr
+    found = json.loads(completed.stdout)
+    assert (found["outcome"], [each["name"] for each in found["guilty"]]) == ("changes", [EAGER])
+    assert "hidden word TOKEN: not in the capsule → as given (all runs of it)" in found["left_out"]
+    assert only(bisects(hidl)).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.deep

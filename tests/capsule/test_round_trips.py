@@ -1,0 +1,103 @@
+"""What hidl writes for later use is read back by what uses it, and means the same: plans and capsules of any run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hidl_cli.capsule.capsule import parse
+from hidl_cli.capsule.collect import capsule_of
+from hidl_cli.capsule.replay import needed_words, request_of, unpacked
+from hidl_cli.launch.allocation import Asked
+from hidl_cli.plan.job_script import job_script
+from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
+from hidl_cli.plan.prepare import RunRequest, prepare
+from hidl_cli.record.run import Run
+from hidl_cli.record.state import State
+from hidl_cli.site.load import load_site
+from tests.conftest import Hidl
+
+SECRET = "hf0Round1Trip2"
+_number = itertools.count()
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",), exclude_characters="\0"), max_size=12)
+VALUE = TEXT.filter(lambda text: "," not in text and text.strip() == text != "")
+ODD = st.sampled_from(
+    ["it's", "a b", "$HOME", "`id`", "{y}", "{{x}}", "***", "--", "%d", "a\\b", "\n", '"', "x;y", "--n=1", "*.h5"]
+)
+HIDDEN = st.sampled_from(
+    [f"--hf-token={SECRET}", f"https://u:{SECRET}@host/a?token={SECRET}", f"export HF_TOKEN={SECRET}; x", f"{SECRET}"]
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> RunRequest:
+    """Draw a run of a program of the user's own, with odd words, secrets, parameters, a matrix and tuning."""
+    words = draw(st.lists(TEXT | ODD | HIDDEN, max_size=6))
+    has_parameter, has_matrix = draw(st.booleans()), draw(st.booleans())
+    words += ["--first={p}"] if has_parameter else []
+    words += ["{m}"] if has_matrix else []
+    values = draw(st.lists(VALUE, min_size=2, max_size=3, unique=True))
+    return RunRequest(
+        command=["./program", *words],
+        directory="/",
+        site="local",
+        stack="mpi",
+        ranks_per_node=draw(st.integers(1, 2)),
+        uses_mpi=draw(st.booleans()),
+        assignments=[f"p={draw(VALUE | st.just(SECRET))}"] if has_parameter else [],
+        matrix=[f"m={','.join(values)}"] if has_matrix else [],
+        metrics=draw(st.sampled_from([(), [r"rate=rate: (\S+)"], [r"loss[unit=s,take=last]=loss (\S+)"]])),
+        tuning=draw(st.sampled_from([(), ["UCX_TLS=tcp"], [f"UCX_LOG_FILE=/tmp/{SECRET} %h"]])),
+        repeat=draw(st.integers(1, 2)),
+        hypothetical=True,
+    )
+
+
+@pytest.fixture
+def stack(hidl_with: Callable[..., Hidl], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mpi stack, for code called in this process."""
+    for name, value in hidl_with("mpi").environment.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("stack")
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(request_=requests())
+def test_plan_and_capsule_of_any_run_are_read_back_and_mean_the_same(tmp_path: Path, request_: RunRequest) -> None:
+    plan = prepare(request_)
+    run = create_run(plan, job_script(plan), root=tmp_path / str(next(_number)))
+    assert plan_of(run) == plan
+    measured(run, plan)
+    capsule = parse(capsule_of(run).to_bytes())
+    assert not [name for name, data in capsule.members.items() if f"token={SECRET}".encode() in data]
+    places = {each.name for each in capsule.hidden or ()}
+    words = {name: value for name in needed_words(capsule) for value in [f"u:{SECRET}" if "USER" in name else SECRET]}
+    assert words.keys() <= places
+    with unpacked(capsule, words) as original:
+        machine = load_site("local")
+        request = request_of(original, machine, None, Asked(), None)
+        again = prepare(replace(request, hypothetical=True), machine, original.plan.workload, original.stack)
+    assert job_script(replace(again, run=plan.run, created=plan.created)) == job_script(plan)
+
+
+def measured(run: Run, plan: Plan) -> None:
+    """Write the status and the metrics of a run that ended well."""
+    run.end_as(State.COMPLETED)
+    steps = [
+        {
+            "ranks": step.placement.ranks,
+            "nodes": step.placement.nodes,
+            "repetition": step.repetition,
+            "parameters": dict(step.point),
+            "metrics": {"wall_time": {"value": 1.0, "unit": "s", "samples": [1.0]}},
+        }
+        for step in plan.steps
+    ]
+    run.write("metrics", {"schema": "hidl.run-metrics/1", "steps": steps})
