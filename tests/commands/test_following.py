@@ -36,7 +36,7 @@ class Recorder:
 @pytest.fixture
 def recorder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(following, "create_run", lambda *_: Run(tmp_path))
+    monkeypatch.setattr(following, "create_run", lambda *_, **__: Run(tmp_path))
     for module in (following, follow):
         monkeypatch.setattr(module, "scheduler_of", lambda _: recorder)
     return recorder

@@ -53,6 +53,7 @@ def ended(
         "parser": None,
         "patterns": (),
         "timed": False,
+        "unbound": None,
     }
     library = Library("it", "mvapich2-gdr", "2.3.3", prefix=None if prefix is None else str(prefix))
     values = {

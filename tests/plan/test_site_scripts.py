@@ -56,8 +56,9 @@ def script(system: str) -> str:
 
 
 def commands(text: str) -> str:
-    """The script without its comments, but with what it asks the scheduler for."""
-    return "\n".join(line for line in text.splitlines() if not re.match(r"\s*#(?!SBATCH|BSUB)", line))
+    """The script without its comments and conditions, but with what it asks the scheduler for."""
+    lines = "\n".join(line for line in text.splitlines() if not re.match(r"\s*#(?!SBATCH|BSUB)", line))
+    return re.sub(r"\[\[ .* \]\]", "", lines)
 
 
 @pytest.fixture(autouse=True)

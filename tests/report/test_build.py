@@ -270,7 +270,7 @@ class TestNodes:
 
     def test_copies_are_shown_by_host_with_the_slow_one_named(self, nights: example.Nights) -> None:
         run = nights.run(STUDY, 0, nights.training())
-        rates = {"gpu01": 100.0, "gpu02": 101.0, "gpu03": 99.0, "gpu04": 80.0, "gpu05": 100.5}
+        rates = {"gpu01": 100.0, "gpu02": 100.6, "gpu03": 99.5, "gpu04": 80.0, "gpu05": 100.2}
         copies = [
             Observation(1, number, rate * (1 + number / 1000), "copy", (host,))
             for number in (1, 2, 3)
