@@ -8,10 +8,10 @@ import gc
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING
 
 from hidl_cli import __version__
 
+TYPE_CHECKING = False  # the module typing may be another one, from PYTHONPATH
 if TYPE_CHECKING:
     from types import TracebackType
 

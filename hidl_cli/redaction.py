@@ -361,7 +361,7 @@ def _option(words: Sequence[Any], at: int) -> str:
 def _is_value(value: str) -> bool:
     """Can the value of a secret's name be a secret, and not where one is to be found?"""
     bare = value.strip().strip("\"'")
-    if not bare or _MARK.fullmatch(bare) or bare.lower() in _NO_VALUES:
+    if not bare or _MARK.fullmatch(bare) or bare.rstrip(",;").lower() in _NO_VALUES:
         return False
     return not _REFERENCE.fullmatch(bare)
 

@@ -53,7 +53,7 @@ def requests(draw: st.DrawFn) -> RunRequest:
         uses_mpi=draw(st.booleans()),
         assignments=[f"p={draw(VALUE | st.just(SECRET))}"] if has_parameter else [],
         matrix=[f"m={','.join(values)}"] if has_matrix else [],
-        metrics=draw(st.sampled_from([(), [r"rate=rate: (\S+)"], [r"loss[unit=s,take=last]=loss (\S+)"]])),
+        metrics=draw(st.sampled_from([(), [r"rate[unit=1/s]=rate: (\S+)"], [r"loss[unit=s,take=last]=loss (\S+)"]])),
         tuning=draw(st.sampled_from([(), ["UCX_TLS=tcp"], [f"UCX_LOG_FILE=/tmp/{SECRET} %h"]])),
         repeat=draw(st.integers(1, 2)),
         hypothetical=True,

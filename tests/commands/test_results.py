@@ -7,6 +7,8 @@ import io
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -111,9 +113,17 @@ def test_a_file_of_no_known_format_is_reported(hidl_with_runs: Hidl, tmp_path: P
 def test_parquet_without_pyarrow_is_reported_with_the_line_that_installs_it(
     hidl_with_runs: Hidl, tmp_path: Path
 ) -> None:
-    (tmp_path / "pyarrow.py").write_text("raise ImportError('not here')")
-    path = f"{tmp_path}:{hidl_with_runs.environment['PYTHONPATH']}"
-    completed = hidl_with_runs("results", "export", "-o", str(tmp_path / "out.parquet"), PYTHONPATH=path)
+    words = ["results", "export", "-o", str(tmp_path / "out.parquet")]
+    without = (
+        f"import sys; sys.modules['pyarrow'] = None; sys.argv[1:] = {words}; from hidl_cli.__main__ import main; main()"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", without],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=hidl_with_runs.environment,
+    )
     assert completed.returncode == 4
     assert "-m pip install 'hidl[export]'" in completed.stderr
     assert not (tmp_path / "out.parquet").exists()

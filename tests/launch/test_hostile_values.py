@@ -84,6 +84,7 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, ke
         "parser": "omb" if kept else None,
         "patterns": (),
         "timed": kept,
+        "unbound": None,
     }
     values = {
         "run": text,
@@ -104,6 +105,7 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, ke
         "keeps_output": kept,
         "copies_output": kept,
         "timed": kept,
+        "unbound": None,
         "meets": kept,
         "local_limit": 0,
         "mpi_has_programs": True,
