@@ -67,12 +67,12 @@ def check_exported(variable: Variable, text: str) -> None:
 
 
 def is_control(variable: Variable) -> bool:
-    """Whether MPICH's parser of control variables reads it, which stops MPI_Init at an invalid value."""
+    """Return whether MPICH's parser of control variables reads it; MPI_Init fails at a value that it rejects."""
     return variable.name.startswith(_CVAR_PREFIXES)
 
 
 def _read_control(variable: Variable, text: str, meant: str) -> str | None:
-    """What MPICH's parser reads; None if it fails."""
+    """Return the value as MPICH's parser reads it; None if it is rejected."""
     if variable.type == "bool":
         return _CVAR_SWITCHES.get(text)
     if variable.type == "enum":

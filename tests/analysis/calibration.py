@@ -79,7 +79,7 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """Whether the observed share is the stated one, or above it if ``at_least``.
+        """Is the observed share the stated one, or above it if ``at_least``?
 
         Within two points, and with fewer than 1,000 studies three standard errors of the simulation.
         """
@@ -252,7 +252,7 @@ def page(results: list[Result]) -> str:
         "*Stating* is the number of studies that came to a statement; the others were undecided or found nothing.",
         "A row holds if the observed share is within two points of the stated one. Where *at least* so much is stated,",
         "it may be higher, for the reason given. Of fewer than 1,000 studies, three standard errors are allowed for.",
-        "`python -m tests.analysis.calibration` computes all rows anew, with 1,000 studies each.",
+        "`python -m tests.analysis.calibration` computes all rows again, with 1,000 studies each.",
         "",
         "| statement | truth | studies | stating | stated | observed | holds | why more |",
         "|---|---|---|---|---|---|---|---|",

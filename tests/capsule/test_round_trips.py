@@ -1,4 +1,4 @@
-"""What hidl writes for later use is read back by what uses it, and means the same: plans and capsules of any run."""
+"""Plans and capsules of any run mean the same after they are read back."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def run_beside(directory: Path, lock: Path | str, program: str = "") -> subproce
 
 
 def launches(job: subprocess.Popen[str]) -> tuple[list[str], str]:
-    """What its two steps report, and its stderr."""
+    """Return what its two steps report, and its stderr."""
     out, err = job.communicate(timeout=patience(60))
     assert job.returncode == 0
     return [line.strip() for line in out.splitlines() if "bound" in line], err
@@ -228,4 +228,4 @@ def test_ranks_are_bound_if_nothing_can_be_locked(tmp_path: Path, kind: str) -> 
 
 def test_the_cores_of_a_machine_are_locked_by_a_file_of_root() -> None:
     found = Path("/sys/devices/system/cpu/online").stat()
-    assert (found.st_uid, found.st_mode & 0o222) in ((0, 0), (65534, 0))  # nobody in a user namespace
+    assert (found.st_uid, found.st_mode & 0o222) in ((0, 0), (65534, 0))  # 65534: root, as seen in a user namespace

@@ -64,7 +64,7 @@ def in_bash(hidl: Hidl, line: str, **options: object) -> subprocess.CompletedPro
 
 
 def printed(hidl: Hidl) -> list[str]:
-    """What the program of the newest run printed, a line for each rank."""
+    """Return what the program of the newest run printed, a line for each rank."""
     newest = max(hidl.runs.iterdir(), key=lambda run: run.stat().st_mtime_ns)
     return sorted(line for line in (newest / "stdout.log").read_text().splitlines() if not line.startswith("#"))
 

@@ -154,7 +154,7 @@ def too_much(facts: Counterpart) -> Iterator[Evidence]:
 
 
 def _has(features: frozenset[str], constraint: str | None) -> bool:
-    """Whether a node with these features satisfies the constraint; False for one that counts or groups nodes."""
+    """Return whether a node with these features satisfies the constraint; False if that counts or groups nodes."""
     if constraint is None:
         return True
     return any(all(word in features for word in each.split("&")) for each in constraint.split("|"))

@@ -89,7 +89,7 @@ timed() { # launch number-of-ranks command...
 }
 
 # No scheduler keeps two runs on this machine apart, and both would bind their ranks to the same cores. The first one
-# locks a file of root's, which nobody can replace; ranks of others are not bound. Descriptor 6 is closed in the ranks,
+# locks a file of root's, which other users cannot replace; its ranks alone are bound. Descriptor 6 is closed in the ranks,
 # so that what a program leaves behind does not hold the lock.
 take_cores() {
     local lock=${HIDL_CORES_LOCK-/sys/devices/system/cpu/online} status=0
