@@ -55,17 +55,20 @@ def decide(directory: Path, rounds: int, *, seconds_left: float = math.inf) -> D
     """
     plan = _read(directory / "plan.json")
     planned = max(step["repetition"] for step in plan["steps"])
-    decision = enough(_efficiencies(directory, plan, rounds), float(plan["target"]), rounds=planned)
+    found = list(read_efficiencies(directory, plan, rounds).values())
+    decision = enough(found, float(plan["target"]), rounds=planned, precision=plan.get("precision"))
     one_round = (time.time() - float(_read(directory / "status.json")["started"])) / max(1, rounds)
     if not decision.stop and one_round > seconds_left:
         return Decision(True, f"a round takes {one_round:.0f} s, and {seconds_left:.0f} s are left")
     return decision
 
 
-def _efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> list[list[float]]:
-    """The efficiency of each scaled step by round, against the smallest step or the sum of copies.
+def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> dict[int, list[float]]:
+    """Return the efficiencies of each scaled step by its size, one per round.
 
-    Sizes are the plan's, or numbers of workers where some ranks do no work of their own (as in hidl's verdict)."""
+    They are relative to the smallest step or the sum of copies. Sizes are those of the plan, or numbers of workers if
+    some ranks do no work of their own (as in hidl's verdict). Raises as ``decide``.
+    """
     scaling = plan["workload"]["scaling"]
     better = plan["workload"].get("metrics", {}).get(scaling["metric"], {}).get("better")
     sign = 1 if (better or {"weak": "higher", "strong": "lower"}[scaling["kind"]]) == "higher" else -1
@@ -86,9 +89,10 @@ def _efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> list
             rate = _value(place, scaling["metric"]) ** sign
             rates.setdefault(sizes[number - 1], {})[step["repetition"]] = rate
     baseline = limits or rates.pop(size)
-    return [
-        [by_round[r] * size / (n * baseline[r]) for r in range(1, rounds + 1)] for n, by_round in sorted(rates.items())
-    ]
+    return {
+        n: [by_round[r] * size / (n * baseline[r]) for r in range(1, rounds + 1)]
+        for n, by_round in sorted(rates.items())
+    }
 
 
 def _value(step: Path, metric: str) -> float:

@@ -50,6 +50,7 @@ def run_options(
     uses_mpi: bool = True,
     baseline: Literal["single", "copies", "history"] | None = None,
     until_settled: bool = False,
+    precision: float | None = None,
     launcher: str | None = None,
     mpi: str | None = None,
     device: Literal["cpu", "gpu"] | None = None,
@@ -77,6 +78,8 @@ def run_options(
             raise UsageError(f"invalid {name} {count!r}: must be at least 1", hint=f"omit {name} for its default")
     if target is not None and not 0.01 <= target <= 2:
         raise UsageError(f"invalid target {target!r}: must be between 0.01 and 2", hint="for example 0.8")
+    if precision is not None and not 0 < precision <= 1:
+        raise UsageError(f"invalid precision {precision!r}: must be above 0 and at most 1", hint="for example 0.05")
     if device not in (None, "cpu", "gpu"):
         raise UsageError(f"invalid device {device!r}: must be cpu or gpu", hint="omit device for its default")
     assignments, axes = with_suite(suite, _assignments(parameters or {}), _axes(matrix or {}))
@@ -102,6 +105,7 @@ def run_options(
             target=target,
             baseline=baseline,
             until_settled=until_settled,
+            precision=precision,
             launcher=launcher,
             mpi=mpi,
             device=device,

@@ -277,7 +277,8 @@ def run(options: RunOptions) -> Run:
       of each, all combinations in one allocation
     - ``metrics``: name and regular expression with one group, read from the output
     - ``scale``: a scaling study of these sizes, such as ``[1, 2, 4]`` or ``"nodes=1,2"``; with ``repeat``, ``target``
-      (efficiency), ``baseline``, ``until_settled``; for a command also ``scaling``
+      (efficiency), ``baseline``, ``until_settled``, ``precision`` (largest half width of an interval for a verdict,
+      relative: 0.05 is ±5 %); for a command also ``scaling``
     - ``uses_mpi=False``: the command uses no MPI, so MPI's world is not checked
     - ``tuning``: run-time variables of the MPI library
     - ``partition``, ``account``, ``qos``, ``constraint``, ``reservation``, ``time`` (limit in seconds, or text as Slurm

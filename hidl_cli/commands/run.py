@@ -151,6 +151,12 @@ def run(
     until_settled: Annotated[
         bool, typer.Option("--until-settled", help="End a study with the first repetition that settles it.")
     ] = False,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT", help="Largest half width of the intervals for a verdict, such as 5% (default: any)."
+        ),
+    ] = None,
     device: DeviceOption = None,
     launcher: LauncherOption = None,
     mpi: MpiOption = None,
@@ -186,7 +192,7 @@ def run(
     from hidl_cli.launch.limits import clock
     from hidl_cli.plan.input_files import find_stdin
     from hidl_cli.plan.job_script import job_script
-    from hidl_cli.plan.prepare import RunRequest, prepare
+    from hidl_cli.plan.prepare import RunRequest, prepare, read_precision
     from hidl_cli.redaction import Secrets
     from hidl_cli.site.load import load_site
 
@@ -216,6 +222,7 @@ def run(
             target=target,
             baseline=baseline.value if baseline else None,
             until_settled=until_settled,
+            precision=read_precision(precision),
             launcher=launcher,
             mpi=mpi,
             device=device.value if device else None,

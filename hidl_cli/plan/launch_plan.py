@@ -91,7 +91,8 @@ class Plan:
     lists the options that the site requires and the request lacks; ``warnings`` are sentences for the user.
     ``user_environment``: of the user, in the place of a stack, as it was when the run was planned. ``device``: what the
     ranks compute on; None in plans of hidl 0.1, which did not say. ``stdin``: the file that rank 0 of a program of the
-    user's own reads as standard input, absolute or in the run's directory; None: an empty one. ``sources``: the
+    user's own reads as standard input, absolute or in the run's directory; None: an empty one. ``precision``: half the
+    width that the interval of an efficiency may have at most for a verdict, relative to it; None: any. ``sources``: the
     documents of the site and the stack that the plan was made of, which a run keeps beside its ``plan.json``.
     """
 
@@ -125,6 +126,7 @@ class Plan:
     user_environment: Described | None = None
     device: Device | None = None
     stdin: str | None = None
+    precision: float | None = None
     sources: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -113,6 +113,7 @@ def make_plan(
     target: float | None = None,
     baseline: Baseline | None = None,
     until_settled: bool = False,
+    precision: float | None = None,
 ) -> Plan:
     """Make the plan; its steps are the placements and points in turn, interleaved over the repetitions.
 
@@ -171,6 +172,7 @@ def make_plan(
         target=target,
         baseline=baseline,
         until_settled=until_settled,
+        precision=precision,
         charge=partition.charge if partition else None,
         missing=tuple(missing(site.policies, allocation)),
         warnings=tuple(_warnings(choices, asked.partition, placements)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,6 +78,7 @@ class RunRequest:
     target: float | None = None
     baseline: Baseline | None = None
     until_settled: bool = False
+    precision: float | None = None
     launcher: str | None = None
     mpi: str | None = None
     device: Device | None = None
@@ -92,6 +94,20 @@ class RunRequest:
     def is_compared(self) -> bool:
         """Whether times are compared with those of other launches."""
         return self.validates or self.scale is not None or bool(self.matrix)
+
+
+def read_precision(text: str | None) -> float | None:
+    """Return ``5%`` or ``0.05`` as 0.05; None for None."""
+    if text is None:
+        return None
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        value = float(number) / (100 if percent else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1:
+        raise UsageError(f"invalid --precision {text!r}: must be above 0% and at most 100%", hint="for example 5%")
+    return value
 
 
 def prepare(
@@ -143,6 +159,8 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
             f"workload {workload.name} requires at least {least} ranks{idle}",
             hint=f"--ranks-per-node {least}, or a --scale that begins with {least} ranks",
         )
+    if request.precision is not None and not request.scale:
+        raise UsageError("--precision requires --scale", hint="--scale 1,2")
     if request.baseline == "copies" and not can_be_copied(unit, placements):
         raise UsageError("--baseline copies requires a study of nodes that starts with 1", hint="--scale nodes=1,2,4")
     choices = _choices(request, site, workload, environment, parameters=parameters, matrix=matrix, use=use, stack=stack)
@@ -155,6 +173,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         target=request.target or (workload.scaling.target if workload.scaling else None),
         baseline=request.baseline,
         until_settled=request.until_settled and request.scale is not None,
+        precision=request.precision,
     )
     if plan.missing and not request.hypothetical:
         raise SubmitRefused(f"site {site.name} requires {' and '.join(plan.missing)}", hint=f"{plan.missing[0]} NAME")

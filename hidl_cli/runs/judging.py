@@ -19,7 +19,6 @@ from hidl_cli.store.extract import series_of
 from hidl_cli.store.filters import Filters
 from hidl_cli.store.references.published import format_reference
 from hidl_cli.store.store import Store
-from hidl_workloads.repetitions import looks
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,8 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
         step_unit="workers" if overhead else plan.unit,
         observations=[each for each in observations if before is None or each.step != before.step],
         earlier=before,
-        looks=len(looks(plan.repetitions)) if plan.until_settled else 1,
+        rounds=plan.repetitions if plan.until_settled else None,
+        max_half_width=plan.precision,
     )
     scaled = round(study.steps[-1].ideal_speedup)
     reference = format_reference(

@@ -25,7 +25,7 @@ from hidl_cli.analysis.nodes.slow_nodes import SIGNIFICANT, nodes
 from hidl_cli.analysis.ranking import rank
 from hidl_cli.analysis.scaling import cold_start
 from hidl_cli.analysis.scaling.study import Observation
-from hidl_cli.analysis.statistics import mean_interval
+from hidl_workloads.repetitions import interval
 from tests.analysis.changes.simulated_nights import Year, correlated
 from tests.analysis.culprit.simulated_machine import Effect, Machine, bisect, nothing, one, recorded_by
 from tests.analysis.sampled import nights
@@ -45,6 +45,11 @@ def normal(random: np.random.Generator, count: int) -> NDArray[Any]:
 def heavy(random: np.random.Generator, count: int) -> NDArray[Any]:
     """Return noise with the tails of Student's t with 3 degrees of freedom."""
     return 0.02 * random.standard_t(3, count)
+
+
+def delays(random: np.random.Generator, count: int) -> NDArray[Any]:
+    """Return delays in the step alone; the pseudomedian of an exponential delay is 0.839."""
+    return 0.02 * (0.8391735 - random.exponential(size=count))
 
 
 def neighbours(random: np.random.Generator, count: int) -> NDArray[Any]:
@@ -97,8 +102,19 @@ def simulate(row: Row, studies: int = 1000) -> Result:
 
 def _verdict(noise: Noise) -> Study:
     def study(seed: int) -> tuple[float, bool]:
-        interval = mean_interval(noise(np.random.default_rng(seed), 5).tolist())
-        return 0.95, interval is not None and interval.low <= 0 <= interval.high
+        found = interval(noise(np.random.default_rng(seed), 5).tolist())
+        return 0.95, found is not None and found.low <= 0 <= found.high
+
+    return study
+
+
+def _sequential(noise: Noise) -> Study:
+    """Return the study of a step at the target, which may be stopped after each of 20 rounds."""
+
+    def study(seed: int) -> tuple[float, bool]:
+        logs = noise(np.random.default_rng(seed), 20)
+        looks = [interval(logs[:n].tolist(), rounds=20) for n in range(3, 21)]
+        return 0.95, all(each is not None and each.low <= 0 <= each.high for each in looks)
 
     return study
 
@@ -197,13 +213,18 @@ def _bisect(effect: Effect, kind: str, *, then: Effect | None = None, **machine:
 
 
 _ROBUST = "the limits also allow for heavy tails"
+_DELAYS = "each side must hold 97.5 % even if delays are on that side alone"
 _PENALTY = "the penalty also allows for outliers and drifts"
 _CONFIRMED = "a round can raise the probability beyond the one required, and runs of the named changes confirm it"
 _RECORDED = "the level of today must also exclude the other recorded one"
 
 ROWS = (
-    Row("verdict: interval", "normal noise", _verdict(normal)),
-    Row("verdict: interval", "heavy tails", _verdict(heavy), at_least=_ROBUST),
+    Row("verdict: interval", "normal noise", _verdict(normal), at_least=_DELAYS),
+    Row("verdict: interval", "heavy tails", _verdict(heavy), at_least=_DELAYS),
+    Row("verdict: interval", "delays in the step only", _verdict(delays), at_least=_DELAYS),
+    Row("verdict: stopped early", "at the target, normal noise", _sequential(normal), at_least=_DELAYS),
+    Row("verdict: stopped early", "at the target, heavy tails", _sequential(heavy), at_least=_DELAYS),
+    Row("verdict: stopped early", "at the target, delays in the step only", _sequential(delays), at_least=_DELAYS),
     Row("compare: difference and interval", "equal, normal noise", _compare(normal)),
     Row("compare: difference and interval", "equal, heavy tails", _compare(heavy)),
     Row("history: no false step", "normal noise", _no_step(normal), at_least=_PENALTY),

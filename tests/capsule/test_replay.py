@@ -154,13 +154,14 @@ def test_what_a_study_was_is_asked_for_again(hidl: Hidl, tmp_path: Path) -> None
     scaling = {"metric": "rate", "kind": "weak", "target": 0.4}
     program = {**WORKLOAD["program"], "command": ["python", str(tmp_path / "program.py"), "1"]}
     hidl.add_workload("study", "toy.py", **{**WORKLOAD, "program": program, "scaling": scaling})
-    hidl("run", "study", "--scale", "1,2", "--repeat", "3", "--target", "0.3", "--threads", "1")
+    hidl("run", "study", "--scale", "1,2", "--repeat", "3", "--target", "0.3", "--precision", "90%", "--threads", "1")
     (run,) = (each.name for each in hidl.runs.iterdir())
     file = tmp_path / "study.capsule"
     assert hidl("run", "capsule", run, "-o", str(file)).returncode == 0
     first = json.loads((hidl.runs / run / "plan.json").read_text())
     again = json.loads(hidl("replay", str(file), "--dry-run", "--json").stdout)["plan"]
-    for key in ("unit", "target", "baseline", "until_settled", "parameters", "workload", "lock", "mpi", "tuning"):
+    kept = "unit target baseline until_settled precision parameters workload lock mpi tuning"
+    for key in kept.split():
         assert again[key] == first[key], key
     assert [step["launch"] for step in again["steps"]] == [step["launch"] for step in first["steps"]]
 

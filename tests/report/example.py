@@ -212,7 +212,7 @@ def season(nights: Nights, *, length: int = 44) -> list[Run]:
     for night in range(length):
         late = night >= upgrade
         lock = ("77c0" if late else "5d1f") * 16
-        runs.append(nights.run(study, night, nights.training(loss=0.072 if late else 0.03), lock=lock))
+        runs.append(nights.run(study, night, nights.training(loss=0.085 if late else 0.03), lock=lock))
         if night % 7 == 0:
             runs.append(nights.run(clusters, night + 0.05, nights.clustering(noise=0.05 if night == 7 else 0.01)))
             noisy = replace(study, assignments=["framework=tensorflow"])

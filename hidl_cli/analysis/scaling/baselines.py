@@ -19,7 +19,8 @@ from statistics import fmean, geometric_mean
 from hidl_cli.analysis.measures import by_measure
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.analysis.scaling.study import Observation
-from hidl_cli.analysis.statistics import Interval, difference_interval, mean_interval
+from hidl_cli.analysis.statistics import Interval
+from hidl_workloads.repetitions import interval, typical
 
 LEAST_EARLIER = 5  # runs that make a history: fewer hardly show how much nights differ
 
@@ -44,13 +45,23 @@ class Efficiencies:
     lacking: tuple[tuple[int, int], ...] = ()
     reference: tuple[float, ...] = ()
 
-    def interval(self, confidence: float) -> Interval | None:
-        """Return the interval of the mean logarithm; None for missing or too few values."""
-        if self.lacking:
+    def interval(self, steps: int, rounds: int | None) -> Interval | None:
+        """Return the interval of the typical logarithm; None for missing or too few values.
+
+        ``steps`` and ``rounds``: as for ``repetitions.interval``. The uncertainty of earlier runs is added in squares
+        (Zou and Donner 2008, Statistics in Medicine 27, 1693-1702).
+        """
+        found = None if self.lacking else interval(self.logs, steps=steps, rounds=rounds)
+        if not found:
             return None
-        if self.reference:
-            return difference_interval(self.logs, self.reference, confidence=confidence)
-        return mean_interval(self.logs, confidence=confidence)
+        if not self.reference:
+            return Interval(*found)
+        before, level = interval(self.reference, steps=steps), typical(self.logs)
+        if not before:
+            return None
+        middle = typical(self.reference)
+        low = level - middle - math.hypot(level - found.low, before.high - middle)
+        return Interval(low, level - middle + math.hypot(found.high - level, middle - before.low))
 
 
 class Single:

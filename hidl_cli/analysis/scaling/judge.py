@@ -20,6 +20,7 @@ from hidl_cli.analysis.scaling.study import (
     Verdict,
 )
 from hidl_cli.analysis.statistics import MIN_REPETITIONS, Interval, coefficient_of_variation, repetitions_needed
+from hidl_workloads.repetitions import Bounds, half_width, required_confidence, typical
 from hidl_workloads.repetitions import confidence as confidence_for
 
 USUAL_REPETITIONS = 5
@@ -34,22 +35,23 @@ def judge(
     unit: str,
     step_unit: str,
     observations: Sequence[Observation],
-    max_half_width: float = 0.10,
+    max_half_width: float | None = None,
     earlier: Earlier | None = None,
-    looks: int = 1,
+    rounds: int | None = None,
     better: Literal["higher", "lower"] | None = None,
 ) -> Study:
     """Return the study of ``observations``, judged against the efficiency ``target``.
 
     The baseline is ``copies`` if the observations have any, else ``history`` with ``earlier`` values, else the smallest
-    step (``single``). ``looks``: how often the study could have been stopped. ``better``: the metric's direction (None:
-    that of a rate for weak scaling, that of a time for strong).
+    step (``single``). ``rounds``: the largest number of rounds of a study that could have been stopped after each;
+    None for a fixed number. ``better``: the metric's direction (None: that of a rate for weak scaling, that of a time
+    for strong).
 
     A step passes if the whole interval of its efficiency is at or above the target, fails if it is below, and is
-    inconclusive if the interval includes the target, is wider than ``±max_half_width`` of the efficiency or cannot be
-    computed. The study fails with any step, and passes with all of them. ``ValueError`` for a value that is not
-    positive and finite, two values of one step and round, a step of the size of copies or history, a copy without a
-    host, and for no observations.
+    inconclusive if the interval includes the target, is wider than ``±max_half_width`` of the efficiency (if given) or
+    cannot be computed. The study fails with any step, and passes with all of them. ``ValueError`` for a value that is
+    not positive and finite, two values of one step and round, a step of the size of copies or history, a copy without
+    a host, and for no observations.
     """
     _check(target, observations)
     sign = 1 if (better or {"weak": "higher", "strong": "lower"}[kind]) == "higher" else -1
@@ -58,7 +60,7 @@ def judge(
     scaled = {n: values for n, values in measured.items() if n != baseline.n}
     if not isinstance(baseline, Single) and len(scaled) < len(measured):
         raise ValueError(f"the step of {baseline.n} is the baseline and cannot be judged against itself")
-    confidence = confidence_for(len(scaled), looks)
+    confidence = confidence_for(len(scaled))
     found = {
         n: baseline.efficiencies(
             n,
@@ -68,7 +70,7 @@ def judge(
         for n, values in scaled.items()
     }
     first = _baseline_step(baseline.n, _baseline_values(baseline, measured, sign))
-    rules = _Rules(target, step_unit, max_half_width, confidence, first, sign)
+    rules = _Rules(target, step_unit, max_half_width, len(scaled), rounds, first, sign)
     steps = (first, *(_step(n, scaled[n], found[n], rules) for n in scaled))
     verdict, reason, hint = _conclude(steps, step_unit)
     of_copies = nodes(baseline.by_round) if isinstance(baseline, Copies) else ()
@@ -89,7 +91,7 @@ def judge(
         against={Single: "single", Copies: "copies", History: "history"}[type(baseline)],  # type: ignore[arg-type]
         confidence=confidence,
         nodes=of_copies,
-        fit=fit(kind, steps, {n: each.logs for n, each in found.items()}, confidence) if paired else None,
+        fit=fit(kind, steps, {n: each.logs for n, each in found.items()}, rounds) if paired else None,
     )
 
 
@@ -151,8 +153,9 @@ class _Rules(NamedTuple):
 
     target: float
     step_unit: str
-    max_half_width: float
-    confidence: float
+    max_half_width: float | None
+    steps: int
+    rounds: int | None
     baseline: StepResult
     sign: int
 
@@ -165,10 +168,11 @@ def _baseline_step(n: int, values: Sequence[float]) -> StepResult:
 def _step(n: int, values: Mapping[int, float], found: Efficiencies, rules: _Rules) -> StepResult:
     ideal = n / rules.baseline.n
     mean = geometric_mean(values.values())
-    log_interval = found.interval(rules.confidence)
-    interval = Interval(math.exp(log_interval.low), math.exp(log_interval.high)) if log_interval else None
+    log_interval = found.interval(rules.steps, rules.rounds)
+    # Three values that differ by orders of magnitude have an interval beyond the range of a float.
+    interval = Interval(math.exp(log_interval.low), math.exp(min(log_interval.high, 700))) if log_interval else None
     # Where values are lacking, all that there are still give an efficiency, only no verdict.
-    efficiency = (mean / rules.baseline.mean) ** rules.sign / ideal if found.lacking else math.exp(fmean(found.logs))
+    efficiency = (mean / rules.baseline.mean) ** rules.sign / ideal if found.lacking else math.exp(typical(found.logs))
     if found.lacking:
         judgement = _incomplete(found.lacking, n, rules.step_unit)
     else:
@@ -211,14 +215,15 @@ def _judge(found: Efficiencies, interval: Interval | None, *, name: str, rules: 
         return _Judgement(
             "inconclusive", reason, "measure with more digits or longer, and check that every run measures"
         )
-    efficiency, spread = math.exp(fmean(logs)), stdev(logs)
-    half_width = (interval.high - interval.low) / (2 * efficiency)
-    level = f"{rules.confidence * 100:.3g} %"
+    efficiency, spread = math.exp(typical(logs)), stdev(logs)
+    precision = half_width(Bounds(math.log(max(interval.low, 1e-300)), math.log(interval.high)))
+    level = f"{confidence_for(rules.steps) * 100:.3g} %"
     known = f"{name}: efficiency {efficiency:.3f} ({level} interval {interval.low:.3f} to {interval.high:.3f})"
-    if half_width > max_half_width:
-        reason = f"{known} is known only to {half_width * 100:.1f} %; a verdict requires {max_half_width * 100:g} %"
+    confidence = required_confidence(rules.steps, rules.rounds)
+    if max_half_width is not None and precision > max_half_width:
+        reason = f"{known} is known to {precision * 100:.1f} %; --precision requires {max_half_width * 100:g} %"
         return _more_repetitions(
-            reason, n, repetitions_needed(spread, math.asinh(max_half_width), confidence=rules.confidence)
+            reason, n, repetitions_needed(spread, math.asinh(max_half_width), confidence=confidence)
         )
     if interval.low >= target:
         return _Judgement("pass", f"{known} reaches the target {target:.3f}")
@@ -228,7 +233,7 @@ def _judge(found: Efficiencies, interval: Interval | None, *, name: str, rules: 
     return _more_repetitions(
         f"{known} cannot be distinguished from the target {target:.3f}",
         n,
-        repetitions_needed(spread, margin, confidence=rules.confidence),
+        repetitions_needed(spread, margin, confidence=confidence),
     )
 
 

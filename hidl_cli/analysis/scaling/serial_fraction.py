@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import fmean
 
 from hidl_cli.analysis.scaling.study import Fit, Kind, SerialFraction, StepResult
-from hidl_cli.analysis.statistics import Interval, mean_interval
+from hidl_cli.analysis.statistics import Interval
+from hidl_workloads.repetitions import interval, typical
 
 
-def fit(kind: Kind, steps: Sequence[StepResult], logs: Mapping[int, Sequence[float]], confidence: float) -> Fit | None:
+def fit(kind: Kind, steps: Sequence[StepResult], logs: Mapping[int, Sequence[float]], most: int | None) -> Fit | None:
     """Return the serial fractions of the scaled ``steps`` and of all together; None for fewer than two steps.
 
     ``logs``: the logarithms of each step's efficiency by round. A step's interval is that of its efficiency,
-    transformed (the fraction falls as efficiency rises). The law is fitted to each round by least squares; the average
-    over the rounds has the same kind of interval as an efficiency.
+    transformed (the fraction falls as efficiency rises). The law is fitted to each round by least squares; the typical
+    value of the rounds has the same kind of interval as an efficiency. ``most``: see ``rounds`` of ``judge``.
     """
     scaled = [step for step in steps if step.ideal_speedup > 1]
     rounds = min((len(logs[step.n]) for step in scaled), default=0)
@@ -32,7 +32,8 @@ def fit(kind: Kind, steps: Sequence[StepResult], logs: Mapping[int, Sequence[flo
     by_step = tuple(_of_step(kind, step) for step in scaled)
     ps = [step.ideal_speedup for step in scaled]
     by_round = [_of_round(kind, ps, [math.exp(logs[step.n][r]) for step in scaled]) for r in range(rounds)]
-    overall = SerialFraction(None, fmean(by_round), mean_interval(by_round, confidence=confidence))
+    found = interval(by_round, rounds=most)
+    overall = SerialFraction(None, typical(by_round), Interval(*found) if found else None)
     first, last = by_step[0].interval, by_step[-1].interval
     rising = last.low > first.high if first and last else None
     return Fit("amdahl" if kind == "strong" else "gustafson", overall, by_step, rising)
@@ -44,8 +45,8 @@ def fraction(kind: Kind, p: float, efficiency: float) -> float:
 
 
 def _of_step(kind: Kind, step: StepResult) -> SerialFraction:
-    p, interval = step.ideal_speedup, step.interval
-    ends = Interval(fraction(kind, p, interval.high), fraction(kind, p, interval.low)) if interval else None
+    p, found = step.ideal_speedup, step.interval
+    ends = Interval(fraction(kind, p, found.high), fraction(kind, p, found.low)) if found else None
     return SerialFraction(step.n, fraction(kind, p, step.efficiency), ends)
 
 

@@ -37,7 +37,8 @@ class Observation:
 class StepResult:
     """The results of one step over its repetitions; the baseline has efficiency 1, no interval and no verdict.
 
-    ``mean`` is geometric, in the study's unit, so ``speedup`` and ``efficiency`` are ratios of means. ``variation``:
+    ``mean`` is geometric, in the study's unit. ``efficiency`` and ``speedup`` are typical values over the rounds (the
+    pseudomedian, see ``hidl_workloads.repetitions``), which outliers hardly move. ``variation``:
     the coefficient of variation of the repetitions, None for a single one. ``repetitions_needed``: how many would
     probably settle a step that is inconclusive for its noise.
     """
@@ -97,9 +98,9 @@ class Fit:
 class Study:
     """A judged scaling study. ``verdict`` is None if there is only a baseline; ``hint``: what to do next.
 
-    ``against``: the baseline of the steps. ``confidence``: that of all intervals; it exceeds 95 % for more than two
-    steps, or if the study could have been stopped several times. ``nodes``: from copies. ``reference``: a sentence
-    about earlier or published results, for orientation.
+    ``against``: the baseline of the steps. ``max_half_width``: the precision that the user required, None for none.
+    ``confidence``: that of each interval; it exceeds 95 % for several steps. ``nodes``: from copies. ``reference``: a
+    sentence about earlier or published results, for orientation.
     """
 
     kind: Kind
@@ -107,7 +108,7 @@ class Study:
     metric: str
     unit: str
     step_unit: str
-    max_half_width: float
+    max_half_width: float | None
     observations: tuple[Observation, ...]
     steps: tuple[StepResult, ...]
     verdict: Verdict | None
