@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -26,6 +27,8 @@ from hidl_cli.schedulers.decision import read_status
 if TYPE_CHECKING:
     from hidl_cli.analysis.nodes.pairs import Field
     from hidl_cli.plan.launch_plan import Plan
+
+_LEGIBLE = 2.0  # the width of an interval of logarithms beyond which it is not shown
 
 
 @contextmanager
@@ -175,10 +178,9 @@ def _show_pairs(run: Run, fields: Sequence[Field]) -> None:
 
 
 class _Display:
-    """Shows a run while it goes on: a progress bar on a terminal, else a line for each step.
+    """The progress of a run: one line that changes on a terminal, else a line per round.
 
-    A run of one step also shows what the program prints, as it comes. How many steps a study until it is settled takes
-    nobody knows: its bar is of the time that it may take, where that is limited.
+    A run of one step also shows what the program prints.
     """
 
     def __init__(self, run: Run, plan: Plan) -> None:
@@ -188,20 +190,19 @@ class _Display:
         self._waiting = ""
         self._progress: Any = None
         self._task: Any = None
-        self._open = plan.until_settled
-        self._seconds = plan.allocation.time_limit if plan.until_settled else None
+        self._progressing = _Rounds(run, plan)
 
     def __enter__(self) -> _Display:
         if stderr().is_terminal and len(self._plan.steps) > 1:
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.table import Column
 
-            count = TextColumn(_of_time(self._seconds)) if self._open else MofNCompleteColumn()
-            columns = (TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn())
+            whole = Column(no_wrap=True, overflow="ellipsis")
+            line = TextColumn("{task.description}", markup=False, table_column=whole)
+            columns = (BarColumn(bar_width=12), TimeElapsedColumn(), line)
             self._progress = Progress(*columns, console=stderr(), transient=True)
             self._progress.start()
-            self._task = self._progress.add_task(
-                "starting", total=self._seconds if self._open else len(self._plan.steps)
-            )
+            self._task = self._progress.add_task("starting", total=len(self._plan.steps))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -213,17 +214,18 @@ class _Display:
         if self._output is not None:
             self._output.show_new()
         self._show_waiting(status)
-        if self._progress is not None and self._open and status.started is not None:
-            self._progress.update(self._task, completed=time.time() - status.started)
-        if status.step in (self._step, 0):
+        if status.step in (self._step, 0) or len(self._plan.steps) == 1:
             return
-        self._step = status.step
+        before, self._step = self._step, status.step
         step = self._plan.steps[status.step - 1]
+        is_new = not before or self._plan.steps[before - 1].repetition < step.repetition
+        if is_new:
+            self._progressing.enter(step.repetition)
         if self._progress is not None:
-            done = {} if self._open else {"completed": status.step - 1}
-            self._progress.update(self._task, description=step.title, **done)
-        elif len(self._plan.steps) > 1:
-            say(f"step {status.step} of {'at most ' if self._open else ''}{status.steps}: {step.title}")
+            text = f"{self._progressing.line(status)}  [{step.title.partition(', repetition')[0]}]"
+            self._progress.update(self._task, description=text, completed=status.step - 1)
+        elif is_new:
+            say(self._progressing.line(status))
 
     def _show_waiting(self, status: Status) -> None:
         """Say why it does not go on: it waits for its turn, or again after a node was lost, or nobody answers."""
@@ -236,8 +238,66 @@ class _Display:
         self._waiting = waiting or self._waiting
 
 
-def _of_time(seconds: float | None) -> str:
-    return "until it is settled" + (f", {seconds:.0f} s at most" if seconds else "")
+class _Rounds:
+    """The rounds of a study or a matrix: which one runs, what is known so far, and how long it may still take."""
+
+    def __init__(self, run: Run, plan: Plan) -> None:
+        self._run = run
+        self._plan = plan
+        self._round = 0
+        self._known = ""
+        self._last = plan.repetitions
+        self._entered = 0.0
+
+    def enter(self, number: int) -> None:
+        """Note that round ``number`` starts: all earlier ones are complete."""
+        self._round, self._entered = number, time.time()
+        self._known = ""
+        target = self._plan.target
+        if target is not None and self._plan.is_study and number > 1:
+            with suppress(OSError, ValueError, LookupError, TypeError, StopIteration):
+                self._known = self._efficiencies(number - 1, target)
+
+    def line(self, status: Status) -> str:
+        """Return the line for the round that runs."""
+        most = "at most " if self._plan.until_settled else ""
+        text = f"round {self._round} of {most}{self._plan.repetitions}"
+        done = self._round - 1
+        if not done or status.started is None:
+            return text + (f": {self._known}" if self._known else "")
+        left = self._entered + (self._entered - status.started) / done * (self._last - done) - time.time()
+        if limit := self._plan.allocation.time_limit:
+            left = min(left, status.started + limit - time.time())
+        return f"{text}, {most}{_minutes(max(0.0, left))} left" + (f": {self._known}" if self._known else "")
+
+    def _efficiencies(self, done: int, target: float) -> str:
+        """Return the efficiencies after ``done`` rounds, the target, and the round that probably settles the study."""
+        from hidl_workloads.enough import read_efficiencies
+        from hidl_workloads.repetitions import interval, rounds_needed, typical
+
+        plan = self._plan
+        most = plan.repetitions if plan.until_settled else None
+        unit = "workers" if plan.workload.overhead_ranks else plan.unit
+        found = read_efficiencies(self._run.directory, plan.to_json(), done)
+        needed: list[int | None] = []
+        parts = []
+        for size, values in found.items():
+            logs = [math.log(value) for value in values]
+            ends = interval(logs, steps=len(found), rounds=most)
+            text = f"{size} {unit} {math.exp(typical(logs)):.2f}"
+            # An interval of three or four rounds can be too wide to mean anything to a reader.
+            if ends and ends.high - ends.low < _LEGIBLE:
+                text += f" ({math.exp(ends.low):.2f} to {math.exp(ends.high):.2f})"
+            parts.append(text)
+            if most and done > 1:
+                needed.append(rounds_needed(logs, math.log(target), steps=len(found), rounds=most))
+        self._last = max((each or plan.repetitions for each in needed), default=plan.repetitions)
+        text = f"efficiency of {', '.join(parts)}, target {target:.2f}"
+        return text + (f"; probably settled by round {self._last}" if needed and None not in needed else "")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds // 60:.0f}:{seconds % 60:02.0f}"
 
 
 class _Lines:

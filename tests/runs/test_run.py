@@ -304,8 +304,13 @@ def test_a_study_that_spends_its_time_is_judged_by_the_repetitions_that_it_compl
 @pytest.mark.deep
 def test_a_study_until_it_is_settled_says_how_many_steps_it_takes_at_most(hidl: Hidl) -> None:
     completed = hidl("run", "toy", "--scale", "1,2", "--repeat", "8", "--until-settled")
-    assert "step 6 of at most 16: 2 ranks on 1 node, repetition 3" in completed.stderr
-    assert "step 7" not in completed.stderr
+    lines = [line for line in completed.stderr.splitlines() if line.startswith("round ")]
+    assert lines[0] == "round 1 of at most 8"
+    assert re.match(
+        r"round 2 of at most 8, at most 0:\d\d left: efficiency of 2 ranks \d\.\d\d, target 0\.80", lines[1]
+    )
+    assert re.search(r"efficiency of 2 ranks \d\.\d\d( \(.*\))?, target 0\.80; probably settled by", lines[-1])
+    assert len(lines) < 8
 
 
 def test_people_get_a_table_a_picture_and_the_verdict(hidl: Hidl) -> None:
@@ -313,7 +318,8 @@ def test_people_get_a_table_a_picture_and_the_verdict(hidl: Hidl) -> None:
     assert completed.returncode == 0
     assert "pass" in completed.stdout
     assert (only_run(hidl) / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    assert "step 6 of 6: 2 ranks on 1 node, repetition 3" in completed.stderr
+    line = r"^round 3 of 3, \d:\d\d left: efficiency of 2 ranks \d\.\d\d, target"
+    assert re.search(line, completed.stderr, re.MULTILINE)
 
 
 def test_a_dry_run_prints_what_the_run_consumes_and_touches_nothing(hidl: Hidl) -> None:

@@ -26,6 +26,7 @@ RULES = (
     # Where it is.
     (r"\bpython3\.\d+", "python3"),
     # What was measured.
+    (r"(?m)^(round \d+ of \d+, )\d+:\d\d left(: efficiency.*)?$", r"\1<seconds> left"),
     (r"\[ *\d+\.\d+ s\]", "[<seconds>]"),
     (r"-?\b\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\b\d+(?:\.\d+)+(?:e[+-]?\d+)?%?", "<number>"),
     (r"<number>( s| ms| us)\b", r"<number>\1"),
