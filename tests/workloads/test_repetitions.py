@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_workloads.repetitions import Bounds, confidence, enough, half_width, interval, typical
+from hidl_workloads.repetitions import Bounds, confidence, enough, half_width, interval, rounds_needed, typical
 from tests.analysis.simulation import NOISES, RECORDED, verdicts
 from tests.tiers import deep
 
@@ -145,3 +145,18 @@ class TestSimulatedStudiesThatStopWhenSettled:
         shares = verdicts(1.15, deviation=0.15, rounds=40, studies=150)
         assert shares.passed >= 0.8
         assert shares.rounds <= 31
+
+
+class TestRoundsNeeded:
+    def test_are_about_those_that_studies_take(self) -> None:
+        random = np.random.default_rng(7)
+        predicted, taken = [], []
+        for _ in range(60):
+            logs = math.log(1.08) + 0.05 * random.standard_normal(40)
+            values = np.exp(logs).tolist()
+            predicted.append(rounds_needed(logs[:6].tolist(), 0.0, rounds=40) or 40)
+            taken.append(next(n for n in range(1, 41) if enough([values[:n]], 1.0, rounds=40).stop))
+        assert np.median(predicted) == pytest.approx(np.median(taken), abs=3)
+
+    def test_are_none_at_the_target(self) -> None:
+        assert rounds_needed([-0.1, 0.1, 0.05, -0.05], 0.0, rounds=40) is None
