@@ -119,14 +119,48 @@ def test_a_launch_that_failed_before_the_run_was_cancelled_has_failed(tmp_path: 
     waits = f"[ ! -e {begun} ] || {{ touch {asked}; until [ -e {go_on} ]; do sleep 0.01; done; }}"
     date.write_text(f'#!/bin/sh\n{waits}\nexec /bin/date "$@"\n')
     date.chmod(0o755)
-    file.write_text(script(["sh", "-c", f"touch {begun}; exit 3"]))
-    job = subprocess.Popen(["bash", file], env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    text = script(["sh", "-c", f"touch {begun}; exit 3"])
+    file.write_text(text.replace('write_status "$1" "$2" "$(date', f'write_status "$1" "$2" "$({date}'))
+    job = subprocess.Popen(["bash", file])
     until(asked.exists)
     (tmp_path / "reason").write_text("CANCELLED")
     job.terminate()
     go_on.touch()
     assert job.wait() == 3
     assert '"state": "FAILED", "exit_status": 3' in (tmp_path / "status.json").read_text()
+
+
+_CALLED = "awk cat cksum cut date dirname head mkdir mkfifo mktemp mv rm sleep stat tail tee tr uname wc"
+
+
+@pytest.mark.parametrize("program", _CALLED.split())
+def test_another_program_of_the_name_on_path_changes_nothing(tmp_path: Path, program: str) -> None:
+    """It is first on PATH when the job starts, or after the stack has been activated."""
+    hostile, activate, file = tmp_path / "hostile", tmp_path / "activate", tmp_path / "job.sh"
+    hostile.mkdir()
+    (hostile / program).write_text("#!/bin/sh\necho hijacked\nexit 1\n")
+    (hostile / program).chmod(0o755)
+    activate.write_text(f"PATH={hostile}:$PATH\n")
+    metrics = 'echo "{}" > steps/$0/metrics.json; echo found'
+    for path, activated in ((f"{hostile}:{os.environ['PATH']}", "/dev/null"), (os.environ["PATH"], str(activate))):
+        file.write_text(script(["sh", "-c", metrics, "1"], activate=activated).replace("launch 2 check it", "true"))
+        (tmp_path / "status.json").unlink(missing_ok=True)
+        environment = os.environ | {"PATH": path}
+        job = subprocess.run(["bash", file], env=environment, capture_output=True, text=True, check=False)
+        assert '"state": "COMPLETED", "exit_status": 0' in (tmp_path / "status.json").read_text(), job.stderr
+        assert "hijacked" not in job.stdout + job.stderr
+
+
+def test_facts_of_an_outer_run_do_not_reach_the_ranks(tmp_path: Path) -> None:
+    outer = {"HIDL_SITE_MPI": "mvapich", "HIDL_UNBOUND": "1", "HIDL_CORES_PER_RANK": "77", "HIDL_NODE_MEMORY": "9"}
+    values = VALUES | {"cores_per_rank": 0, "node_memory": 0, "launches": True, "copies_output": False, "steps": []}
+    text = render_script("job.sh.j2", values | {"run": "run-1", "title": "toy", "activate": "/dev/null"})
+    (tmp_path / "job.sh").write_text(text.replace("finish COMPLETED 0", "env; finish COMPLETED 0"))
+    job = subprocess.run(
+        ["bash", tmp_path / "job.sh"], env=os.environ | outer, capture_output=True, text=True, check=True
+    )
+    assert "HIDL_RUN_ID=run-1" in job.stdout.split()
+    assert [line for line in job.stdout.split() if line.partition("=")[0] in outer] == []
 
 
 # --- Two runs on one machine

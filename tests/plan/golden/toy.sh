@@ -163,6 +163,7 @@ coproc end_at 600 2> /dev/null
 #@ stack
 source /dev/null
 export OMP_NUM_THREADS=1
+use_system_programs
 
 begin_step '1 rank' 1 '{host}'
 launch_and_copy_output 1 /prefix/bin/mpiexec -n 1 prog '--note=a b'
