@@ -168,8 +168,8 @@ def test_facts_of_an_outer_run_do_not_reach_the_ranks(tmp_path: Path) -> None:
 _REPORTS = 'echo "$0 ${HIDL_CORES_PER_RANK-no cores} ${HIDL_UNBOUND-}"'
 
 
-def run_beside(directory: Path, lock: Path | str, program: str = "") -> subprocess.Popen[str]:
-    """A job of one step, which reports whether it is bound and runs ``program``; ``lock`` stands for the cores."""
+def run_beside(directory: Path, lock: Path | str, program: str = "", flock: str = "flock") -> subprocess.Popen[str]:
+    """A job of two steps, which report whether they are bound and run ``program``; ``lock`` stands for the cores."""
     directory.mkdir()
     step = {
         "title": "1 rank",
@@ -183,7 +183,8 @@ def run_beside(directory: Path, lock: Path | str, program: str = "") -> subproce
         "timed": False,
     }
     own = {"run": "run-1", "title": "toy on local", "activate": "/dev/null", "steps": [step, step]}
-    (directory / "job.sh").write_text(render_script("job.sh.j2", VALUES | own))
+    text = render_script("job.sh.j2", VALUES | own)
+    (directory / "job.sh").write_text(text.replace("type -P flock", f"type -P {flock}"))
     return subprocess.Popen(
         ["bash", directory / "job.sh"],
         env=os.environ | {"HIDL_CORES_LOCK": str(lock)},
@@ -229,6 +230,28 @@ def test_the_second_of_two_runs_on_a_machine_is_not_bound_and_warns_once(tmp_pat
     assert launches(one) == (["bound 1"] * 2, "")
     assert not (tmp_path / "one" / "steps" / "1" / "unbound").exists()
     assert launches(run_beside(tmp_path / "three", lock)) == (["bound 1"] * 2, "")
+
+
+def test_a_bound_run_sees_another_that_is_not(tmp_path: Path, lock: Path) -> None:
+    lock.with_name("possible").touch()
+    go_on, end, begun = (tmp_path / name for name in ("go-on", "end", "begun"))
+    one = run_beside(tmp_path / "one", lock, f"until [ -e {go_on} ]; do sleep 0.05; done")
+    until(lambda: not is_free(lock))
+    two = run_beside(tmp_path / "two", lock, f"touch {begun}; until [ -e {end} ]; do sleep 0.05; done")
+    until(begun.exists)
+    go_on.touch()
+    bound, warning = launches(one)
+    end.touch()
+    launches(two)
+
+    assert (bound, warning) == (["bound 1"] * 2, "hidl: warning: another run of hidl uses this machine's cores, too\n")
+    assert [(tmp_path / name / "steps" / "1" / "shared").exists() for name in ("one", "two")] == [True, False]
+
+
+def test_without_flock_a_run_warns(tmp_path: Path, lock: Path) -> None:
+    job = run_beside(tmp_path / "one", lock, flock="no-such-flock")
+    warning = "hidl: warning: no program flock: other runs on this machine may use the same cores\n"
+    assert launches(job) == (["bound 1"] * 2, warning)
 
 
 def test_what_a_program_leaves_behind_does_not_keep_the_cores(tmp_path: Path, lock: Path) -> None:
