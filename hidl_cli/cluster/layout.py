@@ -112,11 +112,12 @@ class Layout:
     def check(self) -> None:
         """Raise ``UsageError`` unless the directory can hold a cluster: missing, empty, or with a cluster in it.
 
-        Root runs scripts from it, so it must belong to this user, and no other user may write to it.
+        Root runs scripts from it, so it must belong to this user, and no other user may write to it or replace it.
         """
         directory = self.directory
         if directory in (Path("/"), Path.home().resolve()):
             raise self._refused("cannot hold a cluster")
+        self._check_parents()
         try:
             status = directory.stat()
         except FileNotFoundError:
@@ -126,9 +127,22 @@ class Layout:
         if status.st_uid != os.geteuid():
             raise self._refused(f"belongs to user {status.st_uid}")
         if status.st_mode & 0o022:
-            raise self._refused("other users may write to it", hint=f"chmod go-w {sh(str(directory))}")
+            shared = status.st_mode & stat.S_ISVTX  # such as /tmp and /dev/shm, which programs of all users need
+            hint = {} if shared else {"hint": f"chmod go-w {sh(str(directory))}"}
+            raise self._refused("other users may write to it", **hint)
         if self._inventory() is None and any(directory.iterdir()):
             raise self._refused("not empty and not a cluster's")
+
+    def _check_parents(self) -> None:
+        for parent in self.directory.parents:
+            try:
+                status = parent.stat()
+            except FileNotFoundError:
+                continue
+            if status.st_uid not in (0, os.geteuid()):
+                raise self._refused(f"{parent} belongs to user {status.st_uid}, who could replace it")
+            if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+                raise self._refused(f"other users could replace it: they may write to {parent}")
 
     def make(self) -> None:
         """Create missing directories, readable by other users: their jobs need slurm.conf and munge.

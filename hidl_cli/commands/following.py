@@ -18,7 +18,7 @@ from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.redaction import redact_variable, shown_output
-from hidl_cli.runs.conclude import conclude, describe_unbound
+from hidl_cli.runs.conclude import conclude, describe_company
 from hidl_cli.runs.follow import end, ends_with_the_terminal, follow, scheduler_of
 from hidl_cli.runs.history import run_document
 from hidl_cli.runs.judging import Conclusion
@@ -70,7 +70,7 @@ def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
     if own and status.state is State.LOST:
         end(run, State.LOST)  # what is left of it
     conclusion = conclude(run, plan, status)
-    if company := describe_unbound(run, plan):
+    if company := describe_company(run, plan):
         say(f"warning: {company}")
     return conclusion
 

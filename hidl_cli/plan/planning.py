@@ -293,7 +293,7 @@ def _steps(
         gpu_aware = environment.get(DEVICE) == "gpu" and gives_gpu_memory(started.workload, parameters)
         check = (*world, GPU_AWARE) if gpu_aware else world
         words = _kept(started, program, parameters, placement, gpu_aware=gpu_aware)
-        alone = started.scheduler != "local" or not placement.bind
+        apart = started.scheduler != "local"
         return Step(
             size,
             repetition,
@@ -304,7 +304,7 @@ def _steps(
             parser=program.parser,
             timed=program.timed,
             patterns=tuple(program.patterns),
-            unbound=None if alone else launch(words, replace(placement, bind=False), number),
+            unbound=None if apart else launch(words, replace(placement, bind=False), number),
         )
 
     planned = [

@@ -10,7 +10,7 @@ from hidl_cli.analysis.nodes import pairs
 from hidl_cli.analysis.scaling import study
 from hidl_cli.diagnoses.causes import format_causes, read_causes, write_causes
 from hidl_cli.errors import HidlError, JobFailed, MetricMissing, SubmitRefused
-from hidl_cli.plan.launch_plan import UNBOUND, Plan
+from hidl_cli.plan.launch_plan import SHARED, UNBOUND, Plan
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.judging import Conclusion, judge_steps
@@ -56,7 +56,7 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
     conclusion = judge_steps(plan, steps)
     if rounds is not None and rounds < plan.repetitions:
         conclusion = conclusion.noting(_format_cut(rounds + 1, plan.repetitions))
-    if company := describe_unbound(run, plan):
+    if company := describe_company(run, plan):
         conclusion = conclusion.noting(company)
     if run.document("metrics") is None:
         run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": steps})
@@ -64,16 +64,16 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
     return conclusion
 
 
-def describe_unbound(run: Run, plan: Plan) -> str | None:
-    """Say in how many steps the ranks were not bound, since another run had the cores; None if in none."""
+def describe_company(run: Run, plan: Plan) -> str | None:
+    """Say in how many steps another run used the machine's cores too; None if in none."""
     places = [run.directory / "steps" / str(number) for number in range(1, len(plan.steps) + 1)]
     unbound = sum((place / UNBOUND).exists() for place in places)
-    if not unbound:
+    shared = sum((place / SHARED).exists() for place in places)
+    if not unbound + shared:
         return None
-    return (
-        f"ranks were not bound in {unbound} of {len(places)} step(s), since another run used this machine's cores: "
-        "measure again without it"
-    )
+    bound = f"ranks were not bound in {unbound} of {len(places)} step(s), since " if unbound else ""
+    steps = f" in {unbound + shared} of {len(places)} step(s)" if shared else ""
+    return f"{bound}another run used this machine's cores{steps}: measure again without it"
 
 
 def _read_steps(run: Run, plan: Plan, rounds: int | None) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -48,7 +49,7 @@ class Local:
         """See ``Scheduler.submit``."""
         try:
             child = process.start_detached(
-                ["bash", run.script], cwd=run.directory, env=_environment(run), stdout=run.stdout, stderr=run.stderr
+                [_bash(), run.script], cwd=run.directory, env=_environment(run), stdout=run.stdout, stderr=run.stderr
             )
         except OSError as error:
             raise SubmitRefused(f"the job script could not be started: {error}", hint="is bash installed?") from error
@@ -56,7 +57,7 @@ class Local:
 
     def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...]:
         """See ``Scheduler.interactive``."""
-        return ("bash", "./job.sh")
+        return (_bash(), "./job.sh")
 
     def attend(self, run: Run, header: Sequence[str], deferred: Deferred, *, terminal: bool) -> int:
         """See ``Scheduler.attend``."""
@@ -181,6 +182,11 @@ def _record(run: Run, pid: int) -> None:
 def _environment(run: Run) -> dict[str, str]:
     """Return the job's environment, by which its processes are found."""
     return {**os.environ, "HIDL_RUN_ID": run.id, "HIDL_FINDINGS": str(run.directory / "findings.json")}
+
+
+def _bash() -> str:
+    """Return the system's bash: another program of the name may be first on PATH."""
+    return shutil.which("bash", path="/usr/bin:/bin") or "bash"
 
 
 def _host() -> str:

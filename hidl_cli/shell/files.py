@@ -70,6 +70,8 @@ def _ranks(plan: Plan) -> tuple[str, str]:
     hosts = str(paths.runs() / plan.run / "steps" / "1" / "hosts")
     launch = replace(step.launch, argv=_at(hosts, step.launch.argv), rest=_at(hosts, step.launch.rest))
     assert launch.words[-1] == PROGRAM
+    if launch.input_option is not None:
+        launch = replace(launch, argv=(*launch.argv[:-1], launch.input_option, PROGRAM))
     text = render_script(
         "ranks.sh.j2",
         {

@@ -168,10 +168,17 @@ def find(site: Site, stack: str, *, root: Path) -> Installation:
         raise MissingPrecondition(f"stack {stack} is not installed for site {site.name} in {root}", hint=again)
     installation = at(prefix)
     if installation is None:
-        raise MissingPrecondition(f"the installation {prefix} is damaged: it has no valid manifest", hint=again)
+        python = prefix / "bin" / "python"
+        why = "it has no valid manifest" if os.access(python, os.X_OK) else _describe_missing(python)
+        raise MissingPrecondition(f"the installation {prefix} is damaged: {why}", hint=again)
     if foreign := of_another_hidl(installation):
         raise MissingPrecondition(foreign, hint=f"{again}; the lock stays the same")
     return installation
+
+
+def _describe_missing(python: Path) -> str:
+    links = f" (a link to {python.readlink()})" if python.is_symlink() else ""
+    return f"its interpreter {python}{links} is missing or cannot be executed"
 
 
 def of_another_hidl(installation: Installation) -> str | None:

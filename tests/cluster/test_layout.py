@@ -139,6 +139,37 @@ def test_a_directory_that_others_may_write_to_is_refused(place: Path, mode: int)
         Layout(place).check()
 
 
+@pytest.mark.parametrize(
+    ("mode", "hint"), [(0o777, "chmod go-w"), (0o1777, "choose another"), (0o3775, "choose another")]
+)
+def test_nobody_is_told_to_close_a_directory_that_users_share(place: Path, mode: int, hint: str) -> None:
+    place.chmod(mode)
+    with pytest.raises(UsageError) as refused:
+        Layout(place).check()
+    assert hint in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+def test_a_directory_that_others_could_replace_is_refused(place: Path, mode: int) -> None:
+    layout = Layout(place / "below" / "cluster")
+    layout.directory.parent.mkdir()
+    layout.check()
+    place.chmod(0o1777)  # as /tmp: others cannot rename what is not theirs
+    layout.check()
+    place.chmod(mode)
+    with pytest.raises(UsageError, match=f"other users could replace it: they may write to {place}"):
+        layout.check()
+
+
+@needs_root
+def test_a_directory_below_another_users_is_refused(place: Path) -> None:
+    layout = Layout(place / "cluster")
+    layout.directory.mkdir()
+    os.chown(place, 65534, 65534)
+    with pytest.raises(UsageError, match=f"{place} belongs to user 65534, who could replace it"):
+        layout.check()
+
+
 @needs_root
 def test_a_directory_of_another_user_is_refused(place: Path) -> None:
     layout = Layout(place)

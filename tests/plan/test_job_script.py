@@ -119,8 +119,9 @@ def test_a_launch_that_failed_before_the_run_was_cancelled_has_failed(tmp_path: 
     waits = f"[ ! -e {begun} ] || {{ touch {asked}; until [ -e {go_on} ]; do sleep 0.01; done; }}"
     date.write_text(f'#!/bin/sh\n{waits}\nexec /bin/date "$@"\n')
     date.chmod(0o755)
-    file.write_text(script(["sh", "-c", f"touch {begun}; exit 3"]))
-    job = subprocess.Popen(["bash", file], env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    text = script(["sh", "-c", f"touch {begun}; exit 3"])
+    file.write_text(text.replace('write_status "$1" "$2" "$(date', f'write_status "$1" "$2" "$({date}'))
+    job = subprocess.Popen(["bash", file])
     until(asked.exists)
     (tmp_path / "reason").write_text("CANCELLED")
     job.terminate()
@@ -129,13 +130,46 @@ def test_a_launch_that_failed_before_the_run_was_cancelled_has_failed(tmp_path: 
     assert '"state": "FAILED", "exit_status": 3' in (tmp_path / "status.json").read_text()
 
 
+_CALLED = "awk cat cksum cut date dirname head mkdir mkfifo mktemp mv rm sleep stat tail tee tr uname wc"
+
+
+@pytest.mark.parametrize("program", _CALLED.split())
+def test_another_program_of_the_name_on_path_changes_nothing(tmp_path: Path, program: str) -> None:
+    """It is first on PATH when the job starts, or after the stack has been activated."""
+    hostile, activate, file = tmp_path / "hostile", tmp_path / "activate", tmp_path / "job.sh"
+    hostile.mkdir()
+    (hostile / program).write_text("#!/bin/sh\necho hijacked\nexit 1\n")
+    (hostile / program).chmod(0o755)
+    activate.write_text(f"PATH={hostile}:$PATH\n")
+    metrics = 'echo "{}" > steps/$0/metrics.json; echo found'
+    for path, activated in ((f"{hostile}:{os.environ['PATH']}", "/dev/null"), (os.environ["PATH"], str(activate))):
+        file.write_text(script(["sh", "-c", metrics, "1"], activate=activated).replace("launch 2 check it", "true"))
+        (tmp_path / "status.json").unlink(missing_ok=True)
+        environment = os.environ | {"PATH": path}
+        job = subprocess.run(["bash", file], env=environment, capture_output=True, text=True, check=False)
+        assert '"state": "COMPLETED", "exit_status": 0' in (tmp_path / "status.json").read_text(), job.stderr
+        assert "hijacked" not in job.stdout + job.stderr
+
+
+def test_facts_of_an_outer_run_do_not_reach_the_ranks(tmp_path: Path) -> None:
+    outer = {"HIDL_SITE_MPI": "mvapich", "HIDL_UNBOUND": "1", "HIDL_CORES_PER_RANK": "77", "HIDL_NODE_MEMORY": "9"}
+    values = VALUES | {"cores_per_rank": 0, "node_memory": 0, "launches": True, "copies_output": False, "steps": []}
+    text = render_script("job.sh.j2", values | {"run": "run-1", "title": "toy", "activate": "/dev/null"})
+    (tmp_path / "job.sh").write_text(text.replace("finish COMPLETED 0", "env; finish COMPLETED 0"))
+    job = subprocess.run(
+        ["bash", tmp_path / "job.sh"], env=os.environ | outer, capture_output=True, text=True, check=True
+    )
+    assert "HIDL_RUN_ID=run-1" in job.stdout.split()
+    assert [line for line in job.stdout.split() if line.partition("=")[0] in outer] == []
+
+
 # --- Two runs on one machine
 
 _REPORTS = 'echo "$0 ${HIDL_CORES_PER_RANK-no cores} ${HIDL_UNBOUND-}"'
 
 
-def run_beside(directory: Path, lock: Path | str, program: str = "") -> subprocess.Popen[str]:
-    """A job of one step, which reports whether it is bound and runs ``program``; ``lock`` stands for the cores."""
+def run_beside(directory: Path, lock: Path | str, program: str = "", flock: str = "flock") -> subprocess.Popen[str]:
+    """A job of two steps, which report whether they are bound and run ``program``; ``lock`` stands for the cores."""
     directory.mkdir()
     step = {
         "title": "1 rank",
@@ -149,7 +183,8 @@ def run_beside(directory: Path, lock: Path | str, program: str = "") -> subproce
         "timed": False,
     }
     own = {"run": "run-1", "title": "toy on local", "activate": "/dev/null", "steps": [step, step]}
-    (directory / "job.sh").write_text(render_script("job.sh.j2", VALUES | own))
+    text = render_script("job.sh.j2", VALUES | own)
+    (directory / "job.sh").write_text(text.replace("type -P flock", f"type -P {flock}"))
     return subprocess.Popen(
         ["bash", directory / "job.sh"],
         env=os.environ | {"HIDL_CORES_LOCK": str(lock)},
@@ -195,6 +230,28 @@ def test_the_second_of_two_runs_on_a_machine_is_not_bound_and_warns_once(tmp_pat
     assert launches(one) == (["bound 1"] * 2, "")
     assert not (tmp_path / "one" / "steps" / "1" / "unbound").exists()
     assert launches(run_beside(tmp_path / "three", lock)) == (["bound 1"] * 2, "")
+
+
+def test_a_bound_run_sees_another_that_is_not(tmp_path: Path, lock: Path) -> None:
+    lock.with_name("possible").touch()
+    go_on, end, begun = (tmp_path / name for name in ("go-on", "end", "begun"))
+    one = run_beside(tmp_path / "one", lock, f"until [ -e {go_on} ]; do sleep 0.05; done")
+    until(lambda: not is_free(lock))
+    two = run_beside(tmp_path / "two", lock, f"touch {begun}; until [ -e {end} ]; do sleep 0.05; done")
+    until(begun.exists)
+    go_on.touch()
+    bound, warning = launches(one)
+    end.touch()
+    launches(two)
+
+    assert (bound, warning) == (["bound 1"] * 2, "hidl: warning: another run of hidl uses this machine's cores, too\n")
+    assert [(tmp_path / name / "steps" / "1" / "shared").exists() for name in ("one", "two")] == [True, False]
+
+
+def test_without_flock_a_run_warns(tmp_path: Path, lock: Path) -> None:
+    job = run_beside(tmp_path / "one", lock, flock="no-such-flock")
+    warning = "hidl: warning: no program flock: other runs on this machine may use the same cores\n"
+    assert launches(job) == (["bound 1"] * 2, warning)
 
 
 def test_what_a_program_leaves_behind_does_not_keep_the_cores(tmp_path: Path, lock: Path) -> None:

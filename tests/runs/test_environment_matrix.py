@@ -188,7 +188,7 @@ def here(tmp_path: Path) -> Path:
     (place / "sum.py").write_text(SUM)
     for module in ("json", "typing", "tempfile", "random", "signal", "code"):
         (place / "shadow" / f"{module}.py").write_text("raise SystemExit('hijacked')")
-    for program in ("sed", "mpiexec", "python", "paste"):
+    for program in ("sed", "mpiexec", "python", "paste", "date", "mv", "cut", "dirname", "tee", "awk", "bash"):
         (place / "hostile" / program).write_text(HOSTILE)
         (place / "hostile" / program).chmod(0o755)
     return place

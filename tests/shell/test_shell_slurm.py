@@ -59,6 +59,14 @@ def test_a_shell_that_slurm_cancels_says_so(
     nothing_is_left(shell, cluster)
 
 
+def test_standard_input_of_ranks_is_rank_0s(on_cluster: Callable[..., Hidl], tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("3\n4\n")
+    reads = "import sys; from mpi4py import MPI; print(f'{MPI.COMM_WORLD.rank} {sys.stdin.read()!r}')"
+    command = f'ranks python -c "{reads}" < {tmp_path}/in.txt'
+    done = on_cluster("mpi")("shell", "mpi", *SITE, "--ranks-per-node", "2", "--", "bash", "-c", command)
+    assert sorted(re.findall(r"^[01] '.*'$", done.stdout, re.MULTILINE)) == [r"0 '3\n4\n'", "1 ''"], done.stderr
+
+
 @pytest.mark.deep
 def test_at_the_time_limit_nothing_is_left(
     on_cluster: Callable[..., Hidl], cluster: LivingCluster, tmp_path: Path

@@ -153,3 +153,13 @@ def test_a_stack_that_is_not_installed_is_an_error(hidl: Hidl) -> None:
     missing = hidl("stack", "verify", "mpi")
     assert missing.returncode == 4
     assert "hidl install mpi" in missing.stderr
+
+
+def test_a_missing_interpreter_is_named(root: tuple[Hidl, Path]) -> None:
+    hidl, prefix = root
+    python = prefix / "bin" / "python"
+    python.unlink()
+    python.symlink_to("/no/such/python3")
+    run = hidl("run", "mpi-sanity", "--prefix", str(prefix.parents[2]))
+    assert f"its interpreter {python} (a link to /no/such/python3) is missing" in run.stderr
+    assert "next: hidl install mpi" in run.stderr

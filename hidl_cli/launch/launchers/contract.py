@@ -71,6 +71,7 @@ class Launch:
     the placeholder ``{host}``. ``status_on_stderr``: the launcher's own exit status is only 0 or 1, and the script
     reads the ranks' from its stderr. ``host_option`` holds each of several simultaneous launches to one host: the begin
     of an option that ends with its name (``--nodelist=``), empty if the host file does it; None: unsupported.
+    ``input_option``: the option that gives standard input to rank 0 alone; None: the launcher does so anyway.
     ``preloaded_by``: the variable that the script exports with the path of the MPI library's ``libmpi.so``, which it
     finds at run time.
     """
@@ -83,6 +84,7 @@ class Launch:
     status_on_stderr: bool = False
     forward_option: str | None = None
     host_option: str | None = None
+    input_option: str | None = None
     preloaded_by: str | None = None
 
     @property

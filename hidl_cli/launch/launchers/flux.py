@@ -36,6 +36,7 @@ class Flux(Launcher):
         return Launch(
             (*argv, *request.arguments_for(self.name), *request.program),
             host_option="--requires=host:",
+            input_option="--input=0",
         )
 
 

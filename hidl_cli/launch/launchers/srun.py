@@ -52,6 +52,7 @@ class Srun(Launcher):
             environment=affinity.mvapich2(request, launcher_binds=True)
             | {name: value for name, value in _for_init(request.mpi, mpi).items() if name not in request.environment},
             host_option="--nodelist=",
+            input_option="--input=0",
         )
 
 

@@ -10,6 +10,8 @@ unset CDPATH FUNCNEST GLOBIGNORE POSIXLY_CORRECT TMOUT
 unset PYTHONINSPECT # with it, a program that fails ends with 0
 # Ranks would take themselves for those of a job in which this one was started or submitted.
 unset PMI_FD PMI_ID PMI_PORT PMI_RANK PMI_SIZE PMIX_NAMESPACE PMIX_RANK "${!PMIX_SERVER_@}" "${!OMPI_COMM_WORLD_@}"
+# An outer run's facts about its ranks. Those of this one are exported below, where they are known.
+unset HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI HIDL_UNBOUND
 for name in $(compgen -A function); do
     if [[ $'\n'$(compgen -b)$'\n' == *$'\n'"$name"$'\n'* ]] || type -P "$name" > /dev/null; then
         unset -f "$name"
@@ -18,6 +20,22 @@ done
 export -n SHELLOPTS BASHOPTS
 set +o posix +o keyword +o noclobber +o noglob +o allexport +o xtrace +o verbose
 shopt -u dotglob expand_aliases failglob lastpipe nocaseglob nocasematch nullglob xpg_echo
+
+# Programs of the same names may come first on PATH. Bash forgets these paths when PATH changes; ranks do not inherit them.
+use_system_programs() {
+    local name place
+    for name in awk bash cat cksum cut date dirname env flock grep head mkdir mkfifo mktemp mv paste readlink rm sed \
+        sleep stat tail tee timeout tr uname wc; do
+        for place in /usr/bin /bin; do
+            if [[ -f $place/$name && -x $place/$name ]]; then
+                hash -p "$place/$name" "$name"
+                break
+            fi
+        done
+    done
+}
+set -h
+use_system_programs
 set -euo pipefail
 
 # Schedulers run a copy of the script that lies elsewhere, and tell where it was submitted.
@@ -106,6 +124,7 @@ ended_early() {
 end_as() { # state exit-status
     trap - EXIT
     trap '' TERM INT HUP USR2
+    use_system_programs # modules or the stack may have changed PATH
     write_status "$1" "$2" "$(date +%s.%N)"
     exit "$2"
 }

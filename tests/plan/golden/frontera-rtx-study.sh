@@ -83,6 +83,7 @@ export MV2_SHOW_CPU_BINDING=1 # site frontera-rtx
 export MV2_GPUDIRECT_GDRCOPY_LIB=/opt/gdrcopy2.0/lib64/libgdrapi.so # --tune
 export HIDL_DEVICE=gpu
 export HIDL_GPUS_PER_RANK=1
+use_system_programs
 
 begin_step '4 copies of 4 ranks on 1 node, repetition 1' 4 '{host}:4'
 one_copy() {

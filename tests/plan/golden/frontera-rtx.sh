@@ -56,6 +56,7 @@ export MV2_SHOW_ENV_INFO=1 # site frontera-rtx
 export MV2_SHOW_CPU_BINDING=1 # site frontera-rtx
 export HIDL_DEVICE=gpu
 export HIDL_GPUS_PER_RANK=1
+use_system_programs
 
 begin_step '64 ranks on 16 nodes, repetition 1' 16 '{host}:4'
 forwarded 64 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI

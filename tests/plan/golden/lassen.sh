@@ -64,6 +64,7 @@ export TF_NUM_INTEROP_THREADS=1
 export MPI4PY_MPIABI=openmpi
 export HIDL_DEVICE=gpu
 export HIDL_GPUS_PER_RANK=1
+use_system_programs
 
 begin_step '256 ranks on 64 nodes, repetition 1' 64 '{host}'
 launch 256 jsrun -n 64 -r 1 -a 4 -c 44 -g 4 -d packed -b packed:11 --smpiargs=-gpu /apps/hidl/lassen/mpi/current/bin/python -m hidl_workloads.world hidl_workloads.mpi_sanity --cores=0 --ranks_per_node=0

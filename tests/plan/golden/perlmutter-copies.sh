@@ -81,6 +81,7 @@ export MPICH_GPU_SUPPORT_ENABLED=1
 export MPI4PY_MPIABI=mpich
 export HIDL_DEVICE=gpu
 export HIDL_GPUS_PER_RANK=1
+use_system_programs
 
 begin_step '4 copies of 4 ranks on 1 node, repetition 1' 4 '{host}'
 one_copy() {

@@ -46,6 +46,7 @@ export MPICH_GPU_SUPPORT_ENABLED=1
 export MPI4PY_MPIABI=mpich
 export HIDL_DEVICE=gpu
 export HIDL_GPUS_PER_RANK=1
+use_system_programs
 
 begin_step '256 ranks on 64 nodes, repetition 1' 64 '{host}'
 launch 256 srun --nodes=64 --ntasks=256 --ntasks-per-node=4 --cpus-per-task=16 --cpu-bind=cores --threads-per-core=1 --gpu-bind=none --kill-on-bad-exit=1 --export=ALL /apps/hidl/perlmutter/mpi/current/bin/python -m hidl_workloads.world hidl_workloads.mpi_sanity --cores=0 --ranks_per_node=0

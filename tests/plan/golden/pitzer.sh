@@ -48,6 +48,7 @@ export MV2_USE_RDMA_CM=0 # preset of mvapich2-gdr (MVAPICH tutorial on deep lear
 export MV2_SUPPORT_DL=1 # preset of mvapich2-gdr (MVAPICH2-GDR 2.3.7 user guide, section 7.3)
 export HIDL_DEVICE=gpu
 export HIDL_GPUS_PER_RANK=1
+use_system_programs
 
 begin_step '16 ranks on 8 nodes, repetition 1' 8 '{host}:2'
 forwarded 16 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI

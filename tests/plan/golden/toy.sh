@@ -89,33 +89,55 @@ timed() { # launch number-of-ranks command...
 }
 
 # No scheduler keeps two runs on this machine apart, and both would bind their ranks to the same cores. The first one
-# locks a file of root's, which other users cannot replace; its ranks alone are bound. Descriptor 6 is closed in the ranks,
-# so that what a program leaves behind does not hold the lock.
+# locks a file of root's, which other users cannot replace; its ranks alone are bound. Others share the lock of a second
+# file meanwhile, by which the first one sees them. Descriptor 6 is closed in the ranks, so that what a program leaves
+# behind does not hold a lock.
+shared='' warned=''
 take_cores() {
     local lock=${HIDL_CORES_LOCK-/sys/devices/system/cpu/online} status=0
     unset HIDL_UNBOUND
-    rm -f -- "steps/$step/unbound"
-    if [[ ! -f $lock || ! -r $lock ]] || ! type -P flock > /dev/null || ! { exec 6< "$lock"; } 2> /dev/null; then
+    shared=''
+    rm -f -- "steps/$step/unbound" "steps/$step/shared"
+    if [[ -n $lock ]] && ! type -P flock > /dev/null; then
+        warn_of_cores "no program flock: other runs on this machine may use the same cores"
+        return 0
+    elif [[ ! -f $lock || ! -r $lock ]] || ! { exec 6< "$lock"; } 2> /dev/null; then
         return 0
     fi
     flock -n 6 2> /dev/null || status=$?
+    if ((status == 0)); then
+        shared=${lock%/*}/possible
+    fi
     if ((status != 1)); then
         return 0
     fi
     exec 6<&-
+    { exec 6< "${lock%/*}/possible" && flock -s -w 1 6; } 2> /dev/null || true
     unset HIDL_CORES_PER_RANK
     export HIDL_UNBOUND=1
     : > "steps/$step/unbound"
-    if [[ -z ${unbound-} ]]; then
-        unbound=yes
-        echo "hidl: warning: another run of hidl uses this machine's cores: ranks are not bound" >&2
-    fi
+    warn_of_cores "another run of hidl uses this machine's cores: ranks are not bound"
     return 1
 }
 
 leave_cores() {
+    local status=0
+    if [[ -n $shared && -r $shared ]] && { exec 6<&- 6< "$shared"; } 2> /dev/null; then
+        flock -n 6 2> /dev/null || status=$?
+        if ((status == 1)); then
+            : > "steps/$step/shared"
+            warn_of_cores "another run of hidl uses this machine's cores, too"
+        fi
+    fi
     exec 6<&-
     export HIDL_CORES_PER_RANK=1
+}
+
+warn_of_cores() { # text
+    if [[ -z $warned ]]; then
+        warned=yes
+        echo "hidl: warning: $1" >&2
+    fi
 }
 
 list_hosts() {
@@ -163,16 +185,21 @@ coproc end_at 600 2> /dev/null
 #@ stack
 source /dev/null
 export OMP_NUM_THREADS=1
+use_system_programs
 
 begin_step '1 rank' 1 '{host}'
 launch_and_copy_output 1 /prefix/bin/mpiexec -n 1 prog '--note=a b'
 
 begin_step '2 ranks' 1 '{host}'
-launch 2 check it
+bound=''
 if take_cores; then
+    bound=yes
+fi
+launch 2 check it 6<&-
+if [[ -n $bound ]]; then
 timed launch_and_keep_output 2 /prefix/bin/mpiexec -n 1 prog '--note=a b' 6<&-
 else
-timed launch_and_keep_output 2 unbound prog
+timed launch_and_keep_output 2 unbound prog 6<&-
 fi
 leave_cores
 

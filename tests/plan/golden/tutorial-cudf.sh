@@ -35,6 +35,7 @@ export MV2_CPU_BINDING_LEVEL=socket # --tune
 export MV2_CPU_BINDING_POLICY=scatter # --tune
 export HIDL_DEVICE=gpu
 export HIDL_GPUS_PER_RANK=1
+use_system_programs
 
 begin_step '4 ranks on 4 nodes, repetition 1' 4 '{host}:1'
 forwarded 4 PATH LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV HIDL_STACK HIDL_RUN_ID HIDL_WORLD_SIZE HIDL_METRICS HIDL_FINDINGS HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI

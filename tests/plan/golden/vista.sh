@@ -44,6 +44,7 @@ export TF_NUM_INTEROP_THREADS=1
 export MPI4PY_MPIABI=openmpi
 export HIDL_DEVICE=gpu
 export HIDL_GPUS_PER_RANK=1
+use_system_programs
 
 begin_step '64 ranks on 64 nodes, repetition 1' 64 '{host}'
 MY_OPENMPI_OPTIONS='--map-by ppr:1:node --bind-to none' launch 64 ibrun -n 64 -o 0 /apps/hidl/vista/mpi/current/bin/python -m hidl_workloads.world hidl_workloads.mpi_sanity --cores=0 --ranks_per_node=0
