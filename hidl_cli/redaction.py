@@ -46,25 +46,25 @@ _WITH_QUERY = _Pattern(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
 _QUERY_VALUE = _Pattern(r"(?P<name>[^&?=\s]*)=(?P<value>[^&\s]+)")
 _SIGNS = _Pattern(r"(?:[a-z0-9-]*[-_])?(?:sig|signature|key|auth|code)", re.IGNORECASE)
 
+# The first parts of names such as API_KEY and DB_PASS: alone, KEY and PASS have other meanings.
+_KEYS = (
+    *("api", "access", "private", "auth", "signing", "encryption", "account", "shared", "storage", "subscription"),
+    *("license", "deploy", "ssh", "wandb", "openai", "anthropic", "comet", "mistral", "azure"),
+)
+_PASSES = ("user", "db", "admin", "root", "login", "smtp", "ftp", "proxy", "mysql", "redis")
 _WORDS = (
-    r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN(?![A-Z])|(?:API|ACCESS|PRIVATE|AUTH|SIGNING|ENCRYPTION)[_-]?KEY"
-    r"|(?:USER|DB|ADMIN|ROOT|LOGIN|SMTP|FTP|PROXY|MYSQL|REDIS)[_-]?PASS(?![A-Z])|[A-Z0-9]+_PWD(?![A-Z])"
+    r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN(?![A-Z])|AUTHORIZATION"
+    rf"|(?:{'|'.join(_KEYS).upper()})[_-]?KEY(?![A-Z])|(?:{'|'.join(_PASSES).upper()})[_-]?PASS(?![A-Z])"
+    r"|[A-Z0-9]{1,60}_PWD(?![A-Z])"
 )
 # What _WORDS begins to match with, in casefolded text. Looking for these takes a tenth of the time.
 _HINTS = (
-    *("password", "passwd", "passphrase", "secret", "credential", "token", "_pwd"),
-    *(
-        f"{kind}{sign}key"
-        for kind in ["api", "access", "private", "auth", "signing", "encryption"]
-        for sign in ("", "_", "-")
-    ),
-    *(
-        f"{kind}{sign}pass"
-        for kind in ["user", "db", "admin", "root", "login", "smtp", "ftp", "proxy", "mysql", "redis"]
-        for sign in ("", "_", "-")
-    ),
+    *("password", "passwd", "passphrase", "secret", "credential", "token", "authorization", "_pwd"),
+    *(f"{kind}{sign}key" for kind in _KEYS for sign in ("", "_", "-")),
+    *(f"{kind}{sign}pass" for kind in _PASSES for sign in ("", "_", "-")),
 )
-_NAME = rf"[A-Z0-9_-]*(?:{_WORDS})[A-Z0-9_-]*"
+# Limited, since a long word with many of these in it would take quadratic time.
+_NAME = rf"[A-Z0-9_-]{{0,60}}(?:{_WORDS})[A-Z0-9_-]{{0,60}}"
 _IS_NAME = _Pattern(_NAME, re.IGNORECASE)
 _IS_WORD = _Pattern(_WORDS, re.IGNORECASE)
 # Vocabulary of language models, and names of what is kept elsewhere: `pad_token_id`, `eos_token`, `HF_TOKEN_PATH`.
@@ -74,12 +74,38 @@ _IS_NO_SECRET = _Pattern(
     r"|[_-](?:FILE|PATH|DIR|DIRECTORY|NAME|COUNT|LIMIT|SIZE|LENGTH)$",
     re.IGNORECASE,
 )
-_ASSIGNED = _Pattern(rf"(?<![A-Za-z0-9_&?-])(?P<name>{_NAME})=", re.IGNORECASE)
+_ASSIGNED = _Pattern(rf"(?<![A-Za-z0-9_&?-])(?P<name>{_NAME})[+:?]?=", re.IGNORECASE)
 _WORD_ASSIGNED = _Pattern(rf"(?:--?)?(?P<name>{_NAME})=(?P<value>.*)", re.IGNORECASE | re.DOTALL)
-_OPTION = _Pattern(rf"(?<![^\s'\"])--?(?P<name>{_NAME})[ \t]+(?!-)", re.IGNORECASE)
+# `--token x`, also with the end of the line escaped; `setenv TOKEN x` and `set -gx TOKEN x` of other shells.
+_OPTION = _Pattern(
+    rf"(?<![^\s'\"])(?:--?|setenv[ \t]+|set[ \t]+-\w+[ \t]+)(?P<name>{_NAME})(?:[ \t]|\\\n)+(?![-\\])", re.IGNORECASE
+)
 _OPTION_WORD = _Pattern(rf"--?(?P<name>{_NAME})", re.IGNORECASE)
 _LOGIN = _Pattern(r"(?<!\S)(?:-u|--user|--proxy-user)[ \t=]+[^\s:'\"]+:(?P<value>(?!\d+(?:\s|$))[^\s'\"]+)")
-_AUTHORIZATION = _Pattern(r"\bAuthorization:\s*(?:Basic|Bearer|Token)\s+(?P<value>[^\s'\"]+)", re.IGNORECASE)
+_AUTHORIZATION = _Pattern(
+    r"\bAuthorization\\?[\"']?\s*[:=]\s*(?:\\?[\"'])?(?:Basic|Bearer|Digest|Negotiate|Token)\s+(?P<value>[^\s'\"\\]+)",
+    re.IGNORECASE,
+)
+_SCHEME = _Pattern(r"(?:Basic|Bearer|Digest|Negotiate|Token)\s+(?P<value>\S.*)", re.IGNORECASE)
+_BEARER = _Pattern(r"\bBearer\s+(?P<value>[\w.~+/=-]+)", re.IGNORECASE)
+_COOKIE = _Pattern(r"\bCookie:[ \t]*(?P<value>[^'\"\n]+)", re.IGNORECASE)
+_PROGRAM_PASSWORD = _Pattern(
+    r"\bsshpass[ \t]+-p[ \t]*(?P<sshpass>[^\s'\"]+)"
+    r"|\b(?:mysql\w*|mariadb\S*)[ \t][^\n|;&]{0,200}?(?<=\s)-p(?P<mysql>[^\s'\"]+)"
+    r"|\blogin\s+\S+\s+password\s+(?P<netrc>\S+)"
+)
+_PRIVATE_KEY = _Pattern(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<value>.+?)(?=-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
+)
+_WEBHOOK = _Pattern(r"://hooks\.slack\.com/services/(?P<value>[^\s'\"<>]+)")
+# `X-Api-Key: x`, `token = x  # why`, `setenv("TOKEN", "x")`, `["--token", "x"]`, `<token>x</token>`. The value is
+# hidden if it looks like a secret.
+_BESIDE = _Pattern(
+    rf"(?<![A-Za-z0-9_&?-])(?P<name>{_NAME})(?:[ \t]*(?:=|:=?)[ \t]*|\\?[\"'][ \t]*,\s*\\?[\"']|>)"
+    r"(?P<value>[^\s'\"\\,;<>=][^\s'\"\\,;<>]*)",
+    re.IGNORECASE,
+)
+_IS_QUANTITY = _Pattern(r"[-+]?[\d.,:]+(?:e[-+]?\d+)?[a-z%/]*|\d{4}-\d\d-\d\d.*|(?:[~.]|\.\.)?/.*", re.IGNORECASE)
 # `{"token": "x"}`, `os.environ["TOKEN"] = "x"`, `token = 'x'`.
 _QUOTED = _Pattern(
     rf"(?<![A-Za-z0-9_-])(?P<name>{_NAME})\\?[\"']?\]?\s*[:=]\s*(?P<quote>\\?[\"'])(?P<value>(?:(?!(?P=quote)).)+)"
@@ -87,11 +113,13 @@ _QUOTED = _Pattern(
     re.IGNORECASE,
 )
 _LINE = _Pattern(rf"^[ \t-]*(?P<name>{_NAME}):[ \t]+(?P<value>\S+)[ \t]*$", re.IGNORECASE | re.MULTILINE)
-_FORM_HINTS = ("hf_", "gh", "glpat-", "sk-", "AKIA", "xox", "eyJ")
+_FORM_HINTS = ("hf_", "gh", "glpat-", "sk-", "AKIA", "ASIA", "xox", "eyJ", "AIza", "pypi-", "npm_")
 _FORMS = _Pattern(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
-    r"|sk-(?:proj-|ant-)?[A-Za-z0-9]{20,}|AKIA[0-9A-Z]{16}|xox[abpr]-[\w-]{10,}|eyJ[\w-]+\.eyJ[\w-]+\.[\w-]*)"
+    r"|sk-(?:(?:proj|ant|or|svcacct)-(?:[a-z0-9]+-)?)?[A-Za-z0-9][\w-]{19,}|A[KS]IA[0-9A-Z]{16}|xox[abpr]-[\w-]{10,}"
+    r"|eyJ[\w-]+\.eyJ[\w-]+\.[\w-]*|AIza[\w-]{35}|pypi-[\w-]{16,}|npm_[A-Za-z0-9]{36})"
 )
+_OTHER_HINTS = ("bearer", "cookie:", "private key-----", "hooks.slack.com", "sshpass", "mysql", "mariadb", "login")
 
 # A value that names where the secret is: a variable, a file that the shell reads, a placeholder of a workload.
 _REFERENCE = _Pattern(
@@ -146,11 +174,14 @@ class Secrets:
         self._spread: dict[str, str] = {}
         self._pattern: re.Pattern[str] | None = None
         self._values: dict[str, str] = {}
+        self._literal: set[str] = set()
         self.places: dict[str, list[str]] = {}
 
     def learn(self, *documents: Any) -> Secrets:
         """Find the secrets in documents and texts, and return self."""
         for document in documents:
+            if self._named:
+                self._literal.update(name for name in _marks_in(document) if name not in self._names.values())
             self._walk(document, "", "")
         self.places.clear()
         return self
@@ -186,7 +217,7 @@ class Secrets:
         if isinstance(value, Mapping):
             return {
                 self.hide(key, where) if isinstance(key, str) else key: self._walk(
-                    each, _name_within(value, key, name), f"{where}.{key}" if where else str(key)
+                    each, _name_within(value, key, each, name), f"{where}.{key}" if where else str(key)
                 )
                 for key, each in value.items()
             }
@@ -221,7 +252,10 @@ class Secrets:
             return value
         text = str(value)
         if is_secret_name(name) and _is_value(text):
-            return self._mark(name, text, text, where)
+            scheme = _SCHEME.fullmatch(text) if "authorization" in name.casefold() else None
+            start = scheme.start("value") if scheme else 0
+            value = text[start:]
+            return text[:start] + self._mark(name, value, value, where) if _is_value(value) else text
         return self.hide(text, where)
 
     def _mark(self, name: str, text: str, value: str, where: str) -> str:
@@ -243,7 +277,7 @@ class Secrets:
         """Return the name of a value: that of its option, with a number if another value has it."""
         if value not in self._names:
             base = re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_") or "SECRET"
-            taken = set(self._names.values())
+            taken = {*self._names.values(), *self._literal}
             numbered = (f"{base}_{number}" for number in range(2, len(taken) + 3))
             self._names[value] = base if base not in taken else next(each for each in numbered if each not in taken)
         return self._names[value]
@@ -301,7 +335,9 @@ def holds_secret(*documents: Any) -> bool:
 def may_hold(text: str) -> bool:
     """Return False if a document of that text certainly holds no secret."""
     url = "://" in text and ("@" in text or "?" in text)
-    return url or _may_name(text) or any(hint in text for hint in _FORM_HINTS)
+    folded = text.casefold()
+    others = any(hint in folded for hint in _OTHER_HINTS)
+    return url or others or _may_name(text) or any(hint in text for hint in _FORM_HINTS)
 
 
 def redact(text: str) -> str:
@@ -333,16 +369,26 @@ def names_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(mark["name"] or "" for mark in _MARK.finditer(text)))
 
 
+def _marks_in(document: Any) -> set[str]:
+    """Return the names of what looks like marks in a document, and is not: no secret may have such a name."""
+    if isinstance(document, Mapping):
+        return {name for each in document.values() for name in _marks_in(each)}
+    if isinstance(document, (list, tuple)):
+        return {name for each in document for name in _marks_in(each)}
+    return set(names_in(document)) - {""} if isinstance(document, str) else set()
+
+
 @lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
     """Does an option, a variable or a key of that name hold a secret?"""
     return _may_name(name) and bool(_IS_NAME.fullmatch(name)) and not _IS_NO_SECRET.search(name)
 
 
-def _name_within(around: Mapping[Any, Any], key: Any, name: str) -> str:
+def _name_within(around: Mapping[Any, Any], key: Any, each: Any, name: str) -> str:
     """Return the name by which the value of ``key`` is known: its key, or the name of the object around it."""
     if key not in _VALUE_KEYS:
-        return str(key)
+        is_part = isinstance(each, (Mapping, list, tuple)) or (isinstance(each, str) and _looks_secret(each))
+        return name if is_part and is_secret_name(name) and not is_secret_name(str(key)) else str(key)
     own = around.get("name")
     return own if isinstance(own, str) else name
 
@@ -397,21 +443,57 @@ def _spans(text: str) -> Iterator[_Span]:
         yield from _users(text)
         yield from _query_values(text)
     if _may_name(text):
-        for found in (*_ASSIGNED.finditer(text), *_OPTION.finditer(text)):
-            start, end = _shell_word(text, found.end())
-            if is_secret_name(found["name"]) and _is_value(text[start:end]):
-                yield _Span(start, end, found["name"], text[start:end])
-        for found in (*_QUOTED.finditer(text), *_LINE.finditer(text)):
-            if is_secret_name(found["name"]) and _is_value(found["value"]):
-                yield _Span(found.start("value"), found.end("value"), found["name"], found["value"])
+        yield from _named(text)
+    folded = text.casefold()
     logins = _LOGIN.finditer(text) if "-u" in text else ()
-    headers = _AUTHORIZATION.finditer(text) if "authorization" in text.casefold() else ()
+    headers = _AUTHORIZATION.finditer(text) if "authorization" in folded else ()
     for found in (*logins, *headers):
         if _is_value(found["value"]):
             yield _Span(found.start("value"), found.end("value"), "authorization", found["value"])
+    if any(hint in folded for hint in _OTHER_HINTS):
+        yield from _of_other_programs(text)
     if any(hint in text for hint in _FORM_HINTS):
         for found in _FORMS.finditer(text):
             yield _Span(found.start(), found.end(), "secret", found[0])
+
+
+def _named(text: str) -> Iterator[_Span]:
+    """Yield the values of options, variables and keys that have the name of a secret."""
+    for found in (*_ASSIGNED.finditer(text), *_OPTION.finditer(text)):
+        start, end = _shell_word(text, found.end())
+        if is_secret_name(found["name"]) and _is_value(text[start:end]):
+            yield _Span(start, end, found["name"], text[start:end])
+    for found in (*_QUOTED.finditer(text), *_LINE.finditer(text)):
+        if is_secret_name(found["name"]) and _is_value(found["value"]) and not _is_scheme(found):
+            yield _Span(found.start("value"), found.end("value"), found["name"], found["value"])
+    for found in _BESIDE.finditer(text):
+        if is_secret_name(found["name"]) and _is_value(found["value"]) and _looks_secret(found["value"]):
+            yield _Span(found.start("value"), found.end("value"), found["name"], found["value"])
+
+
+def _of_other_programs(text: str) -> Iterator[_Span]:
+    """Yield the secrets in headers, command lines and files of other programs that give them no name."""
+    for pattern in (_COOKIE, _PRIVATE_KEY, _WEBHOOK):
+        for found in pattern.finditer(text):
+            yield _Span(found.start("value"), found.end("value"), "secret", found["value"].strip())
+    for found in _BEARER.finditer(text):
+        if _looks_secret(found["value"]):
+            yield _Span(found.start("value"), found.end("value"), "authorization", found["value"])
+    for found in _PROGRAM_PASSWORD.finditer(text):
+        group = str(found.lastgroup)
+        if _is_value(found[group]):
+            yield _Span(found.start(group), found.end(group), "password", found[group])
+
+
+def _looks_secret(value: str) -> bool:
+    """Does the value look like a secret rather than a word, a number with a unit, a date or a path?"""
+    letters_and_digits = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    return len(value) >= _LEAST_PART and letters_and_digits and not _IS_QUANTITY.fullmatch(value)
+
+
+def _is_scheme(found: re.Match[str]) -> bool:
+    """Does the value begin with a scheme, behind which ``_AUTHORIZATION`` finds the secret?"""
+    return found["name"].casefold().endswith("authorization") and " " in found["value"]
 
 
 def _may_name(text: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,38 @@ from tests.plan import golden_scripts
         ("read config:\npassword: hunter2\nranks: 2", "read config:\npassword: ***\nranks: 2"),
         ("curl -u me:hunter2 https://host", "curl -u me:*** https://host"),
         ("got ghp_abcdefghij0123456789 from the vault", "got *** from the vault"),
+        ("curl -H 'X-Api-Key: s3cr3tVALUE' https://host", "curl -H 'X-Api-Key: ***' https://host"),
+        ('curl -H "PRIVATE-TOKEN: s3cr3tVALUE" https://host', 'curl -H "PRIVATE-TOKEN: ***" https://host'),
+        ('{"Authorization": "Bearer s3cr3tVALUE"}', '{"Authorization": "Bearer ***"}'),
+        ('{\\"Authorization\\": \\"Bearer s3cr3tVALUE\\"}', '{\\"Authorization\\": \\"Bearer ***\\"}'),
+        ("Authorization: s3cr3tVALUE", "Authorization: ***"),
+        ("Set-Cookie: session=s3cr3tVALUE; Path=/", "Set-Cookie: ***"),
+        ("sent Bearer s3cr3tVALUE.x-y_z=", "sent Bearer ***"),
+        ("token: s3cr3tVALUE  # of the hub", "token: ***  # of the hub"),
+        ("Token: s3cr3tVALUE expires soon", "Token: *** expires soon"),
+        ("[hub]\ntoken = s3cr3tVALUE\n", "[hub]\ntoken = ***\n"),
+        ("WANDB_API_KEY: s3cr3tVALUE, RANKS: 2", "WANDB_API_KEY: ***, RANKS: 2"),
+        ("export OPENAI_KEY=s3cr3tVALUE", "export OPENAI_KEY=***"),
+        ("Name=x;AccountKey=s3cr3tVALUE==;Suffix=y", "Name=x;AccountKey=***"),
+        ("train --token \\\n    s3cr3tVALUE \\\n    --lr 1", "train --token \\\n    *** \\\n    --lr 1"),
+        ("TOKEN+=s3cr3tVALUE PASSWORD:=s3cr3tVALUE", "TOKEN+=*** PASSWORD:=***"),
+        ("setenv TOKEN s3cr3tVALUE; set -gx HF_TOKEN s3cr3tVALUE", "setenv TOKEN ***; set -gx HF_TOKEN ***"),
+        ('setenv("HF_TOKEN", "s3cr3tVALUE")', 'setenv("HF_TOKEN", "***")'),
+        ('["train", "--hf-token", "s3cr3tVALUE"]', '["train", "--hf-token", "***"]'),
+        ("<password>s3cr3tVALUE</password>", "<password>***</password>"),
+        ("machine hub login me password s3cr3tVALUE", "machine hub login me password ***"),
+        (
+            "sshpass -p s3cr3tVALUE ssh host; mysql -u me -ps3cr3tVALUE db",
+            "sshpass -p *** ssh host; mysql -u me -p*** db",
+        ),
+        (
+            "-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\nbm8=\n-----END OPENSSH PRIVATE KEY-----\n",
+            "-----BEGIN OPENSSH PRIVATE KEY-----***-----END OPENSSH PRIVATE KEY-----\n",
+        ),
+        ("https://hooks.slack.com/services/T00/B00/s3cr3tVALUE", "https://hooks.slack.com/services/***"),
+        ("key sk-ant-api03-abcdefghij0123456789_A-b", "key ***"),
+        ("key AIza0123456789abcdefghijklmnopqrstuvwxy", "key ***"),
+        ("key pypi-AgEIcHlwaS5vcmcCJDAx and npm_0123456789abcdefghijklmnopqrstuvwxyz", "key *** and ***"),
     ],
 )
 def test_secrets_are_taken_out(text: str, clean: str) -> None:
@@ -59,6 +92,14 @@ def test_secrets_are_taken_out(text: str, clean: str) -> None:
         "HF_TOKEN_PATH=/home/me/.token --use_auth_token True",
         "docker run --user 1000:1000",
         "--set TOKEN=VALUE",
+        "time per token: 12.3456ms, token: 1.23456e+05, tokens: 12345678",
+        "token = 100000\ntoken: the next one\n",
+        "usage: train --token\nThe end",
+        '["token", "loss"] ["--token", "--lr"]',
+        "sort_key=abc123456 primary-key: abc123456",
+        "Bearer of the token: /home/me/.token1",
+        "the authorization: none; login at 12:00",
+        "the token: 2026-01-01T00:00:00 it was, or token: ./a/b2/c3456789",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -119,6 +160,7 @@ def planted(secret: str) -> dict[str, object]:
         "query": {"argv": [f"https://host/simple?sig={secret}"]},
         "parameter": {"parameters": {"token": {"type": "str", "default": secret}}},
         "setting": {"tuning": [{"name": "MY_SECRET", "value": secret, "origin": "site"}]},
+        "header": {"headers": {"Authorization": f"Bearer {secret}"}},
     }
 
 
@@ -171,3 +213,26 @@ def test_no_regular_expression_of_secret_names_is_compiled_for_the_job_scripts_o
 def test_nothing_in_the_job_scripts_of_sites_is_taken_for_a_secret() -> None:
     for name in golden_scripts.names():
         assert redact(golden_scripts.read(name)) == golden_scripts.read(name), name
+
+
+def test_what_is_below_the_name_of_a_secret_is_hidden_if_it_looks_like_one() -> None:
+    document = {"credentials": {"user": "me", "parts": {"key": "s3cr3tVALUE"}}, "token": {"type": "bpe", "size": 32000}}
+    hidden = {"credentials": {"user": "me", "parts": {"key": HIDDEN}}, "token": {"type": "bpe", "size": 32000}}
+    assert redact_document(document) == hidden
+
+
+def test_a_word_that_looks_like_a_mark_is_not_filled_with_a_secret() -> None:
+    document = {"argv": ["train", "--token", "s3cr3tVALUE", "***TOKEN***"]}
+    shown = Secrets(named=True).learn(document).hide_document(document)
+    (name,) = set(names_in(repr(shown["argv"][2])))
+    assert fill(shown, {name: "s3cr3tVALUE"}) == document
+
+
+def test_a_long_word_takes_linear_time() -> None:
+    def seconds(repetitions: int) -> float:
+        began = time.process_time()
+        redact("token" * repetitions)
+        return time.process_time() - began
+
+    seconds(10)  # compiles the regular expressions
+    assert seconds(1600) < 10 * max(0.01, min(seconds(400) for _ in range(3)))

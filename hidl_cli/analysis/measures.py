@@ -14,8 +14,8 @@ from hidl_cli.analysis.samples import Sample
 class Measure(NamedTuple):
     """A metric at one size.
 
-    ``series`` is empty if series are compared across; ``point`` then holds the swept parameters (``batch=32``).
-    ``copy`` is the host of a concurrent copy, or ``all`` for the copies of all hosts together.
+    ``series`` is empty if series are compared across; ``point`` holds the swept parameters (``batch=32``). ``copy`` is
+    the host of a concurrent copy, or ``all`` for the copies of all hosts together.
     """
 
     workload: str
@@ -63,6 +63,9 @@ def by_measure(
     if swept is None:
         swept = swept_parameters(every)
     copies = {_step_of(sample) for sample in copies_of(every)}
+    # A series has all parameters in it, so that its samples have the same point.
+    of_series = {} if across_series else {sample.series: sample for sample in every}
+    points = {series: format_parameters(_point(sample, swept)) for series, sample in of_series.items()}
     found: dict[Measure, dict[tuple[str, str], dict[int, list[Sample]]]] = {}
     for sample in every:
         copy = ""
@@ -74,7 +77,7 @@ def by_measure(
             sample.ranks,
             sample.metric,
             "" if across_series else sample.series,
-            format_parameters(_point(sample, swept)) if across_series else "",
+            format_parameters(_point(sample, swept)) if across_series else points[sample.series],
             copy,
         )
         runs = found.setdefault(measure, {})

@@ -76,6 +76,7 @@ def validate(
     json: JsonOption = False,
 ) -> None:
     """Validate a site with ReFrame: each check's verdict, by statistics where it is about scaling."""
+    from hidl_cli.api.options import absolute
     from hidl_cli.commands.findings import stop_at_errors
     from hidl_cli.commands.render import emit_json, say
     from hidl_cli.errors import UsageError
@@ -92,7 +93,7 @@ def validate(
         qos=qos,
         reservation=reservation,
         time_limit=limit_in_seconds(time),
-        prefix=prefix,
+        prefix=absolute(prefix),
         device=device.value if device else None,
         hosts=named.expression if named else None,
     )

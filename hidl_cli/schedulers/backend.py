@@ -151,6 +151,13 @@ class Backend(ABC):
         """
         return []
 
+    def look_up(self, id: str, cluster: str | None) -> Job | None:
+        """Ask about one job that ``query`` does not list; return None if the system says that it does not know the id.
+
+        A listing may lack a job because it was cut between two lines. A backend that cannot ask by id returns None.
+        """
+        return None
+
     def never_starts(self, job: Job) -> Never | None:
         """Return why a pending job would never start as things stand; None if it may."""
         return None

@@ -72,10 +72,7 @@ class Poller:
         if snapshot.error is not None:
             raise NoAnswer(snapshot.error)
         job = self._backend.find(self._backend.parse(snapshot.lines), run, card)
-        if job is None and card.id is not None and self._backend.asks_by_id:
-            found = self._backend.history([card.id], card.submitted, self.elsewhere(card.cluster))
-            return self._backend.find(found, run, card)
-        return job
+        return job or _look_up(self._backend, run, card, self.elsewhere(card.cluster))
 
     def elsewhere(self, cluster: str | None) -> str | None:
         """Return ``cluster`` if it must be passed to the programs, as it is not their own."""
@@ -219,7 +216,18 @@ class _Answer:
             return decision.keep(each.said, f"being submitted, or {title}'s answer is not known")
         why = "is its directory a copy?" if each.ticket.foreign else "was hidl killed while submitting it?"
         name = f"job {each.ticket.id}" if each.ticket.id else f"no job of this run: {why}"
-        return decision.without_job(each.said, f"{title} does not know {name}", clock)
+        decided = decision.without_job(each.said, f"{title} does not know {name}", clock)
+        return self._confirmed(each, decided, clock) if decided.verb is Verb.END else decided
+
+    def _confirmed(self, each: _Open, decided: Decision, clock: Clock) -> Decision:
+        """Return the decision that the run's job is gone, if the scheduler says so when asked about this job."""
+        title = self._backend.traits.title
+        try:
+            job = _look_up(self._backend, each.run, each.ticket, self._elsewhere)
+        except NoAnswer as silence:
+            words = f"{title} does not list the job, and gives no answer about it: {silence}"
+            return decision.keep(each.said, words, unclear=True)
+        return decided if job is None else decision.decide(decision.read_status(each.run), title, job, None, clock)
 
     def _stood(self, each: _Open, never: Never | None) -> str | None:
         """Return why the job never starts, once that has stood for as long as it must."""
@@ -266,6 +274,17 @@ class _Answer:
             found = []
         believed = [job for job in found if job.state.is_final or self._backend.asks_by_id]
         self._recorded |= {id: self._backend.find(believed, each.run, each.ticket) for id, each in wanted.items()}
+
+
+def _look_up(backend: Backend, run: Run, ticket: Ticket, cluster: str | None) -> Job | None:
+    """Ask about the run's job by its id, which the records may tell if the submission did not."""
+    id = ticket.id
+    if id is None:
+        with suppress(NoAnswer):
+            recorded = backend.find(backend.history([None], ticket.submitted - 60, cluster), run, ticket)
+            id = recorded.id if recorded else None
+    job = backend.look_up(id, cluster) if id is not None else None
+    return backend.find([job], run, ticket) if job is not None else None
 
 
 def _hopeless(each: _Open) -> str:

@@ -60,7 +60,7 @@ class Nightly:
             further: Options that change what is reported, such as ``--json``.
 
         Raises:
-            UsageError: ``at`` is not a time of day.
+            UsageError: ``at`` is not a time of day, or a value has a line break, which no table of lines can hold.
         """
         match = re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", at)
         if match is None:
@@ -70,6 +70,9 @@ class Nightly:
         words = [sys.executable, "-m", "hidl_cli", "validate", *selection]
         words += [f"--time={clock(place.time_limit)}"] if place.time_limit else []
         words += [f"--jobs={asked.jobs}"] if asked.jobs else []
+        broken = next((word for word in words if len(word.splitlines()) > 1), None)
+        if broken is not None:
+            raise UsageError(f"invalid value {broken!r}: a nightly cannot have a line break", hint="leave it out")
         key = asked.key(site)
         variables = sorted(hidl_cluster.environment().items())
         environment = {name: value for name, value in variables if _KEPT.fullmatch(name)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pprint
@@ -60,9 +61,16 @@ class Asked:
         )
 
     def key(self, site: str) -> str:
-        """Return a name of a validation of ``site``, in letters, digits and ``._-``."""
+        """Return a name of a validation of ``site``, in letters, digits and ``._-``.
+
+        Only that of a single tag has no digest: names of several options, or with other characters, may look alike.
+        """
         named = (value if name in ("tag", "check") else f"{name} {value}" for name, value in self.selection)
-        return "-".join((site, *(re.sub(r"[^A-Za-z0-9.]+", "_", each) for each in named)))
+        readable = "-".join((site, *(re.sub(r"[^A-Za-z0-9.]+", "_", each) for each in named)))
+        (kind, tag), *further = self.selection or (("", ""),)
+        if kind == "tag" and not further and re.fullmatch(r"[A-Za-z0-9.]+", tag):
+            return readable
+        return f"{readable}-{hashlib.sha256(repr((site, self.selection)).encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)

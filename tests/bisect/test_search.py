@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hidl_cli.bisect.inside import search
-from hidl_cli.bisect.journal import Bisect, Journal, Question, find_bisect, open_bisect
+from hidl_cli.bisect.journal import Bisect, Entry, Journal, Question, find_bisect, open_bisect
 from hidl_cli.bisect.verdict import verdict
 from hidl_cli.errors import HidlError, JobFailed
 from tests.analysis.culprit.simulated_machine import Effect, Machine, nothing, one
@@ -173,3 +176,31 @@ def test_a_damaged_journal_is_an_error_with_a_way_out(question: Question) -> Non
     with pytest.raises(HidlError, match=r"journal\.json cannot be read") as caught:
         found.journal()
     assert "--fresh" in str(caught.value.hint)
+
+
+ENTRIES = st.builds(
+    Entry,
+    round=st.integers(0, 50),
+    session=st.integers(1, 9),
+    changes=st.lists(st.integers(0, 20), max_size=5).map(tuple),
+    run=st.from_regex(r"[a-z0-9-]{1,30}", fullmatch=True),
+    value=st.none() | st.floats(),
+    failure=st.none() | st.text(max_size=40),
+)
+
+
+@given(
+    journal=st.builds(
+        Journal,
+        entries=st.lists(ENTRIES, max_size=6).map(tuple),
+        planned=st.lists(st.lists(st.integers(0, 20), max_size=5).map(tuple), max_size=4).map(tuple),
+        round=st.integers(0, 50),
+        sessions=st.integers(0, 9),
+    )
+)
+def test_a_journal_is_read_as_it_was_written(journal: Journal) -> None:
+    """A program's words and numbers are in it, such as ``nan`` and text with any characters."""
+    with tempfile.TemporaryDirectory() as directory:
+        found = Bisect(Path(directory))
+        found.write(journal)
+        assert repr(found.journal()) == repr(journal)  # a nan differs from itself

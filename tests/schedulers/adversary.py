@@ -61,6 +61,7 @@ class Adversary:
     next_id: int = 100
     up: bool = True
     records_answer: bool = True
+    is_cut: bool = False  # a listing lacks its second half, and looks complete
     answer_to_sbatch: str = "id"  # or "taken, no answer", "no answer", "refused"
     kill_is_refused: bool = False
     skew: float = 0.0  # of the nodes' clocks, in seconds
@@ -237,7 +238,14 @@ class Hostile(Backend):
         """See ``Backend``."""
         self.world.ask()
         listed = [job for job in self.world.jobs.values() if not job.hidden]
-        return [json.dumps(asdict(job), default=_plain) for job in listed]
+        shown = listed[: len(listed) // 2] if self.world.is_cut else listed
+        return [json.dumps(asdict(job), default=_plain) for job in shown]
+
+    def look_up(self, id: str, cluster: str | None) -> Job | None:
+        """See ``Backend``."""
+        self.world.ask()
+        named = [job for job in self.world.jobs.values() if str(job.id) == id and not job.hidden]
+        return self.parse(json.dumps(asdict(job), default=_plain) for job in named)[0] if named else None
 
     def parse(self, lines: Iterable[str]) -> list[Job]:
         """See ``Backend``."""

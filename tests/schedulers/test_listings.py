@@ -12,13 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.record.state import State
+from hidl_cli.record.run import Run
+from hidl_cli.record.state import State, Status
+from hidl_cli.schedulers import ticket
 from hidl_cli.schedulers.backend import Backend
+from hidl_cli.schedulers.batch import Batch
 from hidl_cli.schedulers.flux import Flux
 from hidl_cli.schedulers.lsf import Lsf
 from hidl_cli.schedulers.pbs import Pbs
 from hidl_cli.schedulers.programs import NoAnswer
 from hidl_cli.schedulers.slurm import Slurm
+from tests.waiting import until
 
 JOBS = 10_000
 STATES = (State.PENDING, State.RUNNING, State.COMPLETED, State.TIMEOUT)
@@ -165,3 +169,101 @@ def test_a_listing_that_is_cut_is_no_answer(name: str, programs: FakePrograms, p
     programs.lists(listing, range(1, 9), kept)
     with pytest.raises(NoAnswer):
         listing.backend().query(None)
+
+
+#: By batch system: a program, the words by which it is asked about job 1, and its words and status if it knows none.
+ASKED_BY_ID = {
+    "slurm": ("squeue", "*'--jobs=1 '*", "slurm_load_jobs error: Invalid job id specified", 1),
+    "lsf": ("bjobs", "*' 1'", "Job <1> is not found", 255),
+    "flux": ("flux", "*'--json f1'", "flux-jobs: ERROR: JobID f1 unknown", 1),
+    "pbs": ("qstat", "*' 1.server'", "qstat: Unknown Job Id 1.server", 153),
+}
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A run whose job runs, and is in no listing, each of which looks complete."""
+
+    name: str
+    run: Run
+    programs: FakePrograms
+
+    @property
+    def scheduler(self) -> Batch:
+        return Batch(LISTINGS[self.name].backend())
+
+    def answers(self, script: str) -> None:
+        """Have the program run the script if it is asked about the job by its id."""
+        program, asked, _, _ = ASKED_BY_ID[self.name]
+        nothing = "echo '{\"jobs\": []}'" if self.name == "flux" else ":"
+        self.programs.is_script(program, f'case "$*" in\n{asked}) {script};;\n*) {nothing};;\nesac')
+
+    def denies(self) -> None:
+        """Have the program say that it does not know the job's id."""
+        _, _, words, status = ASKED_BY_ID[self.name]
+        self.answers(f"echo '{words}' >&2; exit {status}")
+
+    def polled(self) -> Status:
+        """Return the run's status once it is no longer being waited for."""
+        scheduler = self.scheduler
+        found: list[Status] = []
+
+        def is_decided() -> bool:
+            found[:] = scheduler.poll([self.run])
+            return "waiting for a word" not in (found[0].reason or "waiting for a word")
+
+        until(lambda: is_decided() or (found[0].reason is None and found[0].state is State.RUNNING))
+        return found[0]
+
+
+@pytest.fixture(params=ASKED_BY_ID)
+def cut(request: pytest.FixtureRequest, programs: FakePrograms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cut:
+    listing = LISTINGS[request.param]
+    monkeypatch.setattr(listing.backend, "grace_seconds", 0.1)
+    monkeypatch.setattr(listing.backend, "first_interval", 0.02)
+    monkeypatch.setattr(listing.backend, "this_cluster", lambda _: None)
+    monkeypatch.setattr(listing.backend, "ping", lambda _: None)
+    run = Run(tmp_path / "runs" / "run-1")
+    run.directory.mkdir(parents=True)
+    ticket.write_ticket(run, request.param, ticket.Ticket(listing.id(1), None, time.time() - 1000))
+    one = listing.text([1]).replace("/runs/", f"{tmp_path}/runs/")
+    (programs.folder / "job").write_text(json.dumps(json.loads(one)["jobs"][0]) if request.param == "flux" else one)
+    programs.prints("qselect", "")
+    programs.is_script("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    programs.is_script("bhist", "echo 'No matching job found' >&2; exit 255")
+    cut = Cut(request.param, run, programs)
+    cut.answers(f'cat "{programs.folder}/job"')
+    return cut
+
+
+def test_a_job_that_a_listing_lacks_runs_if_the_scheduler_says_so_when_asked_by_id(cut: Cut) -> None:
+    assert cut.polled().state is State.RUNNING
+
+
+def test_a_job_that_the_scheduler_denies_by_id_is_lost(cut: Cut) -> None:
+    cut.denies()
+    assert cut.polled().state is State.LOST
+
+
+@pytest.mark.parametrize("script", ["echo invalid argument >&2; exit 1", "exit 0"], ids=["error", "nothing"])
+def test_a_job_is_not_lost_if_there_is_no_answer_about_its_id(cut: Cut, script: str) -> None:
+    cut.answers(script)
+    cut.programs.is_script("scontrol", "exit 0")
+    status = cut.polled()
+    assert (status.state, "gives no answer about it" in (status.reason or "")) == (State.PENDING, True)
+
+
+def test_a_job_that_a_listing_lacks_is_cancelled(cut: Cut) -> None:
+    """``hidl cancel`` must not call a run cancelled because a listing lacks its job, which goes on."""
+    kills = {"slurm": "scancel", "lsf": "bkill", "pbs": "qdel"}
+    killed = cut.programs.folder / "killed"
+    _, _, words, status = ASKED_BY_ID[cut.name]
+    gone = f"if [ -e {killed} ]; then echo '{words}' >&2; exit {status}; fi"
+    cut.answers(f'{gone}; cat "{cut.programs.folder}/job"')
+    if cut.name == "flux":
+        script = cut.programs.folder.joinpath("flux").read_text().partition("\n")[2]
+        cut.programs.is_script("flux", f'if [ "$1" = cancel ]; then touch {killed}; exit; fi\n{script}')
+    else:
+        cut.programs.is_script(kills[cut.name], f"touch {killed}")
+    assert cut.scheduler.cancel(cut.run, state=State.CANCELLED)
+    assert (killed.exists(), cut.run.status().state) == (True, State.CANCELLED)

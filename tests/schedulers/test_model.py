@@ -221,9 +221,12 @@ class LifeOfRuns(RuleBasedStateMachine):
             self.given_up |= {job.directory for job in self.world.jobs.values() if job.id not in self.world.saved}
             self.world.restore()
 
-    @rule(what=st.sampled_from(["up", "up", "records_answer", "kill_is_refused", "is_late"]))
+    @rule(what=st.sampled_from(["up", "up", "records_answer", "kill_is_refused", "is_late", "is_cut"]))
     def switch(self, what: str) -> None:
-        """The controller goes away or comes back, so does the accounting; ``scancel`` fails; files come late."""
+        """The controller goes away or comes back, so does the accounting; ``scancel`` fails; files come late.
+
+        A listing may end between two jobs.
+        """
         setattr(self.world, what, not getattr(self.world, what))
         if not self.world.is_late:
             self.world.arrive()
@@ -262,6 +265,7 @@ class LifeOfRuns(RuleBasedStateMachine):
     def _the_end(self) -> None:
         world = self.world
         world.up, world.records_answer, world.is_late, world.kill_is_refused = True, True, False, False
+        world.is_cut = False
         world.full.clear()
         world.arrive()
         for job in list(world.jobs.values()):

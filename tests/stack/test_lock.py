@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.stack.load import load_stack
-from hidl_cli.stack.lock import Lock, Package, choose, read, requirements, why_unfit
+from hidl_cli.stack.lock import Lock, Package, choose, parse, read, requirements, why_unfit
 from hidl_cli.stack.schema import Stack
 from hidl_cli.stack.target import Target
 from tests.conftest import REPOSITORY
@@ -200,3 +202,34 @@ def test_a_lock_without_kernels_for_the_gpus_is_passed_over_and_its_own_has_thei
     assert (choice.file, choice.lock) == (own, last)
     (passed_over,) = choice.passed_over
     assert passed_over.reason.endswith("none for sm_70; the last release on PyPI that serves it is 2.10.0")
+
+
+VERSIONS = st.from_regex(
+    r"(?:[0-9]!)?[0-9]{1,4}(?:\.[0-9]{1,3}){0,3}(?:(?:a|b|rc|\.post|\.dev)[0-9]{1,2})?(?:\+[a-z0-9.]{1,8})?",
+    fullmatch=True,
+)
+NAMES = st.from_regex(r"[a-z0-9](?:[a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
+
+
+@given(
+    packages=st.lists(
+        st.builds(
+            Package,
+            NAMES,
+            VERSIONS.filter(lambda version: version[-1] != "."),
+            st.lists(st.from_regex(r"[0-9a-f]{64}", fullmatch=True), min_size=1, max_size=3, unique=True).map(tuple),
+        ),
+        min_size=1,
+        max_size=4,
+    ).map(tuple),
+    glibc=st.none() | st.tuples(st.integers(2, 3), st.integers(0, 60)),
+    requires=st.lists(
+        st.tuples(NAMES, st.sampled_from(["", ">=1.0", ">=1,<2; python_version < '3.12'", "==1.*"])), max_size=3
+    ),
+    gpu=st.none() | st.sampled_from(["sm_70", "gfx90a"]),
+)
+def test_any_lock_is_read_as_it_was_written(
+    packages: tuple[Package, ...], glibc: tuple[int, int] | None, requires: list[tuple[str, str]], gpu: str | None
+) -> None:
+    lock = replace(LOCK, packages=packages, glibc=glibc, requires=tuple(f"{a}{b}" for a, b in requires), gpu=gpu)
+    assert parse(lock.text(), Path("lock.txt")) == lock

@@ -8,15 +8,21 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import click
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.main import get_command
 
+from hidl_cli.commands.app import command_line
+from hidl_cli.commands.arguments import limit_in_seconds
 from hidl_cli.commands.validate import validate
 from hidl_cli.errors import MissingPrecondition, UsageError
 from hidl_cli.validate import session
 from hidl_cli.validate.bridge import Place
-from hidl_cli.validate.cron import Nightly
+from hidl_cli.validate.cron import Nightly, _Lines
 from hidl_cli.validate.session import Asked
 from tests.conftest import Hidl
 from tests.waiting import patience
@@ -72,7 +78,8 @@ def test_the_printed_line_takes_that_nightly_away_and_no_other(with_table: Hidl,
     missing = with_table("validate", "--uninstall-cron")
     gone, again = with_table(*words[1:]), with_table(*words[1:])
 
-    assert (missing.returncode, "crontab has: local-mpi_sanity-account_a_b, local-scale" in missing.stderr) == (4, True)
+    assert missing.returncode == 4
+    assert re.search(r"crontab has: local-mpi_sanity-account_a_b-[0-9a-f]{8}, local-scale\b", missing.stderr)
     assert (gone.returncode, again.returncode) == (0, 4)
     assert re.findall("# hidl validate (.*): begin", table.read_text()) == ["local-scale"]
 
@@ -80,6 +87,7 @@ def test_the_printed_line_takes_that_nightly_away_and_no_other(with_table: Hidl,
 #: Options that say when and how the nightly is run, not what it does; --hostfile is carried by --hosts.
 OF_THE_TABLE = {"install_cron", "uninstall_cron", "at", "cron_with", "dry_run", "hostfile"}
 VALUES = {"time": "00:05:00", "jobs": "3", "device": "cpu", "junit": "/x/y.xml", "site": "local", "hosts": "a,b"}
+VALUES |= {"prefix": "/x/p"}
 
 
 @pytest.mark.parametrize("name", sorted(set(inspect.signature(validate).parameters) - OF_THE_TABLE - {"partition"}))
@@ -165,3 +173,75 @@ def test_another_place_is_another_nightly_and_another_time_is_not() -> None:
     assert len(set(kinds)) == len(kinds)
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+", each) for each in kinds)
     assert key(at="03:00", time_limit=90.0) == key()
+
+
+def test_selections_that_look_alike_have_keys_of_their_own() -> None:
+    """Otherwise, the second nightly replaces the first without a word, and both share a lock."""
+    alike = [
+        ("s", Asked(Place(), (), ("a", "b"))),
+        ("s", Asked(Place(), (), ("a",), ("b",))),
+        ("s", Asked(Place(), (), (), ("a", "b"))),
+        ("s", Asked(Place(), (), ("a_b",))),
+        ("s", Asked(Place(), (), ("a b",))),
+        ("s-a", Asked(Place(), (), ("b",))),
+        ("s", Asked(Place(prefix="/a/b"), (), ("c",))),
+        ("s", Asked(Place(prefix="/a_b"), (), ("c",))),
+    ]
+    assert len({asked.key(site) for site, asked in alike}) == len(alike)
+    assert Asked(Place(), (), ("nightly",)).key("s") == "s-nightly"
+
+
+@pytest.mark.parametrize("words", [("--check", "a\n* * * * * touch evil"), ("--account", "a\rb")])
+def test_a_line_break_does_not_become_another_line_of_the_table(
+    with_table: Hidl, table: Path, words: tuple[str, ...]
+) -> None:
+    table.write_text(OTHERS)
+    refused = with_table("validate", "--install-cron", "--cron-with", "crontab", *words)
+    assert (refused.returncode, "line break" in refused.stderr, table.read_text()) == (2, True, OTHERS)
+
+
+def test_a_relative_prefix_is_that_of_the_working_directory(with_table: Hidl) -> None:
+    shown = with_table("validate", "--install-cron", "--dry-run", "--cron-with", "crontab", "--prefix=apps")
+    assert f"--prefix={Path.cwd()}/apps" in shown.stdout
+
+
+VALUE = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=12)
+
+
+@given(
+    given_=st.fixed_dictionaries(
+        {},
+        optional={
+            **{name: st.lists(VALUE, min_size=1, max_size=2) for name in ("tag", "check", "partition")},
+            **dict.fromkeys(("account", "qos", "reservation"), VALUE),
+            "prefix": VALUE.map("/apps/{}".format),
+            "device": st.sampled_from(["cpu", "gpu"]),
+            "time_limit": st.integers(1, 100_000).map(lambda minutes: 60.0 * minutes),
+            "jobs": st.integers(1, 99),
+        },
+    )
+)
+def test_every_option_is_read_back_from_the_line(given_: dict[str, Any]) -> None:
+    """cron ends the command at the first % without a backslash; a shell makes its words, and hidl reads these."""
+    of_place = {
+        name: given_[name]
+        for name in ("account", "qos", "reservation", "prefix", "device", "time_limit")
+        if name in given_
+    }
+    lists = (tuple(given_.get(name, ())) for name in ("partition", "tag", "check"))
+    asked = Asked(Place(site="s", **of_place), *lists, given_.get("jobs"))
+    line = _Lines("crontab").text(Nightly.of("s", asked, "02:00", ["--no-check"])).splitlines()[1]
+    command = re.split(r"(?<!\\)%", line.split(" ", 5)[5])[0].replace("\\%", "%")
+    words = shlex.split(command.partition(" >> ")[0] if " >> " not in repr(given_) else command)
+    words = words[words.index("validate") + 1 :]
+    words = words[: words.index("--no-check") + 1]
+    root = cast("click.Group", get_command(command_line()))
+    command_ = cast("click.Command", root.get_command(click.Context(root), "validate"))
+    read = command_.make_context("validate", words).params
+    for name in ("tag", "check", "partition"):
+        assert list(read[name] or ()) == given_.get(name, [])
+    for name in ("account", "qos", "reservation", "prefix", "jobs"):
+        assert read[name] == given_.get(name)
+    assert (read["device"].value if read["device"] else None) == given_.get("device")
+    assert limit_in_seconds(read["time"]) == given_.get("time_limit")
+    assert (read["site"], read["no_check"]) == ("s", True)

@@ -66,6 +66,14 @@ class Flux(Backend):
         answers = (PROGRAMS.call("flux", "jobs", "--json", *some).stdout for some in batches(known))
         return jobs.parse(line for answer in answers if answer.strip() for line in _compact(answer))
 
+    def look_up(self, id: str, cluster: str | None) -> Job | None:
+        completed = PROGRAMS.call("flux", "jobs", "--json", id)
+        if completed.stdout.strip():
+            return next((job for job in jobs.parse(_compact(completed.stdout)) if job.id == id), None)
+        if re.search(r"\bunknown\b", completed.stderr):
+            return None
+        raise NoAnswer(complaint(completed))
+
     def parse(self, lines: Iterable[str]) -> list[Job]:
         """See ``Backend``."""
         return jobs.parse(lines)

@@ -80,6 +80,9 @@ class Lsf(Backend):
         """See ``Backend``: LSF's log files, a job at a time."""
         return [job for id in ids if id for job in jobs.parse_history(commands.history(id)) if job.id == id]
 
+    def look_up(self, id: str, cluster: str | None) -> Job | None:
+        return next((job for job in jobs.parse(commands.describe(id, jobs.FIELDS)) if job.id == id), None)
+
     def never_starts(self, job: Job) -> Never | None:
         """See ``Backend``."""
         return jobs.never_starts(job)

@@ -48,6 +48,16 @@ def history(id: str) -> str:
     return call("bhist", "-l", "-n", "0", id).stdout
 
 
+def describe(id: str, fields: str) -> list[str]:
+    """Return the lines of ``bjobs`` about one job; none if LSF says that it does not know it. Raises ``NoAnswer``."""
+    completed = call("bjobs", "-a", "-noheader", "-o", fields, id)
+    if re.search(rf"Job <{id}> is not found", completed.stdout + completed.stderr):
+        return []
+    if not _JOB.search(completed.stdout):
+        raise NoAnswer(complaint(completed))
+    return whole_lines(completed)
+
+
 def query(fields: str) -> list[str]:
     """Return the lines of ``bjobs`` about all of the user's jobs, also those that ended within CLEAN_PERIOD.
 

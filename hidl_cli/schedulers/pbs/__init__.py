@@ -71,6 +71,15 @@ class Pbs(Backend):
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
         return jobs.parse(_described([id for id in ids if id is not None]))
 
+    def look_up(self, id: str, cluster: str | None) -> Job | None:
+        completed = PROGRAMS.call("qstat", "-x", "-f", id)
+        if completed.status == _UNKNOWN:
+            return None
+        found = [job for job in jobs.parse(jobs.compact(completed.stdout)) if job.id == id]
+        if not found or not completed.stdout.endswith("\n\n"):
+            raise NoAnswer(complaint(completed))
+        return found[0]
+
     def parse(self, lines: Iterable[str]) -> list[Job]:
         """See ``Backend``."""
         return jobs.parse(lines)

@@ -31,6 +31,7 @@ _DEFAULTS = {
     "wckey": "SBATCH_WCKEY",
 }
 _PARTITION_SECONDS = 60
+_UNKNOWN = "Invalid job id"
 #: Options of sbatch that salloc does not have.
 _OF_SCRIPTS = ("--output", "--error", "--open-mode", "--export", "--requeue", "--no-requeue", "--input", "-o", "-e")
 #: A step on the first node that takes nothing away from those that are started within it.
@@ -125,7 +126,7 @@ class Slurm(Backend):
     def kill(self, id: str, cluster: str | None) -> None:
         """See ``Backend``."""
         completed = commands.call("scancel", *jobs.on(cluster), id)
-        if completed.status != 0 and "Invalid job id" not in completed.stderr:
+        if completed.status != 0 and _UNKNOWN not in completed.stderr:
             raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
 
     def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
@@ -133,6 +134,18 @@ class Slurm(Backend):
         known = [id for id in ids if id is not None]
         found = [job for some in batches(known) for job in self._accounted(jobs.sacct(cluster, ids=some))]
         return found + (self._accounted(jobs.sacct(cluster, since=since)) if len(known) < len(ids) else [])
+
+    def look_up(self, id: str, cluster: str | None) -> Job | None:
+        asked = [jobs.squeue(cluster, id=id), ["scontrol", *jobs.on(cluster), "show", "job", id]]
+        for command in asked:  # scontrol, if squeue neither lists the job nor calls its id invalid
+            completed = commands.call(*command)
+            if completed.status != 0 and _UNKNOWN in completed.stderr:
+                return None
+            if completed.status != 0:
+                raise NoAnswer(complaint(completed))
+            if command is asked[0] and (found := list(jobs.parse(whole_lines(completed)))):
+                return found[0]
+        raise NoAnswer(f"squeue prints nothing about job {id}")
 
     def never_starts(self, job: Job) -> Never | None:
         """See ``Backend``."""

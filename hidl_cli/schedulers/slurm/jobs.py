@@ -64,11 +64,14 @@ class SlurmJob(Job):
     partition: str = ""
 
 
-def squeue(cluster: str | None) -> list[str]:
-    """Return the command that lists all jobs of the user, also those that ended lately or in hidden partitions."""
+def squeue(cluster: str | None, *, id: str | None = None) -> list[str]:
+    """Return the command that lists the job ``id``; None: all jobs of the user.
+
+    It lists jobs that ended lately, too, and those in hidden partitions.
+    """
     shape = f"--format={'|'.join(short for short, _ in _FIELDS)}"
-    words = ["squeue", "--noheader", "--all", "--noconvert", "--states=all", f"--user={os.getuid()}", shape]
-    return words + on(cluster)
+    chosen = f"--user={os.getuid()}" if id is None else f"--jobs={id}"
+    return ["squeue", "--noheader", "--all", "--noconvert", "--states=all", chosen, shape, *on(cluster)]
 
 
 def sacct(cluster: str | None, *, ids: Sequence[str] = (), since: float | None = None) -> list[str]:

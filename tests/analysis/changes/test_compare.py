@@ -129,6 +129,26 @@ class TestMeasures:
         other = one_run(STEADY, night=1, series="c", parameters={"lr": 1})
         assert len(compare(one_run(STEADY, parameters={"lr": 2}), other).differences) == 1
 
+    def test_of_a_sweep_that_ran_twice_are_named_by_their_points(self) -> None:
+        def side(night: int, factors: dict[int, float]) -> list[Sample]:
+            return [
+                each
+                for batch, factor in factors.items()
+                for each in one_run(
+                    [factor * value for value in STEADY],
+                    night=night,
+                    series=f"s{batch}",
+                    point={"batch": batch},
+                    parameters={"batch": batch},
+                )
+            ]
+
+        comparison = compare(side(0, {16: 1, 32: 1, 64: 1}), side(1, {16: 2, 32: 0.5, 128: 1}))
+        found = {each.measure.point: each.outcome for each in comparison.differences}
+        assert found == {"batch=16": "better", "batch=32": "worse"}
+        assert [measure.point for measure in comparison.only_in_a] == ["batch=64"]
+        assert [measure.point for measure in comparison.only_in_b] == ["batch=128"]
+
     def test_of_copies_are_those_of_each_host_that_both_used(self) -> None:
         def side(night: int, factors: dict[str, float]) -> list[Sample]:
             return [
