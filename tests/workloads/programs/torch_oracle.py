@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch_own_gradients  # noqa: F401 - adds programs
 from mpi4py import MPI
 from torch import nn
 from torch_programs import PROGRAMS, Program
