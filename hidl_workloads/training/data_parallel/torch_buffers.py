@@ -15,6 +15,7 @@ from torch.utils.weak import TensorWeakRef
 from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request
 from hidl_workloads.training.data_parallel.buckets import Bucket
 from hidl_workloads.training.data_parallel.compression import Halves
+from hidl_workloads.training.data_parallel.torch_devices import is_host
 from hidl_workloads.training.data_parallel.torch_lanes import Lane
 from hidl_workloads.training.data_parallel.torch_state import Named
 
@@ -72,8 +73,7 @@ class Group:
             self._next = 0
             for filling in self.fillings:
                 filling.missing = set(range(len(filling.weights)))
-                if filling.lane is not None:
-                    filling.lane.finish()
+                filling.finish()
 
     def close(self) -> None:
         """Give the communicator and the buffers back."""
@@ -86,7 +86,7 @@ class Group:
     def _start_full(self) -> None:
         while self._next < len(self.fillings) and not self.fillings[self._next].missing:
             filling = self.fillings[self._next]
-            self._allreduce.start(filling.buffer, None if filling.lane is None else filling.lane.steps())
+            self._allreduce.start(filling.buffer, filling.steps())
             self._next += 1
 
 
@@ -117,13 +117,16 @@ class Filling:
     Gradients are copied into the buffer and their sums out of it: what the user sees are tensors of the user's own,
     of any memory, which the averager only reads and writes when ``take`` and ``deliver`` are called.
 
-    ``presence`` is the end of the buffer: for each parameter, how many ranks have a gradient, times the share.
+    ``presence`` belongs to the end of the buffer: for each parameter, how many ranks have a gradient, times the share.
     ``missing`` are the positions that are not filled yet. Where the parameters are on a GPU, so are the views, and
-    ``lane`` brings their sums into them; ``buffer`` is the host's part of it. ``taken`` and ``delivered`` are the
-    gradients as they were when they were copied last.
+    ``lane`` brings their sums into them; ``buffer`` is the host's part of it. On the host, ``allreduce`` reads the
+    gradients and writes them, and the views tell the places alone. ``taken`` and ``delivered`` are the gradients as
+    they were when they were copied last.
     """
 
+    allreduce: Allreduce
     buffer: NDArray[Any]
+    bucket: Bucket
     presence: NDArray[Any]
     names: Sequence[str]
     weights: Sequence[torch.Tensor]
@@ -176,21 +179,21 @@ class Filling:
 
     def take(self, position: int) -> None:
         """Copy one gradient into its place; none is zero."""
-        weight, view, delivered = self.weights[position], self.views[position], self.delivered[position]
-        grad = weight.grad
-        if grad is None:
-            view.zero_()
-            self.taken[position] = None
-        else:
+        view, delivered = self.views[position], self.delivered[position]
+        grad = self.weights[position].grad
+        if grad is not None:
             self._check(grad, self.names[position], view)
             if delivered and delivered.is_of(grad) and not self.averages:
                 raise RuntimeError(
                     "a gradient that is summed over the ranks (average=False) was not cleared: its sum would be summed "
                     "again; call zero_grad(set_to_none=True) before the backward pass"
                 )
-            view.copy_(grad)
-            self.taken[position] = Snapshot(grad)
-        if self.lane is not None:
+        self.taken[position] = None if grad is None else Snapshot(grad)
+        if self.lane is None:
+            addend = torch.zeros(view.numel(), dtype=view.dtype) if grad is None else _flat(grad, view)
+            self.allreduce.place(self.buffer, self.bucket.offsets[position], addend.numpy())
+        else:
+            view.zero_() if grad is None else view.copy_(grad)
             self.lane.touch()
         self.presence[position] = grad is not None
         self.missing.discard(position)
@@ -204,8 +207,33 @@ class Filling:
                 continue
             if weight.grad is None or 0 in weight.grad.stride():  # an expanded tensor cannot be written to
                 weight.grad = torch.empty_like(weight.detach())
-            weight.grad.copy_(view)
+            if self.lane is None:
+                self._collect(weight.grad, view, self.bucket.offsets[position])
+            else:
+                weight.grad.copy_(view)
             self.delivered[position] = Snapshot(weight.grad)
+
+    def steps(self) -> Iterator[Request]:
+        """Begin to sum the buffer, which is full; return the requests."""
+        if self.lane is not None:
+            return self.lane.steps()
+        self.allreduce.place(self.buffer, self.bucket.presence, self.presence)
+        return self.allreduce.placed_steps(self.buffer)
+
+    def finish(self) -> None:
+        """Take what ranks have gradients from the sum, which is complete."""
+        if self.lane is not None:
+            self.lane.finish()
+        else:
+            self.allreduce.collect(self.buffer, self.bucket.presence, self.presence)
+
+    def _collect(self, grad: torch.Tensor, view: torch.Tensor, begin: int) -> None:
+        if _is_like(grad, view):
+            self.allreduce.collect(self.buffer, begin, _flat(grad, view).numpy())
+            return
+        result = torch.empty_strided(view.shape, view.stride(), dtype=view.dtype)
+        self.allreduce.collect(self.buffer, begin, _flat(result, view).numpy())
+        grad.copy_(result)
 
     @staticmethod
     def _check(grad: torch.Tensor, name: str, view: torch.Tensor) -> None:
@@ -272,23 +300,36 @@ def filling_of(
     ``layouts``: for each of the ``named``, the strides of its place, the same on all ranks.
     """
     buffer = allreduce.buffer(bucket.size, bucket.dtype)
-    presence = buffer[bucket.presence :]
     names = [named[index][0] for index in bucket.members]
     members = [named[index][1] for index in bucket.members]
-    flat, lane = torch.from_numpy(buffer), None
+    flat, lane, presence = torch.from_numpy(buffer), None, np.zeros(len(members), bucket.dtype)
     if lane_of is not None:
+        presence = buffer[bucket.presence :]
         flat = torch.zeros(bucket.presence, dtype=members[0].dtype, device=members[0].device)
         lane = lane_of(flat, buffer, presence)
     views = [
         flat.as_strided(named[index][1].shape, layouts[index], offset)
         for index, offset in zip(bucket.members, bucket.offsets, strict=True)
     ]
-    return Filling(buffer, presence, names, members, views, averages, lane)
+    return Filling(allreduce, buffer, bucket, presence, names, members, views, averages, lane)
 
 
 def layout_of(weight: torch.Tensor) -> tuple[int, ...]:
     """Return the strides of memory without gaps that is ordered as that of ``weight``, and fast to copy from it."""
     return tuple(torch.empty_like(weight.detach(), device="meta").stride())
+
+
+def _is_like(grad: torch.Tensor, view: torch.Tensor) -> bool:
+    """Return True if the elements of both have the same order in memory, that of the host."""
+    strides = zip(grad.shape, grad.stride(), view.stride(), strict=True)
+    return is_host(grad.device) and all(size == 1 or one == other for size, one, other in strides)
+
+
+def _flat(grad: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
+    """Return the elements of ``grad`` in the order of ``view``: itself, or a copy of it."""
+    if not _is_like(grad, view):
+        grad = torch.empty_strided(view.shape, view.stride(), dtype=view.dtype).copy_(grad)
+    return grad.detach().as_strided((grad.numel(),), (1,))
 
 
 def _memory_of(grad: torch.Tensor) -> int:

@@ -450,12 +450,12 @@ class GradientAverager:
                     sparse.average(self._communicator, self._average)
 
     def _sum(self, failed: bool) -> tuple[bool, bool, Exception | None]:
-        """Sum the gradients, and sum them again if any has changed meanwhile; collective.
+        """Sum the gradients, and sum them once more if any has changed meanwhile; collective.
 
         Returns whether a rank failed, whether a rank has new parameters, and what this rank failed by here.
         """
         failure: Exception | None = None
-        while True:
+        for is_last in (False, True):
             self._overflow = None
             if not failed:
                 try:
@@ -468,10 +468,11 @@ class GradientAverager:
                     group.fill()
                 for group in self._groups:
                     self._complete(group)
-                changed = not failed and any(filling.changed() for filling in self._fillings())
+                changed = not failed and not is_last and any(filling.changed() for filling in self._fillings())
                 failures, grows, again = self._order.largest(int(failed), int(bool(self._unplanned())), int(changed))
             if failures or not again:
-                return bool(failures), bool(grows), failure
+                break
+        return bool(failures), bool(grows), failure
 
     def _complete(self, group: Group) -> None:
         try:
