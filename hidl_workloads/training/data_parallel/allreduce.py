@@ -74,6 +74,24 @@ class Allreduce:
             if self._request is None:
                 self._advance()
 
+    def place(self, total: NDArray[Any], begin: int, addend: NDArray[Any]) -> None:
+        """Put ``addend`` into ``total``, an array of ``buffer``, for ``placed_steps``.
+
+        Args:
+            total: The buffer; its sum must not be under way.
+            begin: The first of its elements to take the addend's place.
+            addend: Contiguous numbers of the same type. They may be read until the sum is complete.
+        """
+        np.copyto(total[begin : begin + len(addend)], addend)
+
+    def placed_steps(self, total: NDArray[Any]) -> Iterator[Request]:
+        """Return the ``steps`` of a buffer that ``place`` has filled, whose sums ``collect`` reads."""
+        return self.steps(total)
+
+    def collect(self, total: NDArray[Any], begin: int, result: NDArray[Any]) -> None:
+        """Copy sums out of ``total``, from element ``begin`` on, into ``result``, which is contiguous."""
+        np.copyto(result, total[begin : begin + len(result)])
+
     def progress(self) -> None:
         """Go on with what is outstanding, without waiting: most MPI libraries move data only when they are called."""
         with self._lock:

@@ -11,11 +11,15 @@ _SUPPORTED = ("float32", "float64")
 
 @dataclass(frozen=True)
 class Gradient:
-    """What the plan must know of one gradient: whose it is, how many elements it has, and their NumPy type's name."""
+    """A gradient to plan for: its parameter's name, its number of elements, their NumPy type's name, and its shape.
+
+    Ranks must agree on all of it; the shape may be left empty where nothing else depends on it.
+    """
 
     name: str
     size: int
     dtype: str
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Inside a node nothing is sent: the buffers lie in memory that all of the node's ranks see (``MPI_Win_allocate_shared``).
 Each rank adds one share of the buffer over all ranks of its node; the ranks of the same number on all nodes add their
-share over the network; and each rank copies the other shares out of its neighbours' buffers.
+share over the network; and each rank copies the other shares out of its neighbours' buffers. ``place`` and ``collect``
+do without a copy of the own share before the sum, and without one of the other shares after it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class SharedMemoryAllreduce(Allreduce):
         super().__init__(communicator, share, compressed)
         self._node = node.Dup()
         self._shared: dict[int, tuple[MPI.Win, list[NDArray[Any]]]] = {}
+        self._kept: dict[int, dict[int, NDArray[Any]]] = {}
         self._between: Allreduce | None = None
         if node.size < communicator.size:
             same_number = communicator.Split(node.rank, communicator.rank)
@@ -70,21 +72,65 @@ class SharedMemoryAllreduce(Allreduce):
             yield from super().steps(total)
             return
         window, parts = shared
-        shares = _shares(len(total), len(parts))
-        own = shares[self._node.rank]
+        yield from self._reduce(total, window, parts, {})
+        for share, part in zip(_shares(len(total), len(parts)), parts, strict=True):
+            if part is not parts[self._node.rank]:
+                total[share] = part[share]
+        yield from self._barrier(window)  # the caller may change its buffer only when all have read it
+
+    def place(self, total: NDArray[Any], begin: int, addend: NDArray[Any]) -> None:
+        """Put into shared memory what other ranks add up, and keep the rest where it is for this rank's share.
+
+        This rank's share of the buffer, which others may still ``collect``, stays as it is: no barrier is needed.
+        """
+        shared = self._find_placed(total)
+        if shared is None:
+            super().place(total, begin, addend)
+            return
+        own = _shares(len(total), len(shared[1]))[self._node.rank]
+        end = begin + len(addend)
+        for first, last in ((begin, min(end, own.start)), (max(begin, own.stop), end)):
+            if first < last:
+                np.copyto(total[first:last], addend[first - begin : last - begin])
+        first, last = max(begin, own.start), min(end, own.stop)
+        if first < last:
+            self._kept.setdefault(total.ctypes.data, {})[first] = addend[first - begin : last - begin]
+
+    def placed_steps(self, total: NDArray[Any]) -> Iterator[Request]:
+        """Return the requests for a buffer; at their end each rank's part holds the sums of its share alone."""
+        shared = self._find_placed(total)
+        if shared is None:
+            return super().placed_steps(total)
+        return self._reduce(total, *shared, self._kept.pop(total.ctypes.data, {}))
+
+    def collect(self, total: NDArray[Any], begin: int, result: NDArray[Any]) -> None:
+        """Copy sums out of the parts of the ranks whose shares they are."""
+        shared = self._find_placed(total)
+        if shared is None:
+            super().collect(total, begin, result)
+            return
+        end = begin + len(result)
+        for share, part in zip(_shares(len(total), len(shared[1])), shared[1], strict=True):
+            first, last = max(begin, share.start), min(end, share.stop)
+            if first < last:
+                np.copyto(result[first - begin : last - begin], part[first:last])
+
+    def _reduce(
+        self, total: NDArray[Any], window: MPI.Win, parts: list[NDArray[Any]], kept: dict[int, NDArray[Any]]
+    ) -> Iterator[Request]:
+        """Sum this rank's share of ``total``; what is not in it is among ``kept``, by the element it begins at."""
+        own = _shares(len(total), len(parts))[self._node.rank]
         yield from self._barrier(window)
-        others = [(self._node.rank + 1 + each) % len(parts) for each in range(len(parts) - 1)]  # not all read one first
-        for begin in range(own.start, own.stop, _BLOCK):
-            block = slice(begin, min(begin + _BLOCK, own.stop))
-            for rank in others:
-                np.add(total[block], parts[rank][block], out=total[block])
-            np.multiply(total[block], self._share, out=total[block])
+        others = [parts[(self._node.rank + 1 + each) % len(parts)] for each in range(len(parts) - 1)]
+        for begin, addend in _addends(total, own, kept):
+            block = slice(begin, begin + len(addend))
+            sums = addend
+            for part in others:
+                sums = np.add(sums, part[block], out=total[block])
+            np.multiply(sums, self._share, out=total[block])
         if self._between is not None:
             yield from self._between.steps(total[own])
         yield from self._barrier(window)
-        for rank in others:
-            total[shares[rank]] = parts[rank][shares[rank]]
-        yield from self._barrier(window)  # the caller may change its buffer only when all have read it
 
     def close(self) -> None:
         """Give memory and communicators back; the arrays of ``buffer`` are gone then."""
@@ -105,6 +151,10 @@ class SharedMemoryAllreduce(Allreduce):
             if 0 <= begin < len(parts[0]):
                 return window, [part[begin : begin + len(total)] for part in parts]
         return None
+
+    def _find_placed(self, total: NDArray[Any]) -> tuple[MPI.Win, list[NDArray[Any]]] | None:
+        """Return as ``_find`` does, but None for sums that are checked as a whole, and so have to be gathered."""
+        return None if self._compressed else self._find(total)
 
     def _barrier(self, window: MPI.Win) -> Iterator[Request]:
         window.Sync()
@@ -134,6 +184,16 @@ def _shares(size: int, ranks: int) -> list[slice]:
     """Cut ``size`` elements into one share for each rank, each beginning at a cache line of its own."""
     length = -(-size // ranks // _ALIGNMENT) * _ALIGNMENT
     return [slice(min(size, rank * length), min(size, (rank + 1) * length)) for rank in range(ranks)]
+
+
+def _addends(total: NDArray[Any], own: slice, kept: dict[int, NDArray[Any]]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield this rank's addends of its share, in order and in blocks, each with the element it begins at."""
+    position = own.start
+    for begin, addend in [*sorted(kept.items(), key=lambda each: each[0]), (own.stop, total[:0])]:
+        for start, source in ((position, total[position:begin]), (begin, addend)):
+            for offset in range(0, len(source), _BLOCK):
+                yield start + offset, source[offset : offset + _BLOCK]
+        position = begin + len(addend)
 
 
 def _view(window: MPI.Win, rank: int, size: int, kind: np.dtype[Any]) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +14,21 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 from torch.nn.modules.batchnorm import _NormBase
 
-from hidl_workloads.training.data_parallel import weights
+from hidl_workloads.training.data_parallel import torch_state, weights
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES, Bucket, Gradient, plan
 from hidl_workloads.training.data_parallel.call_order import order_of
 from hidl_workloads.training.data_parallel.choice import check, choose, require_the_same
 from hidl_workloads.training.data_parallel.compression import Compression
 from hidl_workloads.training.data_parallel.gpu_path import Buffers, Path, choose_path
-from hidl_workloads.training.data_parallel.torch_buffers import Group, LaneOf, Sparse, filling_of, torch_halves
+from hidl_workloads.training.data_parallel.torch_buffers import (
+    Filling,
+    Group,
+    LaneOf,
+    Sparse,
+    filling_of,
+    layout_of,
+    torch_halves,
+)
 from hidl_workloads.training.data_parallel.torch_devices import Accelerator, accelerator_of, is_host
 from hidl_workloads.training.data_parallel.torch_lanes import Direct, Staged
 from hidl_workloads.training.data_parallel.torch_state import Named, broadcast, bytes_of
@@ -39,9 +48,11 @@ class GradientAverager:
         averager.finish()
         optimizer.step()
 
-    Each gradient is copied into its place in a flat buffer, and becomes a view of it. A full buffer is summed as it
-    is, strictly in the planned order, so that all ranks start the same sums. What touches gradients afterwards
-    (clipping, ``GradScaler``) sees the same averages on all ranks, and decides alike.
+    Each gradient is copied into its place in a flat buffer when all hooks on its parameter have run. A full buffer is
+    summed, strictly in the planned order, so that all ranks start the same sums; at the end of the pass, the averages
+    are copied into the gradients, which are tensors of the user's own in any memory. What touches gradients afterwards
+    (clipping, ``GradScaler``) sees the same averages on all ranks, and decides alike. If a gradient changes after it
+    was copied, by a hook on another parameter or a nested pass, all ranks sum again at the end.
 
     - ``bucket_bytes``: the length of a buffer; ``compression``: what travels (see ``compression.py``)
     - ``average=False`` leaves the sums over the ranks as they are
@@ -100,10 +111,12 @@ class GradientAverager:
         self._watched: dict[int, tuple[torch.Tensor, torch.utils.hooks.RemovableHandle]] = {}
         self._pass: weakref.ref[_Pass] | None = None
         self._passes = 0
-        self._delivered = False
+        self._late = False
+        self._ready: dict[int, torch.Tensor] = {}
         self._overflow: FloatingPointError | None = None
         if communicator.size > 1:
             require_the_same(self._communicator, [], *self.options)
+            self._refuse_modules([])
             self._include(self._unplanned(), compare=False)
 
     def add(self, named: Iterable[Named]) -> None:
@@ -111,7 +124,9 @@ class GradientAverager:
         self._order.meet("new parameters")
         new = [(name, weight) for name, weight in named if id(weight) not in self._planned]
         held = {id(weight) for _, weight in self._candidates()}
-        self._others += [(name, weight) for name, weight in new if id(weight) not in held]
+        others = [(name, weight) for name, weight in new if id(weight) not in held]
+        self._refuse_modules(torch_state.modules_beside(self.model, others))
+        self._others += others
         broadcast(self._communicator, torch.nn.Module(), new)
         if self._communicator.size > 1:
             self._include(self._unplanned(), compare=False)
@@ -134,7 +149,8 @@ class GradientAverager:
         self._cleared.add(optimizer)
         if self._cleared.issuperset(self.optimizers):
             self._passes = 0
-            self._delivered = False
+            for filling in self._fillings():
+                filling.forget()
 
     def finish(self, settings: str = "") -> None:
         """Average what is not averaged yet: passes of an unfinished accumulation, and gradients that were assigned.
@@ -144,19 +160,28 @@ class GradientAverager:
         """
         if self._communicator.size == 1:
             return
+        if torch._C._current_graph_task_id() != -1:
+            raise RuntimeError(
+                "step was called in a backward pass, where gradients are not averaged yet: call it when backward has "
+                "returned, not in a hook"
+            )
         self._discard_failed_pass()
-        mark = zlib.crc32(settings.encode())
-        due, largest, smallest = self._order.meet("a step", int(self._due()), mark, -mark)
+        mark, values = zlib.crc32(settings.encode()), self._checksum()
+        due, largest, smallest, most, least = self._order.meet("a step", int(self._due()), mark, -mark, values, -values)
         if largest != -smallest:
             weights.require_equal(
                 self._communicator,
                 {"the optimizer's settings": settings},
                 "average the metric over the ranks before a scheduler decides by it",
             )
-        if due:
+        if most != -least and not self._average:
+            raise RuntimeError(
+                "gradients were changed in place after they were summed over the ranks (average=False), not alike on "
+                "all ranks"
+            )
+        if due or most != -least:
             self._settle()
         overflow, self._overflow = self._overflow, None
-        self._delivered = False
         if overflow is not None:
             raise overflow
 
@@ -184,14 +209,12 @@ class GradientAverager:
         return float(total / self._communicator.size if self._average else total)
 
     def close(self) -> None:
-        """Let go of the model, and give the communicator and the buffers back; gradients are gone."""
+        """Let go of the model, and give the communicator and the buffers back."""
         if not self._order.failure:
             self._order.meet("the end of an optimizer")
         for _, handle in self._watched.values():
             handle.remove()
         self._watched.clear()
-        for weight in self._weights():
-            weight.grad = None
         if not self._order.failure:  # else other ranks may never come to these
             for group in self._groups:
                 group.close()
@@ -199,12 +222,9 @@ class GradientAverager:
         self._groups, self._sparse, self._others = [], [], []
         self._places.clear()
 
-    def _weights(self) -> Iterator[torch.Tensor]:
+    def _fillings(self) -> Iterator[Filling]:
         for group in self._groups:
-            for filling in group.fillings:
-                yield from filling.weights
-        for sparse in self._sparse:
-            yield sparse.weight
+            yield from group.fillings
 
     def _candidates(self) -> Iterator[Named]:
         yield from self.model.named_parameters()
@@ -216,6 +236,34 @@ class GradientAverager:
             for name, weight in self._candidates()
             if weight.requires_grad and id(weight) not in self._planned
         ]
+
+    def _refuse_modules(self, beside: Sequence[torch.nn.Module]) -> None:
+        """Raise ``ValueError`` on all ranks for modules whose state would stay different on each rank; collective.
+
+        ``beside``: modules outside of the model whose parameters the optimizer has.
+        """
+        if self._communicator.size == 1:
+            return
+        embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        rescaling = {
+            type(module).__name__
+            for module in (*self.model.modules(), *beside)
+            if isinstance(module, embeddings) and module.max_norm is not None
+        }
+        with_buffers = {type(module).__name__ for module in beside if any(True for _ in module.buffers(recurse=False))}
+        everywhere = self._communicator.allgather((rescaling, with_buffers))
+        rescaling, with_buffers = (set().union(*kinds) for kinds in zip(*everywhere, strict=True))
+        if rescaling:
+            raise ValueError(
+                f"max_norm of {', '.join(sorted(rescaling))} rescales rows on the rank that reads them, and weights "
+                "would differ: rescale all rows after each step instead"
+            )
+        if with_buffers:
+            raise ValueError(
+                f"the optimizer has parameters of modules outside of the model ({', '.join(sorted(with_buffers))}), "
+                "whose buffers would differ between ranks: give DistributedOptimizer one model that has all modules, "
+                "such as torch.nn.ModuleList([model, other])"
+            )
 
     def _include(self, new: Sequence[Named], *, compare: bool) -> None:
         """Give places to ``new`` parameters; ``compare``: their values must be equal on all ranks; collective."""
@@ -229,13 +277,16 @@ class GradientAverager:
         for name, weight in dense:
             by_device.setdefault(weight.device, []).append((name, weight))
         gradients = {
-            device: [Gradient(name, weight.numel(), str(weight.dtype).removeprefix("torch.")) for name, weight in named]
+            device: [
+                Gradient(name, weight.numel(), str(weight.dtype).removeprefix("torch."), tuple(weight.shape))
+                for name, weight in named
+            ]
             for device, named in by_device.items()
         }
         buckets = {device: plan(each, self._bucket_bytes) for device, each in gradients.items()}
-        sparsely = [name for name, weight in new if id(weight) in sparse]
+        sparsely = [(name, tuple(weight.shape)) for name, weight in new if id(weight) in sparse]
         if sparsely and not self._average:
-            raise ValueError(f"average=False takes no sparse gradients: {', '.join(sparsely)}")
+            raise ValueError(f"average=False takes no sparse gradients: {', '.join(name for name, _ in sparsely)}")
         everything = [gradient for each in gradients.values() for gradient in each]
         require_the_same(self._communicator, everything, sparsely, [device.type for device in by_device])
         if compare:
@@ -274,7 +325,11 @@ class GradientAverager:
             def lane_of(flat: torch.Tensor, buffer: NDArray[Any], _: NDArray[Any]) -> Staged:
                 return Staged(self._accelerators[device], allreduce, flat, buffer)
 
-        return Group(allreduce, [filling_of(allreduce, each, named, self._average, lane_of) for each in buckets])
+        layouts = self._communicator.bcast([layout_of(weight) for _, weight in named])
+        fillings = [
+            filling_of(allreduce, each, named, layouts, averages=self._average, lane_of=lane_of) for each in buckets
+        ]
+        return Group(allreduce, fillings)
 
     def _path_of(self, device: torch.device) -> Path:
         """Return the way of gradients on ``device``, which is chosen once; collective."""
@@ -309,11 +364,15 @@ class GradientAverager:
 
     def _go_on(self, weight: torch.Tensor) -> None:
         self._enter()
-        if self._passes + 1 < self._accumulate or id(weight) not in self._places:
+        if self._passes + 1 < self._accumulate or self._late:
             return
-        group, number, position = self._places[id(weight)]
-        with torch.no_grad():  # there may be a graph of this pass: create_graph=True
-            group.take(number, position)
+        # Hooks that were registered later have yet to run on this one, but have run on the one before.
+        thread = threading.get_ident()
+        before, self._ready[thread] = self._ready.get(thread), weight
+        if before is not None and id(before) in self._places:
+            group, number, position = self._places[id(before)]
+            with torch.no_grad():  # there may be a graph of this pass: create_graph=True
+                group.take(number, position)
         for each in self._groups:
             each.progress()
 
@@ -325,13 +384,16 @@ class GradientAverager:
         token = _Pass()
         self._pass = weakref.ref(token)
         torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, token))
-        if self._passes + 1 >= self._accumulate:
+        # A hook of the user's may change any gradient, so all are copied when the last one has run.
+        self._late = any(len(weight._post_accumulate_grad_hooks) > 1 for weight, _ in self._watched.values())
+        if self._passes + 1 >= self._accumulate and not self._late:
             for group in self._groups:
                 group.take_frozen()
 
     def _end(self, _: _Pass) -> None:
-        """What the engine calls when the backward pass is over."""
+        """Average the gradients; the engine calls this when the backward pass is over."""
         self._pass = None
+        self._ready.clear()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             self._settle(failed=True)
@@ -344,33 +406,35 @@ class GradientAverager:
         """Whether this rank has gradients that are not averages."""
         if self._passes:
             return True
-        fillings = [filling for group in self._groups for filling in group.fillings]
-        odd = [name for filling in fillings for name in filling.foreign()]
-        if odd and self._delivered and not self._average:
-            names = ", ".join(odd)
+        replaced = [] if self._average else [name for filling in self._fillings() for name in filling.replaced()]
+        if replaced:
             raise RuntimeError(
-                f"gradients were replaced after they were summed over the ranks (average=False): {names}; change "
-                "them in place"
+                "gradients were replaced after they were summed over the ranks (average=False): "
+                f"{', '.join(replaced)}; change them in place"
             )
-        return bool(odd) or any(each.is_foreign() for each in self._sparse) or bool(self._unplanned())
+        odd = any(filling.foreign() for filling in self._fillings())
+        return odd or any(each.is_foreign() for each in self._sparse) or bool(self._unplanned())
+
+    def _checksum(self) -> int:
+        """Return a number that ranks have in common if they changed their averages alike, such as by clipping."""
+        changed = [grad.detach() for filling in self._fillings() for grad in filling.rewritten()]
+        whole = {4: torch.int32, 8: torch.int64}
+        return zlib.crc32(repr([int(grad.view(whole[grad.element_size()]).sum()) for grad in changed]).encode())
 
     def _settle(self, *, failed: bool = False) -> None:
         """Bring all gradients to their averages; collective."""
         self._passes = 0
-        self._overflow = None
         with torch.no_grad():
-            with self._order.operation("a backward pass"):
-                for group in self._groups:
-                    group.start_rest(failed)
-                for group in self._groups:
-                    self._complete(group, failed)
-                failures, grows = self._order.largest(int(failed), int(bool(self._unplanned())))
+            failures, grows, failure = self._sum(failed)
             self._average_statistics()
+            if failure is not None:
+                raise failure
             if failures:
-                self._delivered = self._delivered and not failed
                 if failed:
                     return
                 raise RuntimeError("the backward pass failed on another rank: these gradients are no averages")
+            for filling in self._fillings():
+                filling.deliver()
             for sparse in self._sparse:
                 sparse.average(self._communicator, self._average)
             if grows:
@@ -378,15 +442,41 @@ class GradientAverager:
                 self._include(self._unplanned(), compare=True)
                 with self._order.operation("new parameters"):
                     for group in self._groups[before[0] :]:
-                        group.start_rest()
+                        group.take_rest()
                         self._complete(group)
+                        for filling in group.fillings:
+                            filling.deliver()
                 for sparse in self._sparse[before[1] :]:
                     sparse.average(self._communicator, self._average)
-        self._delivered = True
 
-    def _complete(self, group: Group, failed: bool = False) -> None:
+    def _sum(self, failed: bool) -> tuple[bool, bool, Exception | None]:
+        """Sum the gradients, and sum them once more if any has changed meanwhile; collective.
+
+        Returns whether a rank failed, whether a rank has new parameters, and what this rank failed by here.
+        """
+        failure: Exception | None = None
+        for is_last in (False, True):
+            self._overflow = None
+            if not failed:
+                try:
+                    for group in self._groups:
+                        group.take_rest()
+                except (RuntimeError, TypeError) as error:
+                    failed, failure = True, error
+            with self._order.operation("a backward pass"):
+                for group in self._groups:
+                    group.fill()
+                for group in self._groups:
+                    self._complete(group)
+                changed = not failed and not is_last and any(filling.changed() for filling in self._fillings())
+                failures, grows, again = self._order.largest(int(failed), int(bool(self._unplanned())), int(changed))
+            if failures or not again:
+                break
+        return bool(failures), bool(grows), failure
+
+    def _complete(self, group: Group) -> None:
         try:
-            group.finish(self._order.wait, failed)
+            group.finish(self._order.wait)
         except FloatingPointError as error:
             self._overflow = error  # finish raises it, unless a GradScaler skips this step
 
@@ -395,6 +485,7 @@ class GradientAverager:
         if self._pass is None or self._pass() is not None:
             return
         self._pass = self._failure = None
+        self._ready.clear()
         self._settle(failed=True)
 
     def _average_statistics(self) -> None:

@@ -111,6 +111,12 @@ class _Distributed:
         """
         return self._averager.batches(data, uneven)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "an optimizer that averages over ranks cannot be copied or pickled, as its copy would not average: use its "
+            "state_dict(), or copy it before it is wrapped"
+        )
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
         super().zero_grad(set_to_none)  # type: ignore[misc]

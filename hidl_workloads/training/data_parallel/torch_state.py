@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,6 +38,29 @@ def broadcast(communicator: MPI.Comm, model: torch.nn.Module, others: Iterable[N
             state = communicator.bcast(module.get_extra_state() if communicator.rank == 0 else None)
             if communicator.rank != 0:
                 module.set_extra_state(state)
+
+
+def modules_beside(model: torch.nn.Module, others: Iterable[Named]) -> list[torch.nn.Module]:
+    """Return the modules that compute with ``others``, named tensors outside of ``model``.
+
+    These are the modules that hold one of them, those that hold such a module but not ``model``, and all modules in
+    them. Programs give an optimizer parameters, not modules, which are therefore looked for among all live objects.
+    """
+    wanted = {id(tensor) for _, tensor in others}
+    if not wanted:
+        return []
+    own = {id(module) for module in model.modules()}
+    live = [
+        each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module) and "_modules" in each.__dict__
+    ]
+    found: dict[int, torch.nn.Module] = {}
+    for root in live:
+        inside = list(root.modules())
+        if any(id(module) in own for module in inside):
+            continue
+        if any(id(weight) in wanted for module in inside for weight in module._parameters.values()):
+            found |= {id(module): module for module in inside}
+    return list(found.values())
 
 
 def named_weights(model: torch.nn.Module) -> Iterable[tuple[str, NDArray[Any]]]:

@@ -212,18 +212,27 @@ def _error_over_bound(kind: Allreduce, name: str) -> list[Any]:
     random = np.random.default_rng(WORLD.rank)
     worst, digests = 0.0, []
     totals = [kind.buffer(size, "float32") for size in (LARGE, 7, 0)]
-    for _ in range(3):
+    for placed in (False, True, False, True):
         # From subnormal numbers of float16 to its largest ones: 1e-9 to 1e4.
         parts = [
             (random.standard_normal(len(total)) * 10 ** random.uniform(-9, 3, len(total))).astype(np.float32)
             for total in totals
         ]
         for total, part in zip(totals, parts, strict=True):
-            total[:] = part
-            kind.start(total)
+            if placed:
+                kind.place(total, 0, part[:5])
+                kind.place(total, 5, part[5:])
+                kind.start(total, kind.placed_steps(total))
+            else:
+                total[:] = part
+                kind.start(total)
         kind.progress()
         kind.finish()
-        for total, part in zip(totals, parts, strict=True):
+        for buffer, part in zip(totals, parts, strict=True):
+            total = buffer.copy()
+            if placed:
+                kind.collect(buffer, 0, total[:7])
+                kind.collect(buffer, 7, total[7:])
             everywhere = np.array(WORLD.allgather(part), np.float64).reshape(WORLD.size, -1)
             exact = everywhere.sum(0)
             bound = roundoff * (np.abs(everywhere).sum(0) + np.abs(exact)) * (1 + 2.0**-7)

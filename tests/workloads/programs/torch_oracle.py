@@ -2,7 +2,8 @@
 
 What they can see (parameters, buffers, gradients, optimizer state, settings, losses) is compared. Written as JSON to
 argv[1]: for each case the largest difference, "different" where one has something that the other lacks, and what was
-raised. With argv[2:], only those cases, which may be seeds of programs that are drawn.
+raised. With argv[2:], only those cases, which may be seeds of programs that are drawn; those of torch_drawn begin with
+"memory:".
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch_drawn
+import torch_own_gradients  # noqa: F401 - adds programs
 from mpi4py import MPI
 from torch import nn
 from torch_programs import PROGRAMS, Program
@@ -28,6 +31,8 @@ from torch_refused import (
     statistics,
 )
 from torch_runs import FEATURES, WORLD, Run, loss_of, momentum, perceptron
+
+MEMORY = "memory:"
 
 
 def _replace(model: nn.Module) -> None:
@@ -109,11 +114,14 @@ def compare(act: Program) -> Any:
     """The largest difference between one process and any rank, or what was raised."""
     run, reference = Run(joint=False), Run(joint=True)
     torch.manual_seed(WORLD.rank)
+    raised = ""
     try:
         act(run)
         run.close()
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        raised = f"{type(error).__name__}: {error}"
+    if any(everywhere := WORLD.allgather(raised)):
+        return next(filter(None, everywhere))
     torch.manual_seed(0)
     act(reference)
     same = [key for key, _ in run.seen] == [key for key, _ in reference.seen]
@@ -135,8 +143,11 @@ def _difference(one: Any, other: Any) -> float | None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for seed in map(str, range(10)) if not sys.argv[2:] else filter(str.isdigit, sys.argv[2:]):
-        PROGRAMS[seed] = partial(drawn, seed=int(seed))
+    for word in sys.argv[2:] or [*map(str, range(10)), *(f"{MEMORY}{seed}" for seed in range(40))]:
+        if word.isdigit():
+            PROGRAMS[word] = partial(drawn, seed=int(word))
+        elif word.startswith(MEMORY):
+            PROGRAMS[word] = partial(torch_drawn.drawn, seed=int(word.removeprefix(MEMORY)))
     results: dict[str, Any] = {name: compare(PROGRAMS[name]) for name in sys.argv[2:] or PROGRAMS}
     if not sys.argv[2:]:
         results |= {"refused": refusals(), "failure": failure_on_the_last_rank(), "rebuilt": rebuilt()}

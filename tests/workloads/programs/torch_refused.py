@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import torch
 from errors import error_of
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 from torch_runs import FEATURES, PER_RANK, WORLD, distributed, loss_of, perceptron
 
 from hidl_workloads.training.data_parallel.torch_normalization import synchronize_batch_norm
 from hidl_workloads.training.data_parallel.torch_optimizer import _AVERAGERS as AVERAGERS
+from hidl_workloads.training.data_parallel.torch_optimizer import DistributedOptimizer
 from hidl_workloads.training.data_parallel.torch_state import named_state
 from hidl_workloads.training.data_parallel.weights import checksum
 
@@ -89,14 +91,51 @@ def unequal_numbers_of_batches() -> None:
         optimizer.step()
 
 
-def layers_shared_by_checkpoints() -> None:
-    """The sum of such a layer has begun when its second gradient comes."""
-    model = nn.Sequential(nn.Linear(FEATURES, FEATURES))
-    distributed(model, bucket_bytes=1)
-    x = torch.ones(2, FEATURES, requires_grad=True)
-    for _ in range(2):
-        x = checkpoint(model, x, use_reentrant=True)
-    (model(x).sum() + x.sum()).backward()
+def steps_in_hooks() -> None:
+    """One optimizer for each parameter, which steps as soon as the gradient is there."""
+    model = perceptron()
+    optimizers = {
+        weight: DistributedOptimizer(torch.optim.SGD([weight], lr=0.1), model, WORLD) for weight in model.parameters()
+    }
+
+    def update(weight: torch.Tensor) -> None:
+        optimizers[weight].step()
+        optimizers[weight].zero_grad()
+
+    for weight in model.parameters():
+        weight.register_post_accumulate_grad_hook(update)
+    loss_of(model, torch.ones(2, FEATURES)).backward()
+
+
+def rows_rescaled_where_they_are_read() -> None:
+    distributed(nn.Sequential(nn.Embedding(5, 2, max_norm=1.0)))
+
+
+def buffers_of_a_second_module() -> None:
+    model, second = perceptron(), nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2, affine=False))
+    DistributedOptimizer(torch.optim.SGD([*model.parameters(), *second.parameters()]), model, WORLD)
+
+
+def types_changed_after_the_wrap() -> None:
+    model = perceptron()
+    distributed(model)
+    loss_of(model.double(), torch.ones(2, FEATURES).double()).backward()
+
+
+def copies_of_the_optimizer() -> None:
+    copy.deepcopy(distributed(perceptron()))
+
+
+def pickles_of_the_optimizer() -> None:
+    pickle.dumps(distributed(perceptron()))
+
+
+def sums_changed_by_each_rank() -> None:
+    model = perceptron()
+    optimizer = distributed(model, average=False)
+    loss_of(model, torch.ones(2, FEATURES)).backward()
+    model[0].bias.grad.add_(WORLD.rank)
+    optimizer.step()
 
 
 REFUSED = [
@@ -110,7 +149,13 @@ REFUSED = [
     grown_with_other_values,
     shapeless,
     other_buffers,
-    layers_shared_by_checkpoints,
+    steps_in_hooks,
+    rows_rescaled_where_they_are_read,
+    buffers_of_a_second_module,
+    types_changed_after_the_wrap,
+    copies_of_the_optimizer,
+    pickles_of_the_optimizer,
+    sums_changed_by_each_rank,
     unequal_numbers_of_batches,
 ]
 
