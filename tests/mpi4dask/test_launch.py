@@ -77,3 +77,10 @@ def test_two_ranks_are_too_few_and_reported_so(start: Start) -> None:
     completed = start("well", number=2)
     assert completed.status != 0
     assert "requires at least 3 ranks" in completed.stderr
+
+
+def test_a_restart_is_refused_and_the_cluster_goes_on(start: Start) -> None:
+    completed = start("restarts")
+    assert completed.status == 0, completed.stderr
+    assert completed.stdout.count("restart would end 2 workers that are MPI ranks and cannot be started again") == 1
+    assert seen(completed)["total"] == TOTAL

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.tiers import deep
 from tests.workloads import ranks
 
 pytestmark = pytest.mark.exact
@@ -75,3 +77,50 @@ def test_overflow_in_float16_is_an_error_on_all_ranks_and_changes_nothing(result
 )
 def test_what_cannot_work_is_refused(results: Results, case: str, says: str) -> None:
     assert results[case].startswith(says)
+
+
+#: Programs of keras_uneven, and the operations in which rank 0 and the last rank never meet.
+UNEVEN = {
+    "batches": ("an average", "the moving statistics"),
+    "batches of the last epoch": ("an average", "the moving statistics"),
+    "epochs": ("the start of epoch 2", "the end of the training"),
+    "evaluations": ("the end of an epoch", "the metrics"),
+    "no batch": ("an average", "the moving statistics"),
+    "trainings": ("the start of the training", "the end of its program"),
+}
+
+
+@pytest.mark.parametrize("number", [2, deep(3)])
+@pytest.mark.parametrize("case", [case if case in ("batches", "epochs") else deep(case) for case in UNEVEN])
+def test_ranks_that_do_unequally_much_end_with_one_message(
+    stack_prefix: Callable[[str], Path], case: str, number: int
+) -> None:
+    words = ("-m", "hidl_workloads.world", "keras_uneven", case)
+    completed = ranks.run(stack_prefix("tensorflow"), number, *words, timeout=120)
+    first, other = UNEVEN[case]
+    assert completed.status != 0
+    assert re.search(f"rank [01] is at {first} and rank [12] is at {other}: all ranks must take", completed.stderr)
+
+
+#: What the example of the how-to is followed by here: every rank's weights, each on a line of its own.
+_TELL = """
+import sys
+from hidl_workloads.training.data_parallel.tensorflow_gradients import named_weights
+from hidl_workloads.training.data_parallel.weights import checksum
+sys.stderr.write(f"weights of rank {world.rank}: {checksum(named_weights(model))}\\n")
+"""
+
+
+def test_the_example_of_the_how_to_leaves_all_ranks_the_same_weights(
+    stack_prefix: Callable[[str], Path], tmp_path: Path
+) -> None:
+    page = (ranks.REPOSITORY / "docs" / "how-to" / "train-data-parallel.md").read_text()
+    (example,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "# fit.py" in block)
+    program = tmp_path / "fit.py"
+    program.write_text(example.replace("model.keras", str(tmp_path / "model.keras")) + _TELL)
+    completed = ranks.run(stack_prefix("tensorflow"), 2, program, timeout=120)
+    assert completed.status == 0, completed.stderr
+    told = re.findall(r"weights of rank [01]: (\w+)", completed.stderr)
+    assert len(told) == 2
+    assert len(set(told)) == 1
+    assert (tmp_path / "model.keras").is_file()

@@ -180,20 +180,38 @@ def test_running_statistics_are_averaged_by_choice(torch_results: dict[str, Any]
 
 #: As ``TORCH``, of keras_oracle.
 KERAS = {
+    "adapted on rank 0": 1e-5,
     "adversaries": 1e-5,
     "averaged weights": 1e-5,
+    "built late": 1e-5,
+    "built late, eagerly": 1e-5,
     "clipped": 1e-5,
     "frozen and unfrozen": 1e-5,
     "metrics by their states": 1e-5,
+    "named optimizer": 1e-5,
     "other gradients in each step": 1e-5,
+    "restored on rank 0": 1e-5,
     "scaled with overflow": 1e-3,  # it computes in half precision
     "schedule by a metric": 1e-5,
     "smaller last batch": 1e-5,
     "unused weights": 1e-4,
     "unused weights, eagerly": 1e-4,
+    "weights in bfloat16": 2e-2,  # the last of its 8 bits
 }
+_DIFFER = "ranks {others} of {ranks} differ from rank 0 in"
 #: As ``REFUSED``, of keras_oracle.
 REFUSED_BY_KERAS = {
+    "adapted to own samples": f"ValueError: {_DIFFER} what own was adapted to: adapt layers to the same samples",
+    "begun with other weights": f"ValueError: {_DIFFER} sequential/only/kernel: all ranks must begin with the same",
+    "compiled by XLA": "ValueError: XLA cannot hold sums over ranks: use tf.function(jit_compile=False) for the step",
+    "learning rates of one's own": f"ValueError: {_DIFFER} sgd/learning_rate: at the start of epoch 1, all ranks must",
+    "learning rates of one's own in a step": f"ValueError: {_DIFFER} sequential/dense/kernel, sequential/dense/bias, ",
+    "other functions": f"ValueError: {_DIFFER} the model: all ranks must train the same model",
+    "other models": f"ValueError: {_DIFFER} the model: all ranks must train the same model",
+    "other models, built late": f"ValueError: {_DIFFER} own/part/kernel, own/part/bias: all ranks must train the same",
+    "other optimizers": f"ValueError: {_DIFFER} the optimizer's settings: all ranks must train the same model",
+    "other vocabularies": f"ValueError: {_DIFFER} the model: all ranks must train the same model",
+    "saved to one file": "ValueError: several ranks would write one checkpoint, ModelCheckpoint to ",
     "a metric of one's own": "ValueError: these metrics of parts of the samples do not make that of all: largest",
     "correlations": "ValueError: these metrics of parts of the samples do not make that of all: pearson_correlation",
     "evaluated before": "ValueError: another callback evaluated before AverageMetrics read loss",
@@ -246,12 +264,20 @@ def test_every_keras_program_is_held(keras_results: dict[str, Any]) -> None:
 
 #: Partitions and replicas of the model.
 LAYOUTS = {"2 partitions": (2, 1), "2 replicas": (1, 2)}
+_OWN_BACKUP = "RequestError: BackupAndRestore cannot be used here"
+_OWN_CALL = "UnsupportedModel: model 'late' (Late) has a call() of its own"
 _OWN_STEP = "UnsupportedModel: model 'adversaries' (Adversaries) has a call() of its own"
 #: What hyparflow refuses of ``KERAS``; the rest is equal. It takes no part in steps that a program makes by itself.
 REFUSED_BY_HYPARFLOW = {
     ("2 partitions", "adversaries"): _OWN_STEP,
     ("2 replicas", "adversaries"): _OWN_STEP,
+    ("2 partitions", "built late"): _OWN_CALL,
+    ("2 replicas", "built late"): _OWN_CALL,
+    ("2 partitions", "built late, eagerly"): _OWN_CALL,
+    ("2 replicas", "built late, eagerly"): _OWN_CALL,
     ("2 partitions", "metrics by their states"): "PlanError: sequential has 1 nodes: too few for 2 partitions",
+    ("2 partitions", "restored on rank 0"): _OWN_BACKUP,
+    ("2 replicas", "restored on rank 0"): _OWN_BACKUP,
 }
 THROUGH_HYPARFLOW = sorted(set(KERAS) - {"other gradients in each step"})
 

@@ -19,6 +19,7 @@ Below them:
   node's shared memory, and as 16-bit numbers; ``choice``: which of them
 
 Gradients are float32 or float64: MPI has no bfloat16. Mixed precision with float32 weights (``torch.autocast``,
-Keras's ``mixed_bfloat16``) yields float32 gradients and is supported; weights kept in bfloat16 or float16 are refused.
+Keras's ``mixed_bfloat16``) yields float32 gradients and is supported. PyTorch's weights kept in bfloat16 or float16 are
+refused; gradients of Keras's are summed in float32.
 Import the submodules: this package imports neither MPI nor a framework by itself.
 """

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
@@ -25,6 +26,7 @@ SECONDS = 3.0
 """A rank that waits longer tells the others in which operation."""
 _LOOK_SECONDS = 0.1
 _EXIT_SECONDS = 0.005
+_MOST_NUMBERS = 3
 _END = "the end of its program"
 
 _ORDERS: list[CallOrder] = []
@@ -84,10 +86,20 @@ class CallOrder:
             self._check()
 
     def largest(self, *numbers: int) -> list[int]:
-        """Return the largest of each number over the ranks; part of an operation."""
-        largest = np.array(numbers, np.int64)
-        self.wait(self.communicator.Iallreduce(MPI.IN_PLACE, largest, MPI.MAX))
-        return [int(number) for number in largest]
+        """Return the largest of each number over the ranks, at most three; part of an operation.
+
+        Raises ``RuntimeError`` on all ranks if these are in different operations.
+        """
+        mark = crc32(self._own.operation.encode())
+        padding = [0] * (_MOST_NUMBERS - len(numbers))  # of the same length in all operations, which may meet here
+        found = np.array([mark, -mark, *numbers, *padding], np.int64)
+        self.wait(self.communicator.Iallreduce(MPI.IN_PLACE, found, MPI.MAX))
+        if found[0] != -found[1]:
+            names = self.communicator.allgather(self._own.operation)
+            other = next(rank for rank, name in enumerate(names) if name != names[0])
+            self.failure = _apart((0, names[0]), (other, names[other]))
+            raise RuntimeError(self.failure)
+        return [int(number) for number in found[2 : 2 + len(numbers)]]
 
     def meet(self, name: str, *numbers: int) -> list[int]:
         """Return the largest of each number over the ranks, as an operation of its own."""
@@ -137,9 +149,7 @@ class CallOrder:
         """Say why ``rank`` never comes to this operation."""
         if other.failed:
             return _after_failure(rank, other.operation)
-        both = sorted([(self.communicator.rank, self._own.operation), (rank, other.operation)])
-        places = " and ".join(f"rank {each} is at {operation}" for each, operation in both)
-        return f"{places}: all ranks must take the same steps, with equally many batches"
+        return _apart(*sorted([(self.communicator.rank, self._own.operation), (rank, other.operation)]))
 
 
 def _never_meet(own: Position, other: Position) -> bool:
@@ -147,6 +157,11 @@ def _never_meet(own: Position, other: Position) -> bool:
     if other.number == own.number:
         return other.operation != own.operation or other.failed
     return other.number < own.number and other.operation == _END
+
+
+def _apart(*places: tuple[int, str]) -> str:
+    told = " and ".join(f"rank {rank} is at {operation}" for rank, operation in places)
+    return f"{told}: all ranks must take the same steps, with equally many batches"
 
 
 def _after_failure(rank: int, operation: str) -> str:

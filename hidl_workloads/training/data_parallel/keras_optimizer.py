@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
+from tensorflow.python.ops import control_flow_util
 
 from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES
+from hidl_workloads.training.data_parallel.call_order import order_of
 from hidl_workloads.training.data_parallel.compression import Compression
-from hidl_workloads.training.data_parallel.gpu_path import Buffers, Path
-from hidl_workloads.training.data_parallel.tensorflow_gradients import GradientAverager, broadcast
-from hidl_workloads.training.data_parallel.weights import require_equal
+from hidl_workloads.training.data_parallel.gpu_path import Buffers
+from hidl_workloads.training.data_parallel.gpu_path import Path as GpuPath
+from hidl_workloads.training.data_parallel.tensorflow_gradients import (
+    GradientAverager,
+    adapted_states,
+    broadcast,
+    broadcast_variables,
+)
+from hidl_workloads.training.data_parallel.weights import checksum, require_equal
+
+_NO_XLA = "XLA cannot hold sums over ranks"
 
 
 def DistributedOptimizer(
@@ -41,16 +54,17 @@ def DistributedOptimizer(
     arguments are those of ``GradientAverager``. ``MPI.COMM_WORLD`` is the default communicator. The first ``apply`` is
     collective.
 
-    ``global_clipnorm`` and its kin clip the averages; sparse gradients (of embeddings) become dense. A variable without
-    a gradient on any rank is left alone, as in one process. For
-    ``mixed_float16``, wrap a ``LossScaleOptimizer``: all ranks then skip the same steps. Raises ``TypeError`` for an
-    optimizer that averages already and ``ValueError`` for what cannot work: another backend, or float16 without a
-    ``LossScaleOptimizer`` inside.
+    ``optimizer`` may also be a name, such as ``"adam"``. ``global_clipnorm`` and its kin clip the averages; sparse
+    gradients (of embeddings) become dense. A variable without a gradient on any rank is left alone, as in one process.
+    For ``mixed_float16``, wrap a ``LossScaleOptimizer``: all ranks then skip the same steps. Raises ``TypeError`` for
+    an optimizer that averages already and ``ValueError`` for what cannot work: another backend, or float16 without a
+    ``LossScaleOptimizer`` inside. In a function that XLA compiles, ``apply`` raises ``ValueError``.
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(
             f"Keras computes with {keras.config.backend()}, and this optimizer averages for tensorflow only"
         )
+    optimizer = keras.optimizers.get(optimizer)
     if hasattr(optimizer, "_averaging"):
         raise TypeError("this optimizer averages over the ranks already: wrap it once")
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
@@ -74,12 +88,12 @@ def DistributedOptimizer(
     return optimizer
 
 
-def prepare(optimizer: Any, trainable_variables: Sequence[Any]) -> Path | None:
+def prepare(optimizer: Any, trainable_variables: Sequence[Any]) -> GpuPath | None:
     """Do now what the first ``apply`` of a ``DistributedOptimizer`` for these variables would do; collective.
 
     Returns the way of gradients on a GPU: ``gpu-aware`` or ``staged``, and why; None where there are none.
     """
-    path: Path | None = optimizer._averaging.prepare(list(trainable_variables)).path
+    path: GpuPath | None = optimizer._averaging.prepare(list(trainable_variables)).path
     return path
 
 
@@ -97,8 +111,12 @@ class _Averaging:
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Average ``grads`` over the ranks, and apply the averages; see ``keras.optimizers.Optimizer.apply``."""
         if trainable_variables is None:
+            if not self._optimizer.built:
+                self._apply(grads)  # raises Keras's own error
             trainable_variables = self._optimizer._trainable_variables
         variables = list(trainable_variables)
+        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise ValueError(f"{_NO_XLA}: use tf.function(jit_compile=False) for the step")
         averager = self.prepare(variables)
         if self._options["accumulate"] == 1:
             self._apply(averager.average(grads), variables)
@@ -128,31 +146,185 @@ class _Averaging:
 
 
 class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
-    """Before the first step, gives every rank the weights and the optimizer's state of rank 0.
+    """Gives every rank the weights and the optimizer's state of rank 0 before the first step.
 
-    Raises ``ValueError`` on all ranks where they are to take different numbers of steps, which would wait for ever.
+    Weights that come into being later, in the first step, are broadcast then, before they are used. With a
+    ``BackupAndRestore`` before it on rank 0, all ranks continue with the epoch and the state that rank 0 restores.
+
+    Raises ``ValueError`` on all ranks if they have different models, different numbers of steps or one file for the
+    checkpoints of several ranks; at the start of an epoch and at the end of the training, if weights, learning rates or
+    epochs differ.
     """
 
     def __init__(self, communicator: MPI.Comm | None = None) -> None:
         super().__init__()
         self._communicator = MPI.COMM_WORLD if communicator is None else communicator
+        self._sent: set[int] = set()
+        self._epoch: int | None = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Broadcast; raises ``ValueError`` for XLA, and for normalization that only ``tf.distribute`` synchronizes."""
         if self.model.jit_compile:
-            raise ValueError("XLA cannot hold sums over ranks: compile the model with jit_compile=False")
+            raise ValueError(f"{_NO_XLA}: compile the model with jit_compile=False")
         synchronized = [layer.name for layer in _normalizations(self.model) if layer.synchronized]
         if synchronized:
             raise ValueError(
                 f"synchronized=True does nothing over MPI: {', '.join(synchronized)}; leave it out, and use "
                 "AverageStatistics"
             )
+        if self._communicator.size == 1:
+            return
+        _meet(self._communicator, "the start of the training")
         require_equal(
             self._communicator,
             {name: self.params.get(name) for name in ("epochs", "steps")},
             "all ranks must take equally many steps: give them equally many samples, or set steps_per_epoch",
         )
+        _require_own_files(self._communicator, _callbacks_beside(self))
+        require_equal(
+            self._communicator,
+            {"the model": _description(self.model), "the optimizer's settings": _settings(self.model.optimizer)},
+            "all ranks must train the same model with the same optimizer",
+        )
+        before = adapted_states(self.model)
         broadcast(self._communicator, self.model, self.model.optimizer)
+        self.model._initial_epoch = self._communicator.bcast(getattr(self.model, "_initial_epoch", None))
+        if adapted_states(self.model) != before:  # what adapted layers derive is a constant in a trace
+            self.model.make_train_function(force=True)
+            self.model.test_function = self.model.predict_function = None
+        self._sent = {id(variable) for variable in self._variables()}
+        self._follow_new_weights()
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Expect the first step of this epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Raise ``ValueError`` at the first step of an epoch if ranks are not alike."""
+        if self._epoch is not None:
+            self._require_alike(f"the start of epoch {self._epoch + 1}", self._epoch)
+            self._epoch = None
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Raise ``ValueError`` if ranks are not alike."""
+        self._require_alike("the end of the training", None)
+
+    def _variables(self) -> list[Any]:
+        optimizer = self.model.optimizer
+        return [*self.model.weights, *(optimizer.variables if optimizer is not None else ())]
+
+    def _follow_new_weights(self) -> None:
+        """Have the first step of a model that is not built yet make its weights, and broadcast them, before it runs."""
+        if all(layer.built for layer in self.model._flatten_layers()):
+            return
+        train = self.model.train_function
+
+        def first(iterator: Any) -> Any:
+            self.model.train_function = train
+            self._build(iterator)
+            self._broadcast_new()
+            return train(iterator)
+
+        self.model.train_function = first
+
+    def _build(self, iterator: Any) -> None:
+        """Make all weights that a step on data of ``iterator`` makes, without computing anything."""
+        if not isinstance(iterator, tf.data.Iterator):
+            return  # the first average compares the weights
+        spec = tf.nest.map_structure(
+            lambda each: None if isinstance(each, tf.OptionalSpec) else each, iterator.element_spec
+        )
+        if self.model.run_eagerly:
+            with suppress(RuntimeError, ValueError):  # a model without call, such as a GAN, cannot be built so
+                self.model._symbolic_build(data_batch=spec)
+        else:
+            step = tf.autograph.experimental.do_not_convert(self.model.train_step)
+            tf.function(step).get_concrete_function(spec)
+
+    def _broadcast_new(self) -> None:
+        new = [variable for variable in self._variables() if id(variable) not in self._sent]
+        if new:
+            broadcast_variables(self._communicator, new)
+            self._sent |= {id(variable) for variable in new}
+
+    def _require_alike(self, where: str, epoch: int | None) -> None:
+        if self._communicator.size == 1:
+            return
+        _meet(self._communicator, where)
+        optimizer = self.model.optimizer
+        variables = [*self.model.trainable_variables, *(optimizer.variables if optimizer is not None else ())]
+        facts: dict[str, object] = {each.path: checksum([("", np.array(each.numpy()))]) for each in variables}
+        require_equal(
+            self._communicator,
+            {"the epoch": epoch, **facts},
+            f"at {where}, all ranks must have the same: restore or change weights and learning rates alike on all "
+            "ranks, or on rank 0 by a callback before BroadcastInitialState",
+        )
+
+
+def _meet(communicator: MPI.Comm, name: str) -> None:
+    """Wait until all ranks come to the operation ``name``; raises ``RuntimeError`` if one never does."""
+    if communicator.size > 1:
+        order_of(communicator).meet(name)
+
+
+def _callbacks_beside(callback: Any) -> list[Any]:
+    """Return the callbacks that Keras runs together with ``callback``, whose method is being called."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, keras.callbacks.CallbackList) and callback in caller.callbacks:
+            return list(caller.callbacks)
+        frame = frame.f_back
+    return [callback]
+
+
+def _require_own_files(communicator: MPI.Comm, callbacks: Sequence[Any]) -> None:
+    """Raise ``ValueError`` on all ranks if callbacks of several ranks write checkpoints to one path; collective."""
+    kinds = {keras.callbacks.BackupAndRestore: "backup_dir", keras.callbacks.ModelCheckpoint: "filepath"}
+    own = {
+        str(Path(getattr(callback, attribute)).absolute()): kind.__name__
+        for callback in callbacks
+        for kind, attribute in kinds.items()
+        if isinstance(callback, kind)
+    }
+    paths = communicator.allgather(own)
+    shared = {path: kind for each in paths for path, kind in each.items() if sum(path in other for other in paths) > 1}
+    if shared:
+        written = ", ".join(f"{kind} to {path}" for path, kind in shared.items())
+        raise ValueError(f"several ranks would write one checkpoint, {written}: use the callback on rank 0 alone")
+
+
+def _description(model: Any) -> object:
+    """Return the configuration of ``model`` without what may differ between ranks; its class if it has none."""
+    try:
+        return type(model).__name__, _alike(keras.saving.serialize_keras_object(model))
+    except (NotImplementedError, TypeError, ValueError):  # a class of the program's own
+        return type(model).__name__
+
+
+def _alike(configuration: Any) -> Any:
+    """Leave out seeds, initializers, shapes of first batches, addresses and compiled code."""
+    if isinstance(configuration, dict):
+        if configuration.get("class_name") == "__lambda__":
+            return "lambda"
+        left_out = ("build_config", "compile_config", "seed", "shared_object_id")
+        return {
+            key: _alike(value)
+            for key, value in configuration.items()
+            if key not in left_out and not str(key).endswith("initializer")
+        }
+    return [_alike(each) for each in configuration] if isinstance(configuration, (list, tuple)) else configuration
+
+
+def _settings(optimizer: Any) -> object:
+    """Return the configuration of ``optimizer`` without a learning rate that is a number, which is broadcast."""
+    if optimizer is None:
+        return None
+    settings = dict(optimizer.get_config())
+    if isinstance(settings.get("learning_rate"), float):
+        del settings["learning_rate"]
+    return type(optimizer).__name__, _alike(settings)
 
 
 class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
@@ -191,6 +363,7 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
         self._in_epoch = False
         self._remember()
         logs = {} if logs is None else logs
+        _meet(self._communicator, "the end of an epoch")
         entries = {name: np.asarray(value).tolist() for name, value in logs.items()}
         others = {name: value for name, value in entries.items() if name not in self._own}
         require_equal(
@@ -224,6 +397,7 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _metrics(self) -> list[Any]:
         """Return the metrics without those that only hold others."""
+        _meet(self._communicator, "the metrics")
         found = [each for metric in self.model.metrics for each in getattr(metric, "metrics", [metric])]
         unknown = [each.name for each in found if not _adds(each) and each.name not in self._additive]
         require_equal(
@@ -287,6 +461,7 @@ class AverageStatistics(keras.callbacks.Callback):  # type: ignore[misc]
         self._average()
 
     def _average(self) -> None:
+        _meet(self._communicator, "the moving statistics")
         for layer in _normalizations(self.model):
             for variable in (layer.moving_mean, layer.moving_variance):
                 total = np.array(variable.numpy(), np.float64)

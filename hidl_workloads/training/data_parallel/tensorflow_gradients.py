@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from mpi4py import MPI
@@ -21,18 +23,99 @@ from hidl_workloads.training.data_parallel.compression import Compression, numpy
 from hidl_workloads.training.data_parallel.gpu_path import Buffers, Path, choose_path
 from hidl_workloads.training.data_parallel.tensorflow_buffers import OnGpu, OnHost, Sums
 from hidl_workloads.training.data_parallel.tensorflow_devices import HOST, Gpu, is_host, place_of
+from hidl_workloads.training.data_parallel.weights import require_equal
+
+#: What the sums of 16-bit gradients are computed in.
+_WIDER = {"bfloat16": "float32", "float16": "float32"}
 
 
 def broadcast(communicator: MPI.Comm, model: Any, optimizer: Any = None) -> None:
-    """Give every rank the weights of rank 0's Keras ``model``, and the state of its ``optimizer``, where it is built.
+    """Give every rank the weights of rank 0's Keras ``model``, and the state of its ``optimizer``; collective.
 
-    The states of random number generators (dropout) are not weights: they stay those of each rank.
+    Where any rank's optimizer is built, the others' are built first. The states of random number generators (dropout)
+    are not weights: they stay those of each rank. Raises ``ValueError`` on all ranks if these have different models, or
+    layers that are adapted to different data.
     """
-    variables = [*model.weights, *(optimizer.variables if optimizer is not None else ())]
+    if communicator.size == 1:
+        return
+    order = order_of(communicator)
+    variables = list(model.weights)
+    if optimizer is not None:
+        (built,) = order.meet("the optimizer's state of rank 0", int(optimizer.built))
+        if built and not optimizer.built:
+            optimizer.build(model.trainable_variables)
+        variables += optimizer.variables
+    order.meet("the state of rank 0's adapted layers")
+    require_equal_adaptation(communicator, model)
+    broadcast_variables(communicator, variables)
+    finalize_adapted_layers(model)
+
+
+def broadcast_variables(communicator: MPI.Comm, variables: Sequence[Any]) -> None:
+    """Give every rank the values of rank 0's Keras ``variables``; collective.
+
+    Raises ``ValueError`` on all ranks if names, shapes or types differ.
+    """
+    order_of(communicator).meet("the weights of rank 0")
+    facts: dict[str, object] = {variable.path: (tuple(variable.shape), variable.dtype) for variable in variables}
+    facts["the number of weights"] = len(variables)
+    require_equal(communicator, facts, "all ranks must build the same model, with the same names, in the same order")
     values = [np.array(variable.numpy()) for variable in variables]
-    weights.broadcast(communicator, values)
+    weights.broadcast(communicator, [value.reshape(-1).view(np.uint8) for value in values])  # MPI has no bfloat16
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
+
+
+def finalize_adapted_layers(model: Any) -> None:
+    """Compute what adapted layers of ``model`` (``Normalization``) derive from their weights, after these changed."""
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Normalization):
+            layer.finalize_state()
+
+
+def require_equal_adaptation(communicator: MPI.Comm, model: Any) -> None:
+    """Raise ``ValueError`` on all ranks if layers of ``model`` were adapted to different data; collective.
+
+    A ``Normalization`` may be adapted on rank 0 alone, because the others get its weights. Vocabularies and boundaries
+    are no weights and must be equal.
+    """
+    states = communicator.allgather(adapted_states(model))
+    first = states[0]
+    odd = [
+        (rank, name)
+        for rank, state in enumerate(states)
+        for name, digest in state.items()
+        if digest is not None and digest != first.get(name)
+    ]
+    if odd:
+        raise ValueError(
+            f"ranks {sorted({rank for rank, _ in odd})} of {communicator.size} differ from rank 0 in what "
+            f"{', '.join(sorted({name for _, name in odd}))} was adapted to: adapt layers to the same samples on all "
+            "ranks, those of all ranks together"
+        )
+
+
+def adapted_states(model: Any) -> dict[str, str | None]:
+    """Return a digest of what each layer of ``model`` was adapted to, by name; None if it was not, or cannot be."""
+    return {layer.name: _adapted_state(layer) for layer in model._flatten_layers()}
+
+
+def _adapted_state(layer: Any) -> str | None:
+    state: object
+    if isinstance(layer, keras.layers.Normalization):
+        if layer.input_mean is not None or not layer.built:
+            return None
+        mean, variance = layer.adapt_mean.numpy(), layer.adapt_variance.numpy()
+        if not mean.any() and (variance == 1).all():
+            return None
+        state = (mean.tolist(), variance.tolist())
+    elif isinstance(layer, keras.layers.Discretization):
+        state = [float(boundary) for boundary in layer.bin_boundaries or ()]
+    elif hasattr(layer, "get_vocabulary"):
+        state = layer.get_vocabulary()
+    else:
+        return None
+    return hashlib.sha256(repr(state).encode()).hexdigest()
 
 
 def named_weights(model: Any) -> Iterable[tuple[str, NDArray[Any]]]:
@@ -61,8 +144,9 @@ class GradientAverager:
     their gradients, as Keras's own ``gradient_accumulation_steps`` does. A gradient that some ranks lack counts as zero
     there; one that all lack stays ``None``: outside of a ``tf.function`` in each step, inside as in the first one, and
     a later step with other gradients raises ``ValueError`` on all ranks. On one rank, without accumulation, nothing is
-    done at all. XLA (``jit_compile``) cannot hold such functions. The constructor and ``close`` are collective. Raises
-    ``TypeError`` for types that MPI does not have and ``ValueError`` for ranks that disagree.
+    done at all. Gradients of bfloat16 and float16 weights are summed in float32. XLA (``jit_compile``) cannot hold such
+    functions. The constructor and ``close`` are collective. Raises ``TypeError`` for types that MPI does not have and
+    ``ValueError`` for ranks that disagree, at the first average also in the values of ``variables``.
     """
 
     def __init__(
@@ -84,7 +168,8 @@ class GradientAverager:
         self._order = order_of(communicator)
         self._accumulate = accumulate
         self._variables = list(variables)
-        gradients = [Gradient(v.path, int(np.prod(v.shape)), v.dtype) for v in self._variables]
+        self._order.meet("its first average")
+        gradients = [Gradient(v.path, int(np.prod(v.shape)), _WIDER.get(v.dtype, v.dtype)) for v in self._variables]
         self._buckets = plan(gradients, bucket_bytes) if communicator.size > 1 or accumulate > 1 else ()
         self._place = place_of(self._variables)
         options = (bucket_bytes, compression, average, accumulate, share_memory, gpu_buffers, is_host(self._place))
@@ -105,6 +190,7 @@ class GradientAverager:
         self._next = 0
         self._absent: frozenset[int] | None = None
         self._starting = threading.Lock()
+        self._started_equal = False
 
     def average(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
         """Return the averages over the ranks of ``gradients``, in the order and shapes of the variables."""
@@ -117,9 +203,9 @@ class GradientAverager:
         if self._absent is None and not tf.executing_eagerly():
             self._absent = self._lacking_everywhere(gradients)
         dense = [
-            tf.zeros(variable.shape, variable.dtype)
+            tf.zeros(variable.shape, _WIDER.get(variable.dtype, variable.dtype))
             if gradient is None
-            else tf.cast(tf.convert_to_tensor(gradient), variable.dtype)
+            else tf.cast(tf.convert_to_tensor(gradient), _WIDER.get(variable.dtype, variable.dtype))
             for gradient, variable in zip(gradients, self._variables, strict=True)
         ]
         last = []
@@ -143,8 +229,9 @@ class GradientAverager:
             for bucket, total in zip(self._buckets, flat, strict=True):
                 tensor = tf.identity(total)  # there, before it is cut into pieces
                 for index, offset in zip(bucket.members, bucket.offsets, strict=True):
-                    shape = self._variables[index].shape
-                    gradients[index] = tf.reshape(tensor[offset : offset + int(np.prod(shape))], shape)
+                    variable = self._variables[index]
+                    part = tensor[offset : offset + int(np.prod(variable.shape))]
+                    gradients[index] = tf.cast(tf.reshape(part, variable.shape), variable.dtype)
         return [None if index in (absent or ()) else gradients[index] for index in range(len(self._variables))]
 
     def close(self) -> None:
@@ -186,12 +273,24 @@ class GradientAverager:
             if not present
         )
 
+    def _require_equal_start(self) -> None:
+        """Raise ``ValueError`` on all ranks, before the first update, unless all began with the same weights."""
+        require_equal(
+            self._communicator,
+            {variable.path: weights.checksum([("", np.array(variable.numpy()))]) for variable in self._variables},
+            "all ranks must begin with the same weights: use BroadcastInitialState in fit, or "
+            "tensorflow_gradients.broadcast(communicator, model) once the model is built and before its first step",
+        )
+        self._started_equal = True
+
     def _finish(self, eager: bool) -> list[tf.Tensor]:
         self._passes = [0] * len(self._buckets)
         self._next = 0
         with self._order.operation("an average"):
             self._allreduce.complete(self._order.wait)
         self._allreduce.finish()
+        if not self._started_equal:
+            self._require_equal_start()
         if not eager and (changed := self._lacking() ^ (self._absent or frozenset())):
             names = ", ".join(self._variables[index].path for index in sorted(changed))
             raise ValueError(

@@ -1,5 +1,7 @@
 """The transport's counters where Dask shows its own: at `/metrics` for Prometheus, and among a worker's metrics.
 
+It also has the scheduler refuse restarts that would end ranks, which cannot be started again.
+
 A preload module of `distributed`: `initialize`, `python -m mpi4dask` and `LocalMPICluster` name it by themselves,
 others put `mpi4dask.monitoring` into `distributed.scheduler.preload` and `distributed.worker.preload`.
 
@@ -16,6 +18,7 @@ from typing import Any
 import dask.config
 
 from mpi4dask.counters import counters
+from mpi4dask.errors import Mpi4DaskError
 
 MODULE = "mpi4dask.monitoring"
 
@@ -54,6 +57,23 @@ def dask_setup(server: Any) -> None:
     metrics = getattr(server, "metrics", None)
     if isinstance(metrics, dict):  # a worker; the scheduler has none
         metrics |= {f"mpi_{name}": _reader(name) for name in ON_THE_DASHBOARD}
+    if "restart" in server.handlers:  # the scheduler's
+        server.handlers["restart"] = _guarded(server, server.handlers["restart"])
+
+
+def _guarded(scheduler: Any, restart: Any) -> Any:
+    """Return the handler ``restart``, which raises `Mpi4DaskError` for workers without a nanny."""
+
+    async def guarded(**options: Any) -> Any:
+        ended = sum(worker.nanny is None for worker in scheduler.workers.values())
+        if ended:
+            raise Mpi4DaskError(
+                f"restart would end {ended} workers that are MPI ranks and cannot be started again: use "
+                "client.cancel(futures) to release data, or start the program again"
+            )
+        return await restart(**options)
+
+    return guarded
 
 
 def _reader(name: str) -> Any:

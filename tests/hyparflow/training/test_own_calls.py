@@ -48,7 +48,7 @@ def differences(run: Callable[..., Any], tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="module")
 def few(differences: Callable[..., Any]) -> Any:
     """The short ones, in one launch."""
-    return differences("read again", "smaller batches")
+    return differences("read again", "smaller batches", "exported")
 
 
 @pytest.fixture(scope="module")
@@ -142,3 +142,8 @@ def test_weights_that_are_loaded_in_a_training_bring_the_optimizers_state(few: A
 @pytest.mark.deep
 def test_a_loop_of_train_on_batch_takes_smaller_batches(few: Any) -> None:
     assert few["smaller batches"] <= 1e-10
+
+
+def test_a_model_in_parts_is_exported_whole_and_trains_on(few: Any) -> None:
+    assert sorted(few["exported"]) == ["after 1 trainings", "after 2 trainings"]
+    assert max(few["exported"].values()) < 1e-6

@@ -23,6 +23,11 @@ def main(how: str) -> None:
 
     client = Client()
     client.wait_for_workers(MPI.COMM_WORLD.size - 2)
+    if how == "restarts":
+        try:
+            client.restart()
+        except mpi4dask.Mpi4DaskError as error:
+            print(error, flush=True)
     print(json.dumps(seen(client)), flush=True)
     client.close()
     if how == "raises":

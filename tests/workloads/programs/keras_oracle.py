@@ -224,7 +224,106 @@ def smaller_last_batch(joint: bool) -> list[Any]:
     ])  # fmt: skip
 
 
+class Late(keras.Model):  # type: ignore[misc]
+    """Has no weights before its first step, which is its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.last(self.first(inputs))
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, [weight.value for weight in weights]), weights)
+        return {"loss": loss}
+
+
+def built_late(joint: bool, *, eager: bool) -> list[Any]:
+    """Models that have no weights before ``fit``, with a frozen layer in one of them."""
+    frozen = keras.layers.Dense(4, trainable=False)
+    seen = []
+    for model in (keras.Sequential([frozen, keras.layers.Dense(1)]), Late()):
+        optimizer = wrap(joint, momentum())
+        model.compile(optimizer, loss="mse", run_eagerly=eager)
+        x, y = (mine(joint, each) for each in data())
+        callbacks = [] if joint else [BroadcastInitialState(WORLD)]
+        model.fit(x, y, len(x) // STEPS, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+        seen += [*model.get_weights(), slots(optimizer)]
+    return seen
+
+
+def named(joint: bool) -> list[Any]:
+    """An optimizer by its name."""
+    optimizer = keras.optimizers.get("adam") if joint else DistributedOptimizer("adam", WORLD)
+    return trained(joint, dense(), optimizer)
+
+
+def narrow_weights(joint: bool) -> list[Any]:
+    """Weights of bfloat16, which MPI does not have."""
+    return [
+        np.asarray(each, np.float32)
+        for each in trained(joint, dense(dtype="bfloat16"), wrap(joint, keras.optimizers.SGD(0.05)))
+        if not isinstance(each, dict)
+    ]
+
+
+def adapted(joint: bool) -> list[Any]:
+    """A layer that is adapted to all samples on rank 0, of a model that has predicted before."""
+    x, y = data()
+    layer = keras.layers.Normalization()
+    model = keras.Sequential([keras.Input((FEATURES,)), layer, keras.layers.Dense(1)])
+    model.predict(x, verbose=0)
+    if joint or WORLD.rank == 0:
+        layer.adapt(3 * x + 1)
+    model.compile(wrap(joint, momentum()), loss="mse")
+    callbacks = [] if joint else [BroadcastInitialState(WORLD)]
+    own, targets = mine(joint, x), mine(joint, y)
+    model.fit(own, targets, len(own) // STEPS, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+    return [*model.get_weights(), model.predict(x, verbose=0)]
+
+
+class Fails(keras.callbacks.Callback):  # type: ignore[misc]
+    """Ends the first training after two epochs."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 2:
+            raise ArithmeticError
+
+
+def restored(joint: bool) -> list[Any]:
+    """A training that fails and continues with what rank 0 has saved."""
+    model = dense()
+    x, y = (mine(joint, each) for each in data())
+    directory = Path(sys.argv[1]).with_name(f"backup-{joint}-{WORLD.rank}")
+    seen = []
+    for attempt in range(2):
+        if attempt:
+            keras.backend.clear_session()
+            model = dense()
+        backup = [keras.callbacks.BackupAndRestore(directory)] if joint or WORLD.rank == 0 else []
+        callbacks = [*backup, *([] if joint else [BroadcastInitialState(WORLD)]), *([] if attempt else [Fails()])]
+        model.compile(wrap(joint, momentum()), loss="mse")
+        try:
+            seen = model.fit(
+                x, y, len(x) // STEPS, epochs=4, shuffle=False, verbose=0, callbacks=callbacks
+            ).epoch  # fmt: skip
+        except ArithmeticError:
+            assert not attempt
+    return [*model.get_weights(), slots(model.optimizer), np.array(seen)]
+
+
 PROGRAMS: dict[str, Callable[[bool], list[Any]]] = {
+    "adapted on rank 0": adapted,
+    "built late": lambda joint: built_late(joint, eager=False),
+    "built late, eagerly": lambda joint: built_late(joint, eager=True),
+    "named optimizer": named,
+    "restored on rank 0": restored,
+    "weights in bfloat16": narrow_weights,
     "unused weights": lambda joint: unused_weights(joint, eager=False),
     "unused weights, eagerly": lambda joint: unused_weights(joint, eager=True),
     "other gradients in each step": other_gradients_in_each_step,
@@ -299,6 +398,7 @@ def fit(*callbacks: Any, metrics: Any = (), layers: Any = (), samples: int = STE
 
 
 def steps_of_two_kinds() -> None:
+    keras.utils.set_random_seed(0)
     model = two_headed()
     optimizer = DistributedOptimizer(keras.optimizers.SGD(0.1), WORLD)
     x = np.ones((2, FEATURES), np.float32)
@@ -332,7 +432,92 @@ class Evaluates(keras.callbacks.Callback):  # type: ignore[misc]
         self.model.evaluate(*data(), verbose=0)
 
 
+def begin(model: Any, *callbacks: Any, optimizer: Any = "sgd", x: Any = None) -> None:
+    """Train on ranks that are not alike in something."""
+    model.compile(DistributedOptimizer(optimizer, WORLD), loss="mse")
+    own, y = (mine(False, each) for each in data())
+    model.fit(own if x is None else x, y, PER_RANK, epochs=2, verbose=0, callbacks=list(callbacks))
+
+
+def adapted_to_own_samples() -> None:
+    layer = keras.layers.Normalization(name="own")
+    layer.adapt(mine(False, data()[0]))
+    begin(keras.Sequential([layer, keras.layers.Dense(1)]), BroadcastInitialState(WORLD))
+
+
+def other_vocabularies() -> None:
+    layer = keras.layers.IntegerLookup(vocabulary=[1, 2 + WORLD.rank], output_mode="multi_hot", name="words")
+    x = np.ones((STEPS * PER_RANK, 2), np.int64)
+    begin(keras.Sequential([layer, keras.layers.Dense(1)]), BroadcastInitialState(WORLD), x=x)
+
+
+def other_models(**options: Any) -> None:
+    layers = [keras.layers.Dense(name="first", **options), keras.layers.Dense(1)]
+    begin(keras.Sequential([keras.Input((FEATURES,)), *layers]), BroadcastInitialState(WORLD))
+
+
+def other_models_built_late() -> None:
+    class Own(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = keras.layers.Dense(2 + WORLD.rank, name="part")
+
+        def call(self, inputs: Any) -> Any:
+            return self.part(inputs)
+
+    begin(Own(), BroadcastInitialState(WORLD))
+
+
+def without_broadcast() -> None:
+    keras.utils.set_random_seed(WORLD.rank)
+    begin(keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(1, name="only")]))
+
+
+def compiled_by_xla() -> None:
+    model, optimizer = dense(), DistributedOptimizer("sgd", WORLD)
+    x, weights = np.ones((2, FEATURES), np.float32), model.trainable_variables
+
+    @tf.function(jit_compile=True)
+    def step() -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(x))
+        optimizer.apply(tape.gradient(loss, [each.value for each in weights]), weights)
+
+    step()
+
+
+def own_learning_rates() -> None:
+    rates = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 * (1 + WORLD.rank))
+    begin(dense(), BroadcastInitialState(WORLD), rates)
+
+
+def own_rates_in_a_step() -> None:
+    def change(batch: int, logs: Any) -> None:
+        begun.model.optimizer.learning_rate = 0.1 * (1 + WORLD.rank)
+
+    begun = keras.callbacks.LambdaCallback(on_train_batch_begin=change)
+    begin(dense(), BroadcastInitialState(WORLD), begun)
+
+
+def saved_to_one_file() -> None:
+    file = keras.callbacks.ModelCheckpoint(Path(sys.argv[1]).with_suffix(".keras"))
+    begin(dense(), BroadcastInitialState(WORLD), file)
+
+
 REFUSED: dict[str, Callable[[], None]] = {
+    "adapted to own samples": adapted_to_own_samples,
+    "begun with other weights": without_broadcast,
+    "compiled by XLA": compiled_by_xla,
+    "learning rates of one's own": own_learning_rates,
+    "learning rates of one's own in a step": own_rates_in_a_step,
+    "other functions": lambda: other_models(units=3, activation="tanh" if WORLD.rank else "relu"),
+    "other models": lambda: other_models(units=3 + WORLD.rank),
+    "other models, built late": other_models_built_late,
+    "other optimizers": lambda: begin(
+        dense(), BroadcastInitialState(WORLD), optimizer=keras.optimizers.SGD(0.1, momentum=0.5 * WORLD.rank)
+    ),
+    "other vocabularies": other_vocabularies,
+    "saved to one file": saved_to_one_file,
     "a metric of one's own": lambda: fit(metrics=[Largest()]),
     "correlations": lambda: fit(metrics=[keras.metrics.PearsonCorrelation()]),
     "evaluated before": lambda: fit(Evaluates()),
@@ -354,6 +539,9 @@ if __name__ == "__main__":
             "average": statistics(AverageStatistics(WORLD)),
             "local": statistics(),
         }
-        results["refused"] = {name: WORLD.allgather(error_of(act)) for name, act in REFUSED.items()}
+        results["refused"] = {}
+        for name, act in REFUSED.items():
+            keras.backend.clear_session()  # names of layers begin again
+            results["refused"][name] = WORLD.allgather(error_of(act))
     if WORLD.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))

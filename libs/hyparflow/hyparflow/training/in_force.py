@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Methods of Keras' trainer with a namesake in ``Strategy``.
 _RUNS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 #: Methods that read or write all of a model.
-_READS = ("save", "save_weights", "load_weights", "get_weights", "quantize")
+_READS = ("save", "export", "save_weights", "load_weights", "get_weights", "quantize")
 #: Those that need no ``compile()``: until there is one, no strategy has trained the model, and Keras runs them.
 _UNCOMPILED = ("predict", "predict_on_batch")
 

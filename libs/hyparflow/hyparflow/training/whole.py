@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hyparflow.checkpoints.export import write
 from hyparflow.errors import RequestError
 from hyparflow.training import in_force
-from hyparflow.training.agreement import check_same
+from hyparflow.training.agreement import check_same, together
 from hyparflow.training.gathering import gather
 from hyparflow.training.guard import guard
 from hyparflow.training.in_force import session_of
@@ -48,6 +48,26 @@ class Whole:
         else:
             with self.all_ranks("save"):
                 session.save(filepath, weights_only=weights_only, **options)
+
+    def export(self, model: keras.Model, filepath: str | Path, *arguments: Any, **options: Any) -> None:
+        """As ``keras.Model.export``, of the whole model; all ranks call it, and rank 0 writes.
+
+        The model is whole on every rank from then on, as after ``hyparflow.gather(model)``.
+        """
+        session = session_of(model)
+        if session is None or session.is_whole:
+            with in_force.plain_keras(model):
+                model.export(filepath, *arguments, **options)
+            return
+        with self.all_ranks("export"):
+            gather(model, self.comm)
+
+            def write() -> None:
+                if self.comm.rank == 0:
+                    with in_force.plain_keras(model):
+                        model.export(filepath, *arguments, **options)
+
+            together(self.comm, write)
 
     def save_weights(self, model: keras.Model, filepath: str | Path, **options: Any) -> None:
         """As ``save``, for names that end in ``.weights.h5``."""

@@ -153,6 +153,19 @@ def read_again(root: Path) -> float:
     return far(*found)
 
 
+def exported(root: Path) -> dict[str, float]:
+    """A model in parts is exported whole, and trains on."""
+    model, plain = both()
+    found = {}
+    for number in range(2):
+        for each in (model, plain):
+            each.fit(X, Y, **HOW)
+        model.export(root / f"model-{number}", verbose=False)
+        read = tf.saved_model.load(str(root / f"model-{number}"))
+        found[f"after {number + 1} trainings"] = far([read.serve(X).numpy()], [plain(X).numpy()])
+    return found
+
+
 def smaller(micro_batches: int) -> float:
     """Batches of a loop that are smaller than the first, and do not divide."""
 
@@ -214,6 +227,7 @@ def main(root: Path, *names: str) -> None:
         "refused": refused,
         "read again": lambda: read_again(root),
         "smaller batches": lambda: smaller(2),
+        "exported": lambda: exported(root),
     }
     found = {name: cases[name]() for name in names}
     if COMM.rank == 0:
