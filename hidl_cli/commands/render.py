@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import suppress
 from functools import cache
@@ -35,6 +36,15 @@ def _console(**options: Any) -> Console:
     from rich.text import Text
 
     class Redacting(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            try:
+                super().print(*objects, **options)
+            except OSError:
+                if not self.stderr:
+                    raise
+                # A disk that is full takes no progress. The command goes on: its result and exit code matter more.
+                sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+
         def render(self, renderable: Any, options: Any = None) -> Any:
             if isinstance(renderable, Text) and (clean := shown(renderable.plain)) != renderable.plain:
                 look = {name: getattr(renderable, name) for name in ("style", "justify", "overflow", "no_wrap", "end")}
