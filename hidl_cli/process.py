@@ -32,6 +32,16 @@ _GRACE_SECONDS = 5.0
 _ATTENDED_GRACE_SECONDS = 20.0
 _BEAT_SECONDS = 10.0
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Called with the words of each command before it starts.
+observers: list[Callable[[Sequence[str]], object]] = []
+
+
+def _words(command: Sequence[str | os.PathLike[str]]) -> list[str]:
+    """Return the command as strings, and show it to the observers."""
+    argv = [os.fspath(word) for word in command]
+    for observer in observers:
+        observer(argv)
+    return argv
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ def run(
     Raises ``ProcessFailed`` when the program cannot be started, runs out of time (status -SIGKILL) or, with
     ``check``, ends with a status other than 0.
     """
-    argv = tuple(os.fspath(word) for word in command)
+    argv = tuple(_words(command))
     with _output_files(log) as (out, err), signals_deferred() as deferred:
         start = out.tell()
         try:
@@ -102,7 +112,7 @@ def start_detached(
     command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path
 ) -> subprocess.Popen[bytes]:
     """Start ``command`` in a session of its own, which lives on when hidl ends; its output goes to the two files."""
-    argv = [os.fspath(word) for word in command]
+    argv = _words(command)
     with stdout.open("ab") as out, stderr.open("ab") as err:
         return subprocess.Popen(
             argv, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
@@ -113,7 +123,7 @@ def start_bound(
     command: Sequence[str | os.PathLike[str]], *, cwd: Path, env: Mapping[str, str], stdout: Path, stderr: Path
 ) -> subprocess.Popen[bytes]:
     """Start ``command`` in a group of its own, with output as for ``start_detached``; SIGTERM ends it with hidl."""
-    argv = [os.fspath(word) for word in command]
+    argv = _words(command)
     with stdout.open("ab") as out, stderr.open("ab") as err:
         return subprocess.Popen(
             argv,
@@ -129,7 +139,7 @@ def start_bound(
 def start_conversation(command: Sequence[str], *, env: Mapping[str, str], stderr: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start ``command`` in a session of its own, with pipes to its standard input and from its standard output."""
     return subprocess.Popen(
-        list(command),
+        _words(command),
         env=dict(env),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -146,7 +156,7 @@ def start_attached(
 
     ``own_session``: signals to the process group of this one do not reach it.
     """
-    argv = [os.fspath(word) for word in command]
+    argv = _words(command)
     return subprocess.Popen(argv, cwd=cwd, env=dict(env), close_fds=False, start_new_session=own_session)
 
 
@@ -166,7 +176,7 @@ def attend(
     killed. What is suspended from the terminal goes on: nobody could wake it. ``started`` gets the process's number;
     ``beat`` is called at once and every few seconds. Raises ``ProcessFailed`` if it cannot be started.
     """
-    argv = [os.fspath(word) for word in command]
+    argv = _words(command)
     prepare = _new_group_that_dies_with_parent()
     with terminal.lent() as come_to_foreground, _wakes() as wait:
 
@@ -204,7 +214,7 @@ def attend(
 
 def replace_with(command: Sequence[str | os.PathLike[str]], *, env: Mapping[str, str]) -> None:
     """Become ``command`` (``execve``); raises ``ProcessFailed`` where that program cannot be started."""
-    argv = [os.fspath(word) for word in command]
+    argv = _words(command)
     try:
         os.execvpe(argv[0], argv, dict(env))
     except OSError as error:

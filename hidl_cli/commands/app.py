@@ -121,7 +121,15 @@ def _version(wanted: bool) -> None:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    verbose: Annotated[
+        int,
+        typer.Option("--verbose", "-v", count=True, help="Show full launch lines; -vv also every process started."),
+    ] = 0,
 ) -> None:
-    pass
+    if verbose or os.environ.get("HIDL_LOG"):
+        from hidl_cli.commands.render import open_log, report_more
+
+        open_log()
+        report_more(verbose)

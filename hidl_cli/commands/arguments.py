@@ -110,6 +110,26 @@ HostfileOption = Annotated[
 ShareHostsOption = Annotated[
     bool, typer.Option("--share-hosts", help="With --hosts: start at once, even if another run uses them.")
 ]
+
+
+def _report_more(level: int) -> int:
+    from hidl_cli.commands.render import report_more
+
+    if level:
+        report_more(level)
+    return level
+
+
+VerboseOption = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        callback=_report_more,
+        help="Show full launch lines; -vv also every process started.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 NoCheckOption = Annotated[bool, typer.Option("--no-check", help="Submit without the checks of `hidl doctor`.")]
 #: What ``--time`` takes, as its metavar.

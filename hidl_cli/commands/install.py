@@ -16,6 +16,7 @@ from hidl_cli.commands.arguments import (
     SiteOption,
     SpackOption,
     StackDeviceOption,
+    VerboseOption,
     complete_stacks,
     limit_in_seconds,
 )
@@ -107,6 +108,7 @@ def install(
         str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of these jobs: 10 is ten minutes.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and touch nothing.")] = False,
+    verbose: VerboseOption = 0,
     json: JsonOption = False,
 ) -> None:
     """Install stacks: each is locked, installed into a prefix of its own, verified on MPI ranks and published."""

@@ -16,6 +16,7 @@ from hidl_cli.commands.arguments import (
     PrefixOption,
     ShareHostsOption,
     SiteOption,
+    VerboseOption,
     complete_stacks,
     complete_workloads,
     limit_in_seconds,
@@ -181,6 +182,7 @@ def run(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and touch nothing.")] = False,
     no_check: NoCheckOption = False,
+    verbose: VerboseOption = 0,
     json: JsonOption = False,
 ) -> None:
     """Run a workload or a program of your own, study how it scales (--scale), or compare parameters (--matrix)."""
@@ -289,8 +291,8 @@ def _warn(plan: Plan) -> None:
 
 
 def _show_launches(plan: Plan) -> None:
-    """Print the tuning and where it comes from, and one launch line for each size: what a person would type."""
-    from hidl_cli.commands.render import say
+    """Print the tuning and its origin, and one launch line for each size (with ``-v`` as a person would type it)."""
+    from hidl_cli.commands.render import say, say_detail
     from hidl_cli.redaction import redact_variable
 
     if plan.user_environment is not None:
@@ -301,4 +303,4 @@ def _show_launches(plan: Plan) -> None:
         say(f"{setting.name}={redact_variable(setting.name, setting.value)}  ({setting.origin})", style="dim")
     shown = {step.size: step for step in reversed(plan.steps)}
     for step in sorted(shown.values(), key=lambda step: step.size):
-        say(f"$ {plan.command_line(step)}", style="dim")
+        say_detail(f"$ {plan.command_line(step)}", otherwise=f"$ {plan.summary(step)}")

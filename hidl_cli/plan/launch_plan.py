@@ -18,6 +18,7 @@ from hidl_cli.launch.allocation import Allocation
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.launch.placement import Placement
 from hidl_cli.mpi import Library
+from hidl_cli.plan.arguments import arguments, command
 from hidl_cli.plan.input_files import PIPED, copy_stdin, record_inputs
 from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.patterns import Pattern
@@ -182,6 +183,22 @@ class Plan:
         secrets = Secrets().learn(self.workload_words, dict(self.parameters), dict(step.point), variables)
         words = ["env", *(f"{name}={value}" for name, value in variables.items()), *step.launch.words]
         return sh_line(secrets.learn(words).hide_document(words))
+
+    def summary(self, step: Step) -> str:
+        """Format the step in short: launcher, number of ranks, program, and parameters without their defaults."""
+        argv = step.launch.words
+        count = next((argv[i : i + 2] for i, word in enumerate(argv) if word in ("-n", "-np")), ())
+        values = {**self.parameters, **step.point}
+        program = self.workload.program_for(values)
+        if program.module is None:
+            words = [*command(program, values), *arguments(program, values, self.workload.parameters)]
+        else:
+            known = self.workload.parameters
+            chosen = {name: value for name, value in values.items() if value != known[name].default}
+            words = [program.module, *(f"{name}={value}" for name, value in chosen.items())]
+        line = sh_line([Path(argv[0]).name, *count, "...", *words])
+        secrets = Secrets().learn(self.workload_words, dict(self.parameters), dict(step.point), words)
+        return secrets.hide(line)
 
     def to_json(self) -> dict[str, Any]:
         """Return the document ``plan.json``."""

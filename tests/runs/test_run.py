@@ -322,6 +322,31 @@ def test_people_get_a_table_a_picture_and_the_verdict(hidl: Hidl) -> None:
     assert re.search(line, completed.stderr, re.MULTILINE)
 
 
+def test_launch_lines_are_short_and_whole_in_the_log(hidl: Hidl, tmp_path: Path) -> None:
+    log = tmp_path / "hidl.log"
+    completed = hidl("run", "toy", "--ranks-per-node", "2", "--set", "note=x y", HIDL_LOG=str(log))
+    assert completed.returncode == 0
+    (short,) = [line for line in completed.stderr.splitlines() if line.startswith("$ ")]
+    assert re.fullmatch(r"\$ mpiexec -n 2 \.\.\. python .*toy\.py .*'--note=x y'.*", short)
+    logged = log.read_text()
+    assert re.search(r"^\d{4}-.*\+00:00 \$ env HIDL_WORLD_SIZE=2 .*/bin/mpiexec -n 2 ", logged, re.MULTILINE)
+    assert re.search(r"\+00:00 \$ .*job\.sh", logged)
+
+
+def test_detail_shows_the_whole_launch_line_and_every_process(hidl: Hidl) -> None:
+    detailed = hidl("-v", "run", "toy").stderr
+    assert re.search(r"^\$ env HIDL_WORLD_SIZE=1 .*/bin/mpiexec -n 1 ", detailed, re.MULTILINE)
+    assert not re.search(r"^\$ .*job\.sh", detailed, re.MULTILINE)
+    assert re.search(r"^\$ .*job\.sh", hidl("run", "-vv", "toy").stderr, re.MULTILINE)
+
+
+def test_a_log_that_cannot_be_written_is_named_before_anything_is_done(hidl: Hidl) -> None:
+    completed = hidl("run", "toy", HIDL_LOG="/no/such/directory/hidl.log")
+    assert completed.returncode == 4
+    assert "/no/such/directory/hidl.log" in completed.stderr
+    assert not hidl.runs.exists()
+
+
 def test_a_dry_run_prints_what_the_run_consumes_and_touches_nothing(hidl: Hidl) -> None:
     shown = hidl.json("run", "toy", "--ranks-per-node", "2", "--set", "note=x y", "--dry-run")
     assert not hidl.runs.exists()
