@@ -46,7 +46,7 @@ def test_neither_another_name_of_a_file_nor_a_pipe_is_a_lock(tmp_path: Path) -> 
 
 
 def test_only_one_at_a_time_works_where_owners_remove_the_lock(tmp_path: Path) -> None:
-    """Each owner removes the file, and its directory, before it frees the lock; others wait for it meanwhile."""
+    """Each owner removes the file and its directory when its work is done; a newcomer then locks a new file."""
     file, inside, most = tmp_path / "of-one" / "lock", 0, 0
     counter = threading.Lock()
 
@@ -58,11 +58,11 @@ def test_only_one_at_a_time_works_where_owners_remove_the_lock(tmp_path: Path) -
                     inside += 1
                     most = max(most, inside)
                 time.sleep(0.001)
+                with counter:
+                    inside -= 1
                 file.unlink()
                 with suppress(OSError):
                     file.parent.rmdir()
-                with counter:
-                    inside -= 1
 
     with ThreadPoolExecutor(4) as pool:
         for future in [pool.submit(work) for _ in range(4)]:

@@ -18,7 +18,7 @@ from hidl_cli.store.references.published import Reference, format_reference, loa
 from tests.conftest import Hidl
 
 ROUNDS = [Observation(n, r, n * (10 + r / 100)) for n in (1, 2) for r in range(5)]
-STUDY = judge(kind="weak", target=0.7, metric="m", unit="images/s", step_unit="nodes", observations=ROUNDS, looks=1)
+STUDY = judge(kind="weak", target=0.7, metric="m", unit="images/s", step_unit="nodes", observations=ROUNDS)
 
 
 def of(**changed: object) -> Reference:
