@@ -23,6 +23,7 @@ set -euo pipefail
 step=1
 child=
 mkdir -p steps/1
+use_system_programs() { :; } # these tests put programs of their own first on PATH
 write_status() {
     printf '%s %s' "$1" "$2" > ended
 }

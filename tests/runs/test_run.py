@@ -438,7 +438,7 @@ def test_an_alternative_is_started_where_its_condition_holds(hidl: Hidl) -> None
     show = {"command": ["echo"], "arguments": ["{note}", "{silent?--quiet}", "{fail?--fail}"], "when": {"silent": True}}
     hidl.add_workload("either", "toy.py", parameters=PARAMETERS, alternatives=[show])
     script = hidl("run", "either", "--set", "silent=true", "--set", "note=a b", "--dry-run").stdout
-    assert "echo 'a b' --quiet" in script
+    assert "echo 'a b' --quiet 6<&-\n" in script
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_mpi4py_of_a_venv_gets_the_mpi_library_of_a_stack(hidl: Hidl, tmp_path: 
 
 def test_an_mpi_library_in_the_environment_is_used(hidl: Hidl, tmp_path: Path) -> None:
     place = install(venv(tmp_path / "venv"), "mpi4py", "mpich", "numpy")
-    done = hidl("run", "--env", "venv", "--ranks-per-node", "2", "--", "python", "hello.py")
+    done = hidl("run", "-v", "--env", "venv", "--ranks-per-node", "2", "--", "python", "hello.py")
     assert [rank["size"] for rank in said(done)] == [2, 2]
     assert f"{place}/bin/mpiexec" in done.stderr.replace("\n", "")
     sane = hidl("run", "mpi-sanity", "--env", "venv", "--ranks-per-node", "2")
