@@ -220,7 +220,7 @@ class _Answer:
         return self._confirmed(each, decided, clock) if decided.verb is Verb.END else decided
 
     def _confirmed(self, each: _Open, decided: Decision, clock: Clock) -> Decision:
-        """Return the decision that the run's job is gone, if the scheduler says so when asked about this job."""
+        """Return ``decided`` only if the scheduler, asked by id, denies the job; else decide by its answer."""
         title = self._backend.traits.title
         try:
             job = _look_up(self._backend, each.run, each.ticket, self._elsewhere)

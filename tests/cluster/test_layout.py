@@ -142,7 +142,7 @@ def test_a_directory_that_others_may_write_to_is_refused(place: Path, mode: int)
 @pytest.mark.parametrize(
     ("mode", "hint"), [(0o777, "chmod go-w"), (0o1777, "choose another"), (0o3775, "choose another")]
 )
-def test_nobody_is_told_to_close_a_directory_that_users_share(place: Path, mode: int, hint: str) -> None:
+def test_no_hint_closes_a_directory_that_users_share(place: Path, mode: int, hint: str) -> None:
     place.chmod(mode)
     with pytest.raises(UsageError) as refused:
         Layout(place).check()

@@ -204,8 +204,8 @@ REFUSED_BY_KERAS = {
     "adapted to own samples": f"ValueError: {_DIFFER} what own was adapted to: adapt layers to the same samples",
     "begun with other weights": f"ValueError: {_DIFFER} sequential/only/kernel: all ranks must begin with the same",
     "compiled by XLA": "ValueError: XLA cannot hold sums over ranks: use tf.function(jit_compile=False) for the step",
-    "learning rates of one's own": f"ValueError: {_DIFFER} sgd/learning_rate: at the start of epoch 1, all ranks must",
-    "learning rates of one's own in a step": f"ValueError: {_DIFFER} sequential/dense/kernel, sequential/dense/bias, ",
+    "unequal learning rates": f"ValueError: {_DIFFER} sgd/learning_rate: at the start of epoch 1, all ranks must",
+    "unequal learning rates in a step": f"ValueError: {_DIFFER} sequential/dense/kernel, sequential/dense/bias, ",
     "other functions": f"ValueError: {_DIFFER} the model: all ranks must train the same model",
     "other models": f"ValueError: {_DIFFER} the model: all ranks must train the same model",
     "other models, built late": f"ValueError: {_DIFFER} own/part/kernel, own/part/bias: all ranks must train the same",
@@ -327,7 +327,7 @@ BY_HOROVOD = {
 }
 
 
-#: Programs that nobody has tried with Horovod yet.
+#: Programs not yet tried with Horovod.
 UNTRIED_BY_HOROVOD = {
     "converted models",
     "expanded gradients",

@@ -299,7 +299,7 @@ def _description(model: Any) -> object:
     """Return the configuration of ``model`` without what may differ between ranks; its class if it has none."""
     try:
         return type(model).__name__, _alike(keras.saving.serialize_keras_object(model))
-    except (NotImplementedError, TypeError, ValueError):  # a class of the program's own
+    except (NotImplementedError, TypeError, ValueError):  # a class that the program defines
         return type(model).__name__
 
 

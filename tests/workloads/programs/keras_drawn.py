@@ -39,7 +39,7 @@ UNLIKE = {
 
 
 class Program:
-    """What a seed stands for."""
+    """The choices drawn from a seed."""
 
     def __init__(self, seed: str) -> None:
         draw = random.Random(seed)

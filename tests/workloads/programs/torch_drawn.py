@@ -72,7 +72,7 @@ class Program:
         return self.choice.choice(weights or list(self.body.requires_grad_(True).parameters()))
 
     def here(self) -> bool:
-        """Whether what changes memory alone is done on this rank."""
+        """Draw the ranks that change memory; return True on these, and in the joint run."""
         ranks = self.choice.choice([range(WORLD.size), [0], [WORLD.size - 1]])
         return self.run.joint or WORLD.rank in ranks
 

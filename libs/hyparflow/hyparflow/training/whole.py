@@ -50,7 +50,7 @@ class Whole:
                 session.save(filepath, weights_only=weights_only, **options)
 
     def export(self, model: keras.Model, filepath: str | Path, *arguments: Any, **options: Any) -> None:
-        """As ``keras.Model.export``, of the whole model; all ranks call it, and rank 0 writes.
+        """Export the whole model as ``keras.Model.export`` does. All ranks must call it; rank 0 writes the files.
 
         The model is whole on every rank from then on, as after ``hyparflow.gather(model)``.
         """
