@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from hidl_workloads.metrics import write_json
-from hidl_workloads.repetitions import Decision, enough
+from hidl_workloads.repetitions import Decision, compared_enough, enough
 
 SCHEMA = "hidl.enough/1"
 
+_BETTER = {"weak": "higher", "strong": "lower"}
 _STOP, _GO_ON, _CANNOT_TELL = 0, 1, 2
 
 
@@ -48,15 +49,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def decide(directory: Path, rounds: int, *, seconds_left: float = math.inf) -> Decision:
-    """Return whether the study in ``directory`` is settled by its first ``rounds`` rounds.
+    """Return whether the study or comparison in ``directory`` is settled by its first ``rounds`` rounds.
 
     Raises ``OSError`` and ``ValueError`` for files that are not there or are no such documents, ``KeyError`` and
     ``TypeError`` for such as lack what is needed.
     """
     plan = _read(directory / "plan.json")
     planned = max(step["repetition"] for step in plan["steps"])
-    found = list(read_efficiencies(directory, plan, rounds).values())
-    decision = enough(found, float(plan["target"]), rounds=planned, precision=plan.get("precision"))
+    if any(step.get("point") for step in plan["steps"]):
+        decision = compared_enough(
+            read_ratios(directory, plan, rounds), rounds=planned, precision=plan.get("precision")
+        )
+    else:
+        found = list(read_efficiencies(directory, plan, rounds).values())
+        decision = enough(found, float(plan["target"]), rounds=planned, precision=plan.get("precision"))
     one_round = (time.time() - float(_read(directory / "status.json")["started"])) / max(1, rounds)
     if not decision.stop and one_round > seconds_left:
         return Decision(True, f"a round takes {one_round:.0f} s, and {seconds_left:.0f} s are left")
@@ -71,7 +77,7 @@ def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> 
     """
     scaling = plan["workload"]["scaling"]
     better = plan["workload"].get("metrics", {}).get(scaling["metric"], {}).get("better")
-    sign = 1 if (better or {"weak": "higher", "strong": "lower"}[scaling["kind"]]) == "higher" else -1
+    sign = 1 if (better or _BETTER[scaling["kind"]]) == "higher" else -1
     overhead = plan["workload"].get("overhead_ranks", 0)
     rates: dict[int, dict[int, float]] = {}
     limits: dict[int, float] = {}
@@ -93,6 +99,31 @@ def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> 
         n: [by_round[r] * size / (n * baseline[r]) for r in range(1, rounds + 1)]
         for n, by_round in sorted(rates.items())
     }
+
+
+def read_ratios(directory: Path, plan: Mapping[str, Any], rounds: int) -> list[list[float]]:
+    """Return the rate of each point of a matrix relative to the first one, the default, one value per round.
+
+    The metric is the one that hidl ranks by: that of the scaling, or the first with a direction. Raises as ``decide``.
+    """
+    workload = plan["workload"]
+    scaling, metrics = workload.get("scaling"), workload["metrics"]
+    directions = {name: each.get("better") for name, each in metrics.items()}
+    if scaling:
+        directions = {scaling["metric"]: directions.get(scaling["metric"]) or _BETTER[scaling["kind"]]}
+    metric, better = next((name, each) for name, each in directions.items() if each)
+    points: list[Mapping[str, Any]] = []
+    rates: list[dict[int, float]] = []
+    for number, step in enumerate(plan["steps"], start=1):
+        if step["repetition"] > rounds:
+            continue
+        if step["point"] not in points:
+            points.append(step["point"])
+            rates.append({})
+        rate = _value(directory / "steps" / str(number), metric) ** (1 if better == "higher" else -1)
+        rates[points.index(step["point"])][step["repetition"]] = rate
+    default, *others = rates
+    return [[each[r] / default[r] for r in range(1, rounds + 1)] for each in others]
 
 
 def _value(step: Path, metric: str) -> float:

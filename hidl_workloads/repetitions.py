@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LEAST = 3  # repetitions: two values have a spread, but no shape
 SAME = 1e-12  # logarithms that differ by less are equal except for rounding
 WRONG = 0.025  # the share of studies at the target that may be judged wrongly, to either side
+SMALLEST = 0.02  # a difference between two settings that is not worth more rounds
 FINEST = 0.005  # an efficiency known to ±0.5 % is known well enough, whatever the target
 
 _LARGEST = 700.0  # the logarithm of about the largest float
@@ -204,6 +205,38 @@ def enough(
     }
     why = next((reason for reason, holds in reasons.items() if holds), None)
     return Decision(why is not None, why or f"undecided {after}: the widest interval is ±{max(widths):.1%}")
+
+
+def compared_enough(ratios: Sequence[Sequence[float]], *, rounds: int, precision: float | None = None) -> Decision:
+    """Decide whether a comparison of settings with a default stops after the rounds measured so far.
+
+    It stops when every ratio differs from 1 with certainty, is below that of a winner or is known to ``precision``, or
+    when the rounds are spent.
+
+    Args:
+        ratios: Rate of each setting relative to the default, one per round.
+        rounds: Largest number of rounds.
+        precision: Half width of an interval of a ratio below which a difference is too small to look for; None: ±2 %.
+    """
+    import numpy as np
+
+    done = min(map(len, ratios), default=0)
+    after = f"after {done} round{'s' if done != 1 else ''}"
+    if done >= rounds:
+        return Decision(True, f"all {rounds} rounds are measured")
+    if done < LEAST:
+        return Decision(False, f"{after} of {rounds}: an interval requires {LEAST}")
+    logs = [np.log(np.array(each[:done], dtype=float)).tolist() for each in ratios]
+    found = [each for each in (interval(log, steps=len(ratios), rounds=rounds) for log in logs) if each]
+    limit = precision or SMALLEST
+    won = max((each.low for each in found if each.low > 0), default=0.0)
+    open_ = [each for each in found if each.low <= 0 and each.high >= won and half_width(each) > limit]
+    if open_:
+        widest = max(half_width(each) for each in open_)
+        return Decision(
+            False, f"undecided {after}: {len(open_)} of {len(ratios)}, the widest interval is ±{widest:.1%}"
+        )
+    return Decision(True, f"every setting differs from the best or is known to ±{limit:.1%} {after}")
 
 
 def rounds_needed(logs: Sequence[float], goal: float, *, steps: int = 1, rounds: int) -> int | None:

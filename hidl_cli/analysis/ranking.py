@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from statistics import geometric_mean
 from typing import Any
 
 from hidl_cli.analysis.statistics import Interval, coefficient_of_variation, mean_interval
 from hidl_cli.plan.parameters import format_parameters
+from hidl_workloads.repetitions import LEAST, confidence, interval, typical
 
 WRONG = 0.05  # of the rankings without any difference may call one
 
@@ -18,7 +19,7 @@ WRONG = 0.05  # of the rankings without any difference may call one
 class Entry:
     """One point. ``mean``: the geometric mean of its ``repetitions``, ``variation``: their coefficient of variation.
 
-    ``relative``: compared with the best, 1 for the best itself, 0.8 for 4/5 of its rate or 5/4 of its time;
+    ``relative``: compared with the best or the default, 1 for that itself, 0.8 for 4/5 of its rate or 5/4 of its time;
     ``interval``: that of ``relative``, None for too few repetitions.
     """
 
@@ -31,19 +32,28 @@ class Entry:
 
     @property
     def is_behind(self) -> bool:
-        """Is it worse than the best by more than the noise?"""
+        """Is it worse than the best or the default by more than the noise?"""
         return self.interval is not None and self.interval.high < 1
+
+    @property
+    def is_ahead(self) -> bool:
+        """Is it better than the default by more than the noise?"""
+        return self.interval is not None and self.interval.low > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The points in the order in which they ran. ``confidence``: that of each interval."""
+    """The points in the order in which they ran. ``confidence``: that of each interval.
+
+    ``default``: the point that the others are compared with; None: the best of them.
+    """
 
     metric: str
     unit: str
     better: str
     confidence: float
     entries: tuple[Entry, ...]
+    default: Mapping[str, bool | int | float | str] | None = None
 
     @property
     def best(self) -> Entry:
@@ -51,8 +61,16 @@ class Ranking:
         return max(self.entries, key=lambda entry: entry.relative)
 
     @property
+    def winner(self) -> Entry | None:
+        """The best point of those that are better than the default by more than the noise."""
+        ahead = [entry for entry in self.entries if self.default is not None and entry.is_ahead]
+        return max(ahead, key=lambda entry: entry.relative, default=None)
+
+    @property
     def reason(self) -> str:
         """The result in a sentence."""
+        if self.default is not None:
+            return self._compared_with_the_default()
         best, metric = self.best, self.metric
         others = sorted((e for e in self.entries if e is not best), key=lambda entry: -entry.relative)
         tied = [format_parameters(entry.point) for entry in others if not entry.is_behind]
@@ -63,6 +81,39 @@ class Ranking:
         compared = f"{format_parameters(second.point)} reaches {second.relative:.3f} of it"
         return f"{format_parameters(best.point)} is best in {metric}; {compared}"
 
+    def _compared_with_the_default(self) -> str:
+        others = [entry for entry in self.entries if entry.point != self.default]
+        if self.winner is not None:
+            return f"{format_parameters(self.winner.point)}: {self.gain}"
+        if behind := [entry for entry in others if entry.is_behind]:
+            listed = ", ".join(f"{format_parameters(entry.point)} ({self._change(entry.relative)})" for entry in behind)
+            rest = "" if len(behind) == len(others) else "; no other difference found"
+            return f"no setting is better than the default in {self.metric}; worse: {listed}{rest}"
+        intervals = [entry.interval for entry in others if entry.interval is not None]
+        if len(intervals) < len(others):
+            return f"no difference found in {self.metric}: an interval requires {LEAST} repetitions that differ"
+        most = max(max(each.high, 1 / each.low) for each in intervals) - 1
+        if most > 1:
+            return f"no difference found in {self.metric}: the repetitions differ too much to exclude a factor of 2"
+        return f"no difference found in {self.metric} (less than {most:.1%})"
+
+    @property
+    def gain(self) -> str:
+        """How much better the winner is than the default, with its interval."""
+        if self.winner is None or self.winner.interval is None:
+            raise ValueError("no winner")
+        gain, low, high = (self._gain(x) for x in (self.winner.relative, *astuple(self.winner.interval)))
+        change = "higher" if self.better == "higher" else "lower"
+        return f"{self.metric} {gain:.1%} {change} than with the default ({low:.1%} to {high:.1%})"
+
+    def _gain(self, relative: float) -> float:
+        """Return by how much the metric rises, or falls if lower is better, relative to the default."""
+        return relative - 1 if self.better == "higher" else 1 - 1 / relative
+
+    def _change(self, relative: float) -> str:
+        change = relative - 1 if self.better == "higher" else 1 / relative - 1
+        return f"{change:+.1%}"
+
 
 def rank(metric: str, unit: str, better: str, values: Sequence[tuple[Mapping[str, Any], Sequence[float]]]) -> Ranking:
     """Rank two points or more by their positive values, round by round; ``better``: ``higher`` or ``lower``.
@@ -71,29 +122,70 @@ def rank(metric: str, unit: str, better: str, values: Sequence[tuple[Mapping[str
     that of the mean logarithm of these ratios (``mean_interval``), corrected for the number of comparisons
     (Bonferroni). Raises ``ValueError`` for points with different numbers of values, or values that are not positive.
     """
-    if len({len(found) for _, found in values}) != 1 or any(value <= 0 for _, found in values for value in found):
-        raise ValueError("each point requires the same number of values, all positive")
-    sign = 1 if better == "higher" else -1
-    logs = [[sign * math.log(value) for value in found] for _, found in values]
+    logs = _logarithms(better, values)
     best = max(logs, key=math.fsum)
-    confidence = 1 - WRONG / max(1, len(values) - 1)
+    level = 1 - WRONG / max(1, len(values) - 1)
     entries = []
     for (point, found), its in zip(values, logs, strict=True):
         ratios = [one - other for one, other in zip(its, best, strict=True)]
-        interval = None if its is best else mean_interval(ratios, confidence=confidence)
-        entries.append(
-            Entry(
-                point=point,
-                repetitions=len(found),
-                mean=geometric_mean(found),
-                variation=coefficient_of_variation(found),
-                relative=math.exp(math.fsum(ratios) / len(ratios)),
-                interval=interval and Interval(math.exp(interval.low), math.exp(interval.high)),
-            )
-        )
-    return Ranking(metric, unit, better, confidence, tuple(entries))
+        bounds = None if its is best else mean_interval(ratios, confidence=level)
+        entries.append(_entry(point, found, math.fsum(ratios) / len(ratios), bounds))
+    return Ranking(metric, unit, better, level, tuple(entries))
+
+
+def compare(
+    metric: str,
+    unit: str,
+    better: str,
+    values: Sequence[tuple[Mapping[str, Any], Sequence[float]]],
+    *,
+    rounds: int | None = None,
+) -> Ranking:
+    """Compare points with the first one, the default, by their positive values, round by round.
+
+    The interval covers the typical ratio (``hidl_workloads.repetitions``), for all comparisons together.
+
+    Args:
+        metric: Name of the metric.
+        unit: Its unit.
+        better: ``higher`` or ``lower``.
+        values: Points with one value per round.
+        rounds: Largest number of rounds of a run that is looked at after every round; None for a single look.
+
+    Raises:
+        ValueError: For points with different numbers of values, or values that are not positive.
+    """
+    logs = _logarithms(better, values)
+    entries = []
+    for (point, found), its in zip(values, logs, strict=True):
+        ratios = [one - other for one, other in zip(its, logs[0], strict=True)]
+        bounds = None if its is logs[0] else interval(ratios, steps=len(values) - 1, rounds=rounds)
+        entries.append(_entry(point, found, typical(ratios), bounds and Interval(*bounds)))
+    return Ranking(metric, unit, better, confidence(len(values) - 1), tuple(entries), values[0][0])
+
+
+def _logarithms(better: str, values: Sequence[tuple[Mapping[str, Any], Sequence[float]]]) -> list[list[float]]:
+    if len({len(found) for _, found in values}) != 1 or any(value <= 0 for _, found in values for value in found):
+        raise ValueError("each point requires the same number of values, all positive")
+    sign = 1 if better == "higher" else -1
+    return [[sign * math.log(value) for value in found] for _, found in values]
+
+
+def _entry(point: Mapping[str, Any], found: Sequence[float], relative: float, logs: Interval | None) -> Entry:
+    return Entry(
+        point=point,
+        repetitions=len(found),
+        mean=geometric_mean(found),
+        variation=coefficient_of_variation(found),
+        relative=math.exp(relative),
+        interval=logs and Interval(math.exp(logs.low), math.exp(logs.high)),
+    )
 
 
 def to_json(ranking: Ranking) -> dict[str, Any]:
     """Return the ranking as plain data."""
-    return {**asdict(ranking), "best": dict(ranking.best.point)}
+    found = {**asdict(ranking), "best": dict(ranking.best.point)}
+    if ranking.default is None:
+        del found["default"]
+        return found
+    return {**found, "winner": ranking.winner and dict(ranking.winner.point)}

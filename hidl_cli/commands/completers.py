@@ -24,7 +24,13 @@ def complete_parameters(ctx: typer.Context, incomplete: str) -> list[tuple[str, 
 
 
 def complete_matrix(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """``--matrix``: the same, each with all its choices."""
+    """``--matrix``: the same, each with all its choices, and variables of MPI libraries (``mpi.NAME``)."""
+    from hidl_cli.tuning.settings import COMPARED
+
+    if incomplete.startswith(COMPARED):
+        name, sign, _ = incomplete.removeprefix(COMPARED).partition("=")
+        words = complete_tuning(f"{name}=") if sign else complete_variables(name)
+        return [(f"{COMPARED}{word}" + ("" if sign else "="), "") for word in words]
     return list(_assignments(ctx, incomplete, lambda one: [",".join(_choices(one))]))
 
 

@@ -15,6 +15,7 @@ from hidl_cli.commands.render import emit_json, say, show_error, stderr, stdout
 from hidl_cli.commands.tables import runs_table, show_runs
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, ToldToEnd
 from hidl_cli.plan.launch_plan import create_run, plan_of
+from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.redaction import redact_variable, shown_output
@@ -23,6 +24,7 @@ from hidl_cli.runs.follow import end, ends_with_the_terminal, follow, scheduler_
 from hidl_cli.runs.history import run_document
 from hidl_cli.runs.judging import Conclusion
 from hidl_cli.schedulers.decision import read_status
+from hidl_cli.tuning.settings import COMPARED, compared_variables
 
 if TYPE_CHECKING:
     from hidl_cli.analysis.nodes.pairs import Field
@@ -44,8 +46,8 @@ def started(plan: Plan, script: str) -> Iterator[Run]:
         raise
 
 
-def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> None:
-    """Follow ``run`` to its end, judge it, print the outcome; leaves with the verdict's exit code.
+def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> Conclusion:
+    """Follow ``run`` to its end, judge it, print the outcome; exits with the verdict's exit code unless it is 0.
 
     ``own``: see ``started``; an interrupt ends no other run.
     """
@@ -61,6 +63,7 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> N
         show(run, conclusion)
     if conclusion.exit_code:
         raise typer.Exit(conclusion.exit_code)
+    return conclusion
 
 
 def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
@@ -254,8 +257,10 @@ class _Rounds:
         self._round, self._entered = number, time.time()
         self._known = ""
         target = self._plan.target
-        if target is not None and self._plan.is_study and number > 1:
-            with suppress(OSError, ValueError, LookupError, TypeError, StopIteration):
+        with suppress(OSError, ValueError, LookupError, TypeError, StopIteration):
+            if number > 1 and any(map(compared_variables, self._plan.points)):
+                self._known = self._ratios(number - 1)
+            elif number > 1 and target is not None and self._plan.is_study:
                 self._known = self._efficiencies(number - 1, target)
 
     def line(self, status: Status) -> str:
@@ -269,6 +274,18 @@ class _Rounds:
         if limit := self._plan.allocation.time_limit:
             left = min(left, status.started + limit - time.time())
         return f"{text}, {most}{_minutes(max(0.0, left))} left" + (f": {self._known}" if self._known else "")
+
+    def _ratios(self, done: int) -> str:
+        """Return each compared point's rate relative to the default after ``done`` rounds."""
+        from hidl_workloads.enough import read_ratios
+        from hidl_workloads.repetitions import typical
+
+        found = read_ratios(self._run.directory, self._plan.to_json(), done)
+        ratios = (math.exp(typical([math.log(value) for value in values])) for values in found)
+        points = self._plan.points[1:]
+        single = len(points[0]) == 1
+        names = (str(*point.values()) if single else format_parameters(point).replace(COMPARED, "") for point in points)
+        return ", ".join(f"{name} {ratio:.3f}" for name, ratio in zip(names, ratios, strict=True)) + " of default"
 
     def _efficiencies(self, done: int, target: float) -> str:
         """Return the efficiencies after ``done`` rounds, the target, and the round that probably settles the study."""

@@ -38,7 +38,9 @@ from hidl_cli.commands.job_options import (
 from hidl_cli.commands.own_program import Scaling, describe_environment, describe_program, program_after
 
 if TYPE_CHECKING:
+    from hidl_cli.analysis.ranking import Ranking
     from hidl_cli.plan.launch_plan import Plan
+    from hidl_cli.site.schema import Site
 
 
 class Suite(str, Enum):
@@ -171,6 +173,13 @@ def run(
     time: Annotated[
         str | None, typer.Option("--time", "-t", metavar=TIME, help="Time limit of the whole job: 10 is ten minutes.")
     ] = None,
+    save_tuning: Annotated[
+        bool,
+        typer.Option(
+            "--save-tuning",
+            help="Write the run-time variables that win a --matrix of mpi.VARIABLE into your site file.",
+        ),
+    ] = False,
     wait: Annotated[bool, typer.Option(help="Follow the run to its end and judge it.")] = True,
     estimate: Annotated[
         bool,
@@ -188,14 +197,13 @@ def run(
     """Run a workload or a program of your own, study how it scales (--scale), or compare parameters (--matrix)."""
     from hidl_cli.api.options import refuse_options_of_programs, with_suite
     from hidl_cli.commands.findings import check_before_run
-    from hidl_cli.commands.render import emit_json, say, write
+    from hidl_cli.commands.render import emit_json, say
     from hidl_cli.launch.allocation import Asked
     from hidl_cli.launch.hosts import named_hosts, on_hosts
     from hidl_cli.launch.limits import clock
     from hidl_cli.plan.input_files import find_stdin
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import RunRequest, prepare, read_precision
-    from hidl_cli.redaction import Secrets
     from hidl_cli.site.load import load_site
 
     command = program_after(ctx, workload, further=() if matrix else further or ())
@@ -245,30 +253,23 @@ def run(
         ),
         machine,
     )
+    if save_tuning:
+        _require_comparison(plan, wait=wait)
     if estimate:
         from hidl_cli.commands.estimating import show_estimate
 
         show_estimate(plan, json=json)
         _warn(plan)
         return
-    script = job_script(plan)
     if dry_run:
-        document = plan.to_json()
-        secrets = Secrets().learn(document)
-        if json:
-            emit_json("hidl.run-plan/1", plan=secrets.hide_document(document), script=secrets.hide(script))
-        else:
-            write(secrets.hide(script))
-        _warn(plan)
-        if not no_check:
-            check_before_run(plan, machine, hypothetical=True)
+        _show_dry_run(plan, machine, json=json, check=not no_check)
         return
     _warn(plan)
     if not no_check:
         check_before_run(plan, machine, hypothetical=False)
     from hidl_cli.commands.following import follow_and_judge, started
 
-    with started(plan, script) as record:
+    with started(plan, job_script(plan)) as record:
         say(f"run {record.id} in {record.directory}")
         if plan.allocation.time_limit is not None:
             say(f"time limit {clock(plan.allocation.time_limit)}", style="dim")
@@ -279,7 +280,53 @@ def run(
                 say(f"follow it with: hidl resume {record.id}")
             return
         _show_launches(plan)
-        follow_and_judge(record, plan, json=json)
+        conclusion = follow_and_judge(record, plan, json=json)
+        if save_tuning:
+            _save_tuning(plan, conclusion.ranking)
+
+
+def _show_dry_run(plan: Plan, machine: Site, *, json: bool, check: bool) -> None:
+    from hidl_cli.commands.findings import check_before_run
+    from hidl_cli.commands.render import emit_json, write
+    from hidl_cli.plan.job_script import job_script
+    from hidl_cli.redaction import Secrets
+
+    script, document = job_script(plan), plan.to_json()
+    secrets = Secrets().learn(document)
+    if json:
+        emit_json("hidl.run-plan/1", plan=secrets.hide_document(document), script=secrets.hide(script))
+    else:
+        write(secrets.hide(script))
+    _warn(plan)
+    if check:
+        check_before_run(plan, machine, hypothetical=True)
+
+
+def _require_comparison(plan: Plan, *, wait: bool) -> None:
+    """Raise ``UsageError`` if the run cannot end with a winner to save."""
+    from hidl_cli.errors import UsageError
+    from hidl_cli.tuning.settings import compared_variables
+
+    if not any(map(compared_variables, plan.points)):
+        raise UsageError("--save-tuning requires a comparison of variables", hint="--matrix mpi.VARIABLE=VALUE,VALUE")
+    if not wait:
+        raise UsageError("--save-tuning and --no-wait cannot be combined", hint="omit --no-wait")
+
+
+def _save_tuning(plan: Plan, ranking: Ranking | None) -> None:
+    """Write the run-time variables of the winner into the user's file of the site."""
+    from hidl_cli.commands.render import say
+    from hidl_cli.site.tuned import save_tuning
+    from hidl_cli.site.yamledit import MEASURED
+    from hidl_cli.tuning.settings import compared_variables
+
+    if ranking is None or ranking.winner is None:
+        say("no tuning saved: no setting is better than the default")
+        return
+    variables = compared_variables(ranking.winner.point)
+    why = f"{MEASURED}{plan.run}: {ranking.gain}"
+    file = save_tuning(plan.site, plan.mpi, variables, gpus=plan.device == "gpu", why=why)
+    say(f"saved {' '.join(f'{name}={value}' for name, value in variables.items())} in {file}")
 
 
 def _warn(plan: Plan) -> None:
@@ -291,9 +338,10 @@ def _warn(plan: Plan) -> None:
 
 
 def _show_launches(plan: Plan) -> None:
-    """Print the tuning and its origin, and one launch line for each size (with ``-v`` as a person would type it)."""
+    """Print the tuning and its origin, and one launch line for each size and compared variable (``-v``: in full)."""
     from hidl_cli.commands.render import say, say_detail
     from hidl_cli.redaction import redact_variable
+    from hidl_cli.tuning.settings import compared_variables
 
     if plan.user_environment is not None:
         describe_environment(plan)
@@ -301,6 +349,7 @@ def _show_launches(plan: Plan) -> None:
         describe_program(plan)
     for setting in plan.tuning:
         say(f"{setting.name}={redact_variable(setting.name, setting.value)}  ({setting.origin})", style="dim")
-    shown = {step.size: step for step in reversed(plan.steps)}
-    for step in sorted(shown.values(), key=lambda step: step.size):
+    varied = any(map(compared_variables, plan.points))
+    shown = {(step.size, plan.points.index(step.point) if varied else 0): step for step in reversed(plan.steps)}
+    for _, step in sorted(shown.items(), key=lambda item: item[0]):
         say_detail(f"$ {plan.command_line(step)}", otherwise=f"$ {plan.summary(step)}")

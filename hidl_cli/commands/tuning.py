@@ -111,7 +111,8 @@ def _show(document: dict[str, Any]) -> None:
         for preset in document["presets"]
     ]
     setters += [
-        {"set by": f"site {site['site']}, {site['mpi']}", "to": site["value"], "": ""} for site in document["sites"]
+        {"set by": f"site {site['site']}, {site['mpi']}", "to": site["value"], "": site["why"]}
+        for site in document["sites"]
     ]
     if setters:
         show_table(setters)

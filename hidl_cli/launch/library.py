@@ -74,9 +74,9 @@ def _launchers(site: Site, library: Library) -> list[str]:
 
 
 def site_tuning(site: Site, library: Library, *, gpus: bool) -> dict[str, Scalar]:
-    """Return the run-time variables that the site's file sets for the library; none for a stack's own."""
+    """Return the run-time variables that the site's file sets for the library."""
     if library.name not in site.mpi:
-        return {}
+        return site.tuning.get(library.family, {})
     mpi = site.mpi[library.name]
     return {**mpi.tuning, **(mpi.with_gpus.tuning if gpus else {})}
 

@@ -28,7 +28,7 @@ from hidl_cli.record.run import Run, create
 from hidl_cli.redaction import Secrets, may_hold, remember
 from hidl_cli.stack.environment import Described, prepare_support
 from hidl_cli.stack.schema import Device
-from hidl_cli.tuning.settings import Setting
+from hidl_cli.tuning.settings import COMPARED, DEFAULT, MATRIX, Setting, compared_variables, without_variables
 
 SCHEMA = "hidl.plan/2"
 
@@ -157,9 +157,18 @@ class Plan:
         }
 
     def at(self, point: Mapping[str, Value]) -> Plan:
-        """Return the plan of one point of the matrix, as if it ran alone."""
+        """Return the plan of one point of the matrix, as if it ran alone.
+
+        Run-time variables of the point are part of its tuning, and parameters too: they tell its series from others.
+        """
         steps = tuple(replace(step, point={}) for step in self.steps if step.point == point)
-        return replace(self, parameters={**self.parameters, **point}, steps=steps)
+        variables = compared_variables(point)
+        changed = {name: value for name, value in point.items() if value != DEFAULT or not name.startswith(COMPARED)}
+        tuning = (
+            *(setting for setting in self.tuning if setting.name not in variables),
+            *(Setting(name, value, MATRIX) for name, value in variables.items()),
+        )
+        return replace(self, parameters={**self.parameters, **changed}, tuning=tuning, steps=steps)
 
     @property
     def repetitions(self) -> int:
@@ -188,7 +197,7 @@ class Plan:
         """Format the step in short: launcher, number of ranks, program, and parameters without their defaults."""
         argv = step.launch.words
         count = next((argv[i : i + 2] for i, word in enumerate(argv) if word in ("-n", "-np")), ())
-        values = {**self.parameters, **step.point}
+        values = {**self.parameters, **without_variables(step.point)}
         program = self.workload.program_for(values)
         if program.module is None:
             words = [*command(program, values), *arguments(program, values, self.workload.parameters)]
@@ -196,7 +205,8 @@ class Plan:
             known = self.workload.parameters
             chosen = {name: value for name, value in values.items() if value != known[name].default}
             words = [program.module, *(f"{name}={value}" for name, value in chosen.items())]
-        line = sh_line([Path(argv[0]).name, *count, "...", *words])
+        variables = [f"{name}={value}" for name, value in compared_variables(step.point).items()]
+        line = sh_line([*variables, Path(argv[0]).name, *count, "...", *words])
         secrets = Secrets().learn(self.workload_words, dict(self.parameters), dict(step.point), words)
         return secrets.hide(line)
 

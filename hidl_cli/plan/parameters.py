@@ -10,6 +10,7 @@ from math import isfinite
 from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.plan.workload import Parameter, Value, Workload
 from hidl_cli.redaction import redact_variable
+from hidl_cli.tuning.settings import COMPARED, DEFAULT
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
@@ -45,7 +46,10 @@ def resolve(workload: Workload, assignments: Sequence[str]) -> dict[str, Value]:
 def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, Value]]:
     """Return every combination of the values in ``matrix`` (``name=value,value``), the last name varying fastest.
 
-    Raises ``InvalidInput`` with every error: an unknown or repeated name, an invalid or repeated value, a single value.
+    A name ``mpi.VARIABLE`` is a run-time variable of the MPI library. Its values are compared with its default, which
+    comes first, so one value is enough. Whether the library reads the variable is checked later (``merge_layers``).
+    Raises ``InvalidInput`` with every error: an unknown or repeated name, an invalid or repeated value, a single value,
+    parameters beside variables.
     """
     axes: dict[str, list[Value]] = {}
     problems: list[Problem] = []
@@ -54,10 +58,14 @@ def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, V
         parameter = workload.parameters.get(name)
         if not equals:
             problems.append(Problem(f"--matrix {word!r} has no '='", "name=value,value"))
-        elif parameter is None:
+        elif parameter is None and not name.startswith(COMPARED):
             problems.append(_unknown(name, workload.parameters, "--matrix"))
         elif name in axes:
             problems.append(Problem(f"--matrix {name}: given twice", "all its values in one word"))
+        elif parameter is None:
+            axes[name] = [DEFAULT, *(value for value in text.split(",") if value != DEFAULT)]
+            if len(set(axes[name])) < len(axes[name]) or len(axes[name]) < 2:
+                problems.append(Problem(f"--matrix {word!r} has nothing to compare", "one or more different values"))
         else:
             axes[name] = []
             for value in text.split(","):
@@ -67,6 +75,13 @@ def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, V
                     problems.append(Problem(f"--matrix {name}: invalid value {value!r}", str(error)))
             if len(set(axes[name])) < len(axes[name]) or len(text.split(",")) < 2:
                 problems.append(Problem(f"--matrix {word!r} has nothing to compare", "two or more different values"))
+    if any(name.startswith(COMPARED) for name in axes) and not all(name.startswith(COMPARED) for name in axes):
+        others = ", ".join(name for name in axes if not name.startswith(COMPARED))
+        problems.append(
+            Problem(
+                f"--matrix: {others} cannot be combined with run-time variables", f"--set {others}=VALUE, or two runs"
+            )
+        )
     if problems:
         raise InvalidInput(
             f"{len(problems)} invalid value(s) of --matrix for workload {workload.name}",

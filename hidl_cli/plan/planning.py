@@ -25,7 +25,7 @@ from hidl_cli.site.schema import Site
 from hidl_cli.stack.environment import Described
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
-from hidl_cli.tuning.settings import Setting
+from hidl_cli.tuning.settings import Setting, compared_variables, without_variables
 from hidl_workloads.own_program import STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
 
@@ -269,12 +269,12 @@ def _steps(
     world = started.installation.run_module("hidl_workloads.world")
     can_check = started.environment is None or started.environment.has_mpi4py
 
-    def launch(words: tuple[str, ...], placement: Placement, number: int) -> Launch:
+    def launch(words: tuple[str, ...], placement: Placement, number: int, variables: Mapping[str, str]) -> Launch:
         request = Request(
             placement,
             words,
             started.library,
-            environment=environment,
+            environment={**environment, **variables},
             forward=(
                 *SET_BY_THE_SCRIPT,
                 *(_MEETING_POINT if started.workload.program.directory else ()),
@@ -285,10 +285,11 @@ def _steps(
             through_ssh=started.scheduler == SSH,
             gpus=gpus,
         )
-        return started.launcher.launch(request)
+        launched = started.launcher.launch(request)
+        return replace(launched, environment={**launched.environment, **variables})
 
     def step(number: int, size: int, placement: Placement, repetition: int, point: Mapping[str, Value]) -> Step:
-        parameters = {**started.parameters, **point}
+        parameters, variables = {**started.parameters, **without_variables(point)}, compared_variables(point)
         program = started.workload.program_for(parameters)
         gpu_aware = environment.get(DEVICE) == "gpu" and gives_gpu_memory(started.workload, parameters)
         check = (*world, GPU_AWARE) if gpu_aware else world
@@ -298,13 +299,13 @@ def _steps(
             size,
             repetition,
             placement,
-            launch(words, placement, number),
-            launch(check, placement, number) if program.mpi and not program.module and can_check else None,
+            launch(words, placement, number, variables),
+            launch(check, placement, number, variables) if program.mpi and not program.module and can_check else None,
             point=point,
             parser=program.parser,
             timed=program.timed,
             patterns=tuple(program.patterns),
-            unbound=None if apart else launch(words, replace(placement, bind=False), number),
+            unbound=None if apart else launch(words, replace(placement, bind=False), number, variables),
         )
 
     planned = [

@@ -20,7 +20,7 @@ from hidl_cli.plan.launch_plan import Baseline, Plan
 from hidl_cli.plan.load import load_workload
 from hidl_cli.plan.metric_option import with_metrics
 from hidl_cli.plan.own import ScalingKind, own_workload
-from hidl_cli.plan.parameters import expand_matrix, resolve
+from hidl_cli.plan.parameters import expand_matrix, format_parameters, resolve
 from hidl_cli.plan.planning import Choices, can_be_copied, make_plan
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
@@ -34,8 +34,10 @@ from hidl_cli.stack.environment import Environment
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.schema import Device, Stack
+from hidl_cli.tuning.catalogue import main_name
+from hidl_cli.tuning.judge import Fit, judge
 from hidl_cli.tuning.layers import merge_layers
-from hidl_cli.tuning.settings import Layer, Setting
+from hidl_cli.tuning.settings import COMPARED, DEFAULT, MATRIX, Layer, Setting, compared_variables, without_variables
 
 #: The option that sets run-time variables of the MPI library; it is the origin of their values.
 _TUNE = "--tune"
@@ -159,7 +161,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
             f"workload {workload.name} requires at least {least} ranks{idle}",
             hint=f"--ranks-per-node {least}, or a --scale that begins with {least} ranks",
         )
-    if request.precision is not None and not request.scale:
+    if request.precision is not None and not request.scale and not any(map(compared_variables, matrix)):
         raise UsageError("--precision requires --scale", hint="--scale 1,2")
     if request.baseline == "copies" and not can_be_copied(unit, placements):
         raise UsageError("--baseline copies requires a study of nodes that starts with 1", hint="--scale nodes=1,2,4")
@@ -172,7 +174,7 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
         asked=request.asked,
         target=request.target or (workload.scaling.target if workload.scaling else None),
         baseline=request.baseline,
-        until_settled=request.until_settled and request.scale is not None,
+        until_settled=request.until_settled and (request.scale is not None or any(map(compared_variables, matrix))),
         precision=request.precision,
     )
     if plan.missing and not request.hypothetical:
@@ -202,7 +204,7 @@ def _workload(request: RunRequest, environment: Environment | None) -> Workload:
         directory=request.directory or str(Path.cwd()),
         stack=request.stack,
         assignments=request.assignments,
-        matrix=request.matrix,
+        matrix=[word for word in request.matrix if not word.startswith(COMPARED)],
         scaling=request.scaling,
         uses_mpi=request.uses_mpi and has_mpi4py,
     )
@@ -229,6 +231,7 @@ def _choices(
         stack = load_stack(request.stack or _STACKS[environment.abi])
         installed, own = environment, _library_beside(environment, request, site, stack)
     described = environment.described if environment else None
+    gpus = _on_gpus(site, request.asked)
     require_stack(
         use,
         workload.name,
@@ -238,7 +241,9 @@ def _choices(
         accelerator=None if described else installed.manifest.get("accelerator"),
         environment=described.directory if described else None,
     )
-    library = library_for(site, own, request.mpi, gpus=_on_gpus(site, request.asked))
+    library = library_for(site, own, request.mpi, gpus=gpus)
+    layers = _layers(request, site, stack, workload, library)
+    tuning = merge_layers(library, layers, gpus=gpus, compared=request.is_compared)
     if described and library is own and own.name == stack.name:
         described = replace(described, mpi_stack=stack.name)
     return Choices(
@@ -249,8 +254,8 @@ def _choices(
         installation=installed,
         library=library,
         launcher=launcher(launcher_for(site, library, request.launcher)),
-        tuning=_tuning(request, site, stack, workload, library),
-        matrix=matrix,
+        tuning=tuning,
+        matrix=_checked(matrix, library, layers, tuning, gpus=gpus),
         environment=described,
         use=use,
         recipe=None if described else stack,
@@ -306,16 +311,45 @@ def _installation(request: RunRequest, site: Site, stack: str) -> Installation:
         return Installation.at(root / site.name / stack / installation.CURRENT)
 
 
-def _tuning(request: RunRequest, site: Site, stack: Stack, workload: Workload, library: Library) -> tuple[Setting, ...]:
-    """Return the effective tuning: site, stack, workload, command line, each overriding those before."""
-    gpus = _on_gpus(site, request.asked)
-    layers = (
-        Layer(f"site {site.name}", site_tuning(site, library, gpus=gpus)),
+def _layers(request: RunRequest, site: Site, stack: Stack, workload: Workload, library: Library) -> tuple[Layer, ...]:
+    """Return the layers of the tuning: site, stack, workload, command line, each overriding those before."""
+    return (
+        Layer(f"site {site.name}", site_tuning(site, library, gpus=_on_gpus(site, request.asked))),
         Layer(f"stack {stack.name}", stack.tuning.get(library.family, {})),
         Layer(f"workload {workload.name}", workload.tuning.get(library.family, {})),
         Layer(_TUNE, _assignments(request.tuning)),
     )
-    return merge_layers(library, layers, gpus=gpus, compared=request.is_compared)
+
+
+def _checked(
+    matrix: Sequence[Mapping[str, Value]],
+    library: Library,
+    layers: Sequence[Layer],
+    tuning: Sequence[Setting],
+    *,
+    gpus: bool,
+) -> list[Mapping[str, Value]]:
+    """Return the points of the matrix with run-time variables as the ranks get them.
+
+    A variable with several names gets the name that ``tuning`` uses. Raises ``InvalidInput`` if the library does not
+    read one or if a value is invalid, ``UsageError`` if two values are the same.
+    """
+    used = {main_name(setting.name, library.family): setting.name for setting in tuning}
+    checked: list[Mapping[str, Value]] = []
+    for point in matrix:
+        if variables := compared_variables(point):
+            merge_layers(library, (*layers, Layer(MATRIX, variables)), gpus=gpus, compared=True)
+        exported = dict(without_variables(point))
+        for name, value in point.items():
+            if name.startswith(COMPARED):
+                variable = name.removeprefix(COMPARED)
+                fit = judge(library.family, library.version, variable, value) if variable in variables else None
+                variable = used.get(main_name(variable, library.family), variable)
+                exported[COMPARED + variable] = fit.value if isinstance(fit, Fit) else DEFAULT
+        if exported in checked or len(exported) < len(point):
+            raise UsageError(f"--matrix compares the same values twice: {format_parameters(exported)}")
+        checked.append(exported)
+    return checked
 
 
 def _on_gpus(site: Site, asked: Asked) -> bool:

@@ -23,6 +23,7 @@ from hidl_cli.plan.parameters import format_parameters
 from hidl_cli.plan.workload import Value
 from hidl_cli.site.load import load_site
 from hidl_cli.stack import installation
+from hidl_cli.tuning.settings import without_variables
 
 SCHEMA = "hidl.forecast/1"
 
@@ -108,7 +109,7 @@ def forecast_plan(plan: Plan, python: Path, interconnect: str | None) -> list[Po
 
 def _forecast_point(plan: Plan, point: Mapping[str, Value], python: Path, interconnect: str | None) -> PointForecast:
     placements = tuple({step.size: step.placement for step in plan.steps if step.point == point}.values())
-    values = {**plan.parameters, **point}
+    values = {**plan.parameters, **without_variables(point)}
     program = plan.workload.program_for(values)
     asked_for = arguments(program, values, plan.workload.parameters)
     words = [str(plan.workload.estimate), str(program.module), *asked_for]

@@ -7,7 +7,7 @@ from typing import Any
 
 from hidl_cli.analysis.nodes.pairs import Field
 from hidl_cli.analysis.nodes.verdict import fields_of, judge_fields
-from hidl_cli.analysis.ranking import Ranking, rank
+from hidl_cli.analysis.ranking import Ranking, compare, rank
 from hidl_cli.analysis.scaling.baselines import Earlier, earlier
 from hidl_cli.analysis.scaling.judge import judge
 from hidl_cli.analysis.scaling.study import Observation, Study
@@ -19,6 +19,7 @@ from hidl_cli.store.extract import series_of
 from hidl_cli.store.filters import Filters
 from hidl_cli.store.references.published import format_reference
 from hidl_cli.store.store import Store
+from hidl_cli.tuning.settings import compared_variables
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
             for point in plan.points
         ]
         if better and all(value > 0 for _, found in of_points for value in found):
+            if any(map(compared_variables, plan.points)):
+                rounds = plan.repetitions if plan.until_settled else None
+                return compare(name, promised[name].unit, better, of_points, rounds=rounds)
             return rank(name, promised[name].unit, better, of_points)
     return None
 

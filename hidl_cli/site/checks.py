@@ -97,7 +97,7 @@ def login_host(data: Mapping[str, Any]) -> Iterator[Fault]:
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Each MPI library reads the variables that the site sets for it, with valid values."""
     libraries = mapping(data, "mpi")
-    if any(mapping(libraries, name).get("tuning") for name in libraries):
+    if data.get("tuning") or any(mapping(libraries, name).get("tuning") for name in libraries):
         from hidl_cli.tuning.checks import check_site  # 13 ms, which files without tuning need not spend
 
         yield from check_site(data)

@@ -295,6 +295,9 @@ class Site(Strict):
     )
     mpi: dict[Name, Mpi] = Field(default_factory=dict, description="MPI libraries that the site offers")
     default_mpi: str | None = Field(None, description="a key of mpi; null: each stack's own MPI library")
+    tuning: dict[Family, dict[EnvironmentVariable, Scalar]] = Field(
+        default_factory=dict, description="run-time variables of the stacks' own MPI libraries, by MPI family"
+    )
     policies: Policies = Field(default_factory=Policies, description="what job scripts must and must not say")
     install: Install = Field(default_factory=Install, description="where and how stacks are installed")
     wheels: Wheels = Field(default_factory=Wheels, description="where wheels come from")

@@ -1,20 +1,83 @@
-"""Which sites set a tuning variable."""
+"""The tuning in site files: who sets a variable, and how a measured setting gets there."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from hidl_cli import documents
+from hidl_cli.errors import HidlError
 from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import list_all
+from hidl_cli.mpi import Library
+from hidl_cli.site import yamledit
 from hidl_cli.site.checks import RULES
+from hidl_cli.site.keeping import user_file
+from hidl_cli.site.load import load_site
+from hidl_cli.site.schema import Site
+from hidl_cli.site.yamltext import Item, document
 
 
 def list_settings(names: frozenset[str]) -> list[dict[str, Any]]:
-    """Every site, in order, that sets one of ``names`` for one of its MPI libraries. Invalid files are skipped."""
+    """Return every site, in order, that sets one of ``names`` for an MPI library, with the comment beside it.
+
+    Invalid files are skipped.
+    """
     return [
-        {"site": entry.name, "mpi": key, "value": library.tuning[name]}
+        {"site": entry.name, "mpi": key, "value": values[name], "why": _comment(entry.path, name)}
         for entry in list_all("site")
         if (site := examine(RULES, entry).model)
-        for key, library in site.mpi.items()
-        for name in sorted(names.intersection(library.tuning))
+        for key, values in _tuning(site).items()
+        for name in sorted(names.intersection(values))
     ]
+
+
+def save_tuning(site: str, library: Library, variables: Mapping[str, str], *, gpus: bool, why: str) -> Path:
+    """Write variables into the user's own file of a site, each with ``why`` as a comment; return the file.
+
+    The variables are those of the site's MPI library of that name, or of the stacks' own libraries of its family. The
+    file keeps its keys, comments and order; an older value of a variable is replaced.
+
+    Raises:
+        HidlError: If the file cannot be changed or written; the hint holds the lines to add.
+    """
+    if library.name in load_site(site).mpi:
+        key: tuple[str, ...] = ("mpi", library.name, *(("with_gpus",) if gpus else ()), "tuning")
+    else:
+        key = ("tuning", library.family)
+    file = user_file(site)
+    try:
+        old = file.read_text(encoding="utf-8") if file.exists() else None
+        before = {} if old is None else yamledit.values_at(old, key)
+        values = [yamledit.Value((*key, name), value, why, was=before.get(name)) for name, value in variables.items()]
+        lines = document(yamledit.items(values))
+        new = (
+            document([Item("name", site), Item("extends", site), *yamledit.items(values)])
+            if old is None
+            else yamledit.edited(old, values)
+        )
+        if new is not None:
+            documents.write_text(file.resolve(), new, mode=file.stat().st_mode & 0o777 if old is not None else 0o644)
+            return file
+        reason = "its layout does not allow it"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    raise HidlError(f"failed to save the tuning in {file}: {reason}", hint=f"add these lines:\n{lines}")
+
+
+def _tuning(site: Site) -> dict[str, Mapping[str, Any]]:
+    """Return the variables by MPI library; those of stacks' own libraries by family."""
+    of_libraries = {key: {**each.tuning, **each.with_gpus.tuning} for key, each in site.mpi.items()}
+    return {**of_libraries, **{f"stacks' own {family}": values for family, values in site.tuning.items()}}
+
+
+def _comment(file: Path, name: str) -> str:
+    """Return the comment above the line that sets ``name`` if hidl measured the value; empty if not."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return ""
+    above = (first.strip() for first, second in pairwise(lines) if second.strip().startswith(f"{name}:"))
+    return next((line.removeprefix("# ") for line in above if line.startswith(f"# {yamledit.MEASURED}")), "")

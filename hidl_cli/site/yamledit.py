@@ -17,7 +17,9 @@ from hidl_cli.site.yamltext import Item, document, scalar
 
 #: How the comment of a value begins that was put here; such a comment goes with its value.
 ORIGIN = "asked of "
-_COMMENT = re.compile(rf"[ ]*# {ORIGIN}.*\n$")
+#: The same for a value that a run measured.
+MEASURED = "measured by run "
+_COMMENT = re.compile(rf"[ ]*# (?:{ORIGIN}|{MEASURED}).*\n$")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Value:
     path: tuple[str, ...]
     value: str
     why: str
-    was: str | None = None
+    was: Any = None
 
 
 def edited(text: str, values: Sequence[Value]) -> str | None:
@@ -48,6 +50,15 @@ def edited(text: str, values: Sequence[Value]) -> str | None:
             return None
         text = made
     return text if _plain(text) == expected else None
+
+
+def values_at(text: str, path: tuple[str, ...]) -> dict[str, Any]:
+    """Return the scalars of the mapping at ``path``; empty if there is none."""
+    node = _root(text)
+    for key in path:
+        node = node.content[key].value if node and isinstance(node.content, dict) and key in node.content else None
+    found = tree.plain(node) if node and isinstance(node.content, dict) else {}
+    return {key: value for key, value in found.items() if not isinstance(value, dict | list)}
 
 
 def items(values: Sequence[Value]) -> tuple[Item, ...]:

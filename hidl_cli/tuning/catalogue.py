@@ -127,6 +127,12 @@ def variable(name: str, family: Family) -> Variable | None:
     return next((known for known in variables(name) if known.reader(family)), None)
 
 
+def main_name(name: str, family: Family) -> str:
+    """Return the main name of a variable that the family reads; an unknown name stays as it is."""
+    known = variable(name, family)
+    return known.name if known else name
+
+
 def pattern(name: str, family: Family | None = None) -> Pattern | None:
     """The pattern with the longest prefix that matches; with ``family``, one that it reads."""
     matching = [known for known in patterns() if name.startswith(known.prefix) and len(name) > len(known.prefix)]

@@ -13,7 +13,8 @@ _Path = tuple[str | int, ...]
 
 
 def check_site(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check ``mpi.<name>.tuning`` of a site, by the library's family and version."""
+    """Check ``mpi.<name>.tuning`` of a site, by the library's family and version, and ``tuning.<family>``."""
+    yield from check_by_family(data)
     libraries = mapping(data, "mpi")
     for name in libraries:
         library = mapping(libraries, name)
@@ -26,7 +27,7 @@ def check_site(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def check_by_family(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check ``tuning.<family>`` of a stack or a workload, for any version."""
+    """Check ``tuning.<family>`` of a site, a stack or a workload, for any version."""
     tuning = mapping(data, "tuning")
     for word in tuning:
         if family := _family(word):

@@ -9,6 +9,12 @@ from hidl_cli.inputs.fields import Scalar
 
 #: Read by the dynamic linker, with any MPI library.
 LD_PRELOAD = "LD_PRELOAD"
+#: Prefix of the names of run-time variables among the parameters of a matrix (``mpi.MV2_IBA_EAGER_THRESHOLD``).
+COMPARED = "mpi."
+#: Value of such a name if the variable keeps the value that a run without the matrix gives it.
+DEFAULT = "default"
+#: Origin of the values of variables that a run compares.
+MATRIX = "--matrix"
 
 
 @dataclass(frozen=True)
@@ -26,3 +32,17 @@ class Setting:
     name: str
     value: str
     origin: str
+
+
+def compared_variables(point: Mapping[str, Scalar]) -> dict[str, str]:
+    """Return the run-time variables that a point of a matrix sets, without those at their default."""
+    return {
+        name.removeprefix(COMPARED): str(value)
+        for name, value in point.items()
+        if name.startswith(COMPARED) and value != DEFAULT
+    }
+
+
+def without_variables(point: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return the parameters of the program at a point of a matrix."""
+    return {name: value for name, value in point.items() if not name.startswith(COMPARED)}

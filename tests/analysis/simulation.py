@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hidl_cli.analysis.ranking import compare
 from hidl_cli.analysis.scaling.judge import judge
 from hidl_cli.analysis.scaling.study import Observation
 from hidl_cli.analysis.statistics import half_widths
-from hidl_workloads.repetitions import LEAST, WRONG, Bounds, _quantile, enough, interval, typical
+from hidl_workloads.repetitions import LEAST, WRONG, Bounds, _quantile, compared_enough, enough, interval, typical
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "verdict.md"
 TARGET = 0.7
@@ -231,6 +232,44 @@ def by_rule(rule: Rule, ratio: float, noise: Noise, *, studies: int, rounds: int
     return Shares(*(count[name] / studies for name in ("pass", "fail", "inconclusive")), taken / studies)
 
 
+class Winners(NamedTuple):
+    """Shares of comparisons with the right winner, with another winner and without one, and the mean rounds."""
+
+    right: float
+    wrong: float
+    none: float
+    rounds: float
+
+
+def winners(
+    gain: float, *, deviation: float, studies: int, noise: Noise = normal, rounds: int = 40, settings: int = 2
+) -> Winners:
+    """Return the winners of comparisons in which the first setting is ``gain`` better than the default.
+
+    Args:
+        gain: Of the first setting, relative to the default; the others equal the default.
+        deviation: Unit of ``noise`` in the logarithm of one value.
+        studies: Number of simulated comparisons.
+        noise: Draws the noise of (points, rounds).
+        rounds: Largest number of rounds; each comparison stops as soon as it is settled.
+        settings: Number of settings beside the default.
+    """
+    count: Counter[object] = Counter()
+    taken = 0
+    for study in range(studies):
+        random = np.random.default_rng([3, rounds, study])
+        rates = np.exp(deviation * noise(random, (settings + 1, rounds)))
+        rates[1] *= 1 + gain
+        ratios = rates[1:] / rates[0]
+        stop = next(n for n in range(1, rounds + 1) if compared_enough(ratios[:, :n].tolist(), rounds=rounds).stop)
+        values = [({"mpi.A": str(i)}, row[:stop].tolist()) for i, row in enumerate(rates)]
+        winner = compare("rate", "1/s", "higher", values, rounds=rounds).winner
+        count[winner and winner.point["mpi.A"]] += 1
+        taken += stop
+    wrong = sum(count[str(i)] for i in range(2, settings + 1))
+    return Winners(count["1"] / studies, wrong / studies, count[None] / studies, taken / studies)
+
+
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
@@ -276,6 +315,12 @@ def _rule_row(name: str, studies: int) -> list[str]:
     return [name, _share(wrong), *(f"{each.passed:.2f}, {each.rounds:.1f}" for each in above)]
 
 
+def _winners_row(name: str, deviation: float, studies: int) -> list[str]:
+    found = {gain: winners(gain, deviation=deviation, noise=NOISES[name], studies=studies) for gain in (0.0, 0.03, 0.1)}
+    none = f"{found[0.0].none:.3f}, {found[0.0].rounds:.1f}"
+    return [f"{name}, {deviation:.0%}", none, *(f"{found[g].right:.3f}, {found[g].rounds:.1f}" for g in (0.03, 0.1))]
+
+
 #: Heading cells, function of a row, and its arguments, by the name of the table in the page.
 TABLES: dict[str, tuple[Sequence[str], Callable[..., list[str]], Sequence[tuple[Any, ...]]]] = {
     "coverage": (("noise", "n = 3", "n = 5", "n = 8", "n = 15"), _coverage_row, [(name,) for name in NOISES]),
@@ -294,6 +339,11 @@ TABLES: dict[str, tuple[Sequence[str], Callable[..., list[str]], Sequence[tuple[
         ("noise", "0.95", "1.05", "1.10", "1.15"),
         _rounds_row,
         [*product(("normal", "delays in step and baseline", "heavy tails (t3)"), (0.05, 0.15))],
+    ),
+    "winners": (
+        ("noise", "0 %: none, rounds", "3 %: right, rounds", "10 %: right, rounds"),
+        _winners_row,
+        [*product(("normal", "delays in step and baseline", "heavy tails (t3)", "recorded rounds"), (0.01, 0.02))],
     ),
     "rules": (
         ("rule", "largest share of wrong verdicts", "normal: pass, rounds", "heavy tails: pass, rounds"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
-from hidl_cli.analysis.ranking import rank
+from hidl_cli.analysis.ranking import compare, rank
+from tests.analysis.simulation import NOISES, winners
 
 QUICK, SLOW = {"backend": "a"}, {"backend": "b"}
 
@@ -50,3 +52,41 @@ def test_alike_points_are_rarely_distinguished_whatever_their_number() -> None:
 def test_points_with_different_numbers_of_values_are_refused() -> None:
     with pytest.raises(ValueError, match="same number of values"):
         rank("rate", "items/s", "higher", [(QUICK, [1.0, 2.0]), (SLOW, [1.0])])
+
+
+A, B = {"mpi.A": "default"}, {"mpi.A": "b"}
+
+
+@pytest.mark.parametrize(
+    ("better", "factor", "reason"),
+    [
+        ("higher", 1.1, r"mpi\.A=b: x 1[01]\.\d% higher than with the default"),
+        ("lower", 0.9, r"mpi\.A=b: x (9|10)\.\d% lower than with the default"),
+        ("higher", 0.9, r"no setting is better than the default in x; worse: mpi\.A=b \(-(9|10)\.\d%\)"),
+        ("lower", 1.1, r"no setting is better than the default in x; worse: mpi\.A=b \(\+(9|10)\.\d%\)"),
+        ("higher", 1.0, r"no difference found in x \(less than \d\.\d%\)"),
+    ],
+)
+def test_settings_are_compared_with_the_default(better: str, factor: float, reason: str) -> None:
+    found = compare("x", "1", better, [(A, noisy(1, 1)), (B, noisy(factor, 2))])
+    assert re.match(reason, found.reason), found.reason
+    assert (found.winner is not None) == ("than with" in found.reason)
+
+
+def test_a_comparison_without_noise_or_with_too_much_says_so() -> None:
+    few = compare("x", "1", "higher", [(A, [1.0, 1.0]), (B, [2.0, 2.0])])
+    wild = compare("x", "1", "higher", [(A, [1.0, 9.0, 2.0]), (B, [5.0, 1.0, 7.0])])
+    assert "requires 3 repetitions" in few.reason
+    assert "exclude a factor of 2" in wild.reason
+
+
+@pytest.mark.parametrize("name", sorted(NOISES))
+def test_a_setting_without_effect_rarely_wins(name: str) -> None:
+    found = winners(0.0, deviation=0.02, noise=NOISES[name], studies=200, rounds=15)
+    assert 1 - found.none <= 0.05
+
+
+def test_planted_gains_are_found() -> None:
+    small, large = (winners(gain, deviation=0.01, studies=100) for gain in (0.03, 0.1))
+    assert min(small.right, large.right) >= 0.95
+    assert large.rounds < small.rounds

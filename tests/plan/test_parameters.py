@@ -89,3 +89,11 @@ def test_every_fault_of_a_matrix_is_reported_at_once(workload: Workload) -> None
         "--matrix 'framework=torch,torch' has nothing to compare",
         "--matrix batch: given twice",
     ]
+
+
+def test_variables_of_mpi_are_compared_with_their_default(workload: Workload) -> None:
+    points = expand_matrix(workload, ["mpi.A=1,2", "mpi.B=x"])
+    assert [tuple(point.values()) for point in points] == [
+        (a, b) for a in ("default", "1", "2") for b in ("default", "x")
+    ]
+    assert points == expand_matrix(workload, ["mpi.A=default,1,2", "mpi.B=x,default"])

@@ -61,7 +61,10 @@ def scaling_table(study: Study) -> Table:
 
 
 def ranking_table(ranking: Ranking) -> Table:
-    """Return one row per point of a matrix, in the order in which they ran; worse than the best beyond noise: red."""
+    """Return one row per point of a matrix, in the order in which they ran.
+
+    Green: the best, or better than the default beyond noise. Red: worse than that beyond noise.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -70,10 +73,17 @@ def ranking_table(ranking: Ranking) -> Table:
     rows.box, rows.show_edge, rows.padding = box.SIMPLE_HEAD, False, (0, 0, 0, 1)
     for name in ranking.entries[0].point:
         rows.add_column(Text(name))
-    for heading in ("runs", ranking.unit, "CV", "of the best", f"{ranking.confidence * 100:.3g} % interval"):
+    for heading in (
+        "runs",
+        ranking.unit,
+        "CV",
+        "of the best" if ranking.default is None else "of default",
+        f"{ranking.confidence * 100:.3g} % interval",
+    ):
         rows.add_column(Text(heading), justify="right")
     for entry in ranking.entries:
-        colour = "green" if entry is ranking.best else "red" if entry.is_behind else "default"
+        best = ranking.best if ranking.default is None else ranking.winner
+        colour = "green" if entry is best else "red" if entry.is_behind else "default"
         rows.add_row(
             *(Text(redact_variable(name, str(value)), overflow="fold") for name, value in entry.point.items()),
             str(entry.repetitions),
