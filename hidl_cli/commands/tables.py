@@ -10,7 +10,7 @@ from hidl_cli.commands.render import printable, say, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hidl_cli.plan.workload import DeviceChoice, Workload
+    from hidl_cli.plan.workload import DeviceChoice, Parameter, Workload
 
 
 def show_table(rows: Sequence[Mapping[str, Any]], *, whole: Collection[str] = ()) -> None:
@@ -185,7 +185,7 @@ def show_workload(workload: Workload) -> None:
         [
             {
                 "parameter (--set)": name,
-                "default": parameter.default,
+                "default": _format_default(parameter),
                 "values": ", ".join(parameter.choices) or parameter.type,
                 "unit": parameter.unit,
                 "": parameter.help,
@@ -205,6 +205,12 @@ def show_workload(workload: Workload) -> None:
             for name, metric in workload.metrics.items()
         ]
     )
+
+
+def _format_default(parameter: Parameter) -> str:
+    """A default, and those on GPUs: ``8 (GPUs: 256 or 64)``."""
+    on_gpus = " or ".join(str(each.value) for each in parameter.on_gpus)
+    return f"{parameter.default} (GPUs: {on_gpus})" if on_gpus else str(parameter.default)
 
 
 def _format_device(choice: DeviceChoice) -> str:

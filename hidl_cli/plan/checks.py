@@ -116,10 +116,14 @@ def parameters(data: Mapping[str, Any]) -> Iterator[Fault]:
         yield from _limits(name, mapping(known, name))
         if "default" in mapping(known, name):
             yield from _value(("parameters", name, "default"), mapping(known, name), known[name]["default"])
+        on_gpus = mapping(known, name).get("on_gpus")
+        for index, each in enumerate(on_gpus if isinstance(on_gpus, list) else []):
+            path = ("parameters", name, "on_gpus", index, "value")
+            yield from _value(path, mapping(known, name), each.get("value") if isinstance(each, dict) else None)
 
 
 def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
-    """Check that each ``when`` names parameters and valid values."""
+    """Check that each ``when`` names parameters with one default on all devices, and valid values."""
     known = mapping(data, "parameters")
     for key in ("stacks", "alternatives", "devices"):
         choices = data.get(key)
@@ -129,6 +133,9 @@ def conditions(data: Mapping[str, Any]) -> Iterator[Fault]:
                 if name not in known:
                     message = f"unknown parameter `{clipped(name)}`"
                     yield Fault(path, message, one_of(known), nearest(name, known), on_key=True)
+                elif mapping(known, name).get("on_gpus"):
+                    message = f"parameter `{name}` has defaults of its own on GPUs"
+                    yield Fault(path, message, "a parameter without `on_gpus`", on_key=True)
                 elif isinstance(value, list):
                     for place, each in enumerate(value):
                         yield from _value((*path, place), mapping(known, name), each)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import product
 from math import isfinite
@@ -10,6 +10,7 @@ from math import isfinite
 from hidl_cli.errors import InvalidInput, Problem
 from hidl_cli.plan.workload import Parameter, Value, Workload
 from hidl_cli.redaction import redact_variable
+from hidl_cli.site.schema import NodeType
 from hidl_cli.tuning.settings import COMPARED, DEFAULT
 
 _BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -41,6 +42,16 @@ def resolve(workload: Workload, assignments: Sequence[str]) -> dict[str, Value]:
             hint=f"hidl workload show {workload.name}",
         )
     return values
+
+
+def gpu_defaults(workload: Workload, node: NodeType, given: Collection[str]) -> dict[str, Value]:
+    """Return the defaults of parameters on the GPUs of a node type, except for those ``given``."""
+    found: dict[str, Value] = {}
+    for name, parameter in workload.parameters.items():
+        fitting = (each for each in parameter.on_gpus if each.fits(node.gpu_arch, node.gpu_memory_gib))
+        if name not in given and (first := next(fitting, None)):
+            found[name] = first.value
+    return found
 
 
 def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, Value]]:

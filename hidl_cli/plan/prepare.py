@@ -20,7 +20,7 @@ from hidl_cli.plan.launch_plan import Baseline, Plan
 from hidl_cli.plan.load import load_workload
 from hidl_cli.plan.metric_option import with_metrics
 from hidl_cli.plan.own import ScalingKind, own_workload
-from hidl_cli.plan.parameters import expand_matrix, format_parameters, resolve
+from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import Choices, can_be_copied, make_plan
 from hidl_cli.plan.workload import Value, Workload, holds
 from hidl_cli.quoting import sh
@@ -153,6 +153,13 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
     points = [{**parameters, **point} for point in matrix]
     use = choose_device(site, workload, points, request.asked, request.device)
     request = replace(request, asked=use.asked)
+    if use.device == "gpu":
+        named = {word.partition("=")[0] for word in (*request.assignments, *request.matrix)}
+        chosen = gpu_defaults(workload, site.node_type(use.asked.partition), named)
+        parameters |= chosen
+        if chosen:
+            notice = f"defaults on these GPUs: {format_parameters(chosen)} (--set changes them)"
+            use = replace(use, notices=(*use.notices, notice))
     least = workload.needed_ranks
     unit, placements = _placements(request, site, least)
     if min(placement.ranks for placement in placements) < least:

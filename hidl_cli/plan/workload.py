@@ -109,11 +109,26 @@ class Alternative(Program):
     )
 
 
+class GpuDefault(Strict):
+    """A parameter's default on the GPUs that meet the conditions."""
+
+    value: Value = Field(description="the default")
+    archs: list[str] = Field(default_factory=list, description="architectures of the GPUs; empty: any")
+    memory_gib: NonNegative = Field(0, description="memory that a GPU must have at least, in GiB")
+
+    def fits(self, arch: str | None, memory_gib: float | None) -> bool:
+        """Do GPUs of this architecture and memory (None: unknown) meet the conditions?"""
+        return (not self.archs or arch in self.archs) and (not self.memory_gib or (memory_gib or 0) >= self.memory_gib)
+
+
 class Parameter(Strict):
     """One parameter that `--set name=value` changes; the program gets it as the argument `--name=value`."""
 
     type: Literal["int", "float", "str", "bool", "choice"] = Field(description="how the value is read")
     default: Value = Field(description="the value where none is given")
+    on_gpus: list[GpuDefault] = Field(
+        default_factory=list, description="defaults in runs on GPUs: the first whose conditions the GPUs meet"
+    )
     words: dict[str, list[str]] = Field(
         default_factory=dict,
         description="for type choice: a choice -> the words that stand for it in the place of a word {name} of "

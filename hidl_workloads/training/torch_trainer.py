@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from hidl_workloads import freed_memory, torch_device
 from hidl_workloads.metrics import Metric
 from hidl_workloads.parameters import Training
+from hidl_workloads.refusal import agree
 from hidl_workloads.training import torch_strategies
 from hidl_workloads.training.data_parallel.torch_state import named_weights
 from hidl_workloads.training.model import Batch, Model, rank_seed
@@ -32,16 +34,21 @@ class TorchTrainer:
         self._communicator = communicator
         self._device = torch_device.choose_device(communicator)
         self.device = "CPU" if self._device.type == "cpu" else torch.cuda.get_device_name(self._device)
-        self._inputs = model.torch_inputs(batch.inputs).to(self._device)
-        self._targets = torch.from_numpy(batch.targets).flatten().to(self._device)
-        self._network = model.torch_network().to(self._device)
+        self._low_precision = parameters.precision == "bfloat16"
+        network = model.torch_network()
+        inputs, targets = model.torch_inputs(batch.inputs), torch.from_numpy(batch.targets).flatten()
+        if self._device.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(self._device)
+            needed = training_memory(network, inputs, targets, parameters)
+            agree(communicator, f"{_too_large(needed, free)}: choose a smaller batch" if needed > free else None)
+        self._inputs, self._targets = inputs.to(self._device), targets.to(self._device)
+        self._network = network.to(self._device)
         self.parameter_count = sum(weight.numel() for weight in self._network.parameters())
         optimizer = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[parameters.optimizer]
         plain = optimizer(self._network.parameters(), lr=parameters.learning_rate)
         self._strategy = torch_strategies.make(communicator, self._network, plain, parameters)
         self.versions |= self._strategy.versions
         self.path, self.path_reason = self._strategy.path, self._strategy.path_reason
-        self._low_precision = parameters.precision == "bfloat16"
 
     def step(self) -> float:
         """Train one step; returns the loss of this rank's batch."""
@@ -67,3 +74,37 @@ class TorchTrainer:
     def close(self) -> None:
         """Release communicators and buffers; collective."""
         self._strategy.close()
+
+
+def training_memory(network: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor, parameters: Training) -> int:
+    """Return a lower bound of the bytes that a training step on another device needs.
+
+    Weights, gradients, the optimizer's state, inputs, and what the forward pass keeps for the backward pass: the
+    tensors that autograd saves for two samples on the CPU, scaled to the batch, and at two bytes per element in
+    bfloat16.
+    """
+    network, samples = copy.deepcopy(network), min(2, len(inputs))
+    weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
+    saved: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    of_samples = targets[: len(targets) * samples // len(inputs)]
+    with torch.random.fork_rng(devices=()), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        torch.nn.functional.cross_entropy(network(inputs[:samples]).float().flatten(0, -2), of_samples)
+    smaller = 2 if parameters.precision == "bfloat16" else 1
+    kept = sum(
+        tensor.untyped_storage().nbytes() // (smaller if tensor.is_floating_point() else 1)
+        for storage, tensor in saved.items()
+        if storage not in weights
+    )
+    states = {"sgd": 0, "adam": 2}[parameters.optimizer]
+    of_weights = sum(weight.numel() * weight.element_size() for weight in network.parameters())
+    of_inputs = inputs.numel() * inputs.element_size()
+    return int(of_weights * (2 + states) + of_inputs + kept * len(inputs) / samples)
+
+
+def _too_large(needed: int, free: int) -> str:
+    return f"a step needs at least {needed / 2**30:.1f} GiB of GPU memory, {free / 2**30:.1f} GiB are free"

@@ -218,6 +218,12 @@ def test_one_mistake_in_a_stack(checked: Any, change: tuple[str, str], line: int
         (("stack: mpi", "stack: mpi, when: {knid: small}"), 4, "unknown parameter `knid`", "kind"),
         (("stack: mpi", "stack: mpi, when: {kind: lrge}"), 4, "`lrge` is not one of the choices", "large"),
         (("stack: mpi", "stack: mpi, when: {size: 9}"), 4, "9 is more than max", None),
+        (
+            ("default: small", "default: small, on_gpus: [{value: lrge}]"),
+            6,
+            "`lrge` is not one of the choices",
+            "large",
+        ),
         (("default: small", "default: smal"), 6, "`smal` is not one of the choices", "small"),
         (("choices: [small, large]", "choices: []"), 6, "has type choice, but no `choices`", None),
         (("type: choice,", "type: str,"), 6, "type str takes no `choices`", None),

@@ -340,3 +340,23 @@ def test_what_an_mpi_library_needs_for_gpus_is_left_out_on_processors() -> None:
     on_gpus = plan("mpi-sanity", site="perlmutter", asked=Asked(account="m0"))
     on_cpus = plan("mpi-sanity", site="perlmutter", asked=Asked(account="m0"), device="cpu")
     assert [each.environment.get("MPICH_GPU_SUPPORT_ENABLED") for each in (on_gpus, on_cpus)] == ["1", None]
+
+
+@pytest.mark.parametrize(
+    ("site", "keys", "batch", "precision"),
+    [
+        ("perlmutter", {"asked": Asked(account="m0")}, 256, "bfloat16"),  # A100s of 40 GiB
+        ("summit", {}, 64, "float32"),  # V100s of 16 GiB
+        ("frontier", {}, 256, "bfloat16"),
+        ("perlmutter", {"asked": Asked(account="m0"), "device": "cpu"}, 8, "float32"),
+        ("perlmutter", {"asked": Asked(account="m0"), "assignments": ["batch=8"]}, 8, "bfloat16"),
+        ("perlmutter", {"asked": Asked(account="m0"), "matrix": ["precision=float32,bfloat16"]}, 256, "float32"),
+        ("local", {}, 8, "float32"),
+    ],
+)
+def test_the_defaults_fit_the_gpus(site: str, keys: dict[str, Any], batch: int, precision: str) -> None:
+    made = plan(site=site, **keys)
+    assert (made.parameters["batch"], made.parameters["precision"]) == (batch, precision)
+    told = [each for each in made.warnings if each.startswith("defaults on these GPUs")]
+    assert len(told) == (made.device == "gpu")
+    assert all(f"batch={batch}" in each for each in told) or "assignments" in keys
