@@ -1,7 +1,8 @@
 """Simulated studies: how often intervals cover the truth and verdicts are wrong, and how many rounds they take.
 
 ``python -m tests.analysis.simulation`` writes the tables of docs/explanation/verdict.md, with 1,000 studies per cell
-(4,000 for wrong verdicts): about ten minutes on two cores. An argument is another number of studies.
+(4,000 for wrong verdicts): about ten minutes on two cores. Arguments are another number of studies, and the names of
+tables to write.
 """
 
 from __future__ import annotations
@@ -353,25 +354,27 @@ TABLES: dict[str, tuple[Sequence[str], Callable[..., list[str]], Sequence[tuple[
 }
 
 
-def rows(studies: int) -> Iterator[tuple[str, str]]:
-    """Yield the name of each table and its Markdown."""
+def rows(studies: int, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each of the tables and its Markdown."""
     with ProcessPoolExecutor() as pool:
         jobs = {
             name: [pool.submit(row, *arguments, studies) for arguments in of_rows]
             for name, (_, row, of_rows) in TABLES.items()
+            if name in names
         }
-        for name, (heading, _, _) in TABLES.items():
-            cells = [heading, ["---"] * len(heading), *(job.result() for job in jobs[name])]
+        for name, of_table in jobs.items():
+            heading = TABLES[name][0]
+            cells = [heading, ["---"] * len(heading), *(job.result() for job in of_table)]
             yield name, "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
-def main(studies: int = 1000) -> None:
+def main(studies: int = 1000, *names: str) -> None:
     """Write the tables between their marks in the page."""
     page = PAGE.read_text(encoding="utf-8")
     marks = {name: f"<!-- simulated: {name} -->\n" for name in TABLES}
     if missing := [mark for mark in marks.values() if mark not in page]:
         raise SystemExit(f"{PAGE.name} lacks {', '.join(missing)}")
-    for name, table in rows(studies):
+    for name, table in rows(studies, names or tuple(TABLES)):
         before, after = page.split(marks[name])
         page = f"{before}{marks[name]}{table}\n{after[after.index('<!-- end -->') :]}"
         print(f"{name}: {table.count(chr(10)) - 1} rows", flush=True)
@@ -379,4 +382,4 @@ def main(studies: int = 1000) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    main(*map(int, sys.argv[1:2]), *sys.argv[2:])

@@ -38,11 +38,14 @@ class Scale:
     def change(self, shift: float, before: float, after: float) -> float:
         """Return a shift of places as a fraction of the value ``before``; of the one ``after``, if that was 0.
 
-        From 72 to 0 is -1.0, from 0 to 72 is +1.0.
+        From 72 to 0 is -1.0, from 0 to 72 is +1.0. Between two values that are negligible beside the shift it is 1.0 or
+        -1.0.
         """
         if self.ratios:
             return math.expm1(shift)
         base = abs(before) if abs(before) > NEGLIGIBLE * abs(after) else abs(after)
+        if base <= NEGLIGIBLE * abs(shift):
+            base = abs(shift)
         return shift / (base or 1.0)
 
     def rounding(self, values: Sequence[float]) -> float:

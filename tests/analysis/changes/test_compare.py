@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hidl_cli.analysis.changes.compare import Comparison, compare
@@ -182,6 +182,7 @@ class TestMeasures:
         (difference,) = compare(one_run([before] * 5), one_run([after] * 5, night=1)).differences
         assert (difference.shift, difference.outcome) == (pytest.approx(shift), outcome)
 
+    @example([0.0, 0.0, -350238.0], [0.0, 350238.0, 1.94826239399e-303])
     @given(
         a=st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=12),
         b=st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=12),
