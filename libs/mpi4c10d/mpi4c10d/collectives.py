@@ -123,11 +123,13 @@ class Collectives:
             source = reduction.prepare(values())
             direct = is_host(output) and output.dtype == reduction.dtype and not _overlap(output, source)
             buffer = output if direct else torch.empty(output.numel(), dtype=reduction.dtype)
-            arguments = reduction.typed(source), reduction.typed(buffer)
+            target = reduction.typed(buffer)
             if len(set(counts)) == 1:
-                request = self.communicator.Ireduce_scatter_block(*arguments, reduction.operation)
+                block = [memory(source), buffer.numel(), reduction.datatype]  # mpi4py expects the count of one block
+                request = self.communicator.Ireduce_scatter_block(block, target, reduction.operation)
             else:
-                request = self.communicator.Ireduce_scatter(*arguments, counts, reduction.operation)
+                whole = reduction.typed(source)
+                request = self.communicator.Ireduce_scatter(whole, target, counts, reduction.operation)
             return Part(request, _concluded(reduction, buffer, output), source, buffer)
 
         return start
@@ -151,7 +153,7 @@ class Collectives:
         total = torch.sparse_coo_tensor(indices.t(), values, tensor.shape, check_invariants=False).coalesce()
 
         def start() -> Part:
-            return Part(self.communicator.Ibarrier(), lambda: tensor.detach().copy_(total))
+            return Part(self.communicator.Ibarrier(), lambda: tensor.copy_(total))
 
         return self._collective("allreduce_sparse", opts, [start], [tensor])
 
@@ -410,7 +412,7 @@ class Collectives:
 
     def abort(self) -> None:
         """Fail what is not complete, here and on the group's other ranks."""
-        self.failures.give_up(self, 0, f"group {self._name} (abort)", 0)
+        self.failures.give_up(self, 0, f"group {self._name}: abort was called")
 
     def shutdown(self) -> None:
         """Leave the group."""

@@ -124,8 +124,10 @@ class Operation(Work):  # type: ignore[misc]
         if failure is not None:
             self._end(RuntimeError(f"{self.title}: {failure}"))
         elif waited > self._seconds:
-            self._end(RuntimeError(f"{self.title}: timed out after {self._seconds:g} s; {self._group.explain(self)}"))
-            failures.give_up(self._group, self.number, self.title, self._seconds)
+            reason = f"timed out after {self._seconds:g} s; {self._group.explain(self)}"
+            self._end(RuntimeError(f"{self.title}: {reason}"))
+            if self.number is not None:
+                failures.give_up(self._group, self.number, f"{self.title}: {reason}")
         elif not self._published and waited > self._seconds / 2:
             self._published = True
             self._group.publish(self)

@@ -61,12 +61,12 @@ class Failures:
         found = self._given_up.get(group.key)
         return found[1] if found is not None else None
 
-    def give_up(self, group: Any, number: int | None, title: str, seconds: float) -> None:
+    def give_up(self, group: Any, number: int, reason: str) -> None:
         """Report that this rank stops waiting for a collective; the group cannot be used after that."""
-        if number is None or group.key in self._given_up:
+        if group.key in self._given_up:
             return
         me = self._communicator.Get_rank()
-        text = f"rank {me} gave up {title} after {seconds:g} s"
+        text = f"rank {me} gave up {reason}"
         self._given_up[group.key] = (number, text)
         others = [rank for rank in group.ranks if rank != me]
         self._send({"group": group.key, "number": number, "text": text}, others)

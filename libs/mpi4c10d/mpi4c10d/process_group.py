@@ -15,6 +15,8 @@ from mpi4c10d.collectives import Collectives
 class MPIProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
     """A group for torch up to 2.13, where a Python class replaces the whole process group."""
 
+    group_name = group_desc = ""  # torch keeps them in its backends, of which there is none here
+
     def __init__(self, rank: int, size: int, backend: str) -> None:
         dist.ProcessGroup.__init__(self, rank, size)
         self._backend = backend
@@ -24,6 +26,20 @@ class MPIProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
 
     def name(self) -> str:
         return self._backend
+
+    def setGroupName(self, name: str) -> None:
+        self.group_name = name
+
+    def getGroupName(self) -> str:
+        return self.group_name
+
+    def setGroupDesc(self, description: str) -> None:
+        self.group_desc = description
+
+    def getGroupDesc(self) -> str:
+        return self.group_desc
+
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
 
     @property
     def _device_types(self) -> list[torch.device]:

@@ -55,8 +55,9 @@ def _create(name: str, options: Any, _: Any) -> Any:
             f"backend {name}: torchrun starts processes that are no MPI ranks"
             f"\nhint: start the program with: {launcher.command(options.group_size)}"
         )
-    from mpi4c10d import process_group  # imports mpi4py.MPI, which initializes MPI
+    from mpi4c10d import dynamo, process_group  # imports mpi4py.MPI, which initializes MPI
 
+    dynamo.hide()
     return process_group.create(name, options)
 
 
