@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,8 +42,13 @@ def test_torchrun_is_rejected_with_the_line_to_type(torch_python: Path, run_prog
     assert f"hint: start the program with: mpiexec -n 2 python {PROGRAMS / 'barriers.py'} mpi" in done.stderr
 
 
-def test_a_world_of_another_size_is_rejected(run_ranks: Callable[..., Completed]) -> None:
-    done = run_ranks(
-        1, "barriers.py", "mpi", WORLD_SIZE="1", RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0", PMI_SIZE="1"
-    )
-    assert done.returncode == 0, done.stderr
+def test_processes_that_mpi_did_not_start_are_rejected(run_program: Callable[..., Completed]) -> None:
+    """Each is a world of one to MPI, and would compute alone."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = str(listener.getsockname()[1])
+    both = "sh", "-c", 'RANK=0 "$@" & RANK=1 "$@"; wait', "sh"
+    address = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    done = run_program("barriers.py", "mpi", launch=both, **address)
+    assert done.stderr.count("torch.distributed expects 2 ranks (WORLD_SIZE), MPI has started 1") == 2, done.stderr
+    assert f"hint: start the program with: mpiexec -n 2 python {PROGRAMS / 'barriers.py'} mpi" in done.stderr

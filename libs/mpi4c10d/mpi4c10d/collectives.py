@@ -11,13 +11,27 @@ import threading
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
 from mpi4py import MPI
 from torch.distributed import ReduceOp
 
-from mpi4c10d.datatypes import Reduction, host, is_host, memory, size_in_bytes
+from mpi4c10d.buffers import (
+    copied,
+    host,
+    is_host,
+    joined,
+    memory,
+    overlap,
+    parted,
+    places,
+    same,
+    size_in_bytes,
+    writable,
+)
+from mpi4c10d.datatypes import Reduction
 from mpi4c10d.engine import ENGINE, Batch, Operation
 from mpi4c10d.world import World
 
@@ -73,7 +87,7 @@ class Collectives:
             request = self.communicator.Iallreduce(MPI.IN_PLACE, reduction.typed(buffer), reduction.operation)
             return Part(request, _concluded(reduction, buffer, tensor), buffer)
 
-        return self._collective("allreduce", opts, [lambda t=t: start(t) for t in tensors], tensors, timeout)
+        return self._collective("allreduce", opts, [partial(start, tensor) for tensor in tensors], tensors, timeout)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
@@ -99,7 +113,7 @@ class Collectives:
         _check(len(parts) == self._size, f"reduce_scatter expects {self._size} inputs, got {len(parts)}")
         _check(output.numel() == parts[self._rank].numel(), "reduce_scatter: output and input differ in size")
         reduction = Reduction(_operation(opts, op), output.dtype, self._size)
-        start = self._scattered(reduction, output, lambda: _joined(parts), [part.numel() for part in parts])
+        start = self._scattered(reduction, output, parts, [part.numel() for part in parts])
         return self._collective("reduce_scatter", opts, [start], [output], timeout)
 
     def reduce_scatter_single(self, output: Any, input: Any, opts: Any = None) -> Any:
@@ -113,15 +127,15 @@ class Collectives:
                 f"reduce_scatter: input must be {self._size} times the output, of the same dtype",
             )
             reduction = Reduction(_operation(opts, None), output.dtype, self._size)
-            starts.append(self._scattered(reduction, output, lambda i=input: i, [output.numel()] * self._size))
+            starts.append(self._scattered(reduction, output, [input], [output.numel()] * self._size))
         return self._collective("reduce_scatter_single", opts, starts, outputs)
 
     def _scattered(
-        self, reduction: Reduction, output: torch.Tensor, values: Callable[[], torch.Tensor], counts: list[int]
+        self, reduction: Reduction, output: torch.Tensor, inputs: Sequence[torch.Tensor], counts: list[int]
     ) -> Callable[[], Part]:
         def start() -> Part:
-            source = reduction.prepare(values())
-            direct = is_host(output) and output.dtype == reduction.dtype and not _overlap(output, source)
+            source = reduction.prepare(inputs[0] if len(inputs) == 1 else joined(inputs))
+            direct = is_host(output) and output.dtype == reduction.dtype and not overlap(output, source)
             buffer = output if direct else torch.empty(output.numel(), dtype=reduction.dtype)
             target = reduction.typed(buffer)
             if len(set(counts)) == 1:
@@ -166,9 +180,9 @@ class Collectives:
         def start(tensor: torch.Tensor) -> Part:
             buffer = host(tensor)
             request = self.communicator.Ibcast([memory(buffer), MPI.BYTE], root)
-            return Part(request, _copied(buffer, tensor) if self._rank != root else None, buffer)
+            return Part(request, copied(buffer, tensor) if self._rank != root else None, buffer)
 
-        return self._collective("broadcast", opts, [lambda t=t: start(t) for t in tensors], tensors, timeout)
+        return self._collective("broadcast", opts, [partial(start, tensor) for tensor in tensors], tensors, timeout)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> Any:
         (tensor,) = _listed(inputs)
@@ -194,9 +208,9 @@ class Collectives:
                 request = self.communicator.Iallgather([memory(source), MPI.BYTE], [memory(buffer), MPI.BYTE])
             else:
                 request = self.communicator.Iallgatherv(
-                    [memory(source), MPI.BYTE], [memory(buffer), counts, _places(counts), MPI.BYTE]
+                    [memory(source), MPI.BYTE], [memory(buffer), counts, places(counts), MPI.BYTE]
                 )
-            return Part(request, _parted(buffer, parts), source, buffer)
+            return Part(request, parted(buffer, parts), source, buffer)
 
         return start
 
@@ -209,13 +223,13 @@ class Collectives:
                 output.numel() == tensor.numel() * self._size and output.dtype == tensor.dtype,
                 f"all_gather: output must be {self._size} times the input, of the same dtype",
             )
-            source, buffer = host(tensor), _writable(output)
-            if _overlap(source, buffer):
+            source, buffer = host(tensor), writable(output)
+            if overlap(source, buffer):
                 source = source.clone()
             request = self.communicator.Iallgather([memory(source), MPI.BYTE], [memory(buffer), MPI.BYTE])
-            return Part(request, _copied(buffer, output), source, buffer)
+            return Part(request, copied(buffer, output), source, buffer)
 
-        starts = [lambda o=o, i=i: start(o, i) for o, i in zip(outputs, inputs, strict=True)]
+        starts = [partial(start, output, tensor) for output, tensor in zip(outputs, inputs, strict=True)]
         return self._collective("all_gather_single", opts, starts, outputs)
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, root: int = 0, timeout: Any = None) -> Any:
@@ -232,9 +246,9 @@ class Collectives:
                 return Part(self.communicator.Igatherv([memory(source), MPI.BYTE], None, root), None, source)
             counts = [size_in_bytes(part) for part in parts]
             buffer = torch.empty(sum(counts), dtype=torch.uint8)
-            target = [memory(buffer), counts, _places(counts), MPI.BYTE]
+            target = [memory(buffer), counts, places(counts), MPI.BYTE]
             request = self.communicator.Igatherv([memory(source), MPI.BYTE], target, root)
-            return Part(request, _parted(buffer, parts), source, buffer)
+            return Part(request, parted(buffer, parts), source, buffer)
 
         return self._collective("gather", opts, [start], parts, timeout)
 
@@ -251,10 +265,10 @@ class Collectives:
             source, whole = None, None
             if self._rank == root:
                 counts = [size_in_bytes(part) for part in parts]
-                whole = _joined(parts)
-                source = [memory(whole), counts, _places(counts), MPI.BYTE]
+                whole = joined(parts)
+                source = [memory(whole), counts, places(counts), MPI.BYTE]
             request = self.communicator.Iscatterv(source, [memory(buffer), MPI.BYTE], root)
-            return Part(request, _copied(buffer, output), whole, buffer)
+            return Part(request, copied(buffer, output), whole, buffer)
 
         return self._collective("scatter", opts, [start], [output], timeout)
 
@@ -270,13 +284,13 @@ class Collectives:
         sent, received = self._split(input, input_split_sizes), self._split(output, output_split_sizes)
 
         def start() -> Part:
-            source, buffer = host(input), _writable(output)
-            if _overlap(source, buffer):
+            source, buffer = host(input), writable(output)
+            if overlap(source, buffer):
                 source = source.clone()
             request = self.communicator.Ialltoallv(
-                [memory(source), sent, _places(sent), MPI.BYTE], [memory(buffer), received, _places(received), MPI.BYTE]
+                [memory(source), sent, places(sent), MPI.BYTE], [memory(buffer), received, places(received), MPI.BYTE]
             )
-            return Part(request, _copied(buffer, output), source, buffer)
+            return Part(request, copied(buffer, output), source, buffer)
 
         return self._collective("all_to_all_single", opts, [start], [output], timeout)
 
@@ -294,11 +308,11 @@ class Collectives:
 
         def start() -> Part:
             sent, received = ([size_in_bytes(tensor) for tensor in tensors] for tensors in (inputs, outputs))
-            source, buffer = _joined(inputs), torch.empty(sum(received), dtype=torch.uint8)
+            source, buffer = joined(inputs), torch.empty(sum(received), dtype=torch.uint8)
             request = self.communicator.Ialltoallv(
-                [memory(source), sent, _places(sent), MPI.BYTE], [memory(buffer), received, _places(received), MPI.BYTE]
+                [memory(source), sent, places(sent), MPI.BYTE], [memory(buffer), received, places(received), MPI.BYTE]
             )
-            return Part(request, _parted(buffer, outputs), source, buffer)
+            return Part(request, parted(buffer, outputs), source, buffer)
 
         return self._collective("all_to_all", opts, [start], outputs, timeout)
 
@@ -372,9 +386,9 @@ class Collectives:
                 buffer = host(tensor)
                 request = self.communicator.Isend([memory(buffer), MPI.BYTE], peer, tag)
             else:
-                buffer = _writable(tensor)
+                buffer = writable(tensor)
                 request = self.communicator.Irecv([memory(buffer), MPI.BYTE], peer, tag)
-                copy = _copied(buffer, tensor)
+                copy = copied(buffer, tensor)
 
                 def finish(statuses: Any) -> None:
                     received = statuses[0].Get_count(MPI.BYTE)
@@ -415,7 +429,9 @@ class Collectives:
         self.failures.give_up(self, 0, f"group {self._name}: abort was called")
 
     def shutdown(self) -> None:
-        """Leave the group."""
+        """Leave the group; every rank of it does."""
+        if not self.failures.any and not MPI.Is_finalized():  # else operations may be pending on it
+            self.communicator.Free()
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: the numbers start at zero."""
@@ -524,67 +540,10 @@ def _seconds(timeout: Any) -> float:
     return max(0.0, timeout.total_seconds()) if timeout is not None else 0.0
 
 
-def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the elements of all tensors in one."""
-    return torch.cat([host(tensor.detach()).reshape(-1) for tensor in tensors])
-
-
-def _places(counts: Sequence[int]) -> list[int]:
-    """Return the offset of each block."""
-    return [sum(counts[:i]) for i in range(len(counts))]
-
-
-def _writable(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a buffer for the tensor: itself if MPI can write there."""
-    return tensor if is_host(tensor) else torch.empty(tensor.shape, dtype=tensor.dtype)
-
-
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return True if the contiguous tensors share memory."""
-    first, second = (each.data_ptr() for each in (one, other))
-    return first < second + size_in_bytes(other) and second < first + size_in_bytes(one)
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.data_ptr() == other.data_ptr() and one.is_contiguous() and other.is_contiguous()
-
-
-def _copied(buffer: torch.Tensor, tensor: torch.Tensor) -> Callable[[], None] | None:
-    """Return what copies the buffer into the tensor, or None if they are the same."""
-    if _same(buffer, tensor):
-        return None
-    return lambda: _put(tensor, buffer)
-
-
-def _put(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    tensor.detach().copy_(values.view(tensor.dtype).reshape(tensor.shape))
-
-
-def _parted(buffer: torch.Tensor, parts: Sequence[torch.Tensor]) -> Callable[[], None]:
-    """Return what copies the bytes of the buffer into the parts, in turn."""
-
-    def copy() -> None:
-        begin = 0
-        for part in parts:
-            end = begin + size_in_bytes(part)
-            if end > begin:
-                part.detach().view_as(part).copy_(_typed(buffer[begin:end], part.dtype).reshape(part.shape))
-            begin = end
-
-    return copy
-
-
-def _typed(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return bytes as elements of the dtype; those at an odd offset are copied first."""
-    if values.storage_offset() % dtype.itemsize:
-        values = values.clone()
-    return values.view(dtype)
-
-
 def _concluded(reduction: Reduction, buffer: torch.Tensor, tensor: torch.Tensor) -> Callable[[], None]:
     def finish() -> None:
         reduction.conclude(buffer)
-        if not _same(buffer, tensor):
+        if not same(buffer, tensor):
             tensor.detach().copy_(buffer.reshape(tensor.shape))
 
     return finish

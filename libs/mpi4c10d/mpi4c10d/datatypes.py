@@ -8,6 +8,8 @@ import torch
 from mpi4py import MPI
 from torch.distributed import ReduceOp
 
+from mpi4c10d.buffers import host, memory
+
 _DATATYPES = {
     torch.float32: MPI.FLOAT,
     torch.float64: MPI.DOUBLE,
@@ -96,25 +98,3 @@ class Reduction:
     def typed(self, tensor: torch.Tensor) -> list[Any]:
         """Return the buffer specification of a prepared tensor."""
         return [memory(tensor), tensor.numel(), self.datatype]
-
-
-def host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the values contiguous in host memory; the tensor itself if they are."""
-    if tensor.dtype.is_complex:
-        tensor = tensor.resolve_conj()
-    return tensor.resolve_neg().cpu().contiguous()
-
-
-def is_host(tensor: torch.Tensor) -> bool:
-    """Return True if MPI can write into the tensor itself."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-
-
-def memory(tensor: torch.Tensor) -> Any:
-    """Return a buffer over the memory of a contiguous tensor of any dtype."""
-    return MPI.buffer.fromaddress(tensor.data_ptr(), tensor.numel() * tensor.element_size())
-
-
-def size_in_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of the tensor's elements."""
-    return tensor.numel() * tensor.element_size()

@@ -41,7 +41,7 @@ class Pause:
             time.sleep(min(_LONGEST_SLEEP, waited * _SHARE))
 
 
-class Operation(Work):  # type: ignore[misc]
+class Operation(Work):
     """One call of a process group, made of MPI requests.
 
     Args:
@@ -76,7 +76,8 @@ class Operation(Work):  # type: ignore[misc]
         self._lock = threading.Lock()
         self._polls = 0
         self._published = False
-        self._done, self._error = False, None
+        self._done = False
+        self._error: Exception | None = None
         self._future: Any = None
         self._source = -1
 
@@ -195,7 +196,7 @@ class Operation(Work):  # type: ignore[misc]
             return self._future
 
 
-class Batch(Work):  # type: ignore[misc]
+class Batch(Work):
     """Several operations as one."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:

@@ -12,7 +12,7 @@ from mpi4c10d import world
 from mpi4c10d.collectives import Collectives
 
 
-class MPIProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
+class MPIProcessGroup(Collectives, dist.ProcessGroup):
     """A group for torch up to 2.13, where a Python class replaces the whole process group."""
 
     group_name = group_desc = ""  # torch keeps them in its backends, of which there is none here
@@ -60,7 +60,7 @@ class MPIProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
 def _backend_class() -> type[Collectives]:
     """Return the class for torch 2.14 and later, whose ``Backend`` can be subclassed."""
 
-    class MPIBackend(Collectives, dist.BackendBase):  # type: ignore[misc]
+    class MPIBackend(Collectives, dist.BackendBase):
         """A backend that torch's own process group calls."""
 
         def __init__(self, rank: int, size: int, backend: str) -> None:
