@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def run_program(torch_python: Path) -> Callable[..., Completed]:
 def run_ranks(torch_python: Path, run_program: Callable[..., Completed]) -> Callable[..., Completed]:
     """``run_ranks(2, "program.py", ...)``: run such a program under mpiexec."""
 
-    def run(ranks: int, program: str, *arguments: str, **options: str) -> Completed:
+    def run(ranks: int, program: str, *arguments: str, **options: Any) -> Completed:
         launch = str(torch_python.with_name("mpiexec")), "-n", str(ranks)
         return run_program(program, *arguments, launch=launch, **options)
 

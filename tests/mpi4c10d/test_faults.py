@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,20 @@ def test_the_late_rank_learns_that_the_others_gave_up(run_ranks: Callable[..., C
 def test_a_rank_that_dies_ends_the_job(run_ranks: Callable[..., Completed]) -> None:
     done = run_ranks(3, "faults.py", "dies", "120")
     assert done.returncode != 0
+    assert "success" not in done.stdout
+
+
+def test_a_rank_that_dies_is_named_where_the_launcher_lets_the_others_go_on(
+    torch_python: Path, run_program: Callable[..., Completed]
+) -> None:
+    """As under srun. Hydra then sends the others SIGUSR1, which ends a Python that does not ignore it."""
+    mpiexec = str(torch_python.with_name("mpiexec")), "-disable-auto-cleanup", "-n", "3"
+    done = run_program("faults.py", "dies", "120", launch=(*mpiexec, "sh", "-c", 'trap "" USR1; exec "$@"', "sh"))
+    errors = outcomes(done)
+    assert set(errors) == {0, 1}, done.stdout + done.stderr
+    for seconds, error in errors.values():
+        assert "rank 2 has ended (process" in error
+        assert seconds < 60  # far below the timeout
     assert "success" not in done.stdout
 
 

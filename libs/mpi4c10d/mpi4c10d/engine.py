@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import Work
 from mpi4c10d.failures import Failures
 
 #: Seconds that a waiting thread polls without a pause, if every rank has a core of its own.
-_SPIN = 100e-6
+_SPIN = 1e-3
 #: The longest sleep between two polls, and its share of the time waited: an operation ends at most 5 % late.
 _LONGEST_SLEEP, _SHARE = 1e-3, 0.05
 #: Polls between two looks for failures of other ranks.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
+#: Seconds between two looks for the processes of this host's ranks.
+_LOOK_SECONDS = 0.5
 _MOST_BYTES, _MOST_CHARACTERS = 8192, 1000  # JSON writes a character in up to 6 bytes
 
 
@@ -26,11 +29,18 @@ class Failures:
         self._gone: dict[int, str] = {}
         self._given_up: dict[str, tuple[int, str]] = {}
         self._stopped = False
+        self._processes: dict[int, int] = {}
+        self._suspected: dict[int, float] = {}
+        self._looked = 0.0
         self._listen()
 
     def _listen(self) -> None:
         self._buffer = bytearray(_MOST_BYTES)
         self._request = self._communicator.Irecv([self._buffer, MPI.BYTE])
+
+    def watch(self, processes: dict[int, int]) -> None:
+        """Look for the processes of these ranks from time to time, except those that are not visible from here."""
+        self._processes = {rank: process for rank, process in processes.items() if _runs(process)}
 
     @property
     def any(self) -> bool:
@@ -46,6 +56,7 @@ class Failures:
             number: of a collective; None for point-to-point.
         """
         self._look()
+        self._look_for_processes()
         reason = self.given_up(group, number, look=False) if number is not None else None
         return reason or next((text for rank, text in self._gone.items() if rank in group.ranks), None)
 
@@ -96,6 +107,19 @@ class Failures:
         with self._lock:
             self._sent += [(self._communicator.Isend([message, MPI.BYTE], rank), message) for rank in ranks]
 
+    def _look_for_processes(self) -> None:
+        """Report the ranks whose processes have ended.
+
+        What such a rank sent before may still arrive: it is reported at the second look, after further polls.
+        """
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        for rank in [rank for rank, process in self._processes.items() if not _runs(process)]:
+            if now - self._suspected.setdefault(rank, now) >= _LOOK_SECONDS:
+                self._gone.setdefault(rank, f"rank {rank} has ended (process {self._processes.pop(rank)} on this host)")
+
     def _look(self) -> None:
         if not self._lock.acquire(blocking=False):
             return
@@ -110,3 +134,12 @@ class Failures:
                     self._gone.setdefault(report["rank"], report["text"])
         finally:
             self._lock.release()
+
+
+def _runs(process: int) -> bool:
+    """Return True if the process exists and is not a zombie."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"

@@ -44,7 +44,7 @@ class World:
         self.rank, self.size = rank, size
         self.communicator = within(seconds, "set-up of the world", lambda: MPI.COMM_WORLD.Split(0, rank))
         self.failures = Failures(within(seconds, "set-up of the world", self.communicator.Dup))
-        self.crowded = self._is_crowded()
+        self._look_around(seconds)
         self.inits = 0
         self._process = os.getpid()
         atexit.register(self._at_exit)
@@ -55,12 +55,13 @@ class World:
         tag = zlib.crc32(name.encode()) % _TAGS
         return within(seconds, f"creation of group {name}", lambda: self.communicator.Create_group(group, tag))
 
-    def _is_crowded(self) -> bool:
-        """Return True if more ranks run on this host than it offers them cores."""
-        cores = os.sched_getaffinity(0)
-        hosts = self.communicator.allgather((socket.gethostname(), cores))
-        here = [each for host, each in hosts if host == socket.gethostname()]
-        return len(here) > len(frozenset().union(*here))
+    def _look_around(self, seconds: float) -> None:
+        """Find the ranks on this host, and whether it offers them fewer cores than they are."""
+        mine = socket.gethostname(), os.sched_getaffinity(0), os.getpid()
+        everybody = within(seconds, "set-up of the world", lambda: self.communicator.allgather(mine))
+        here = {rank: each for rank, each in enumerate(everybody) if each[0] == mine[0]}
+        self.crowded = len(here) > len(frozenset().union(*(cores for _, cores, _ in here.values())))
+        self.failures.watch({rank: pid for rank, (_, _, pid) in here.items() if rank != self.rank})
 
     def _at_exit(self) -> None:
         """End the job if this rank or another has failed, and leave the others time to report it.
