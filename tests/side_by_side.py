@@ -26,11 +26,11 @@ KILLED, USED = "the cluster that tests kill", "the cluster that tests use"
 #: Directories whose session fixtures take longer than their tests gain by running in parallel.
 WHOLE = (
     *("tests/cluster/lsf", "tests/cluster/twin", "tests/docs", "tests/hyparflow", "tests/mpi4dask", "tests/report"),
-    "tests/workloads/ml",
+    *("tests/mpi4c10d", "tests/workloads/ml"),
 )
 #: The units of half a minute and more, the longest first: one that began last would end alone, with a core idle.
 LONG = (
-    *("tests/hyparflow", "tests/mpi4dask", "tests/workloads/ml", "tests/tutorials/test_laptop.py"),
+    *("tests/hyparflow", "tests/mpi4dask", "tests/mpi4c10d", "tests/workloads/ml", "tests/tutorials/test_laptop.py"),
     *("tests/validate/test_validate_local.py", "tests/workloads/test_oracle.py", "tests/rehearse/test_rehearse.py"),
     *("tests/workloads/test_keras_distributed.py", "tests/tutorials/test_researcher.py"),
 )

@@ -17,6 +17,7 @@ _READMES = {
     "SECURITY.md": "repository/security.md",
     "benchmarks/README.md": "repository/benchmarks.md",
     "libs/hyparflow/README.md": "repository/hyparflow.md",
+    "libs/mpi4c10d/README.md": "repository/mpi4c10d.md",
     "libs/mpi4dask/README.md": "repository/mpi4dask.md",
 }
 _UP = r"(?<=\]\()(?:\.\./)+"

@@ -1,0 +1,70 @@
+"""A rank that does not take part in a collective: the others end with an error that names it, and nothing hangs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.mpi4c10d.conftest import Completed
+
+
+def outcomes(done: Completed) -> dict[int, tuple[float, str]]:
+    """Return by rank the seconds until its error, and the error."""
+    found = re.findall(r"^rank (\d): ([\d.]+): (.*)$", done.stdout, re.MULTILINE)
+    return {int(rank): (float(seconds), error) for rank, seconds, error in found}
+
+
+def test_a_rank_that_raises_ends_the_others_at_once(run_ranks: Callable[..., Completed]) -> None:
+    done = run_ranks(3, "faults.py", "raises", "120")
+    assert done.returncode != 0
+    errors = outcomes(done)
+    assert set(errors) == {0, 1}, done.stdout + done.stderr
+    for seconds, error in errors.values():
+        assert "rank 2 ended with ValueError: a fault of the program" in error
+        assert seconds < 60  # far below the timeout
+    assert "success" not in done.stdout
+
+
+@pytest.mark.parametrize("fault", ["is late", "leaves"])
+def test_a_missing_rank_is_named_after_the_timeout(run_ranks: Callable[..., Completed], fault: str) -> None:
+    done = run_ranks(3, "faults.py", fault, "3")
+    errors = outcomes(done)
+    assert set(errors) >= {0, 1}, done.stdout + done.stderr
+    for rank in (0, 1):
+        assert "timed out after 3 s; not arrived: rank 2" in errors[rank][1]
+    assert "success" not in done.stdout  # the late rank's neither
+    assert "rank 0 again: allreduce: group 0 cannot be used any more" in done.stdout
+
+
+def test_the_late_rank_learns_that_the_others_gave_up(run_ranks: Callable[..., Completed]) -> None:
+    done = run_ranks(2, "faults.py", "is late", "3")
+    assert "rank 0 gave up allreduce #2 of group 0: timed out after 3 s" in outcomes(done)[1][1]
+
+
+def test_a_rank_that_dies_ends_the_job(run_ranks: Callable[..., Completed]) -> None:
+    done = run_ranks(3, "faults.py", "dies", "120")
+    assert done.returncode != 0
+    assert "success" not in done.stdout
+
+
+def test_a_rank_that_dies_is_named_where_the_launcher_lets_the_others_go_on(
+    torch_python: Path, run_program: Callable[..., Completed]
+) -> None:
+    """As under srun. Hydra ends or signals the others if it sees the signal; a shell between them hides it."""
+    mpiexec = str(torch_python.with_name("mpiexec")), "-disable-auto-cleanup", "-n", "3"
+    done = run_program("faults.py", "dies", "120", launch=(*mpiexec, "sh", "-c", 'trap "" USR1; "$@"; exit $?', "sh"))
+    errors = outcomes(done)
+    assert set(errors) == {0, 1}, done.stdout + done.stderr
+    for seconds, error in errors.values():
+        assert "rank 2 has ended (process" in error
+        assert seconds < 60  # far below the timeout
+    assert "success" not in done.stdout
+
+
+def test_a_monitored_barrier_names_the_ranks_that_miss_it(run_ranks: Callable[..., Completed]) -> None:
+    done = run_ranks(3, "barriers.py", "mpi")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["Ranks 1, 2 failed to pass monitoredBarrier in 1000 ms"]

@@ -1,0 +1,65 @@
+"""Training programs of every kind of parallelism: on mpi they compute what they compute on gloo."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.mpi4c10d.conftest import Completed
+from tests.tiers import deep
+
+#: A few seconds each; the others compile, or repeat what these cover.
+FAST = (
+    "ddp",
+    "ddp_find_unused",
+    "ddp_powersgd",
+    "fsdp2",
+    "tensor_parallel",
+    "pipeline",
+    "functional",
+    "objects_and_groups",
+)
+
+
+@pytest.fixture
+def differences(
+    run_ranks: Callable[..., Completed], run_program: Callable[..., Completed], tmp_path: Path
+) -> Callable[..., dict[str, str]]:
+    """``differences(2, *names)``: how the results of these programs differ between mpi and gloo on so many ranks."""
+
+    def compare(ranks: int, *names: str) -> dict[str, str]:
+        files = []
+        for backend in ("mpi", "gloo"):
+            files.append(str(tmp_path / backend))
+            done = run_ranks(ranks, "training.py", backend, files[-1], *names, timeout=600)
+            assert done.returncode == 0, done.stdout + done.stderr
+        compared = run_program("compare.py", *files)
+        found: dict[str, str] = json.loads(compared.stdout)
+        return found
+
+    return compare
+
+
+def test_two_ranks_compute_the_bits_that_gloo_computes(differences: Callable[..., dict[str, str]]) -> None:
+    assert differences(2, *FAST) == dict.fromkeys(FAST, "equal")
+
+
+@pytest.mark.deep
+def test_every_program_on_two_ranks_computes_the_bits_that_gloo_computes(
+    differences: Callable[..., dict[str, str]],
+) -> None:
+    found = differences(2)
+    assert len(found) == 21
+    assert set(found.values()) == {"equal"}, found
+
+
+@pytest.mark.parametrize("ranks", [deep(3), deep(4)])
+def test_more_ranks_compute_what_gloo_computes_up_to_rounding(
+    differences: Callable[..., dict[str, str]], ranks: int
+) -> None:
+    found = differences(ranks)
+    assert len(found) == 21
+    assert set(found.values()) <= {"equal", "close"}, found
