@@ -31,7 +31,8 @@ def measure() -> list[Outcome]:
         (packages,) = Path(installation["prefix"]).glob("lib/python3*/site-packages")
         (packages / "this_program_is_empty.py").write_text("")
         run = [HIDL, "run", "empty", "--ranks-per-node", "2"]
-        printed = subprocess.run(run, env=env, capture_output=True, text=True, check=True).stderr
+        # With -v, the launch line is not shortened.
+        printed = subprocess.run([*run, "-v"], env=env, capture_output=True, text=True, check=True).stderr
         (line,) = (line.removeprefix("$ ") for line in printed.splitlines() if line.startswith("$ "))
         ones, others = in_turn(lambda: wall(run, env=env), lambda: wall(["sh", "-c", line], env=env), runs=15)
     added = median_difference(ones, others)

@@ -173,10 +173,15 @@ _OF_THE_SYSTEM = {
 }
 
 
-def of_the_system(error: OSError | MemoryError) -> HidlError | None:
+def of_the_system(error: OSError | MemoryError | RuntimeError) -> HidlError | None:
     """Return the error that names what the machine refused and the next step; None if hidl itself may be at fault."""
     if isinstance(error, MemoryError):
         return MissingPrecondition("out of memory", hint=_OF_THE_SYSTEM[errno.ENOMEM])
+    if isinstance(error, RuntimeError):
+        if str(error) != "can't start new thread":
+            return None
+        next_step = "raise the limit of processes (ulimit -u), lower that of stacks (ulimit -s), or end other programs"
+        return MissingPrecondition("cannot start a thread", hint=next_step)
     hint = _OF_THE_SYSTEM.get(error.errno or 0)
     if error.errno == errno.ENOENT and error.filename is None:
         # Of getcwd, or of the module tempfile, whose text names the directories that it tried.

@@ -85,8 +85,9 @@ class _Hidl(TyperGroup):
         except HidlError as error:
             show_error(error)
             raise typer.Exit(error.exit_code) from None
-        except (OSError, MemoryError) as error:
-            _drop_output()
+        except (OSError, MemoryError, RuntimeError) as error:
+            if isinstance(error, OSError):
+                _drop_output()
             if (named := of_the_system(error)) is None:
                 raise
             show_error(named)

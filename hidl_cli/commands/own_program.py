@@ -164,7 +164,11 @@ def refuse_source(file: str) -> None:
 
 def is_own_file(path: Path) -> bool:
     """Is this a program's file or source code, and not the name of a workload?"""
-    if not path.is_file() or ("/" not in str(path) and _is_workload(path.name)):
+    try:
+        is_file = path.is_file()
+    except PermissionError:  # of the current directory, which may be unreadable
+        return False
+    if not is_file or ("/" not in str(path) and _is_workload(path.name)):
         return False
     from hidl_cli.plan.own import compiled_by
 

@@ -154,6 +154,7 @@ CASES: dict[str, Case] = {
     "small files": Case("ulimit -f 1", codes=(1, 4), deep=True),
     "little memory": Case("ulimit -v 400000", codes=(0, 4, 8)),
     "small stack": Case("ulimit -s 256; ulimit -c 0", deep=True),
+    "huge stacks": Case("ulimit -s 99999999999", codes=(4, 8)),
     "no input": Case(command='exec env "${variables[@]}" "$@" <&-'),
     "no output": Case(command='exec env "${variables[@]}" "$@" >&-', codes=(0, 1), deep=True),
     "no errors": Case(command='exec env "${variables[@]}" "$@" 2>&-', codes=(0, 1), deep=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -184,6 +185,17 @@ def test_a_file_in_the_place_of_a_workload_gets_the_line_to_type(
     done = hidl("run", *words)
     assert done.returncode == 2
     assert f"next: to run it: {line}\n" in done.stderr
+
+
+def test_a_workload_is_found_in_a_directory_that_cannot_be_read(hidl: Hidl, here: Path) -> None:
+    dropped = "-dac_override,-dac_read_search"  # what lets root read it
+    become = ["setpriv", "--bounding-set", dropped] if os.geteuid() == 0 else []
+    line = [*become, "bash", "-c", 'chmod 0 . && "$@"', "bash", *hidl.command("run", "mpi-sanity", "--dry-run")]
+    try:
+        done = subprocess.run(line, cwd=here, env=hidl.environment, capture_output=True, text=True, check=False)
+    finally:
+        here.chmod(0o755)
+    assert (done.returncode, "finish COMPLETED 0" in done.stdout) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize(

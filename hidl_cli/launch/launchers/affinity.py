@@ -112,7 +112,13 @@ def intel(request: Request) -> dict[str, str]:
     if request.mpi.traits.binds_by != "I_MPI_":
         return {}
     placement = request.placement
-    layout = "scatter" if placement.straddles_in_a_row else "compact"
+    sockets = placement.node.sockets
+    layout = "compact"
+    if placement.straddles_in_a_row:
+        # With ``scatter``, its proxy crashes (2021.19) if more than one socket gets a rank more than the others, and
+        # more than one does not.
+        crashes = 1 < placement.ranks_per_node % sockets < sockets - 1
+        layout = "platform" if crashes else "scatter"
     domain = f"{placement.threads_per_rank}:{layout}"
     # By the reference, a domain is counted in hardware threads unless the cell is a core.
     pinned = {"I_MPI_PIN": "1", "I_MPI_PIN_CELL": "core", "I_MPI_PIN_DOMAIN": domain}

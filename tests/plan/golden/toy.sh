@@ -98,17 +98,21 @@ take_cores() {
     unset HIDL_UNBOUND
     shared=''
     rm -f -- "steps/$step/unbound" "steps/$step/shared"
-    if [[ -n $lock ]] && ! type -P flock > /dev/null; then
+    if [[ -z $lock ]]; then
+        return 0
+    elif ! type -P flock > /dev/null; then
         warn_of_cores "no program flock: other runs on this machine may use the same cores"
         return 0
-    elif [[ ! -f $lock || ! -r $lock ]] || ! { exec 6< "$lock"; } 2> /dev/null; then
-        return 0
+    elif [[ -f $lock && -r $lock ]] && { exec 6< "$lock"; } 2> /dev/null; then
+        flock -n 6 2> /dev/null || status=$?
+    else
+        status=2
     fi
-    flock -n 6 2> /dev/null || status=$?
     if ((status == 0)); then
         shared=${lock%/*}/possible
-    fi
-    if ((status != 1)); then
+        return 0
+    elif ((status != 1)); then
+        warn_of_cores "cannot lock $lock: other runs on this machine may use the same cores"
         return 0
     fi
     exec 6<&-
