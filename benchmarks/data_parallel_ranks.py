@@ -3,6 +3,7 @@
 ::
 
     mpiexec -n 2 python -m benchmarks.data_parallel_ranks mpi4py|horovod|gloo FILE
+    mpiexec -n 2 python -m benchmarks.data_parallel_ranks small:mpi4py|small:horovod|small:gloo FILE
     mpiexec -n 2 python -m benchmarks.data_parallel_ranks scaling FILE
 
 Each way to average (a backend of the workload resnet50) runs in processes of its own: Horovod's thread would take time
@@ -77,6 +78,22 @@ def contender(backend: Any) -> dict[str, float]:
     return results
 
 
+def small(backend: Any) -> float:
+    """Median seconds of a training step of many small layers: what each parameter costs, whatever its size."""
+    torch.manual_seed(WORLD.rank)
+    plain = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(40)))
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.01)
+    strategy = torch_strategies.make(WORLD, plain, optimizer, Resnet50(backend=backend))
+    inputs = torch.randn(BATCH, 16)
+
+    def step() -> None:
+        strategy.optimizer.zero_grad()
+        strategy.model(inputs).square().mean().backward()
+        strategy.optimizer.step()
+
+    return _timed(step, 50)
+
+
 def scaling(blocks: int = 9) -> dict[str, list[float]]:
     """Rates of ResNet-50 on images of 224 pixels, in images a second, in turn.
 
@@ -143,6 +160,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     freed_memory.keep()
     what, file = sys.argv[1:]
-    measured = scaling() if what == "scaling" else contender(what)
+    kind, _, name = what.rpartition(":")
+    measured = scaling() if what == "scaling" else small(name) if kind == "small" else contender(name)
     if WORLD.rank == 0:
         Path(file).write_text(json.dumps(measured))

@@ -122,6 +122,7 @@ REFUSED = {
     "rows rescaled where they are read": "ValueError: max_norm of Embedding rescales rows on the rank that reads them",
     "schedule by own loss": "ValueError: ranks {others} of {ranks} differ from rank 0 in the optimizer's settings",
     "shapeless": "ValueError: 0.weight has no shape yet: call the model once before",
+    "shapes changed after the wrap": "RuntimeError: the gradient of 0.weight has the shape (1, 5), but (3, 5) when",
     "sparse gradients of no embedding": "TypeError: the gradient of 0 is sparse",
     "steps in hooks": "RuntimeError: step was called in a backward pass",
     "sums changed by each rank": "RuntimeError: gradients were changed in place after they were summed over the ranks",

@@ -88,12 +88,22 @@ class Allreduce:
         """Return the ``steps`` of a buffer that ``place`` has filled, whose sums ``collect`` reads."""
         return self.steps(total)
 
+    def targets(self, total: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the arrays that take the addends of ``placed_steps``; one behind the other, they are ``total``."""
+        return [total]
+
+    def sources(self, total: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the arrays that have the sums of ``placed_steps``; one behind the other, they are ``total``."""
+        return [total]
+
     def collect(self, total: NDArray[Any], begin: int, result: NDArray[Any]) -> None:
         """Copy sums out of ``total``, from element ``begin`` on, into ``result``, which is contiguous."""
         np.copyto(result, total[begin : begin + len(result)])
 
     def progress(self) -> None:
         """Go on with what is outstanding, without waiting: most MPI libraries move data only when they are called."""
+        if self._request is None and self._fault is None:
+            return
         with self._lock:
             self._check()
             while self._request is not None and self._request.Test():

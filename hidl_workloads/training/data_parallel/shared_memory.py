@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,7 @@ class SharedMemoryAllreduce(Allreduce):
     ) -> None:
         super().__init__(communicator, share, compressed)
         self._node = node.Dup()
-        self._shared: dict[int, tuple[MPI.Win, list[NDArray[Any]]]] = {}
-        self._kept: dict[int, dict[int, NDArray[Any]]] = {}
+        self._shared: dict[int, _Shared] = {}
         self._between: Allreduce | None = None
         if node.size < communicator.size:
             same_number = communicator.Split(node.rank, communicator.rank)
@@ -62,7 +62,8 @@ class SharedMemoryAllreduce(Allreduce):
         parts = [_view(window, rank, size, kind) for rank in range(self._node.size)]
         own: NDArray[Any] = parts[self._node.rank]
         own[:] = 0
-        self._shared[own.ctypes.data] = (window, parts)
+        share = _shares(size, len(parts))[self._node.rank]
+        self._shared[id(own)] = _Shared(own.ctypes.data, window, parts, share, np.empty(share.stop - share.start, kind))
         return own
 
     def steps(self, total: NDArray[Any]) -> Iterator[Request]:
@@ -72,7 +73,8 @@ class SharedMemoryAllreduce(Allreduce):
             yield from super().steps(total)
             return
         window, parts = shared
-        yield from self._reduce(total, window, parts, {})
+        own = _shares(len(total), len(parts))[self._node.rank]
+        yield from self._reduce(total, window, parts, _blocks(total[own], own.start, {}))
         for share, part in zip(_shares(len(total), len(parts)), parts, strict=True):
             if part is not parts[self._node.rank]:
                 total[share] = part[share]
@@ -87,21 +89,35 @@ class SharedMemoryAllreduce(Allreduce):
         if shared is None:
             super().place(total, begin, addend)
             return
-        own = _shares(len(total), len(shared[1]))[self._node.rank]
-        end = begin + len(addend)
+        own, end = shared.own, begin + len(addend)
         for first, last in ((begin, min(end, own.start)), (max(begin, own.stop), end)):
             if first < last:
                 np.copyto(total[first:last], addend[first - begin : last - begin])
         first, last = max(begin, own.start), min(end, own.stop)
         if first < last:
-            self._kept.setdefault(total.ctypes.data, {})[first] = addend[first - begin : last - begin]
+            shared.kept[first] = addend[first - begin : last - begin]
+
+    def targets(self, total: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return the shared memory before and behind this rank's share, and between them private memory for that."""
+        shared = self._find_placed(total)
+        if shared is None:
+            return super().targets(total)
+        return [total[: shared.own.start], shared.private, total[shared.own.stop :]]
+
+    def sources(self, total: NDArray[Any]) -> list[NDArray[Any]]:
+        """Return each rank's share in the memory of that rank."""
+        shared = self._find_placed(total)
+        if shared is None:
+            return super().sources(total)
+        return [part[share] for share, part in zip(_shares(len(total), len(shared.parts)), shared.parts, strict=True)]
 
     def placed_steps(self, total: NDArray[Any]) -> Iterator[Request]:
         """Return the requests for a buffer; at their end each rank's part holds the sums of its share alone."""
         shared = self._find_placed(total)
         if shared is None:
             return super().placed_steps(total)
-        return self._reduce(total, *shared, self._kept.pop(total.ctypes.data, {}))
+        kept, shared.kept = shared.kept, {}
+        return self._reduce(total, shared.window, shared.parts, _blocks(shared.private, shared.own.start, kept))
 
     def collect(self, total: NDArray[Any], begin: int, result: NDArray[Any]) -> None:
         """Copy sums out of the parts of the ranks whose shares they are."""
@@ -110,19 +126,23 @@ class SharedMemoryAllreduce(Allreduce):
             super().collect(total, begin, result)
             return
         end = begin + len(result)
-        for share, part in zip(_shares(len(total), len(shared[1])), shared[1], strict=True):
+        for share, part in zip(_shares(len(total), len(shared.parts)), shared.parts, strict=True):
             first, last = max(begin, share.start), min(end, share.stop)
             if first < last:
                 np.copyto(result[first - begin : last - begin], part[first:last])
 
     def _reduce(
-        self, total: NDArray[Any], window: MPI.Win, parts: list[NDArray[Any]], kept: dict[int, NDArray[Any]]
+        self,
+        total: NDArray[Any],
+        window: MPI.Win,
+        parts: list[NDArray[Any]],
+        addends: Iterator[tuple[int, NDArray[Any]]],
     ) -> Iterator[Request]:
-        """Sum this rank's share of ``total``; what is not in it is among ``kept``, by the element it begins at."""
+        """Sum this rank's share of ``total``; ``addends`` yields this rank's own, each with its first element."""
         own = _shares(len(total), len(parts))[self._node.rank]
         yield from self._barrier(window)
         others = [parts[(self._node.rank + 1 + each) % len(parts)] for each in range(len(parts) - 1)]
-        for begin, addend in _addends(total, own, kept):
+        for begin, addend in addends:
             block = slice(begin, begin + len(addend))
             sums = addend
             for part in others:
@@ -135,9 +155,9 @@ class SharedMemoryAllreduce(Allreduce):
     def close(self) -> None:
         """Give memory and communicators back; the arrays of ``buffer`` are gone then."""
         self.finish()
-        for window, _ in self._shared.values():
-            window.Unlock_all()
-            window.Free()
+        for shared in self._shared.values():
+            shared.window.Unlock_all()
+            shared.window.Free()
         self._shared.clear()
         if self._between is not None:
             self._between.close()
@@ -146,20 +166,36 @@ class SharedMemoryAllreduce(Allreduce):
 
     def _find(self, total: NDArray[Any]) -> tuple[MPI.Win, list[NDArray[Any]]] | None:
         """Return the window that holds ``total``, and all ranks' parts of the same place; None: it is not shared."""
-        for address, (window, parts) in self._shared.items():
-            begin = (total.ctypes.data - address) // total.itemsize
-            if 0 <= begin < len(parts[0]):
-                return window, [part[begin : begin + len(total)] for part in parts]
+        for shared in self._shared.values():
+            begin = (total.ctypes.data - shared.address) // total.itemsize
+            if 0 <= begin < len(shared.parts[0]):
+                return shared.window, [part[begin : begin + len(total)] for part in shared.parts]
         return None
 
-    def _find_placed(self, total: NDArray[Any]) -> tuple[MPI.Win, list[NDArray[Any]]] | None:
-        """Return as ``_find`` does, but None for sums that are checked as a whole, and so have to be gathered."""
-        return None if self._compressed else self._find(total)
+    def _find_placed(self, total: NDArray[Any]) -> _Shared | None:
+        """Return the memory of an array of ``buffer``; None if it is not shared, or checked and therefore gathered."""
+        return None if self._compressed else self._shared.get(id(total))
 
     def _barrier(self, window: MPI.Win) -> Iterator[Request]:
         window.Sync()
         yield self._node.Ibarrier()
         window.Sync()
+
+
+@dataclass
+class _Shared:
+    """An array of ``buffer``: its address, its window, and the parts of all ranks of the node.
+
+    ``private`` has the addends of the share of this rank, ``own``, except those that are ``kept`` where they are, by
+    the element they begin at.
+    """
+
+    address: int
+    window: MPI.Win
+    parts: list[NDArray[Any]]
+    own: slice
+    private: NDArray[Any]
+    kept: dict[int, NDArray[Any]] = field(default_factory=dict)
 
 
 def node_of(communicator: MPI.Comm) -> MPI.Comm:
@@ -186,11 +222,17 @@ def _shares(size: int, ranks: int) -> list[slice]:
     return [slice(min(size, rank * length), min(size, (rank + 1) * length)) for rank in range(ranks)]
 
 
-def _addends(total: NDArray[Any], own: slice, kept: dict[int, NDArray[Any]]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield this rank's addends of its share, in order and in blocks, each with the element it begins at."""
-    position = own.start
-    for begin, addend in [*sorted(kept.items(), key=lambda each: each[0]), (own.stop, total[:0])]:
-        for start, source in ((position, total[position:begin]), (begin, addend)):
+def _blocks(share: NDArray[Any], first: int, kept: dict[int, NDArray[Any]]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the addends of a share in order and in blocks, each with its first element in the buffer.
+
+    Args:
+        share: The addends.
+        first: The element of the buffer at which the share begins.
+        kept: Addends that replace those of ``share``, by the element of the buffer at which they begin.
+    """
+    position = first
+    for begin, addend in [*sorted(kept.items(), key=lambda each: each[0]), (first + len(share), share[:0])]:
+        for start, source in ((position, share[position - first : begin - first]), (begin, addend)):
             for offset in range(0, len(source), _BLOCK):
                 yield start + offset, source[offset : offset + _BLOCK]
         position = begin + len(addend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,6 @@ import numpy as np
 import torch
 from mpi4py import MPI
 from numpy.typing import NDArray
-from torch.utils.weak import TensorWeakRef
 
 from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request
 from hidl_workloads.training.data_parallel.buckets import Bucket
@@ -21,6 +21,8 @@ from hidl_workloads.training.data_parallel.torch_state import Named
 
 LaneOf = Callable[[torch.Tensor, NDArray[Any], NDArray[Any]], Lane]
 """Makes the way of a bucket: on the device, its buffer on the host, and the presence at the end of that."""
+_BYTES_AT_ONCE = 2**20
+"""Gradients of so many bytes are copied together: one call costs as much time as a copy of 10 KB."""
 
 
 class Group:
@@ -72,7 +74,6 @@ class Group:
         finally:
             self._next = 0
             for filling in self.fillings:
-                filling.missing = set(range(len(filling.weights)))
                 filling.finish()
 
     def close(self) -> None:
@@ -90,24 +91,26 @@ class Group:
             self._next += 1
 
 
-class Snapshot:
-    """A gradient at some time, to notice that another one, other memory or other values are in its place.
+Mark = tuple["weakref.ref[torch.Tensor]", int, int]
+"""A gradient at some time: a weak reference, its address and its version.
 
-    A reference does not keep the gradient: programs that clear gradients want their memory back.
+It shows that another gradient, other memory or other values are in its place. Programs that clear gradients want their
+memory back, which a reference would keep.
+"""
+
+
+@dataclass
+class Changes:
+    """Gradients that are not what was delivered.
+
+    ``foreign``: the names of parameters whose gradient is none that was delivered; ``replaced``: of those, the ones
+    that had one; ``rewritten``: gradients that were delivered and then changed in place, such as clipped ones, in the
+    order of their places.
     """
 
-    def __init__(self, grad: torch.Tensor) -> None:
-        self._grad = TensorWeakRef(grad)
-        self._memory = _memory_of(grad)
-        self._version = grad._version
-
-    def is_of(self, grad: torch.Tensor | None) -> bool:
-        """Return True if ``grad`` is the same object with the same memory."""
-        return grad is not None and self._grad() is grad and self._memory == _memory_of(grad)
-
-    def is_unchanged(self, grad: torch.Tensor | None) -> bool:
-        """Return True if nothing was written to it either."""
-        return grad is not None and self.is_of(grad) and bool(self._version == grad._version)
+    foreign: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    rewritten: list[torch.Tensor] = field(default_factory=list)
 
 
 @dataclass
@@ -134,84 +137,87 @@ class Filling:
     averages: bool
     lane: Lane | None = None
     missing: set[int] = field(init=False)
-    taken: list[Snapshot | None] = field(init=False)
-    delivered: list[Snapshot | None] = field(init=False)
+    taken: list[Mark | None] = field(init=False)
+    delivered: list[Mark | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.missing = set(range(len(self.weights)))
         self.taken = [None] * len(self.weights)
         self.forget()
+        self._waiting: list[int] = []
+        self._waiting_bytes = 0
+        # Looked up for each gradient in each step, where an attribute of a tensor costs more than an item of a list.
+        self._layouts = [(view.shape, view.stride(), view.numel() * view.element_size()) for view in self.views]
+        self._type = self.views[0].dtype
+        self._targets: list[torch.Tensor | None] = []
+        self._sources: list[torch.Tensor | None] = []
+        if self.lane is None:
+            targets = self.allreduce.targets(self.buffer)
+            self._targets = [self._within(targets, position) for position in range(len(self.views))]
+            sources = self.allreduce.sources(self.buffer)
+            self._sources = [self._within(sources, position) for position in range(len(self.views))]
 
     def forget(self) -> None:
         """Take no gradient for one that was delivered: they were cleared."""
         self.delivered = [None] * len(self.weights)
 
-    def foreign(self) -> list[str]:
-        """Return the names of the parameters whose gradient was not delivered."""
-        members = zip(self.names, self.weights, self.delivered, strict=True)
-        return [
-            name
-            for name, weight, delivered in members
-            if weight.grad is not None and not (delivered and delivered.is_of(weight.grad))
-        ]
-
-    def replaced(self) -> list[str]:
-        """Return the names of the parameters that have another gradient than was delivered."""
-        members = zip(self.names, self.weights, self.delivered, strict=True)
-        return [
-            name
-            for name, weight, delivered in members
-            if delivered and weight.grad is not None and not delivered.is_of(weight.grad)
-        ]
-
-    def rewritten(self) -> Iterator[torch.Tensor]:
-        """Yield the gradients that were delivered and then changed in place, such as clipped ones."""
-        for weight, delivered in zip(self.weights, self.delivered, strict=True):
-            if delivered and delivered.is_of(weight.grad) and not delivered.is_unchanged(weight.grad):
-                yield weight.grad
+    def changes(self) -> Changes:
+        """Return what has happened to the gradients since they were delivered."""
+        changes = Changes()
+        for position, (weight, delivered) in enumerate(zip(self.weights, self.delivered, strict=True)):
+            grad = weight.grad
+            if grad is None:
+                continue
+            if delivered is None or not _is_of(delivered, grad):
+                changes.foreign.append(self.names[position])
+                if delivered is not None:
+                    changes.replaced.append(self.names[position])
+            elif delivered[2] != grad._version:
+                changes.rewritten.append(_flat(grad.detach(), self.views[position]))
+        return changes
 
     def changed(self) -> bool:
         """Return True if a gradient is no longer what ``take`` copied: its sum is not that of the gradients."""
-        return any(
-            weight.grad is not None if taken is None else not taken.is_unchanged(weight.grad)
-            for weight, taken in zip(self.weights, self.taken, strict=True)
-        )
+        for weight, taken in zip(self.weights, self.taken, strict=True):
+            grad = weight.grad
+            if (grad is None) != (taken is None):
+                return True
+            if taken is not None and not (_is_of(taken, grad) and taken[2] == grad._version):
+                return True
+        return False
 
     def take(self, position: int) -> None:
-        """Copy one gradient into its place; none is zero."""
-        view, delivered = self.views[position], self.delivered[position]
-        grad = self.weights[position].grad
-        if grad is not None:
-            self._check(grad, self.names[position], view)
-            if delivered and delivered.is_of(grad) and not self.averages:
-                raise RuntimeError(
-                    "a gradient that is summed over the ranks (average=False) was not cleared: its sum would be summed "
-                    "again; call zero_grad(set_to_none=True) before the backward pass"
-                )
-        self.taken[position] = None if grad is None else Snapshot(grad)
-        if self.lane is None:
-            addend = torch.zeros(view.numel(), dtype=view.dtype) if grad is None else _flat(grad, view)
-            self.allreduce.place(self.buffer, self.bucket.offsets[position], addend.numpy())
-        else:
-            view.zero_() if grad is None else view.copy_(grad)
-            self.lane.touch()
-        self.presence[position] = grad is not None
+        """Have one gradient copied into its place, at the latest when the buffer is full."""
         self.missing.discard(position)
+        self._waiting.append(position)
+        self._waiting_bytes += self._layouts[position][2]
+        if not self.missing or self._waiting_bytes > _BYTES_AT_ONCE or self.lane is not None:
+            self._copy()
 
     def deliver(self) -> None:
         """Write the averages into the gradients; None where no rank has a gradient."""
-        members = zip(self.weights, self.views, self.presence, strict=True)
-        for position, (weight, view, present) in enumerate(members):
-            if not present:
+        presence = self.presence.tolist()
+        sums, grads = [], []
+        for position, weight in enumerate(self.weights):
+            if not presence[position]:
                 weight.grad, self.delivered[position] = None, None
                 continue
-            if weight.grad is None or 0 in weight.grad.stride():  # an expanded tensor cannot be written to
-                weight.grad = torch.empty_like(weight.detach())
-            if self.lane is None:
-                self._collect(weight.grad, view, self.bucket.offsets[position])
+            grad = weight.grad
+            # An expanded tensor cannot be written to.
+            if grad is None or (grad.stride() != self._layouts[position][1] and 0 in grad.stride()):
+                grad = weight.grad = torch.empty_like(weight.detach())
+            if self.lane is not None:
+                grad.copy_(self.views[position])
+            elif (total := self._sources[position]) is not None and grad.is_cpu:
+                sums.append(total)
+                grads.append(grad)
             else:
-                weight.grad.copy_(view)
-            self.delivered[position] = Snapshot(weight.grad)
+                self._collect(grad, self.views[position], self.bucket.offsets[position])
+        if grads:
+            torch._foreach_copy_(grads, sums)
+        for position, weight in enumerate(self.weights):
+            if presence[position]:
+                self.delivered[position] = _mark(weight.grad)
 
     def steps(self) -> Iterator[Request]:
         """Begin to sum the buffer, which is full; return the requests."""
@@ -222,6 +228,8 @@ class Filling:
 
     def finish(self) -> None:
         """Take what ranks have gradients from the sum, which is complete."""
+        self._waiting, self._waiting_bytes = [], 0  # of a pass that failed
+        self.missing = set(range(len(self.weights)))
         if self.lane is not None:
             self.lane.finish()
         else:
@@ -235,8 +243,64 @@ class Filling:
         self.allreduce.collect(self.buffer, begin, _flat(result, view).numpy())
         grad.copy_(result)
 
-    @staticmethod
-    def _check(grad: torch.Tensor, name: str, view: torch.Tensor) -> None:
+    def _copy(self) -> None:
+        """Copy the gradients that wait into their places; none is zero."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        targets, grads = [], []
+        for position in waiting:
+            grad = self.weights[position].grad
+            if grad is None:
+                self.taken[position], self.presence[position] = None, 0
+                self._clear(position)
+                continue
+            if (
+                grad.dtype is not self._type
+                or grad.layout is not torch.strided
+                or grad.requires_grad
+                or grad.shape != self._layouts[position][0]
+            ):
+                self._refuse(grad, position)
+            delivered = self.delivered[position]
+            if not self.averages and delivered is not None and _is_of(delivered, grad):
+                raise RuntimeError(
+                    "a gradient that is summed over the ranks (average=False) was not cleared: its sum would be summed "
+                    "again; call zero_grad(set_to_none=True) before the backward pass"
+                )
+            self.taken[position], self.presence[position] = _mark(grad), 1
+            if self.lane is not None:
+                self.views[position].copy_(grad)
+                self.lane.touch()
+            elif (target := self._targets[position]) is not None and grad.is_cpu:
+                targets.append(target)
+                grads.append(grad)
+            else:
+                addend = _flat(grad, self.views[position])
+                self.allreduce.place(self.buffer, self.bucket.offsets[position], addend.numpy())
+        if grads:
+            torch._foreach_copy_(targets, grads)
+
+    def _clear(self, position: int) -> None:
+        """Put zeros into the place of a gradient."""
+        view = self.views[position]
+        if self.lane is not None:
+            view.zero_()
+            self.lane.touch()
+        else:
+            addend = torch.zeros(view.numel(), dtype=view.dtype)
+            self.allreduce.place(self.buffer, self.bucket.offsets[position], addend.numpy())
+
+    def _within(self, arrays: Sequence[NDArray[Any]], position: int) -> torch.Tensor | None:
+        """Return the place of a gradient in that of the ``arrays`` that has all of it; None if none has."""
+        view, begin = self.views[position], self.bucket.offsets[position]
+        for array in arrays:
+            if begin >= 0 and begin + view.numel() <= len(array):
+                flat = torch.from_numpy(array[begin : begin + view.numel()])
+                return flat.as_strided(view.shape, view.stride())
+            begin -= len(array)
+        return None
+
+    def _refuse(self, grad: torch.Tensor, position: int) -> None:
+        name, view = self.names[position], self.views[position]
         if grad.layout != torch.strided:
             raise TypeError(f"the gradient of {name} is sparse, which only embeddings of the model may be")
         if grad.requires_grad:
@@ -249,6 +313,10 @@ class Filling:
                 f"the gradient of {name} is {grad.dtype}, but {view.dtype} when the optimizer was wrapped: change the "
                 "model's type before"
             )
+        raise RuntimeError(
+            f"the gradient of {name} has the shape {tuple(grad.shape)}, but {tuple(view.shape)} when the optimizer was "
+            "wrapped: change the model's shapes before"
+        )
 
 
 @dataclass
@@ -330,6 +398,15 @@ def _flat(grad: torch.Tensor, view: torch.Tensor) -> torch.Tensor:
     if not _is_like(grad, view):
         grad = torch.empty_strided(view.shape, view.stride(), dtype=view.dtype).copy_(grad)
     return grad.detach().as_strided((grad.numel(),), (1,))
+
+
+def _mark(grad: torch.Tensor) -> Mark:
+    return weakref.ref(grad), _memory_of(grad), grad._version
+
+
+def _is_of(mark: Mark, grad: torch.Tensor) -> bool:
+    """Return True if ``grad`` is the gradient of ``mark``, with the same memory."""
+    return mark[0]() is grad and mark[1] == _memory_of(grad)
 
 
 def _memory_of(grad: torch.Tensor) -> int:

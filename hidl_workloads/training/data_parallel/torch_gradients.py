@@ -21,6 +21,7 @@ from hidl_workloads.training.data_parallel.choice import check, choose, require_
 from hidl_workloads.training.data_parallel.compression import Compression
 from hidl_workloads.training.data_parallel.gpu_path import Buffers, Path, choose_path
 from hidl_workloads.training.data_parallel.torch_buffers import (
+    Changes,
     Filling,
     Group,
     LaneOf,
@@ -166,8 +167,10 @@ class GradientAverager:
                 "returned, not in a hook"
             )
         self._discard_failed_pass()
-        mark, values = zlib.crc32(settings.encode()), self._checksum()
-        due, largest, smallest, most, least = self._order.meet("a step", int(self._due()), mark, -mark, values, -values)
+        changes = [filling.changes() for filling in self._fillings()]
+        mark, values = zlib.crc32(settings.encode()), _checksum(changes)
+        due = int(self._due(changes))
+        due, largest, smallest, most, least = self._order.meet("a step", due, mark, -mark, values, -values)
         if largest != -smallest:
             weights.require_equal(
                 self._communicator,
@@ -236,6 +239,13 @@ class GradientAverager:
             for name, weight in self._candidates()
             if weight.requires_grad and id(weight) not in self._planned
         ]
+
+    def _grows(self) -> bool:
+        """Return True if parameters have begun to require gradients, without their names."""
+        planned = self._planned
+        return torch_state.has_unknown(self.model, planned) or any(
+            weight.requires_grad and id(weight) not in planned for _, weight in self._others
+        )
 
     def _refuse_modules(self, beside: Sequence[torch.nn.Module]) -> None:
         """Raise ``ValueError`` on all ranks for modules whose state would stay different on each rank; collective.
@@ -354,7 +364,7 @@ class GradientAverager:
 
     def _gradient_is_there(self, weight: torch.Tensor) -> None:
         """Go on with the sums; runs during the backward pass, as soon as one parameter's gradient is there."""
-        if is_host(weight.device):
+        if weight.is_cpu:
             self._go_on(weight)
         elif self._failure is None:
             try:
@@ -363,7 +373,8 @@ class GradientAverager:
                 self._failure = error
 
     def _go_on(self, weight: torch.Tensor) -> None:
-        self._enter()
+        if self._pass is None or self._pass() is None:
+            self._enter()
         if self._passes + 1 < self._accumulate or self._late:
             return
         # Hooks that were registered later have yet to run on this one, but have run on the one before.
@@ -371,15 +382,13 @@ class GradientAverager:
         before, self._ready[thread] = self._ready.get(thread), weight
         if before is not None and id(before) in self._places:
             group, number, position = self._places[id(before)]
-            with torch.no_grad():  # there may be a graph of this pass: create_graph=True
-                group.take(number, position)
+            group.take(number, position)
         for each in self._groups:
             each.progress()
 
     def _enter(self) -> None:
+        """Begin a backward pass."""
         self._discard_failed_pass()
-        if self._pass is not None:
-            return
         self._cleared.clear()
         token = _Pass()
         self._pass = weakref.ref(token)
@@ -402,24 +411,18 @@ class GradientAverager:
         if self._passes >= self._accumulate:
             self._settle()
 
-    def _due(self) -> bool:
+    def _due(self, changes: Sequence[Changes]) -> bool:
         """Whether this rank has gradients that are not averages."""
         if self._passes:
             return True
-        replaced = [] if self._average else [name for filling in self._fillings() for name in filling.replaced()]
+        replaced = [] if self._average else [name for each in changes for name in each.replaced]
         if replaced:
             raise RuntimeError(
                 "gradients were replaced after they were summed over the ranks (average=False): "
                 f"{', '.join(replaced)}; change them in place"
             )
-        odd = any(filling.foreign() for filling in self._fillings())
-        return odd or any(each.is_foreign() for each in self._sparse) or bool(self._unplanned())
-
-    def _checksum(self) -> int:
-        """Return a number that ranks have in common if they changed their averages alike, such as by clipping."""
-        changed = [grad.detach() for filling in self._fillings() for grad in filling.rewritten()]
-        whole = {4: torch.int32, 8: torch.int64}
-        return zlib.crc32(repr([int(grad.view(whole[grad.element_size()]).sum()) for grad in changed]).encode())
+        odd = any(each.foreign for each in changes)
+        return odd or any(each.is_foreign() for each in self._sparse) or self._grows()
 
     def _settle(self, *, failed: bool = False) -> None:
         """Bring all gradients to their averages; collective."""
@@ -469,7 +472,7 @@ class GradientAverager:
                 for group in self._groups:
                     self._complete(group)
                 changed = not failed and not is_last and any(filling.changed() for filling in self._fillings())
-                failures, grows, again = self._order.largest(int(failed), int(bool(self._unplanned())), int(changed))
+                failures, grows, again = self._order.largest(int(failed), int(self._grows()), int(changed))
             if failures or not again:
                 break
         return bool(failures), bool(grows), failure
@@ -501,6 +504,17 @@ class GradientAverager:
         flat = flat.to(both[0].device)
         for tensor, mean in zip(both, flat.split([tensor.numel() for tensor in both]), strict=True):
             tensor.copy_(mean.view_as(tensor))
+
+
+def _checksum(changes: Sequence[Changes]) -> int:
+    """Return a number that ranks have in common if they changed their averages alike, such as by clipping."""
+    sums = []
+    for grad in (grad for each in changes for grad in each.rewritten):
+        # As int64, whose sum is as fast as memory: that of int32 takes 25 times as long.
+        even = grad.numel() - grad.numel() % 2 if grad.element_size() == 4 else grad.numel()
+        rest = grad[even:].view(torch.int32) if even < grad.numel() else None
+        sums.append((grad[:even].view(torch.int64).sum(), rest))
+    return zlib.crc32(repr([(int(total), None if rest is None else int(rest)) for total, rest in sums]).encode())
 
 
 class _Pass:

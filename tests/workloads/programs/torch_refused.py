@@ -122,6 +122,14 @@ def types_changed_after_the_wrap() -> None:
     loss_of(model.double(), torch.ones(2, FEATURES).double()).backward()
 
 
+def shapes_changed_after_the_wrap() -> None:
+    """Of a weight whose gradient would fit into its old place after broadcasting."""
+    model = nn.Sequential(nn.Linear(FEATURES, 3, bias=False))
+    distributed(model)
+    model[0].weight.data = torch.ones(1, FEATURES)
+    loss_of(model, torch.ones(2, FEATURES)).backward()
+
+
 def copies_of_the_optimizer() -> None:
     copy.deepcopy(distributed(perceptron()))
 
@@ -153,6 +161,7 @@ REFUSED = [
     rows_rescaled_where_they_are_read,
     buffers_of_a_second_module,
     types_changed_after_the_wrap,
+    shapes_changed_after_the_wrap,
     copies_of_the_optimizer,
     pickles_of_the_optimizer,
     sums_changed_by_each_rank,
