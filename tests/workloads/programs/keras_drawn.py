@@ -129,6 +129,8 @@ class Program:
             self.callbacks = [each for each in self.callbacks if each not in ("plateau", "rates")]
         if self.at_once > 1:
             self.callbacks = [each for each in self.callbacks if each != "rates"]
+        if self.optimizer == "scheduled":
+            self.own_accumulation = True  # with accumulate=k a schedule counts updates, not batches
         if self.then == "loaded" and (self.kind == "late subclass" or self.adds):
             self.then = "fit"
 
