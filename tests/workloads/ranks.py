@@ -25,10 +25,12 @@ def run(prefix: Path, ranks: int, *words: str | Path, timeout: float = 480, **va
     return process.run(command, env=environment, timeout=patience(timeout), check=False)
 
 
-def results(prefix: Path, ranks: int, directory: Path, program: str, *words: str, **variables: str) -> dict[str, Any]:
+def results(
+    prefix: Path, ranks: int, directory: Path, program: str, *words: str, timeout: float = 480, **variables: str
+) -> dict[str, Any]:
     """Run one of ``PROGRAMS`` in its world, to success; return the JSON document that it writes to its first word."""
     file = directory / "results.json"
-    completed = run(prefix, ranks, "-m", "hidl_workloads.world", program, file, *words, **variables)
+    completed = run(prefix, ranks, "-m", "hidl_workloads.world", program, file, *words, timeout=timeout, **variables)
     assert completed.status == 0, completed.stderr
     document: dict[str, Any] = json.loads(file.read_text())
     return document

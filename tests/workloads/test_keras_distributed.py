@@ -102,25 +102,20 @@ def test_ranks_that_do_unequally_much_end_with_one_message(
     assert re.search(f"rank [01] is at {first} and rank [12] is at {other}: all ranks must take", completed.stderr)
 
 
-#: What the example of the how-to is followed by here: every rank's weights, each on a line of its own.
-_TELL = """
-import sys
-from hidl_workloads.training.data_parallel.tensorflow_gradients import named_weights
-from hidl_workloads.training.data_parallel.weights import checksum
-sys.stderr.write(f"weights of rank {world.rank}: {checksum(named_weights(model))}\\n")
-"""
+#: The first lines of the programs of docs/how-to/train-data-parallel.md that train on ranks, and what they save.
+EXAMPLES = {"# train.py": ("pytorch", "model.pt"), "# fit.py": ("tensorflow", "model.keras")}
 
 
-def test_the_example_of_the_how_to_leaves_all_ranks_the_same_weights(
-    stack_prefix: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_examples_of_the_how_to_train_as_one_process_on_the_joint_batches(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, example: str, number: int
 ) -> None:
     page = (ranks.REPOSITORY / "docs" / "how-to" / "train-data-parallel.md").read_text()
-    (example,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "# fit.py" in block)
-    program = tmp_path / "fit.py"
-    program.write_text(example.replace("model.keras", str(tmp_path / "model.keras")) + _TELL)
-    completed = ranks.run(stack_prefix("tensorflow"), 2, program, timeout=120)
-    assert completed.status == 0, completed.stderr
-    told = re.findall(r"weights of rank [01]: (\w+)", completed.stderr)
-    assert len(told) == 2
-    assert len(set(told)) == 1
-    assert (tmp_path / "model.keras").is_file()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "example.py").write_text(next(block for block in blocks if block.startswith(f"{example}\n")))
+    stack, saved = EXAMPLES[example]
+    found = ranks.results(stack_prefix(stack), number, tmp_path, "example_of_a_page", str(tmp_path / "example.py"))
+    assert found["difference"] < 1e-4
+    assert found["without averages"] > 1e-2
+    assert found["saved"] == [saved]

@@ -58,7 +58,8 @@ def DistributedOptimizer(
     gradients (of embeddings) become dense. A variable without a gradient on any rank is left alone, as in one process.
     For ``mixed_float16``, wrap a ``LossScaleOptimizer``: all ranks then skip the same steps. Raises ``TypeError`` for
     an optimizer that averages already and ``ValueError`` for what cannot work: another backend, or float16 without a
-    ``LossScaleOptimizer`` inside. In a function that XLA compiles, ``apply`` raises ``ValueError``.
+    ``LossScaleOptimizer`` inside. ``apply`` raises ``ValueError`` in a function that XLA compiles, and if ranks have
+    different learning rates.
     """
     if keras.config.backend() != "tensorflow":
         raise ValueError(
@@ -135,10 +136,17 @@ class _Averaging:
         self._apply(averages, variables)
         return True
 
+    def _learning_rate(self) -> float | None:
+        """Return the learning rate now; None for a schedule, which follows from the optimizer's iterations."""
+        optimizer = getattr(self._optimizer, "inner_optimizer", self._optimizer)
+        rate = optimizer._learning_rate
+        return float(rate.numpy()) if isinstance(rate, keras.Variable) else None
+
     def _averager_of(self, variables: Sequence[Any]) -> GradientAverager:
         paths = [variable.path for variable in variables]
         if self._averager is None:
             self._averager = GradientAverager(self._communicator, variables, **self._options)
+            self._averager.learning_rate = self._learning_rate
             self._paths = paths
         elif paths != self._paths:
             raise ValueError("the trainable variables have changed: compile the model again, with a new optimizer")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -191,6 +192,8 @@ class GradientAverager:
         self._absent: frozenset[int] | None = None
         self._starting = threading.Lock()
         self._started_equal = False
+        self.learning_rate: Callable[[], float | None] = lambda: None
+        """What the averages are applied with; ``ValueError`` on all ranks, before an update, if it differs."""
 
     def average(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
         """Return the averages over the ranks of ``gradients``, in the order and shapes of the variables."""
@@ -286,11 +289,16 @@ class GradientAverager:
     def _finish(self, eager: bool) -> list[tf.Tensor]:
         self._passes = [0] * len(self._buckets)
         self._next = 0
+        rate = self.learning_rate()
+        mark = zlib.crc32(repr(rate).encode())
         with self._order.operation("an average"):
             self._allreduce.complete(self._order.wait)
+            largest, negative = self._order.largest(mark, -mark)
         self._allreduce.finish()
         if not self._started_equal:
             self._require_equal_start()
+        if largest != -negative:
+            require_equal(self._communicator, {"the learning rate": rate}, "all ranks must change learning rates alike")
         if not eager and (changed := self._lacking() ^ (self._absent or frozenset())):
             names = ", ".join(self._variables[index].path for index in sorted(changed))
             raise ValueError(

@@ -55,6 +55,20 @@ def test_a_mask_is_a_tensor_that_the_consumer_reads(nested: dict[str, Any]) -> N
     assert [nested["nodes"][node]["kind"] for node in mask["consumers"]] == ["LSTM"]
 
 
+def test_attention_removes_the_mask_of_what_it_reads(ask: Callable[..., Any]) -> None:
+    graph = ask("graph", model="attending")
+    consumers = {t["name"]: [graph["nodes"][node]["name"] for node in t["consumers"]] for t in graph["tensors"]}
+    assert consumers["embedding.mask"] == ["attention_0"]
+    assert consumers["attention_0.mask"] == ["residual_0"]
+    assert consumers["residual_0.mask"] == []
+
+
+def test_a_mask_of_a_layer_inside_a_layer_is_a_tensor_too(ask: Callable[..., Any]) -> None:
+    graph = ask("graph", model="masked_inside")
+    (mask,) = [tensor for tensor in graph["tensors"] if tensor["name"] == "tokens.mask"]
+    assert [graph["nodes"][node]["kind"] for node in mask["consumers"]] == ["Dense"]
+
+
 def test_nodes_come_after_what_they_need(tangled: dict[str, Any]) -> None:
     producers = {tensor["index"]: tensor["producer"] for tensor in tangled["tensors"]}
     needed = [(node["index"], producers[t]) for node in tangled["nodes"] for t in node["inputs"]]
@@ -71,6 +85,8 @@ def test_fingerprints_report_structure_and_not_weights(ask: Callable[..., Any]) 
     [
         ("subclassed", "model 'opaque' .* has a call\\(\\) of its own"),
         ("unbuilt", "Sequential model 'unbuilt' is not built"),
+        ("dropped_before_attention", "'residual_0' has other masks in training than in evaluation"),
+        ("masked_output", "output 'embedding' loses its mask"),
         ("open_shape", "'sequence' has the shape .*only the batch axis may be open"),
     ],
 )

@@ -156,6 +156,55 @@ def compile_nested(model: Any) -> None:
     model.compile(keras.optimizers.SGD(0.5), "mse")
 
 
+def attending(rate: float | None = None, *, returned: bool = False) -> Any:
+    """Two blocks of attention over masked words, of which Keras removes the mask of what attention reads.
+
+    With ``rate`` the first attention reads what Dropout returns. ``returned``: it reads an output of the model.
+    """
+    words = keras.Input((6,), dtype="int32", name="words")
+    x = first = layers.Embedding(20, 8, mask_zero=True, name="embedding")(words)
+    for number in range(2):
+        read = layers.Dropout(rate)(x) if rate is not None else x
+        attended = layers.MultiHeadAttention(2, 4, name=f"attention_{number}")(read, read)
+        x = layers.LayerNormalization()(layers.Add(name=f"residual_{number}")([x, attended]))
+        x = layers.LayerNormalization()(layers.Add()([x, layers.Dense(8)(layers.Dense(16, "relu")(x))]))
+    y = layers.Dense(1)(layers.GlobalAveragePooling1D(name="pool")(x))
+    return keras.Model(words, [y, first] if returned else y, name="attending")
+
+
+def masked_inside() -> Any:
+    """A layer that returns what an Embedding inside it has masked, and an LSTM that reads the mask."""
+
+    class Tokens(layers.Layer):  # type: ignore[misc]
+        def build(self, shape: Any) -> None:
+            self.inner = layers.Embedding(20, 8, mask_zero=True)
+            self.inner.build(shape)
+
+        def call(self, words: Any) -> Any:
+            return self.inner(words)
+
+    words = keras.Input((6,), dtype="int32", name="words")
+    x = layers.Dense(8)(Tokens(name="tokens")(words))
+    return keras.Model(words, layers.Dense(1)(layers.LSTM(8, name="lstm")(x)))
+
+
+def attending_data(rows: int) -> tuple[Any, Any]:
+    """Words, of which some are masked, and targets."""
+    draw = np.random.default_rng(3)
+    words = draw.integers(1, 20, (rows, 6)) * (np.arange(6) < draw.integers(1, 7, (rows, 1)))
+    return words, draw.normal(size=(rows, 1))
+
+
+def dropped_before_attention() -> Any:
+    """Attention reads what Dropout returns."""
+    return attending(0.3)
+
+
+def masked_output() -> Any:
+    """Attention reads an output of the model."""
+    return attending(returned=True)
+
+
 def subclassed() -> Any:
     """A model whose graph nobody can see."""
 

@@ -15,6 +15,7 @@ from tests.workloads import ranks
 pytestmark = [pytest.mark.deep, pytest.mark.exact]
 
 PROGRAMS = Path(__file__).parent / "programs"
+MODELS = Path(__file__).parents[1] / "programs"
 LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
 
 
@@ -23,7 +24,7 @@ def directory(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.Temp
     """What a program writes on 2 ranks."""
 
     def of(program: str, *more: Path) -> Path:
-        root, path = tmp_path_factory.mktemp("truth"), f"{LIBRARY}:{PROGRAMS}"
+        root, path = tmp_path_factory.mktemp("truth"), f"{LIBRARY}:{PROGRAMS}:{MODELS}"
         words = (PROGRAMS / program, root, *more)
         done = ranks.run(
             stack_prefix("tensorflow"), 2, *words, timeout=570, PYTHONPATH=path, TF_NUM_INTRAOP_THREADS="1"
@@ -89,6 +90,11 @@ def test_gathered_again_it_has_what_was_learned_since(found: Any) -> None:
 
 def test_the_saved_model_is_the_trained_one(found: Any) -> None:
     assert found["saved"] <= 1e-10
+
+
+@pytest.mark.parametrize("model", ["attending", "masked_inside"])
+def test_masks_are_those_of_a_run_of_keras(found: Any, model: str) -> None:
+    assert max(found["masked"][model]) <= 1e-10
 
 
 @pytest.mark.parametrize("costs", ["estimated", "measured"])

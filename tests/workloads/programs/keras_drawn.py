@@ -14,6 +14,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from errors import error_of
 from keras_oracle import FEATURES, PER_RANK, STEPS, WORLD, Late, data, difference, mine
 from mpi4py import MPI
@@ -24,18 +25,56 @@ from hidl_workloads.training.data_parallel.keras_optimizer import (
     BroadcastInitialState,
     DistributedOptimizer,
 )
+from hidl_workloads.training.data_parallel.tensorflow_gradients import broadcast
 
 #: What makes ranks unlike each other, and a part of the error.
 UNLIKE = {
     "activation": "in the model: all ranks must train the same model",
     "adapted": "was adapted to: adapt layers to the same samples",
+    "compiled by XLA": "XLA cannot hold sums over ranks",
     "learning rate": "learning_rate: at the start of epoch 1",
+    "learning rate later": "in the learning rate: all ranks must change learning rates alike",
     "no broadcast": "all ranks must begin with the same weights",
     "one file": "several ranks would write one checkpoint",
     "settings": "in the optimizer's settings: all ranks must train the same model",
     "steps": "in steps: all ranks must take equally many steps",
     "units": "all ranks must train the same ",
+    "weights": "at the start of epoch 2, all ranks must have the same",
 }
+#: Those of them that a loop shows too, which compares no models.
+IN_LOOPS = ("compiled by XLA", "learning rate later", "no broadcast")
+RATE = 0.02
+
+
+class Adds(keras.layers.Layer):  # type: ignore[misc]
+    """Adds a loss of its input."""
+
+    def call(self, inputs: Any) -> Any:
+        self.add_loss(0.1 * keras.ops.mean(keras.ops.square(inputs)))
+        return inputs
+
+
+class Changes(keras.callbacks.Callback):  # type: ignore[misc]
+    """Changes weights after the first epoch."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        for weight in self.model.trainable_weights if epoch == 0 else ():
+            weight.assign(self.factor * weight + 0.01)
+
+
+class ChangesRate(keras.callbacks.Callback):  # type: ignore[misc]
+    """Changes the learning rate before the second step of each epoch."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.model.optimizer.learning_rate = self.rate if batch else RATE
 
 
 class Program:
@@ -43,27 +82,57 @@ class Program:
 
     def __init__(self, seed: str) -> None:
         draw = random.Random(seed)
-        self.kind = draw.choice(["functional", "sequential", "late", "late subclass"])
+        self.kind = draw.choice(["functional", "sequential", "late", "late subclass", "nested", "shared"])
         self.units = [draw.randint(1, 6) for _ in range(draw.randint(0, 2))]
         self.activation = draw.choice(["tanh", "relu", "softplus"])
         self.adapt = self.kind != "late subclass" and draw.random() < 0.3
         self.frozen = draw.random() < 0.2
-        self.policy = draw.choice(["float32", "float32", "float64", "bfloat16"])
-        self.optimizer = draw.choice(["sgd", "momentum", "adamw", "averaged", "clipped"])
+        self.adds = draw.random() < 0.2
+        self.regularized = draw.random() < 0.2
+        self.policy = draw.choice(["float32", "float32", "float64", "bfloat16", "mixed_bfloat16", "mixed_float16"])
+        self.optimizer = draw.choice(["sgd", "momentum", "adamw", "averaged", "clipped", "scheduled"])
         self.by_name = self.optimizer == "sgd" and draw.random() < 0.5
         self.options: dict[str, Any] = {"bucket_bytes": draw.choice([40, 200, 10**6])}
         self.accumulate = draw.choice([1, 1, 1, 3])
+        self.own_accumulation = draw.random() < 0.4
         self.eager = draw.random() < 0.15
         self.at_once = 1 if self.eager else draw.choice([1, 1, 3])
         self.short = draw.random() < 0.3
-        self.fits = draw.choice([1, 1, 2])
-        self.other_model = draw.random() < 0.3
-        self.callbacks = [each for each in ("plateau", "statistics", "stops", "saves") if draw.random() < 0.3]
+        self.then = draw.choice(["", "", "fit", "resumed", "compiled again", "unfrozen", "loaded"])
+        self.other_model = draw.random() < 0.2
+        self.callbacks = [
+            each for each in ("plateau", "statistics", "stops", "saves", "changes", "rates") if draw.random() < 0.25
+        ]
+        self.loop = draw.random() < 0.25
         self.unlike = draw.choice(sorted(UNLIKE)) if draw.random() < 0.25 else ""
+        self._make_possible(draw)
+
+    def _make_possible(self, draw: random.Random) -> None:
+        """Leave out what excludes other choices."""
+        if self.unlike and self.unlike not in IN_LOOPS:
+            self.loop = False
         if self.unlike == "adapted":
             self.kind, self.adapt = "functional", True
         if self.unlike in ("activation", "units"):
             self.kind, self.units = draw.choice(["functional", "sequential"]), [3, 2]
+        if self.kind == "late subclass":
+            self.policy = "float32"
+        if self.policy != "float32":
+            self.regularized = self.adds = False  # losses of several types cannot be added, in one process either
+        if self.policy == "mixed_float16":
+            self.accumulate, self.by_name = 1, False
+        if self.unlike in ("learning rate", "learning rate later", "weights"):
+            self.optimizer, self.callbacks, self.accumulate = "momentum", [], 1
+        if self.unlike == "learning rate later":
+            self.at_once, self.by_name = 1, False
+        if self.optimizer in ("scheduled", "sgd", "adamw"):  # their learning rates are others, or cannot be set
+            self.callbacks = [each for each in self.callbacks if each not in ("plateau", "rates")]
+        if self.at_once > 1:
+            self.callbacks = [each for each in self.callbacks if each != "rates"]
+        if self.optimizer == "scheduled":
+            self.own_accumulation = True  # with accumulate=k a schedule counts updates, not batches
+        if self.then == "loaded" and (self.kind == "late subclass" or self.adds):
+            self.then = "fit"
 
     def layers(self, joint: bool) -> list[Any]:
         odd = not joint and WORLD.rank > 0
@@ -75,8 +144,11 @@ class Program:
                     "linear" if odd and self.unlike == "activation" else self.activation,
                     dtype=self.policy,
                     trainable=not (self.frozen and number == 0),
+                    kernel_regularizer="l2" if self.regularized else None,
                 )
             )
+        if self.adds:
+            found.append(Adds(dtype=self.policy))
         return [*found, keras.layers.Dense(1, dtype=self.policy)]
 
     def model(self, joint: bool) -> Any:
@@ -91,6 +163,11 @@ class Program:
         if self.kind == "sequential":
             return keras.Sequential([keras.Input((FEATURES,)), *layers])
         inputs = h = keras.Input((FEATURES,))
+        if self.kind == "nested":
+            h = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(FEATURES)])(h)
+        if self.kind == "shared":
+            shared = keras.layers.Dense(FEATURES, "tanh", dtype=self.policy)
+            h = shared(shared(h))
         for layer in layers:
             h = layer(h)
         return keras.Model(inputs, h)
@@ -101,15 +178,27 @@ class Program:
             return DistributedOptimizer("sgd", WORLD, **self.options)
         made = {
             "sgd": lambda: keras.optimizers.SGD(0.01, momentum=0.5 * odd),
-            "momentum": lambda: keras.optimizers.SGD(0.02, momentum=0.9 - 0.5 * odd),
+            "momentum": lambda: keras.optimizers.SGD(RATE, momentum=0.9 - 0.5 * odd),
             "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1 + odd),
-            "averaged": lambda: keras.optimizers.SGD(0.02, use_ema=True, ema_momentum=0.6 + 0.1 * odd),
-            "clipped": lambda: keras.optimizers.SGD(0.02, global_clipnorm=0.3 + odd),
+            "averaged": lambda: keras.optimizers.SGD(
+                RATE, use_ema=True, ema_momentum=0.6 + 0.1 * odd, ema_overwrite_frequency=2
+            ),
+            "clipped": lambda: keras.optimizers.SGD(RATE, global_clipnorm=0.3 + odd),
+            "scheduled": lambda: keras.optimizers.SGD(
+                keras.optimizers.schedules.ExponentialDecay(RATE, 2 + odd, 0.5, staircase=True)
+            ),
         }[self.optimizer]()
+        if self.accumulate > 1 and (joint or self.own_accumulation):
+            made.gradient_accumulation_steps = self.accumulate
+        if self.policy == "mixed_float16":
+            made = keras.optimizers.LossScaleOptimizer(made, initial_scale=2.0**8, dynamic_growth_steps=3)
+        return self.wrap(joint, made)
+
+    def wrap(self, joint: bool, optimizer: Any) -> Any:
         if joint:
-            made.gradient_accumulation_steps = self.accumulate if self.accumulate > 1 else None
-            return made
-        return DistributedOptimizer(made, WORLD, accumulate=self.accumulate, **self.options)
+            return optimizer
+        accumulate = 1 if self.own_accumulation else self.accumulate
+        return DistributedOptimizer(optimizer, WORLD, accumulate=accumulate, **self.options)
 
     def samples(self, joint: bool) -> tuple[Any, Any]:
         """All batches, of which the last one may be shorter on all ranks."""
@@ -134,6 +223,13 @@ class Program:
             found.append(keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=0, min_delta=10))
         if "stops" in self.callbacks:
             found.append(keras.callbacks.EarlyStopping("loss", min_delta=10, patience=1))
+        if "changes" in self.callbacks:
+            found.append(Changes(0.9))
+        odd = not joint and WORLD.rank > 0
+        if "rates" in self.callbacks or self.unlike == "learning rate later":
+            found.append(ChangesRate(RATE if odd and self.unlike else RATE / 2))
+        if self.unlike == "weights" and odd:
+            found.append(Changes(0.9))
         if self.unlike == "learning rate" and not joint:
             found.append(keras.callbacks.LearningRateScheduler(lambda epoch: 0.01 * (1 + WORLD.rank)))
         if self.unlike == "one file" and not joint:
@@ -146,16 +242,72 @@ class Program:
             )
         return found
 
+    def compile(self, joint: bool, model: Any, optimizer: Any) -> None:
+        by_xla = self.unlike == "compiled by XLA" and not joint
+        eager = self.eager and not by_xla
+        options = {"run_eagerly": eager, "steps_per_execution": 1 if by_xla else self.at_once}
+        model.compile(optimizer, "mse", jit_compile=by_xla, **options)
+
+    def fit(self, joint: bool, model: Any, file: Path) -> Any:
+        """Train, and once more, as drawn; returns the model, which may be another one."""
+        x, y = self.samples(joint)
+        batch = PER_RANK * (WORLD.size if joint else 1)
+        options: dict[str, Any] = {"batch_size": batch, "shuffle": False, "verbose": 0}
+        self.compile(joint, model, self.optimize(joint))
+        model.fit(x, y, epochs=3, callbacks=self.around(joint, file), **options)
+        if not self.then:
+            return model
+        if self.then in ("compiled again", "unfrozen"):
+            for layer in model.layers if self.then == "unfrozen" else ():
+                layer.trainable = True
+            self.compile(joint, model, self.optimize(joint))
+        if self.then == "loaded":
+            own = file.with_name(f"{joint}-{WORLD.rank}.keras")
+            model.save(own)
+            model = keras.models.load_model(own)
+            self.wrap(joint, model.optimizer)
+            for weight in model.trainable_weights if not joint and WORLD.rank else ():
+                weight.assign(weight + 1)  # rank 0 alone has what was trained
+        begin = 3 if self.then == "resumed" else 0
+        callbacks = self.around(joint, file)
+        model.fit(x, y, epochs=begin + 2, initial_epoch=begin, callbacks=callbacks, **options)
+        return model
+
+    def train_in_a_loop(self, joint: bool, model: Any) -> Any:
+        """Train by steps of the program, with a learning rate that changes."""
+        x, y = self.samples(joint)
+        batch = PER_RANK * (WORLD.size if joint else 1)
+        model(x[:1])
+        optimizer = self.optimize(joint)
+        if not joint and self.unlike != "no broadcast":
+            broadcast(WORLD, model)
+        weights = model.trainable_weights
+        loss_of = keras.losses.MeanSquaredError()
+
+        def step(x: Any, y: Any) -> None:
+            with tf.GradientTape() as tape:
+                loss = loss_of(y, model(x, training=True))
+                loss += sum(tf.cast(added, loss.dtype) for added in model.losses)
+                loss = optimizer.scale_loss(loss)
+            optimizer.apply(tape.gradient(loss, [weight.value for weight in weights]), weights)
+
+        by_xla = self.unlike == "compiled by XLA" and not joint
+        if by_xla or not self.eager:
+            step = tf.function(step, jit_compile=by_xla)
+        for epoch in range(3):
+            if epoch == 1 and self.optimizer != "scheduled":
+                odd = not joint and WORLD.rank > 0 and self.unlike == "learning rate later"
+                optimizer.learning_rate = RATE if odd else RATE / 2
+            for begin in range(0, len(x), batch):
+                step(tf.constant(x[begin : begin + batch]), tf.constant(y[begin : begin + batch]))
+        return model
+
     def run(self, joint: bool, file: Path) -> list[Any]:
         """Train, and return what is seen."""
         seen: list[Any] = []
-        x, y = self.samples(joint)
-        batch = PER_RANK * (WORLD.size if joint else 1)
         for _ in range(1 + self.other_model):
-            model, optimizer = self.model(joint), self.optimize(joint)
-            model.compile(optimizer, "mse", run_eagerly=self.eager, steps_per_execution=self.at_once)
-            for _ in range(self.fits):
-                model.fit(x, y, batch, epochs=3, shuffle=False, verbose=0, callbacks=self.around(joint, file))
+            model = self.model(joint)
+            model = self.train_in_a_loop(joint, model) if self.loop else self.fit(joint, model, file)
             seen += [
                 np.asarray(each, np.float64) for each in (*model.get_weights(), model.predict(data()[0], verbose=0))
             ]
@@ -178,6 +330,8 @@ def result(seed: str, file: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     output = Path(sys.argv[1])
-    results = {seed: result(seed, output.with_name("drawn.weights.h5")) for seed in sys.argv[2:]}
-    if WORLD.rank == 0:
-        output.write_text(json.dumps(results, default=str))
+    results = {}
+    for seed in sys.argv[2:]:
+        results[seed] = result(seed, output.with_name("drawn.weights.h5"))
+        if WORLD.rank == 0:
+            output.write_text(json.dumps(results, default=str))  # what is known if one never ends

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hyparflow.errors import UnsupportedModel
@@ -19,7 +19,7 @@ class Call:
 
     ``arguments``: Keras' own, filled in with ``fill_in({id(KerasTensor): value})``. ``inputs``: id(KerasTensor) ->
     tensor of the graph. ``input_masks``: tensor -> the tensor that is its mask. ``output_masks``: for each plain output
-    of the operation its mask's tensor, or None.
+    of the operation its mask's tensor, or None. These are the masks of a run, not those of symbolic tensors.
     """
 
     operation: Any
@@ -27,6 +27,21 @@ class Call:
     inputs: Mapping[int, int]
     input_masks: Mapping[int, int]
     output_masks: tuple[int | None, ...]
+
+    def run(self, values: Mapping[int, Any], training: bool) -> Any:
+        """Call the operation on ``values``, by id(KerasTensor).
+
+        ``training`` overrides what the call itself said, as Keras does when it runs a functional model.
+        """
+        arguments, keywords = self.arguments_for(values, training)
+        return self.operation(*arguments, **keywords)
+
+    def arguments_for(self, values: Mapping[int, Any], training: bool) -> tuple[Any, Any]:
+        """Return the arguments of the operation with ``values`` for its symbolic tensors."""
+        arguments, keywords = self.arguments.fill_in(values)
+        if "training" in getattr(self.operation, "_call_context_args", ()):
+            keywords["training"] = training
+        return arguments, keywords
 
 
 @dataclass(frozen=True)
@@ -77,6 +92,7 @@ def calls_of(model: Any) -> Calls:
     values = dict(zip(map(id, functional.inputs), inputs, strict=True))
     walk.run(functional, values, "")
     outputs = tuple(values[id(symbol)] for symbol in functional.outputs)
+    walk.take_masks_of_a_run(functional.inputs, inputs, outputs)
     fingerprint = walk.fingerprint(outputs)
     graph = Graph(
         model.name, tuple(walk.nodes), walk.finished_tensors(), inputs, outputs, fingerprint, walk.bound_together()
@@ -87,6 +103,14 @@ def calls_of(model: Any) -> Calls:
 def layers_in(operation: Any) -> list[Any]:
     """A layer and all layers inside it; nothing for an operation that is no layer."""
     return list(operation._flatten_layers()) if hasattr(operation, "_flatten_layers") else []
+
+
+def _makes_masks(layer: Any) -> bool:
+    """Return True for a layer of Keras that masks what had no mask, and for one with a ``compute_mask`` of its own."""
+    import keras
+
+    own = type(layer).compute_mask is not keras.Layer.compute_mask and not type(layer).__module__.startswith("keras.")
+    return own or isinstance(layer, keras.layers.Masking) or bool(getattr(layer, "mask_zero", False))
 
 
 def batch_norms(operation: Any) -> list[Any]:
@@ -269,6 +293,76 @@ class _Walk:
             return None
         self.masks[tensor] = self.tensor(mask, f"{self.tensors[tensor][0]}.mask", producer)
         return self.masks[tensor]
+
+    def take_masks_of_a_run(self, symbols: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Replace the masks of symbolic tensors by those that calls find and return when Keras runs the model.
+
+        ``MultiHeadAttention`` removes the masks of its inputs in place, and a layer may return what an ``Embedding``
+        inside it has masked. Symbolic tensors show neither.
+
+        Raises:
+            UnsupportedModel: Keras masks other tensors in training than in evaluation, or an output loses its mask.
+        """
+        from keras import KerasTensor
+
+        layers = (layer for call in self.calls for layer in layers_in(call.operation))
+        if not self.masks and not any(_makes_masks(layer) for layer in layers):
+            return
+        run = self.masks_of_a_run(symbols, inputs, outputs, training=False)
+        trained = self.masks_of_a_run(symbols, inputs, outputs, training=True)
+        for node, one, other in zip(self.nodes, run, trained, strict=True):
+            if one.keys() != other.keys():
+                raise UnsupportedModel(
+                    f"'{node.name}' has other masks in training than in evaluation: Keras removes the masks of what "
+                    "MultiHeadAttention reads, and layers such as Dropout return their input itself in evaluation; put "
+                    "LayerNormalization, or another layer that computes, before the attention"
+                )
+        for index, (node, call, masks) in enumerate(zip(self.nodes, self.calls, run, strict=True)):
+            plain = node.outputs[: len(call.output_masks)]
+            for tensor in plain:
+                if tensor in masks and tensor not in self.masks:
+                    shape, name = masks[tensor].shape, f"{self.tensors[tensor][0]}.mask"
+                    self.masks[tensor] = self.tensor(KerasTensor(shape, "bool", name=name), name, index)
+            input_masks = {tensor: self.masks[tensor] for tensor in call.inputs.values() if tensor in masks}
+            output_masks = tuple(self.masks[tensor] if tensor in masks else None for tensor in plain)
+            self.nodes[index] = replace(
+                node,
+                inputs=tuple(dict.fromkeys([*call.inputs.values(), *input_masks.values()])),
+                outputs=(*plain, *(mask for mask in output_masks if mask is not None)),
+            )
+            self.calls[index] = replace(call, input_masks=input_masks, output_masks=output_masks)
+
+    def masks_of_a_run(
+        self, symbols: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int], *, training: bool
+    ) -> list[dict[int, Any]]:
+        """Return for each call the masks that its inputs have before and its outputs after it, by their tensors."""
+        from keras import KerasTensor, StatelessScope, tree
+        from keras.src.backend import compute_output_spec, get_keras_mask
+
+        known = {id(v): v for call in self.calls for v in getattr(call.operation, "variables", ())}
+        found: list[dict[int, Any]] = []
+
+        def run(given: list[Any], weights: list[Any]) -> None:
+            values = dict(zip(inputs, given, strict=True))
+            with StatelessScope(state_mapping=list(zip(known.values(), weights, strict=True))):
+                for node, call in zip(self.nodes, self.calls, strict=True):
+                    masks = {tensor: get_keras_mask(values[tensor]) for tensor in call.inputs.values()}
+                    made = call.run({symbol: values[tensor] for symbol, tensor in call.inputs.items()}, training)
+                    plain = dict(zip(node.outputs, tree.flatten(made), strict=False))
+                    values.update(plain)
+                    masks |= {tensor: get_keras_mask(value) for tensor, value in plain.items()}
+                    found.append({tensor: mask for tensor, mask in masks.items() if mask is not None})
+            for tensor in outputs:
+                producer = self.tensors[tensor][3]
+                if producer is not None and tensor in found[producer] and get_keras_mask(values[tensor]) is None:
+                    raise UnsupportedModel(
+                        f"output '{self.tensors[tensor][0]}' loses its mask, because MultiHeadAttention reads it: put "
+                        "LayerNormalization, or another layer that computes, before the attention"
+                    )
+
+        # Names of tensors count what a process has built, and ranks must not count differently.
+        compute_output_spec(run, list(symbols), [KerasTensor(v.shape, v.dtype, name=v.name) for v in known.values()])
+        return found
 
     def layer(self, operation: Any) -> _Layer:
         """What all calls of an operation share."""

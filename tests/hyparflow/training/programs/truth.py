@@ -10,6 +10,7 @@ from typing import Any
 
 import hyparflow
 import keras
+import models
 import numpy as np
 from beside import COMM, HOW, X, Y, build, built, compiled, far, raised, started, strategy
 
@@ -228,10 +229,33 @@ def metrics_of_batches() -> dict[str, Any]:
     return {"metrics of batches": found}
 
 
+def masked() -> dict[str, Any]:
+    """Models with masks in parts: what they predict, their losses, and their weights after two epochs."""
+    words, targets = models.attending_data(16)
+    found = {}
+    for make in (models.attending, models.masked_inside):
+
+        def model(make: Callable[[], Any] = make) -> Any:
+            keras.utils.set_random_seed(77)
+            made = make()
+            made.compile(keras.optimizers.SGD(0.1), "mse")
+            return made
+
+        how, plain = strategy(), model()
+        with how.scope():
+            parts = model()
+        found[make.__name__] = [far([parts.predict(words, verbose=0)], [plain.predict(words, verbose=0)])]
+        losses = [made.fit(words, targets, **HOW).history["loss"] for made in (parts, plain)]
+        evaluated = [[made.evaluate(words, targets, verbose=0)] for made in (parts, plain)]
+        found[make.__name__] += [far(*losses), far(*evaluated), far(parts.get_weights(), plain.get_weights())]
+    return {"masked": found}
+
+
 def main(root: Path) -> None:
     """All cases."""
     found = (
         frozen_bfloat16(root)
+        | masked()
         | metrics_of_batches()
         | without_gradients()
         | loaded(root)

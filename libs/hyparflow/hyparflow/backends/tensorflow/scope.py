@@ -42,16 +42,14 @@ class Scope(StatelessScope):
         super().add_update(update)
 
     def run(self, call: Call, values: dict[int, Any], outputs: tuple[int, ...], training: bool) -> None:
-        """Run one node on ``values`` (tensor of the graph -> TensorFlow tensor), and put its outputs there.
-
-        ``training`` overrides what the call itself said, as Keras does when it runs a functional model.
-        """
-        for tensor, mask in call.input_masks.items():
-            if get_keras_mask(values[tensor]) is None:
-                set_keras_mask(values[tensor], values[mask])
-        arguments, keywords = call.arguments.fill_in({symbol: values[tensor] for symbol, tensor in call.inputs.items()})
-        if "training" in getattr(call.operation, "_call_context_args", ()):
-            keywords["training"] = training
+        """Run one node on ``values`` (tensor of the graph -> TensorFlow tensor), and put its outputs there."""
+        for tensor in call.inputs.values():
+            mask = call.input_masks.get(tensor)
+            if mask is None or get_keras_mask(values[tensor]) is None:
+                set_keras_mask(values[tensor], None if mask is None else values[mask])
+        arguments, keywords = call.arguments_for(
+            {symbol: values[tensor] for symbol, tensor in call.inputs.items()}, training
+        )
         again = [layer for layer in layers_in(call.operation) if id(layer) in self.moments]
         for layer in again:
             batch_norm.assign(layer, self.moments.pop(id(layer)))

@@ -1,0 +1,112 @@
+"""A program of a page, CODE, on ranks, and in one process on the joint batches of all ranks: ``OUT CODE``.
+
+Written as JSON to OUT: the largest difference of weights and metrics on any rank between the two, and between ranks and
+a training without averages on each rank's own batches; the files that rank 0 writes, and those of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from mpi4py import MPI
+
+WORLD = MPI.COMM_WORLD
+MODULES = "hidl_workloads.training.data_parallel"
+KERAS_BATCH = 32
+"""What ``fit`` takes if it is not told."""
+
+
+def ran(code: str, seed: Callable[[], Any]) -> dict[str, Any]:
+    """Return the names that ``code`` leaves."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    seed()
+    exec(compile(code, "page.py", "exec"), names)
+    return names
+
+
+def with_torch(code: str) -> list[list[Any]]:
+    """Return what is seen on ranks, in one process and without averages."""
+    import torch
+
+    from hidl_workloads.training.data_parallel import torch_optimizer
+
+    draw = torch.randn
+    generators = [torch.Generator().manual_seed(rank) for rank in range(WORLD.size)]
+
+    def joint(*shape: int, generator: Any) -> Any:
+        return torch.cat([draw(*shape, generator=each) for each in generators])
+
+    def seen(rank: int) -> list[Any]:
+        names = ran(code, lambda: torch.manual_seed(rank))
+        return [each.detach().numpy() for each in names["model"].parameters()]
+
+    found = [seen(WORLD.rank)]
+    with patch.object(torch_optimizer, "DistributedOptimizer", lambda optimizer, model: optimizer):
+        with patch.object(torch, "randn", joint):
+            found.append(seen(0))
+        return [*found, seen(0)]
+
+
+def with_keras(code: str) -> list[list[Any]]:
+    """Return what is seen on ranks, in one process and without averages; samples are not shuffled."""
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    import keras
+
+    fit = keras.Model.fit
+    samples: list[Any] = []
+
+    def in_order(model: Any, x: Any, y: Any, **options: Any) -> Any:
+        samples.append((x, y))
+        return fit(model, x, y, **options, shuffle=False)
+
+    def joint(model: Any, x: Any, y: Any, **options: Any) -> Any:
+        ranks = zip(*WORLD.allgather(samples[0]), strict=True)
+        parts = [np.stack([each.reshape(-1, KERAS_BATCH, *each.shape[1:]) for each in one], 1) for one in ranks]
+        x, y = (part.reshape(-1, *part.shape[3:]) for part in parts)
+        return fit(model, x, y, KERAS_BATCH * WORLD.size, **options, shuffle=False)
+
+    def seen(rank: int) -> list[Any]:
+        model = ran(code, lambda: keras.utils.set_random_seed(rank))["model"]
+        return [*model.get_weights(), *map(np.array, model.history.history.values())]
+
+    with patch.object(keras.Model, "fit", in_order):
+        found = [seen(WORLD.rank)]
+    with _keras_without_averages(keras):
+        for how in (joint, in_order):
+            with patch.object(keras.Model, "fit", how):
+                found.append(seen(0))
+    return found
+
+
+@contextmanager
+def _keras_without_averages(keras: Any) -> Iterator[None]:
+    callbacks = dict.fromkeys(
+        ("AverageMetrics", "AverageStatistics", "BroadcastInitialState"), keras.callbacks.Callback
+    )
+    with patch.multiple(f"{MODULES}.keras_optimizer", DistributedOptimizer=lambda optimizer: optimizer, **callbacks):
+        yield
+
+
+def largest(one: list[Any], other: list[Any]) -> float:
+    """The largest difference on any rank."""
+    own = max(float(np.abs(np.asarray(a) - np.asarray(b)).max()) for a, b in zip(one, other, strict=True))
+    return float(WORLD.allreduce(own, MPI.MAX))
+
+
+if __name__ == "__main__":
+    output, program = Path(sys.argv[1]).absolute(), Path(sys.argv[2]).read_text()
+    own = output.with_name(f"rank-{WORLD.rank}")
+    own.mkdir()
+    os.chdir(own)
+    ranks, alone, apart = (with_torch if "import torch" in program else with_keras)(program)
+    result = {"difference": largest(ranks, alone), "without averages": largest(ranks, apart)}
+    if WORLD.rank == 0:
+        output.write_text(json.dumps(result | {"saved": [each.name for each in Path().iterdir()]}))
