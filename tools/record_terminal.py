@@ -8,10 +8,13 @@ all that they print. Lines that are longer than the terminal is wide are cut. Wi
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shutil
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -24,6 +27,7 @@ _COMMANDS = (
 )
 _WIDTH = 92
 _MOVING = re.compile(r"(?:\x1b\[\??[0-9;]*[A-HJKSTfhl]|\r)+")  # what moves or hides the cursor
+_SPINNER = re.compile(r"(?:\x1b\[[0-9;]*m)*[\u2800-\u28ff]")
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
@@ -40,25 +44,30 @@ def main(file: str, *commands: str) -> None:
 
 
 def _printed(command: str) -> str:
-    """Both streams of a command, as on a terminal without moving parts; the home directory is called ~."""
-    environment = os.environ | {
-        "COLUMNS": str(_WIDTH),
-        "FORCE_COLOR": "1",
-        "TTY_INTERACTIVE": "0",
-        "PYTHONUNBUFFERED": "1",  # both streams go to one place, in order
-    }
-    done = subprocess.run(
+    """Return what a command prints on a terminal; of a line that changes in place, its last state.
+
+    The home directory is called ~.
+    """
+    ours, its = pty.openpty()
+    termios.tcsetwinsize(its, (40, _WIDTH))
+    with subprocess.Popen(
         [shutil.which("bash") or "bash", "-c", command],
-        env=environment,
+        env=os.environ | {"TERM": "xterm-256color", "COLORTERM": "truecolor"},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    print(done.stdout, end="")
-    kept = (line for line in done.stdout.splitlines() if not _MOVING.fullmatch(line))
-    return _MOVING.sub("", "\n".join(kept)).replace(str(Path.home()), "~")
+        stdout=its,
+        stderr=its,
+    ):
+        os.close(its)
+        printed = b""
+        with suppress(OSError):  # of a terminal whose programs have ended
+            while chunk := os.read(ours, 1 << 16):
+                printed += chunk
+                sys.stdout.buffer.write(chunk)
+    os.close(ours)
+    states = (_MOVING.split(line) for line in printed.decode().replace("\r\n", "\n").split("\n"))
+    shown = (next((state for state in reversed(found) if state.strip()), "") for found in states)
+    lines = (line for line in shown if not _SPINNER.match(line))  # the line that says `done` follows
+    return "\n".join(lines).replace(str(Path.home()), "~")
 
 
 if __name__ == "__main__":
