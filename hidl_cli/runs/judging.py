@@ -102,11 +102,18 @@ def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """Return the scaling study against the plan's baseline; ``ValueError`` if there is none.
+    """Return the scaling study against the plan's baseline; ``ValueError`` if there is none, or a size has no values.
 
     If some ranks of each launch do no work of their own, sizes count the others: the workers.
     """
     overhead = plan.workload.overhead_ranks
+    measured = [step for step in steps if scaling.metric in step["metrics"]]  # it may be an optional metric
+    for kind in (True, False):
+        lacking = {step[plan.unit] for step in steps if ("copy" in step) is kind} - {
+            step[plan.unit] for step in measured if ("copy" in step) is kind
+        }
+        if lacking:
+            raise ValueError(f"no {'copy' if kind else 'step'} of {min(lacking)} has a value of {scaling.metric}")
     before = _earlier(plan, scaling.metric) if plan.baseline == "history" else None
     observations = [
         Observation(
@@ -116,7 +123,7 @@ def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, An
             kind="copy" if "copy" in step else "step",
             hosts=tuple(step["hosts"]),
         )
-        for step in steps
+        for step in measured
     ]
     study = judge(
         kind=scaling.kind,

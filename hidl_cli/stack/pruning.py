@@ -52,7 +52,8 @@ _TEMPORARY = re.compile(
 _COLLECTIONS = ("~/.config/lmod", "~/.lmod.d")
 _LONGEST_FILE = 2**20  # bytes
 _OF_OTHERS = "another user's"
-_ID = re.compile(r"\b[0-9a-f]{12}\b")
+#: An installation's id with the path or the module name before it, as in ``/opt/hidl/local/mpi/0123456789ab``.
+_MENTION = re.compile(r"""([^\s"'`=:,;()<>\[\]{}]*/)?\b([0-9a-f]{12})\b""")
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,10 @@ class Pruning:
             yield f"run {run} has not ended"
         if (process := self._processes.get(str(prefix.resolve()))) is not None:
             yield f"process {process} runs from it"
-        if (file := self._naming.get(prefix.name)) is not None:
-            yield f"named in {file}"
+        for mention, file in self._naming.get(prefix.name, {}).items():
+            if _is_about(prefix, mention):
+                yield f"named in {file} as {mention}"
+                return
 
     def _recent(self, used: float, age: float) -> str | None:
         days = (self.now - used) / _DAY
@@ -208,9 +211,9 @@ class Pruning:
         return found
 
     @cached_property
-    def _naming(self) -> Mapping[str, Path]:
-        """The files that name an installation by its id: id -> file."""
-        found = {}
+    def _naming(self) -> Mapping[str, Mapping[str, Path]]:
+        """The mentions of installations in files: id -> path or module name -> file."""
+        found: dict[str, dict[str, Path]] = {}
         collections = (Path(place).expanduser() for place in _COLLECTIONS)
         places = (paths.user_config(), paths.system_config(), *collections)
         walks = (walk for place in places for walk in os.walk(place))
@@ -220,7 +223,8 @@ class Pruning:
             with suppress(OSError):
                 if file.is_file() and file.stat().st_size <= _LONGEST_FILE:
                     text = file.read_text(encoding="utf-8", errors="replace")
-                    found.update(dict.fromkeys(_ID.findall(text), file))
+                    for mention in _MENTION.finditer(text):
+                        found.setdefault(mention[2], {}).setdefault(mention[0], file)
         return found
 
     def _recipe_gives(self, stack: str, root: Path) -> Path | None:
@@ -289,6 +293,19 @@ def _items(places: Iterable[Path], item: Callable[[Path], Item | None]) -> Itera
             continue
         if found is not None:
             yield found
+
+
+def _is_about(prefix: Path, mention: str) -> bool:
+    """Tell a mention of the prefix or its modulefile from one of another installation with the same id.
+
+    Stacks with equal locks have equal ids. A path that does not exist here may be what another host calls the prefix.
+    """
+    modulefile = installation.modulefiles(prefix.parents[2], prefix.parents[1].name, prefix.parent.name) / prefix.name
+    path = Path(mention)
+    if path.is_absolute() and path.exists():
+        return path.resolve() in (prefix.resolve(), modulefile.resolve())
+    parts = path.parts[-3:] if path.is_absolute() else path.parts[-2:]
+    return prefix.parts[-len(parts) :] == parts
 
 
 def _is_under_way(run: Run) -> bool:

@@ -114,8 +114,11 @@ def test_open_mpi(case: tuple[Topology, int, int], stack_prefix: Callable[[str],
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_mpich(case: tuple[Topology, int, int], stack_prefix: Callable[[str], Path], tmp_path: Path) -> None:
-    printed = told("mpiexec", "mpich", stack_prefix("mpi"), tmp_path, case, variables={"HYDRA_TOPO_DEBUG": "1"})
-    masks = re.findall(r"process \d+ binding: ([01]+)", printed)
+    # Each rank's process prints its own mask: on one stream, the lines of many ranks can run into each other.
+    arguments = ("-outfile-pattern", "rank.%r")
+    told("mpiexec", "mpich", stack_prefix("mpi"), tmp_path, case, *arguments, variables={"HYDRA_TOPO_DEBUG": "1"})
+    printed = [(tmp_path / f"rank.{rank}").read_text() for rank in range(case[1])]
+    masks = [mask for text in printed for mask in re.findall(r"process \d+ binding: ([01]+)", text)]
     threads = case[0].threads_per_core
     check(case, [{cpu // threads for cpu, bit in enumerate(mask) if bit == "1"} for mask in masks])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -90,3 +91,27 @@ def test_a_study_beside_another_run_says_in_how_many_steps_it_was_not_bound(cut:
     verdict = run.document("verdict")
     assert verdict is not None
     assert verdict["reason"] == verdict["study"]["reason"] == conclusion.reason
+
+
+@pytest.mark.parametrize(
+    ("lacking", "reason"), [((5,), "no value for 2 ranks in round 2"), ((3, 6, 9, 12), "no step of 4 has a value of ")]
+)
+def test_steps_without_a_value_of_an_optional_metric_do_not_count(
+    cut: Cut, lacking: tuple[int, ...], reason: str
+) -> None:
+    run = cut(12)
+    plan = plan_of(run)
+    assert plan.workload.scaling is not None
+    name = plan.workload.scaling.metric
+    optional = plan.workload.metrics[name].model_copy(update={"required": False})
+    workload = plan.workload.model_copy(update={"metrics": {**plan.workload.metrics, name: optional}})
+    for step in lacking:
+        file = run.metrics_file(step)
+        document = json.loads(file.read_text())
+        document["metrics"] = [each for each in document["metrics"] if each["name"] != name]
+        file.write_text(json.dumps(document))
+
+    conclusion = conclude(run, replace(plan, workload=workload), run.status())
+
+    assert conclusion.verdict == "inconclusive"
+    assert reason in conclusion.reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -230,7 +230,7 @@ def check(case: Case, done: subprocess.CompletedProcess[bytes], runs: Path) -> N
         assert "error:" in said or "error HD" in said, said
     for each in found:
         if (status := each.with_name("status.json")).is_file():
-            assert json.loads(status.read_text())["state"] in ("COMPLETED", "FAILED"), said
+            assert json.loads(status.read_text())["state"] in ("COMPLETED", "FAILED", "REFUSED"), said
 
 
 @pytest.mark.parametrize(
@@ -242,17 +242,18 @@ def test_two_ranks_add_right_or_the_error_is_named(hidl_with: Callable[..., Hidl
     assert not (here / "hijacked").exists()
 
 
-#: On Slurm the submitter's variables reach the job through sbatch; closed streams and limits of hidl do not.
+#: In ``make test``: sbatch passes the submitter's variables to the job. All other cases run on Slurm at night.
 ON_SLURM = ("shell", "outer job", "TMPDIR missing")
 
 
-@pytest.mark.parametrize(
-    "kind", [*ON_SLURM, *(deep(name) for name in CASES if name not in ON_SLURM and CASES[name].codes == (0,))]
-)
+@pytest.mark.parametrize("kind", [*ON_SLURM, *(deep(name) for name in CASES if name not in ON_SLURM)])
 def test_two_nodes_of_slurm_add_right(on_cluster: Callable[..., Hidl], here: Path, kind: str) -> None:
     hidl = on_cluster("mpi")
     line = ("run", "--site", "test-cluster", "--nodes", "2", "--ranks-per-node", "1", *RUN[3:])
-    check(CASES[kind], start(hidl, here, CASES[kind], line), hidl.runs)
+    case = CASES[kind]
+    if case.codes != (0,):  # a limit may stop hidl here and not the job there, or a program the job and not hidl
+        case = replace(case, codes=(*case.codes, 0, 8))
+    check(case, start(hidl, here, case, line), hidl.runs)
     assert not (here / "hijacked").exists()
 
 

@@ -116,7 +116,7 @@ def test_what_a_run_under_way_a_process_or_a_file_names_stays(hidl: Hidl, four: 
     note.parent.mkdir()
     note.write_text(f"# module load mine/{four[1].name}\n")
     kept = of_kind(hidl.json("prune", "--dry-run"), "installation")
-    assert (kept[four[0].name], kept[four[1].name]) == (None, f"named in {note}")
+    assert (kept[four[0].name], kept[four[1].name]) == (None, f"named in {note} as mine/{four[1].name}")
 
 
 @pytest.mark.deep
@@ -157,8 +157,9 @@ def test_a_bisect_keeps_the_installations_of_its_sides_as_long_as_it_stays(hidl:
     (bisect / "question.json").write_text(json.dumps(sides))
     document = hidl.json("prune")
     assert of_kind(document, "bisect") == {bisect.name: f"its job {job.name} has not ended"}
-    named = f"named in {bisect / 'question.json'}"
-    assert {of_kind(document, "installation")[prefix.name] for prefix in four[:2]} == {named}
+    kept = of_kind(document, "installation")
+    for prefix in four[:2]:
+        assert kept[prefix.name] == f"named in {bisect / 'question.json'} as {prefix}"
 
     (job / "status.json").write_text(
         json.dumps({"state": "TIMEOUT", "step": 1, "steps": 1, "started": 1, "ended": 2, "exit_status": 1, "hosts": []})

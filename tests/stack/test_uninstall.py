@@ -93,6 +93,34 @@ def test_what_a_run_or_a_process_needs_stays(hidl: Hidl, prefix: Path) -> None:
         live.communicate(b"\n")
 
 
+@pytest.mark.parametrize(
+    "mention", ["{prefix}/bin/python", "{id}", "mpi/{id}", "/not/here/local/mpi/{id}", "$A/mpi/{id}:/b"]
+)
+def test_an_installation_that_a_file_names_stays(hidl: Hidl, prefix: Path, mention: str) -> None:
+    note = hidl.config / "sites" / "ours.yaml"
+    note.parent.mkdir(parents=True)
+    note.write_text(f"# see '{mention.format(prefix=prefix, id=prefix.name)}'\n")
+    refused = hidl("uninstall", "mpi")
+    assert (refused.returncode, f"named in {note} as " in refused.stderr) == (4, True), refused.stderr
+    assert f"{prefix.name}\n" in refused.stderr
+    assert prefix.exists()
+
+
+def test_another_stack_with_the_same_id_that_a_file_names_does_not_keep_it(
+    hidl: Hidl, prefix: Path, root: Path
+) -> None:
+    other = root / "local" / "ours" / prefix.name
+    elsewhere = root.parent / "elsewhere" / "local" / "mpi" / prefix.name
+    for directory in (other, elsewhere):
+        directory.mkdir(parents=True)
+    note = hidl.config / "sites" / "ours.yaml"
+    note.parent.mkdir(parents=True)
+    note.write_text(
+        f"mpi: {other}\nmodules: [ours/{prefix.name}]\npath: {elsewhere}/bin\nold: /not/here/local/ours/{prefix.name}\n"
+    )
+    assert hidl.json("uninstall", "mpi")["removed"] == [str(prefix)]
+
+
 @pytest.mark.parametrize("name", ["../mpi", "/", ".", "MPI", ""])
 def test_a_name_that_is_none_is_a_usage_error(hidl: Hidl, name: str) -> None:
     assert hidl("uninstall", name).returncode == 2

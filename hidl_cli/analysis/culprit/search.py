@@ -125,21 +125,15 @@ def answer(
 
 
 def _slow_or_not(observations: Sequence[Observation], recorded: Recorded, confidence: float) -> Outcome:
-    """Return which recorded level the good configuration has today; ``undecided`` if it can be either.
-
-    If it can be neither, the nearer one counts.
-    """
+    """Return which recorded level the good configuration has today; ``undecided`` if it can be both or is between."""
     values = [each.value for each in observations if not each.changes]
     good = _difference(values, recorded.good, confidence)
     bad = _difference(values, recorded.bad, confidence)
     if good is None or bad is None:
         return "undecided"
-    can_be_good, can_be_bad = (each.low <= 0 <= each.high for each in (good, bad))
-    if can_be_good and can_be_bad:
-        return "undecided"
-    if can_be_good != can_be_bad:
-        return "machine" if can_be_bad else "not reproducible"
-    return "machine" if good.low + good.high + bad.low + bad.high > 0 else "not reproducible"
+    is_fast = good.low <= 0 < -bad.high
+    is_slow = bad.high >= 0 < good.low
+    return "not reproducible" if is_fast else "machine" if is_slow else "undecided"
 
 
 def _difference(values: Sequence[float], recorded: Sequence[float], confidence: float) -> Interval | None:

@@ -98,6 +98,7 @@ def test_two_that_each_add_a_part_are_named_so() -> None:
     ("kind", "effect"),
     [
         ("opposite", lambda mixture: 1.2 ** (0 in mixture) * 0.88 ** (1 in mixture) - 1),
+        ("opposite", lambda mixture: 1.4 ** (0 in mixture) * 0.88 ** (1 in mixture) - 1),
         ("either", lambda mixture: 0.05 * bool(mixture & {0, 1})),
         ("both", lambda mixture: 0.03 * (0 in mixture) + 0.03 * (1 in mixture)),
     ],
@@ -118,6 +119,14 @@ def test_noise_that_hides_the_level_of_today_leaves_it_undecided(level: float, w
         machine = Machine(nothing, seed, noise=0.1, drift=0.0, level=level)
         outcomes[bisect(machine, recorded_by(machine, 1, then=one(0)), 1, budget=40).outcome] += 1
     assert outcomes[wrong] <= 2
+
+
+def test_a_level_between_the_recorded_ones_is_neither() -> None:
+    outcomes = set()
+    for seed in range(10):
+        machine = Machine(nothing, seed, drift=0.0, level=0.025)
+        outcomes.add(bisect(machine, recorded_by(machine, 1, then=one(0)), 1, budget=40).outcome)
+    assert outcomes == {"undecided"}
 
 
 @pytest.mark.deep

@@ -72,3 +72,11 @@ def test_rounds_on_other_sets_of_nodes_are_compared_by_the_nodes_that_they_share
         for host in ("n0", "n1", "n2") if round_ % 2 else ("n3", "n4", "n5"):
             del of_round[host]
     assert slow_ones(nodes(measured)) == ["n7"]
+
+
+def test_a_slow_node_is_named_though_it_was_fast_in_the_only_complete_round() -> None:
+    measured = rates(8, slow=0.5)
+    for round_ in (1, 2, 3, 4):
+        del measured[round_][f"n{round_}"]
+    measured[5]["n7"] *= 2
+    assert slow_ones(nodes(measured)) == ["n7"]

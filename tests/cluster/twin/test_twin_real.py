@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.cluster.twin.conftest import SITE, Twin
+from tests.conftest import Hidl
 from tests.tiers import deep
 
 RUN = ("run", "mpi-sanity", "--site", SITE)
@@ -52,6 +53,16 @@ def test_a_run_passes_through_the_sites_launchers_and_the_modules_mpi(twin: Twin
     (step,) = found["steps"]
     assert (found["verdict"]["verdict"], step["ranks"]) == ("pass", 4)
     assert str(twin.cluster.directory) in step["metrics"]["mpi_library"]["value"]
+
+
+def test_a_metric_is_read_though_tmpdir_of_the_login_host_is_not_on_the_nodes(twin: Twin) -> None:
+    program = 'from mpi4py import MPI; print("sum", MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank + 1), flush=True)'
+    size = ("--nodes", "2", "--ranks-per-node", "1", "--account", "X", "--launcher", "mpirun_rsh")
+    command = Hidl.command("run", "--site", SITE, *size, "--metric", "sum=sum ([0-9]+)", "--json", "--", "python")
+    done = twin("env", "TMPDIR=/no/such/directory", *command, "-c", program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (step,) = json.loads(done.stdout)["steps"]
+    assert step["metrics"]["sum"]["value"] == 3
 
 
 def test_the_installation_was_verified_in_a_job_with_the_sites_mpi(twin: Twin) -> None:
