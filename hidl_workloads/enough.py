@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         decision = decide(options.directory, options.rounds, seconds_left=options.seconds_left)
-    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+    except (OSError, ValueError, ArithmeticError, KeyError, TypeError, StopIteration) as error:
         print(f"hidl: cannot determine whether the study is settled: {error!r}", file=sys.stderr)
         return _CANNOT_TELL
     print(f"# {'enough' if decision.stop else 'going on'}: {decision.why}")
@@ -57,9 +57,8 @@ def decide(directory: Path, rounds: int, *, seconds_left: float = math.inf) -> D
     plan = _read(directory / "plan.json")
     planned = max(step["repetition"] for step in plan["steps"])
     if any(step.get("point") for step in plan["steps"]):
-        decision = compared_enough(
-            read_ratios(directory, plan, rounds), rounds=planned, precision=plan.get("precision")
-        )
+        better, (default, *settings) = read_points(directory, plan, rounds)
+        decision = compared_enough(settings, default, better=better, rounds=planned, precision=plan.get("precision"))
     else:
         found = list(read_efficiencies(directory, plan, rounds).values())
         decision = enough(found, float(plan["target"]), rounds=planned, precision=plan.get("precision"))
@@ -101,8 +100,8 @@ def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> 
     }
 
 
-def read_ratios(directory: Path, plan: Mapping[str, Any], rounds: int) -> list[list[float]]:
-    """Return the rate of each point of a matrix relative to the first one, the default, one value per round.
+def read_points(directory: Path, plan: Mapping[str, Any], rounds: int) -> tuple[str, list[list[float]]]:
+    """Return which direction is better, and the values of each point of a matrix, one per round; the default first.
 
     The metric is the one that hidl ranks by: that of the scaling, or the first with a direction. Raises as ``decide``.
     """
@@ -113,17 +112,15 @@ def read_ratios(directory: Path, plan: Mapping[str, Any], rounds: int) -> list[l
         directions = {scaling["metric"]: directions.get(scaling["metric"]) or _BETTER[scaling["kind"]]}
     metric, better = next((name, each) for name, each in directions.items() if each)
     points: list[Mapping[str, Any]] = []
-    rates: list[dict[int, float]] = []
+    values: list[list[float]] = []
     for number, step in enumerate(plan["steps"], start=1):
         if step["repetition"] > rounds:
             continue
         if step["point"] not in points:
             points.append(step["point"])
-            rates.append({})
-        rate = _value(directory / "steps" / str(number), metric) ** (1 if better == "higher" else -1)
-        rates[points.index(step["point"])][step["repetition"]] = rate
-    default, *others = rates
-    return [[each[r] / default[r] for r in range(1, rounds + 1)] for each in others]
+            values.append([])
+        values[points.index(step["point"])].append(_value(directory / "steps" / str(number), metric))
+    return better, values
 
 
 def _value(step: Path, metric: str) -> float:

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
-from statistics import NormalDist
+from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -207,34 +208,78 @@ def enough(
     return Decision(why is not None, why or f"undecided {after}: the widest interval is ±{max(widths):.1%}")
 
 
-def compared_enough(ratios: Sequence[Sequence[float]], *, rounds: int, precision: float | None = None) -> Decision:
-    """Decide whether a comparison of settings with a default stops after the rounds measured so far.
+def compare_rates(
+    values: Sequence[float], default: Sequence[float], *, better: str, steps: int = 1, rounds: int | None = None
+) -> tuple[float, Bounds | None]:
+    """Return the logarithm of the typical rate of a setting relative to the default, and its interval.
 
-    It stops when every ratio differs from 1 with certainty, is below that of a winner or is known to ``precision``, or
-    when the rounds are spent.
+    The interval is widened by half of the last digit of the values, since programs print few digits: ratios without
+    spread are exact only up to that. It is None for fewer than 3 rounds.
 
     Args:
-        ratios: Rate of each setting relative to the default, one per round.
+        values: Values of the setting, one per round.
+        default: Values of the default in the same rounds.
+        better: ``higher``, or ``lower`` if the values are times.
+        steps: Number of intervals that must hold together.
+        rounds: See ``interval``.
+
+    Raises:
+        ValueError: If a value is not positive.
+    """
+    if min(*values, *default) <= 0:
+        raise ValueError("values of 0 or less cannot be compared")
+    sign = 1 if better == "higher" else -1
+    logs = [sign * math.log(one / other) for one, other in zip(values, default, strict=True)]
+    middle = typical(logs)
+    if len(logs) < LEAST:
+        return middle, None
+    found = interval(logs, steps=steps, rounds=rounds) or Bounds(middle, middle)
+    half = _half_digit([*values, *default])
+    margin = half / median(values) + half / median(default)
+    return middle, Bounds(found.low - margin, found.high + margin)
+
+
+def _half_digit(values: Sequence[float]) -> float:
+    """Return half a unit of the last digit that any of the values has."""
+    digits = [Decimal(repr(float(value))).normalize().as_tuple().exponent for value in values]
+    return float(10.0 ** min(0, *(digit for digit in digits if isinstance(digit, int)))) / 2
+
+
+def compared_enough(
+    settings: Sequence[Sequence[float]],
+    default: Sequence[float],
+    *,
+    better: str,
+    rounds: int,
+    precision: float | None = None,
+) -> Decision:
+    """Decide whether a comparison of settings with a default stops after the rounds measured so far.
+
+    It stops when every setting differs from the default with certainty, is below a winner or is known to
+    ``precision``, or when the rounds are spent.
+
+    Args:
+        settings: Values of each setting, one per round.
+        default: Values of the default.
+        better: ``higher``, or ``lower`` if the values are times.
         rounds: Largest number of rounds.
         precision: Half width of an interval of a ratio below which a difference is too small to look for; None: ±2 %.
     """
-    import numpy as np
-
-    done = min(map(len, ratios), default=0)
+    done = len(default)
     after = f"after {done} round{'s' if done != 1 else ''}"
     if done >= rounds:
         return Decision(True, f"all {rounds} rounds are measured")
     if done < LEAST:
         return Decision(False, f"{after} of {rounds}: an interval requires {LEAST}")
-    logs = [np.log(np.array(each[:done], dtype=float)).tolist() for each in ratios]
-    found = [each for each in (interval(log, steps=len(ratios), rounds=rounds) for log in logs) if each]
+    compared = (compare_rates(each, default, better=better, steps=len(settings), rounds=rounds) for each in settings)
+    found = [bounds for _, bounds in compared if bounds]
     limit = precision or SMALLEST
     won = max((each.low for each in found if each.low > 0), default=0.0)
     open_ = [each for each in found if each.low <= 0 and each.high >= won and half_width(each) > limit]
     if open_:
         widest = max(half_width(each) for each in open_)
         return Decision(
-            False, f"undecided {after}: {len(open_)} of {len(ratios)}, the widest interval is ±{widest:.1%}"
+            False, f"undecided {after}: {len(open_)} of {len(settings)}, the widest interval is ±{widest:.1%}"
         )
     return Decision(True, f"every setting differs from the best or is known to ±{limit:.1%} {after}")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hidl_cli.analysis.statistics import Interval, coefficient_of_variation, mean_interval
 from hidl_cli.plan.parameters import format_parameters
-from hidl_workloads.repetitions import LEAST, confidence, interval, typical
+from hidl_workloads.repetitions import LEAST, compare_rates, confidence
 
 WRONG = 0.05  # of the rankings without any difference may call one
 
@@ -45,7 +45,8 @@ class Entry:
 class Ranking:
     """The points in the order in which they ran. ``confidence``: that of each interval.
 
-    ``default``: the point that the others are compared with; None: the best of them.
+    ``default``: the point that the others are compared with; None: the best of them. ``size``: the message size of the
+    values, in bytes; None: the metric has none. ``worse_at``: the sizes at which the winner is worse than the default.
     """
 
     metric: str
@@ -54,6 +55,8 @@ class Ranking:
     confidence: float
     entries: tuple[Entry, ...]
     default: Mapping[str, bool | int | float | str] | None = None
+    size: int | None = None
+    worse_at: tuple[int, ...] = ()
 
     @property
     def best(self) -> Entry:
@@ -84,27 +87,39 @@ class Ranking:
     def _compared_with_the_default(self) -> str:
         others = [entry for entry in self.entries if entry.point != self.default]
         if self.winner is not None:
-            return f"{format_parameters(self.winner.point)}: {self.gain}"
+            worse = ", ".join(f"{size} B" for size in self.worse_at)
+            return f"{format_parameters(self.winner.point)}: {self.gain}" + (f", but worse at {worse}" if worse else "")
         if behind := [entry for entry in others if entry.is_behind]:
             listed = ", ".join(f"{format_parameters(entry.point)} ({self._change(entry.relative)})" for entry in behind)
             rest = "" if len(behind) == len(others) else "; no other difference found"
-            return f"no setting is better than the default in {self.metric}; worse: {listed}{rest}"
+            return f"no setting is better than the default in {self._what}; worse: {listed}{rest}"
         intervals = [entry.interval for entry in others if entry.interval is not None]
         if len(intervals) < len(others):
-            return f"no difference found in {self.metric}: an interval requires {LEAST} repetitions that differ"
+            return f"no difference found in {self._what}: an interval requires {LEAST} repetitions"
         most = max(max(each.high, 1 / each.low) for each in intervals) - 1
         if most > 1:
-            return f"no difference found in {self.metric}: the repetitions differ too much to exclude a factor of 2"
-        return f"no difference found in {self.metric} (less than {most:.1%})"
+            return f"no difference found in {self._what}: the repetitions differ too much to exclude a factor of 2"
+        return f"no difference found in {self._what} (less than {most:.1%})"
+
+    @property
+    def _what(self) -> str:
+        return self.metric if self.size is None else f"{self.metric} at {self.size} B"
 
     @property
     def gain(self) -> str:
         """How much better the winner is than the default, with its interval."""
         if self.winner is None or self.winner.interval is None:
             raise ValueError("no winner")
-        gain, low, high = (self._gain(x) for x in (self.winner.relative, *astuple(self.winner.interval)))
+        low, high = (f"{self._gain(end):.1%}" for end in astuple(self.winner.interval))
+        return f"{self.gain_in_short} than with the default ({low} to {high})"
+
+    @property
+    def gain_in_short(self) -> str:
+        """How much better the winner is than the default."""
+        if self.winner is None:
+            raise ValueError("no winner")
         change = "higher" if self.better == "higher" else "lower"
-        return f"{self.metric} {gain:.1%} {change} than with the default ({low:.1%} to {high:.1%})"
+        return f"{self._what} {self._gain(self.winner.relative):.1%} {change}"
 
     def _gain(self, relative: float) -> float:
         """Return by how much the metric rises, or falls if lower is better, relative to the default."""
@@ -155,13 +170,14 @@ def compare(
     Raises:
         ValueError: For points with different numbers of values, or values that are not positive.
     """
-    logs = _logarithms(better, values)
-    entries = []
-    for (point, found), its in zip(values, logs, strict=True):
-        ratios = [one - other for one, other in zip(its, logs[0], strict=True)]
-        bounds = None if its is logs[0] else interval(ratios, steps=len(values) - 1, rounds=rounds)
-        entries.append(_entry(point, found, typical(ratios), bounds and Interval(*bounds)))
-    return Ranking(metric, unit, better, confidence(len(values) - 1), tuple(entries), values[0][0])
+    if len({len(found) for _, found in values}) != 1:
+        raise ValueError("each point requires the same number of values")
+    (reference, default), *others = values
+    entries = [_entry(reference, default, 0.0, None)]
+    for point, found in others:
+        relative, bounds = compare_rates(found, default, better=better, steps=len(others), rounds=rounds)
+        entries.append(_entry(point, found, relative, bounds and Interval(*bounds)))
+    return Ranking(metric, unit, better, confidence(len(others)), tuple(entries), reference)
 
 
 def _logarithms(better: str, values: Sequence[tuple[Mapping[str, Any], Sequence[float]]]) -> list[list[float]]:
@@ -186,6 +202,6 @@ def to_json(ranking: Ranking) -> dict[str, Any]:
     """Return the ranking as plain data."""
     found = {**asdict(ranking), "best": dict(ranking.best.point)}
     if ranking.default is None:
-        del found["default"]
-        return found
-    return {**found, "winner": ranking.winner and dict(ranking.winner.point)}
+        return {key: value for key, value in found.items() if key not in ("default", "size", "worse_at")}
+    winner = ranking.winner
+    return {**found, "winner": winner and dict(winner.point), "gain": winner and ranking.gain_in_short}

@@ -180,14 +180,17 @@ def _assignments(values: Mapping[str, Value]) -> list[str]:
 
 
 def _axes(values: Mapping[str, Sequence[Value]]) -> list[str]:
+    from hidl_cli.plan.parameters import matrix_word
+    from hidl_cli.tuning.settings import COMPARED
+
     axes = []
     for name, several in values.items():
         if isinstance(several, str):
             raise UsageError(f"matrix {name}: {several!r} is one string", hint=f'a list: {{"{name}": ["a", "b"]}}')
         words = [_word(value) for value in several]
-        if with_comma := [word for word in words if "," in word]:
+        if not name.startswith(COMPARED) and (with_comma := [word for word in words if "," in word]):
             raise UsageError(f"matrix {name}: value {with_comma[0]!r} has a comma", hint="start one run for each value")
-        axes.append(f"{name}={','.join(words)}")
+        axes.append(matrix_word(name, words))
     return axes
 
 

@@ -21,6 +21,7 @@ from hidl_cli.inputs.overlay import at_path, list_all
 from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.library import OF_THE_STACK
 from hidl_cli.plan.launch_plan import Plan, plan_of
+from hidl_cli.plan.parameters import matrix_word
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.redaction import fill, names_in
@@ -233,7 +234,7 @@ def request_of(original: Original, site: Site, prefix: str | None, asked: Asked,
         ranks_per_node=first.ranks_per_node if len(per_node) == 1 and not plan.is_study else _of_study(plan, per_node),
         threads=threads.pop() if len(threads) == 1 else None,
         assignments=[f"{name}={value}" for name, value in fixed.items()],
-        matrix=[f"{name}={','.join(map(str, values))}" for name, values in axes.items()],
+        matrix=[matrix_word(name, values) for name, values in axes.items()],
         tuning=[f"{each.name}={each.value}" for each in plan.tuning if each.origin == "--tune"],
         stack=plan.stack,
         scale=f"{plan.unit}={','.join(map(str, sizes))}" if plan.is_study else None,

@@ -46,7 +46,7 @@ def started(plan: Plan, script: str) -> Iterator[Run]:
         raise
 
 
-def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> Conclusion:
+def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> None:
     """Follow ``run`` to its end, judge it, print the outcome; exits with the verdict's exit code unless it is 0.
 
     ``own``: see ``started``; an interrupt ends no other run.
@@ -63,7 +63,6 @@ def follow_and_judge(run: Run, plan: Plan, *, json: bool, own: bool = True) -> C
         show(run, conclusion)
     if conclusion.exit_code:
         raise typer.Exit(conclusion.exit_code)
-    return conclusion
 
 
 def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
@@ -141,7 +140,8 @@ def show(run: Run, conclusion: Conclusion) -> None:
         out.print(ranking_table(conclusion.ranking))
     else:
         _show_metrics(conclusion.steps)
-    if conclusion.verdict is None and (conclusion.ranking is not None or conclusion.fields):
+    compared = conclusion.fields or any(step.get("parameters") for step in conclusion.steps)
+    if conclusion.verdict is None and compared and not suites:
         out.print(conclusion.reason, markup=False)
     if conclusion.verdict is not None:
         style = {"pass": "bold green", "fail": "bold red"}.get(conclusion.verdict, "bold yellow")
@@ -257,7 +257,7 @@ class _Rounds:
         self._round, self._entered = number, time.time()
         self._known = ""
         target = self._plan.target
-        with suppress(OSError, ValueError, LookupError, TypeError, StopIteration):
+        with suppress(OSError, ValueError, ArithmeticError, LookupError, TypeError, StopIteration):
             if number > 1 and any(map(compared_variables, self._plan.points)):
                 self._known = self._ratios(number - 1)
             elif number > 1 and target is not None and self._plan.is_study:
@@ -277,11 +277,11 @@ class _Rounds:
 
     def _ratios(self, done: int) -> str:
         """Return each compared point's rate relative to the default after ``done`` rounds."""
-        from hidl_workloads.enough import read_ratios
-        from hidl_workloads.repetitions import typical
+        from hidl_workloads.enough import read_points
+        from hidl_workloads.repetitions import compare_rates
 
-        found = read_ratios(self._run.directory, self._plan.to_json(), done)
-        ratios = (math.exp(typical([math.log(value) for value in values])) for values in found)
+        better, (default, *settings) = read_points(self._run.directory, self._plan.to_json(), done)
+        ratios = [math.exp(compare_rates(each, default, better=better)[0]) for each in settings]
         points = self._plan.points[1:]
         single = len(points[0]) == 1
         names = (str(*point.values()) if single else format_parameters(point).replace(COMPARED, "") for point in points)

@@ -97,7 +97,8 @@ def program_after(ctx: typer.Context, workload: str | None, *, further: Sequence
     command = given_words(ctx)
     if command and workload is not None:
         given = sh_line([workload, *further])
-        raise UsageError(f"{given} before -- and a program after it exclude each other", hint="omit one of them")
+        hint = f"--matrix {given}" if "=" in workload else "omit one of them"
+        raise UsageError(f"{given} before -- and a program after it exclude each other", hint=hint)
     if not command and workload is None:
         raise UsageError(
             "no workload and no program", hint="hidl run WORKLOAD (hidl workload list), or hidl run -- PROGRAM ARG..."

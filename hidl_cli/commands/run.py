@@ -38,7 +38,6 @@ from hidl_cli.commands.job_options import (
 from hidl_cli.commands.own_program import Scaling, describe_environment, describe_program, program_after
 
 if TYPE_CHECKING:
-    from hidl_cli.analysis.ranking import Ranking
     from hidl_cli.plan.launch_plan import Plan
     from hidl_cli.site.schema import Site
 
@@ -268,6 +267,7 @@ def run(
     if not no_check:
         check_before_run(plan, machine, hypothetical=False)
     from hidl_cli.commands.following import follow_and_judge, started
+    from hidl_cli.commands.tuning import save_winner
 
     with started(plan, job_script(plan)) as record:
         say(f"run {record.id} in {record.directory}")
@@ -280,9 +280,9 @@ def run(
                 say(f"follow it with: hidl resume {record.id}")
             return
         _show_launches(plan)
-        conclusion = follow_and_judge(record, plan, json=json)
+        follow_and_judge(record, plan, json=json)
         if save_tuning:
-            _save_tuning(plan, conclusion.ranking)
+            save_winner(record.id)
 
 
 def _show_dry_run(plan: Plan, machine: Site, *, json: bool, check: bool) -> None:
@@ -306,27 +306,14 @@ def _require_comparison(plan: Plan, *, wait: bool) -> None:
     """Raise ``UsageError`` if the run cannot end with a winner to save."""
     from hidl_cli.errors import UsageError
     from hidl_cli.tuning.settings import compared_variables
+    from hidl_workloads.repetitions import LEAST
 
     if not any(map(compared_variables, plan.points)):
         raise UsageError("--save-tuning requires a comparison of variables", hint="--matrix mpi.VARIABLE=VALUE,VALUE")
+    if plan.repetitions < LEAST:
+        raise UsageError(f"--save-tuning requires {LEAST} repetitions", hint=f"--repeat {LEAST} or more")
     if not wait:
-        raise UsageError("--save-tuning and --no-wait cannot be combined", hint="omit --no-wait")
-
-
-def _save_tuning(plan: Plan, ranking: Ranking | None) -> None:
-    """Write the run-time variables of the winner into the user's file of the site."""
-    from hidl_cli.commands.render import say
-    from hidl_cli.site.tuned import save_tuning
-    from hidl_cli.site.yamledit import MEASURED
-    from hidl_cli.tuning.settings import compared_variables
-
-    if ranking is None or ranking.winner is None:
-        say("no tuning saved: no setting is better than the default")
-        return
-    variables = compared_variables(ranking.winner.point)
-    why = f"{MEASURED}{plan.run}: {ranking.gain}"
-    file = save_tuning(plan.site, plan.mpi, variables, gpus=plan.device == "gpu", why=why)
-    say(f"saved {' '.join(f'{name}={value}' for name, value in variables.items())} in {file}")
+        raise UsageError("--save-tuning and --no-wait cannot be combined", hint="later: hidl tuning save RUN")
 
 
 def _warn(plan: Plan) -> None:

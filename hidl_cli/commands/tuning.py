@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hidl_cli.commands.arguments import JsonOption
+from hidl_cli.commands.arguments import JsonOption, RunArgument
 from hidl_cli.commands.completers import complete_variables
 
 app = typer.Typer(no_args_is_help=True, help="The run-time variables of MPI libraries.")
@@ -69,6 +69,42 @@ def explain(
         if index:
             stdout().print()
         _show(document)
+
+
+@app.command()
+def save(run: RunArgument = None) -> None:
+    """Write the variables that won a run's --matrix of mpi.VARIABLE into your site file."""
+    save_winner(run)
+
+
+def save_winner(name: str | None) -> None:
+    """Write the winner of a comparison into the user's file of the run's site; None: the latest run."""
+    from hidl_cli.commands.render import say
+    from hidl_cli.errors import UsageError
+    from hidl_cli.plan.launch_plan import plan_of
+    from hidl_cli.record.run import find
+    from hidl_cli.site.tuned import save_tuning
+    from hidl_cli.site.yamledit import MEASURED
+    from hidl_cli.tuning.settings import compared_variables
+
+    run = find(name)
+    plan, ranking = plan_of(run), (run.document("verdict") or {}).get("ranking") or {}
+    if "winner" not in ranking:
+        raise UsageError(f"run {run.id} compared no variables, or has no verdict", hint="hidl resume judges a run")
+    if ranking["winner"] is None:
+        say("no tuning saved: no setting is better than the default")
+        return
+    if worse := ", ".join(f"{size} B" for size in ranking["worse_at"]):
+        raise UsageError(f"no tuning saved: worse than the default at {worse}", hint="compare at the sizes you need")
+    if tuned := [setting.name for setting in plan.tuning if setting.origin == "--tune"]:
+        raise UsageError(
+            f"no tuning saved: measured with --tune {', '.join(tuned)}, which is not part of the site",
+            hint="put that into the site's file first, or compare without it",
+        )
+    variables = compared_variables(ranking["winner"])
+    gpus = bool(plan.allocation.gpus_per_node)
+    file = save_tuning(plan.site, plan.mpi, variables, gpus=gpus, why=f"{MEASURED}{run.id}: {ranking['gain']}")
+    say(f"saved {' '.join(f'{name}={value}' for name, value in variables.items())} in {file}")
 
 
 def _show(document: dict[str, Any]) -> None:

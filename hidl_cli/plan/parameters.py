@@ -57,8 +57,8 @@ def gpu_defaults(workload: Workload, node: NodeType, given: Collection[str]) -> 
 def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, Value]]:
     """Return every combination of the values in ``matrix`` (``name=value,value``), the last name varying fastest.
 
-    A name ``mpi.VARIABLE`` is a run-time variable of the MPI library. Its values are compared with its default, which
-    comes first, so one value is enough. Whether the library reads the variable is checked later (``merge_layers``).
+    A name ``mpi.VARIABLE`` is a run-time variable of the MPI library, compared with its default, which comes first.
+    Bars separate values with commas (``rc,sm|tcp,sm``). ``merge_layers`` checks later whether the library reads it.
     Raises ``InvalidInput`` with every error: an unknown or repeated name, an invalid or repeated value, a single value,
     parameters beside variables.
     """
@@ -74,7 +74,7 @@ def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, V
         elif name in axes:
             problems.append(Problem(f"--matrix {name}: given twice", "all its values in one word"))
         elif parameter is None:
-            axes[name] = [DEFAULT, *(value for value in text.split(",") if value != DEFAULT)]
+            axes[name] = [DEFAULT, *(value for value in split_values(text) if value != DEFAULT)]
             if len(set(axes[name])) < len(axes[name]) or len(axes[name]) < 2:
                 problems.append(Problem(f"--matrix {word!r} has nothing to compare", "one or more different values"))
         else:
@@ -100,6 +100,19 @@ def expand_matrix(workload: Workload, matrix: Sequence[str]) -> list[dict[str, V
             hint=f"hidl workload show {workload.name}",
         )
     return [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+
+
+def split_values(text: str) -> list[str]:
+    """Split the values of a run-time variable: at bars if there are any, since values may have commas."""
+    return [value for value in text.split("|") if value] if "|" in text else text.split(",")
+
+
+def matrix_word(name: str, values: Sequence[object]) -> str:
+    """Return the word of ``--matrix`` for these values."""
+    words = [str(value) for value in values]
+    if name.startswith(COMPARED) and any("," in word for word in words):
+        return f"{name}={'|'.join(words)}|"
+    return f"{name}={','.join(words)}"
 
 
 def parse_value(parameter: Parameter, text: str) -> Value:

@@ -308,11 +308,13 @@ def _steps(
             unbound=None if apart else launch(words, replace(placement, bind=False), number, variables),
         )
 
+    # Each round starts with the next point: what is special about the first launch of a round favours none.
+    points = len(started.matrix)
     planned = [
-        (size, placement, round_, point)
+        (size, placement, round_, started.matrix[(round_ - 1 + position) % points])
         for round_ in range(1, repetitions + 1)
         for size, placement in sizes
-        for point in started.matrix
+        for position in range(points)
     ]
     return tuple(step(number, *each) for number, each in enumerate(planned, start=1))
 

@@ -169,7 +169,11 @@ def _prepare(request: RunRequest, site: Site, workload: Workload | None, stack: 
             hint=f"--ranks-per-node {least}, or a --scale that begins with {least} ranks",
         )
     if request.precision is not None and not request.scale and not any(map(compared_variables, matrix)):
-        raise UsageError("--precision requires --scale", hint="--scale 1,2")
+        raise UsageError("--precision requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--scale 1,2")
+    if request.until_settled and request.matrix and not any(map(compared_variables, matrix)):
+        raise UsageError(
+            "--until-settled requires --scale or --matrix mpi.VARIABLE=VALUE", hint="--repeat sets the number of rounds"
+        )
     if request.baseline == "copies" and not can_be_copied(unit, placements):
         raise UsageError("--baseline copies requires a study of nodes that starts with 1", hint="--scale nodes=1,2,4")
     choices = _choices(request, site, workload, environment, parameters=parameters, matrix=matrix, use=use, stack=stack)
@@ -341,7 +345,7 @@ def _checked(
     A variable with several names gets the name that ``tuning`` uses. Raises ``InvalidInput`` if the library does not
     read one or if a value is invalid, ``UsageError`` if two values are the same.
     """
-    used = {main_name(setting.name, library.family): setting.name for setting in tuning}
+    used = {main_name(setting.name, library.family): setting for setting in tuning}
     checked: list[Mapping[str, Value]] = []
     for point in matrix:
         if variables := compared_variables(point):
@@ -351,8 +355,13 @@ def _checked(
             if name.startswith(COMPARED):
                 variable = name.removeprefix(COMPARED)
                 fit = judge(library.family, library.version, variable, value) if variable in variables else None
-                variable = used.get(main_name(variable, library.family), variable)
-                exported[COMPARED + variable] = fit.value if isinstance(fit, Fit) else DEFAULT
+                setting = used.get(main_name(variable, library.family))
+                exported[COMPARED + (setting.name if setting else variable)] = (
+                    fit.value if isinstance(fit, Fit) else DEFAULT
+                )
+                if setting and isinstance(fit, Fit) and fit.value == setting.value:
+                    message = f"--matrix {name}: {setting.value} is the default here ({setting.origin})"
+                    raise UsageError(message, hint="leave it out: the default is measured anyway")
         if exported in checked or len(exported) < len(point):
             raise UsageError(f"--matrix compares the same values twice: {format_parameters(exported)}")
         checked.append(exported)

@@ -20,6 +20,7 @@ from hidl_cli.store.filters import Filters
 from hidl_cli.store.references.published import format_reference
 from hidl_cli.store.store import Store
 from hidl_cli.tuning.settings import compared_variables
+from hidl_workloads.repetitions import compare_rates
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,10 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
         held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
         ranking = _ranking(plan, steps) if len(plan.points) > 1 else None
-        reason = ranking.reason if ranking else "one size only: no scaling to judge"
+        nothing = "one size only: no scaling to judge"
+        if len(plan.points) > 1:
+            nothing = "no ranking: no metric with a direction has a positive value in every step"
+        reason = ranking.reason if ranking else nothing
         return Conclusion("pass" if agreed else None, f"{held}{reason}", None, steps, ranking=ranking)
     try:
         study = _study(plan, scaling, plan.target, steps)
@@ -96,9 +100,34 @@ def _ranking(plan: Plan, steps: list[dict[str, Any]]) -> Ranking | None:
         if better and all(value > 0 for _, found in of_points for value in found):
             if any(map(compared_variables, plan.points)):
                 rounds = plan.repetitions if plan.until_settled else None
-                return compare(name, promised[name].unit, better, of_points, rounds=rounds)
+                found = compare(name, promised[name].unit, better, of_points, rounds=rounds)
+                return _at_sizes(found, [step for step in steps if name in step["metrics"]])
             return rank(name, promised[name].unit, better, of_points)
     return None
+
+
+def _at_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
+    """Return the ranking with the message size of its values and the sizes at which the winner is worse, if any."""
+    metrics = [(step["parameters"], step["metrics"][ranking.metric]) for step in steps]
+    sizes = metrics[0][1].get("sizes")
+    if not sizes or any(metric.get("sizes") != sizes for _, metric in metrics):
+        return ranking
+    first = metrics[0][1]
+    size = next((size for size, value in zip(sizes, first["samples"], strict=True) if value == first["value"]), None)
+    ranking = replace(ranking, size=size)
+    if ranking.winner is None:
+        return ranking
+    comparisons = len(sizes) * (len(ranking.entries) - 1)
+    worse = []
+    for index, each in enumerate(sizes):
+        default, winner = (
+            [metric["samples"][index] for parameters, metric in metrics if parameters == point]
+            for point in (ranking.default, ranking.winner.point)
+        )
+        if min(*default, *winner) > 0:
+            _, bounds = compare_rates(winner, default, better=ranking.better, steps=comparisons)
+            worse += [each] if bounds and bounds.high < 0 else []
+    return replace(ranking, worse_at=tuple(worse))
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:

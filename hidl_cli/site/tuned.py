@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -49,7 +50,9 @@ def save_tuning(site: str, library: Library, variables: Mapping[str, str], *, gp
         key = ("tuning", library.family)
     file = user_file(site)
     try:
-        old = file.read_text(encoding="utf-8") if file.exists() else None
+        old = file.read_bytes().decode() if file.exists() else None  # with its line ends
+        if old is not None and not os.access(file, os.W_OK):
+            raise PermissionError(f"{file} is read-only")
         before = {} if old is None else yamledit.values_at(old, key)
         values = [yamledit.Value((*key, name), value, why, was=before.get(name)) for name, value in variables.items()]
         lines = document(yamledit.items(values))

@@ -84,21 +84,22 @@ def training_memory(network: torch.nn.Module, inputs: torch.Tensor, targets: tor
     bfloat16.
     """
     network, samples = copy.deepcopy(network), min(2, len(inputs))
-    weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
+    of_samples = inputs[:samples].clone()  # not a view, whose storage is the whole batch's
+    known = {tensor.untyped_storage().data_ptr() for tensor in (*network.parameters(), of_samples)}
     saved: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         saved[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    of_samples = targets[: len(targets) * samples // len(inputs)]
+    targets = targets[: len(targets) * samples // len(inputs)].clone()
     with torch.random.fork_rng(devices=()), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        torch.nn.functional.cross_entropy(network(inputs[:samples]).float().flatten(0, -2), of_samples)
+        torch.nn.functional.cross_entropy(network(of_samples).float().flatten(0, -2), targets)
     smaller = 2 if parameters.precision == "bfloat16" else 1
     kept = sum(
         tensor.untyped_storage().nbytes() // (smaller if tensor.is_floating_point() else 1)
         for storage, tensor in saved.items()
-        if storage not in weights
+        if storage not in known
     )
     states = {"sgd": 0, "adam": 2}[parameters.optimizer]
     of_weights = sum(weight.numel() * weight.element_size() for weight in network.parameters())

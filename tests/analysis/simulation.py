@@ -243,7 +243,14 @@ class Winners(NamedTuple):
 
 
 def winners(
-    gain: float, *, deviation: float, studies: int, noise: Noise = normal, rounds: int = 40, settings: int = 2
+    gain: float,
+    *,
+    deviation: float,
+    studies: int,
+    noise: Noise = normal,
+    rounds: int = 40,
+    settings: int = 2,
+    digits: int | None = None,
 ) -> Winners:
     """Return the winners of comparisons in which the first setting is ``gain`` better than the default.
 
@@ -254,6 +261,7 @@ def winners(
         noise: Draws the noise of (points, rounds).
         rounds: Largest number of rounds; each comparison stops as soon as it is settled.
         settings: Number of settings beside the default.
+        digits: Decimals of the values, which are about 0.35; None: all.
     """
     count: Counter[object] = Counter()
     taken = 0
@@ -261,8 +269,13 @@ def winners(
         random = np.random.default_rng([3, rounds, study])
         rates = np.exp(deviation * noise(random, (settings + 1, rounds)))
         rates[1] *= 1 + gain
-        ratios = rates[1:] / rates[0]
-        stop = next(n for n in range(1, rounds + 1) if compared_enough(ratios[:, :n].tolist(), rounds=rounds).stop)
+        if digits is not None:
+            rates = np.round(rates * 0.35, digits)
+        stop = next(
+            n
+            for n in range(1, rounds + 1)
+            if compared_enough(rates[1:, :n].tolist(), rates[0, :n].tolist(), better="higher", rounds=rounds).stop
+        )
         values = [({"mpi.A": str(i)}, row[:stop].tolist()) for i, row in enumerate(rates)]
         winner = compare("rate", "1/s", "higher", values, rounds=rounds).winner
         count[winner and winner.point["mpi.A"]] += 1

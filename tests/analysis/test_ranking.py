@@ -75,6 +75,8 @@ def test_settings_are_compared_with_the_default(better: str, factor: float, reas
 
 def test_a_comparison_without_noise_or_with_too_much_says_so() -> None:
     few = compare("x", "1", "higher", [(A, [1.0, 1.0]), (B, [2.0, 2.0])])
+    exact = compare("x", "1", "lower", [(A, [0.30, 0.30, 0.30]), (B, [0.25, 0.25, 0.25])])
+    assert exact.reason == "mpi.A=b: x 16.7% lower than with the default (13.6% to 19.7%)"
     wild = compare("x", "1", "higher", [(A, [1.0, 9.0, 2.0]), (B, [5.0, 1.0, 7.0])])
     assert "requires 3 repetitions" in few.reason
     assert "exclude a factor of 2" in wild.reason
@@ -84,6 +86,12 @@ def test_a_comparison_without_noise_or_with_too_much_says_so() -> None:
 def test_a_setting_without_effect_rarely_wins(name: str) -> None:
     found = winners(0.0, deviation=0.02, noise=NOISES[name], studies=200, rounds=15)
     assert 1 - found.none <= 0.05
+
+
+@pytest.mark.parametrize("rounds", [3, 5])
+def test_few_digits_make_no_winners(rounds: int) -> None:
+    found = winners(0.0, deviation=0.02, studies=300, rounds=rounds, settings=7, digits=2)
+    assert 1 - found.none <= 0.03
 
 
 def test_planted_gains_are_found() -> None:

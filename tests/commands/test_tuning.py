@@ -110,7 +110,7 @@ def test_explain_lists_the_sites_that_set_it(hidl: Any) -> None:
 
     (document,) = hidl.json("tuning", "explain", "MV2_GPUDIRECT_GDRCOPY_LIB")["variables"]
 
-    assert {"site": "mine", "mpi": "gdr", "value": "/opt/gdrcopy/lib/libgdrapi.so"} in document["sites"]
+    assert {"site": "mine", "mpi": "gdr", "value": "/opt/gdrcopy/lib/libgdrapi.so", "why": ""} in document["sites"]
 
 
 def test_explain_of_a_name_with_an_open_prefix(hidl: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.plan.parameters import expand_matrix, resolve
+from hidl_cli.plan.parameters import expand_matrix, matrix_word, resolve
 from hidl_cli.plan.workload import Workload
 
 
@@ -97,3 +97,9 @@ def test_variables_of_mpi_are_compared_with_their_default(workload: Workload) ->
         (a, b) for a in ("default", "1", "2") for b in ("default", "x")
     ]
     assert points == expand_matrix(workload, ["mpi.A=default,1,2", "mpi.B=x,default"])
+
+
+@pytest.mark.parametrize("values", [["1", "2"], ["rc,sm", "tcp"], ["rc,sm"]])
+def test_values_with_commas_are_read_back(workload: Workload, values: list[str]) -> None:
+    points = expand_matrix(workload, [matrix_word("mpi.A", values)])
+    assert [point["mpi.A"] for point in points] == ["default", *values]

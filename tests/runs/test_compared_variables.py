@@ -83,6 +83,9 @@ def test_the_default_continues_the_series_of_ordinary_runs(hidl: Hidl) -> None:
         (("--matrix", f"mpi.{VARIABLE}=ring", "max_size=4,8"), "max_size cannot be combined with run-time variables"),
         (("--matrix", f"mpi.{VARIABLE}=ring", "mpi.MPICH_ALLREDUCE_INTRA_ALGORITHM=tree"), "the same variable"),
         (("--matrix", "buffer=numpy,bytearray", "--save-tuning"), "requires a comparison of variables"),
+        (("--matrix", "buffer=numpy,bytearray", "--until-settled"), "--until-settled requires"),
+        (("--matrix", f"mpi.{VARIABLE}=ring", "--save-tuning", "--repeat", "2"), "requires 3 repetitions"),
+        (("--matrix", f"mpi.{VARIABLE}=ring", "--tune", f"{VARIABLE}=ring"), "is the default here"),
         (("--matrix", f"mpi.{VARIABLE}=ring", "--save-tuning", "--no-wait"), "cannot be combined"),
     ],
 )
@@ -93,3 +96,60 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
     assert completed.returncode in (2, 3), completed.stderr
     assert told in completed.stderr
     assert not hidl.runs.exists()
+
+
+def test_each_round_starts_with_another_point(hidl: Hidl) -> None:
+    """A first launch that is always slower, or faster, must not decide."""
+    document = json.loads(hidl(*comparison("--repeat", "3", "--json")).stdout)
+    first = [document["steps"][index]["parameters"][f"mpi.{VARIABLE}"] for index in (0, 3, 6)]
+    assert first == ["default", "ring", "recursive_doubling"]
+
+
+def test_a_value_of_zero_ends_no_command(hidl: Hidl, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("print('rate 0')")
+    completed = hidl(*comparison("--repeat", "3", "--until-settled"))
+    assert completed.returncode == 0, completed.stderr
+    assert "no ranking: no metric with a direction has a positive value in every step" in completed.stdout.replace(
+        "\n", " "
+    )
+
+
+def test_a_winner_is_saved_later_but_not_without_the_tuning_of_its_run(hidl: Hidl) -> None:
+    hidl(*comparison("--repeat", "3"))
+    assert "saved" in hidl("tuning", "save").stderr
+    (hidl.config / "sites" / "local.yaml").unlink()
+    hidl(*comparison("--repeat", "3", "--tune", "MPIR_CVAR_ENABLE_GPU=0"))
+    refused = hidl("tuning", "save")
+    assert (refused.returncode, "measured with --tune MPIR_CVAR_ENABLE_GPU" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "told"),
+    [
+        ("name: local\r\nextends: local\r\n", 0o644, "its layout does not allow it"),
+        ("{name: local, extends: local}\n", 0o644, "its layout does not allow it"),
+    ],
+)
+def test_a_file_that_cannot_be_changed_stays(hidl: Hidl, text: str, mode: int, told: str) -> None:
+    file = hidl.config / "sites" / "local.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(text.encode())
+    hidl(*comparison("--repeat", "3"))
+    refused = hidl("tuning", "save")
+    assert (refused.returncode != 0, told in refused.stderr) == (True, True), refused.stderr
+    assert "MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM: ring" in refused.stderr
+    assert file.read_bytes() == text.encode()
+
+
+def test_a_saved_value_replaces_the_one_before_and_nothing_else(hidl: Hidl) -> None:
+    file = hidl.config / "sites" / "local.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    kept = "# mine\nname: local\nextends: local\ntitle: My machine  # of 2 cores\n"
+    file.write_text(kept)
+    for _ in range(2):
+        hidl(*comparison("--repeat", "3"))
+        hidl("tuning", "save")
+        file.write_text(file.read_text().replace(": ring", ": tree"))
+    text = file.read_text()
+    assert text.startswith(kept)
+    assert (text.count("measured by run"), text.count(VARIABLE)) == (1, 1)

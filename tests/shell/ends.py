@@ -55,8 +55,14 @@ def open_shell(hidl: Hidl, cwd: Path, *options: str, launched: int) -> Open:
 
 
 def _press_ctrl_d(shell: Open) -> int:
-    shell.terminal.press(b"\x04")
-    shell.terminal.press(b"\x04")
+    """Press the keys until the shell has ended: bash drops those that come between a command and its prompt."""
+
+    def has_ended() -> bool:
+        if not shell.terminal.has_ended():
+            shell.terminal.press(b"\x04")
+        return shell.terminal.has_ended()
+
+    until(has_ended, otherwise=lambda: shell.terminal.shown)
     return 0
 
 

@@ -43,8 +43,12 @@ class Terminal:
 
     def wait(self) -> int:
         """Read on until hidl ends, and return its exit status, negative for a signal."""
-        until(lambda: self._read() and self.ended(), otherwise=lambda: self.shown)
+        until(self.has_ended, otherwise=lambda: self.shown)
         return self.status if self.status is not None else 0
+
+    def has_ended(self) -> bool:
+        """Read what is there; whether hidl has ended."""
+        return self._read() and self.ended()
 
     def ended(self) -> bool:
         """Whether hidl has ended; its status is then known."""

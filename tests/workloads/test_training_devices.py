@@ -66,3 +66,4 @@ def test_the_memory_of_a_step_is_known_before_it(stack_prefix: Callable[[str], P
     found = json.loads(done.stdout)
     assert {name: each["untouched"] for name, each in found.items()} == {"resnet50": True, "gpt": True}
     assert all(0.9 <= each["ratio"] <= 1.02 for each in found.values()), found
+    assert all(1 < each["doubled"] <= 2 for each in found.values()), found

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from hidl_workloads.training.torch_trainer import training_memory
 
 
 def kept(network: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> int:
-    own = {weight.data_ptr() for weight in network.parameters()}
+    own = {tensor.data_ptr() for tensor in (*network.parameters(), inputs)}
     storages: dict[int, Any] = {}
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: storages.setdefault(tensor.untyped_storage().data_ptr(), tensor), lambda tensor: tensor
@@ -41,7 +42,13 @@ for name, (kind, parameters) in models.items():
     weights = sum(weight.numel() * 4 for weight in network.parameters())
     states = 2 if parameters.optimizer == "adam" else 0
     actual = weights * (2 + states) + inputs.numel() * inputs.element_size() + kept(network, inputs, targets)
+    twice = replace(parameters, batch=2 * parameters.batch)
+    larger = rank_batch(kind(twice), 0, 0)
+    doubled = training_memory(
+        network, model.torch_inputs(larger.inputs), torch.from_numpy(larger.targets).flatten(), twice
+    )
     found[name] = {
+        "doubled": doubled / estimated,
         "ratio": estimated / actual,
         "untouched": untouched and torch.equal(state, torch.get_rng_state()),
     }
