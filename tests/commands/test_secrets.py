@@ -88,6 +88,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "status": [[], ["{new}"], ["{old}"]],
     "tuning explain": [["MV2_USE_CUDA"]],
     "tuning list": [["MV2_USE*"]],
+    "tuning save": [["{new}"]],
     "validate": [["--dry-run"], ["--dry-run", "--account", "x"]],
     "workload list": [[]],
     "workload new": [["{root}/program.py", "--force"]],
