@@ -131,7 +131,7 @@ def _at_sizes(ranking: Ranking, steps: list[dict[str, Any]]) -> Ranking:
 
 
 def _study(plan: Plan, scaling: Scaling, target: float, steps: list[dict[str, Any]]) -> Study:
-    """Return the scaling study against the plan's baseline; ``ValueError`` if there is none, or a size has no values.
+    """Return the scaling study against the plan's baseline; ``ValueError`` without one or without values.
 
     If some ranks of each launch do no work of their own, sizes count the others: the workers.
     """

@@ -53,7 +53,7 @@ def edited(text: str, values: Sequence[Value]) -> str | None:
 
 
 def values_at(text: str, path: tuple[str, ...]) -> dict[str, Any]:
-    """Return the scalars of the mapping at ``path``; empty if there is none."""
+    """Return the scalars of the mapping at ``path``; empty if it is missing."""
     node = _root(text)
     for key in path:
         node = node.content[key].value if node and isinstance(node.content, dict) and key in node.content else None

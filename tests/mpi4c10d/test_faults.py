@@ -53,7 +53,7 @@ def test_a_rank_that_dies_ends_the_job(run_ranks: Callable[..., Completed]) -> N
 def test_a_rank_that_dies_is_named_where_the_launcher_lets_the_others_go_on(
     torch_python: Path, run_program: Callable[..., Completed]
 ) -> None:
-    """As under srun. Hydra ends or signals the others if it sees the signal; a shell between them hides it."""
+    """Hide the signal from Hydra by a shell, so that the other ranks go on as under srun."""
     mpiexec = str(torch_python.with_name("mpiexec")), "-disable-auto-cleanup", "-n", "3"
     done = run_program("faults.py", "dies", "120", launch=(*mpiexec, "sh", "-c", 'trap "" USR1; "$@"; exit $?', "sh"))
     errors = outcomes(done)

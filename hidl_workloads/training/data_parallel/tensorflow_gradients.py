@@ -193,7 +193,7 @@ class GradientAverager:
         self._starting = threading.Lock()
         self._started_equal = False
         self.learning_rate: Callable[[], float | None] = lambda: None
-        """What the averages are applied with; ``ValueError`` on all ranks, before an update, if it differs."""
+        """Learning rate of the update; ``ValueError`` on all ranks, before the update, if it differs."""
 
     def average(self, gradients: Sequence[tf.Tensor | None]) -> list[tf.Tensor | None]:
         """Return the averages over the ranks of ``gradients``, in the order and shapes of the variables."""

@@ -41,7 +41,7 @@ _OWN_TAGS = 2
 
 
 class Part:
-    """What one collective on one set of tensors needs: a request, and what to do when it is complete."""
+    """A collective on one set of tensors: its request, and the action that completes it."""
 
     def __init__(self, request: MPI.Request, finish: Callable[[], None] | None, *keep: Any) -> None:
         self.request, self.finish, self.keep = request, finish, keep

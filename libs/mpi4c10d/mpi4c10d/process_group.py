@@ -15,7 +15,7 @@ from mpi4c10d.collectives import Collectives
 class MPIProcessGroup(Collectives, dist.ProcessGroup):
     """A group for torch up to 2.13, where a Python class replaces the whole process group."""
 
-    group_name = group_desc = ""  # torch keeps them in its backends, of which there is none here
+    group_name = group_desc = ""  # torch keeps them in a group's backends; this group has no backend
 
     def __init__(self, rank: int, size: int, backend: str) -> None:
         dist.ProcessGroup.__init__(self, rank, size)

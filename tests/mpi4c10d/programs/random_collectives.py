@@ -32,7 +32,7 @@ BITWISE = [dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR]
 
 
 class Case:
-    """What one seed draws; the same on every rank.
+    """Collectives drawn from one seed, the same on every rank.
 
     Attributes:
         ranks: the members of the group.

@@ -1,6 +1,6 @@
 """Train with every kind of parallelism of PyTorch, and save each program's results, which are the same on every rank.
 
-Arguments: the backend, the file for the results, names of programs (all if there is none).
+Arguments: the backend, the file for the results, names of programs (default: all).
 """
 
 from __future__ import annotations

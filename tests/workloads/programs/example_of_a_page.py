@@ -21,7 +21,7 @@ from mpi4py import MPI
 WORLD = MPI.COMM_WORLD
 MODULES = "hidl_workloads.training.data_parallel"
 KERAS_BATCH = 32
-"""What ``fit`` takes if it is not told."""
+"""Default arguments of ``fit``."""
 
 
 def ran(code: str, seed: Callable[[], Any]) -> dict[str, Any]:
