@@ -27,6 +27,8 @@ SCHEMA = "hidl.enough/1"
 
 _BETTER = {"weak": "higher", "strong": "lower"}
 _STOP, _GO_ON, _CANNOT_TELL = 0, 1, 2
+#: In a step's directory, where another run of hidl had this machine's cores, or got some of them meanwhile.
+UNBOUND, SHARED = "unbound", "shared"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,11 +70,23 @@ def decide(directory: Path, rounds: int, *, seconds_left: float = math.inf) -> D
     return decision
 
 
+def is_disturbed(step: Path) -> bool:
+    """Return whether another run used the machine's cores during the step with this directory."""
+    return (step / UNBOUND).exists() or (step / SHARED).exists()
+
+
+def _disturbed_rounds(directory: Path, plan: Mapping[str, Any]) -> set[int]:
+    """Return the rounds with a disturbed step: they do not count, since the steps of a round are compared."""
+    numbered = enumerate(plan["steps"], start=1)
+    return {step["repetition"] for number, step in numbered if is_disturbed(directory / "steps" / str(number))}
+
+
 def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> dict[int, list[float]]:
     """Return the efficiencies of each scaled step by its size, one per round.
 
     They are relative to the smallest step or the sum of copies. Sizes are those of the plan, or numbers of workers if
-    some ranks do no work of their own (as in hidl's verdict). Raises as ``decide``.
+    some ranks do no work of their own (as in hidl's verdict). Rounds with a disturbed step are left out. Raises as
+    ``decide``.
     """
     scaling = plan["workload"]["scaling"]
     better = plan["workload"].get("metrics", {}).get(scaling["metric"], {}).get("better")
@@ -82,8 +96,9 @@ def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> 
     limits: dict[int, float] = {}
     sizes = [step["placement"]["ranks"] - overhead if overhead else step["size"] for step in plan["steps"]]
     size = min(sizes)
+    counted = sorted(set(range(1, rounds + 1)) - _disturbed_rounds(directory, plan))
     for number, step in enumerate(plan["steps"], start=1):
-        if step["repetition"] > rounds:
+        if step["repetition"] not in counted:
             continue
         place = directory / "steps" / str(number)
         copies = step.get("copies") or 0
@@ -93,17 +108,15 @@ def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> 
         else:
             rate = _value(place, scaling["metric"]) ** sign
             rates.setdefault(sizes[number - 1], {})[step["repetition"]] = rate
-    baseline = limits or rates.pop(size)
-    return {
-        n: [by_round[r] * size / (n * baseline[r]) for r in range(1, rounds + 1)]
-        for n, by_round in sorted(rates.items())
-    }
+    baseline = limits or rates.pop(size, {})
+    return {n: [by_round[r] * size / (n * baseline[r]) for r in counted] for n, by_round in sorted(rates.items())}
 
 
 def read_points(directory: Path, plan: Mapping[str, Any], rounds: int) -> tuple[str, list[list[float]]]:
     """Return which direction is better, and the values of each point of a matrix, one per round; the default first.
 
-    The metric is the one that hidl ranks by: that of the scaling, or the first with a direction. Raises as ``decide``.
+    The metric is the one that hidl ranks by: that of the scaling, or the first with a direction. Rounds with a
+    disturbed step are left out. Raises as ``decide``.
     """
     workload = plan["workload"]
     scaling, metrics = workload.get("scaling"), workload["metrics"]
@@ -113,13 +126,13 @@ def read_points(directory: Path, plan: Mapping[str, Any], rounds: int) -> tuple[
     metric, better = next((name, each) for name, each in directions.items() if each)
     points: list[Mapping[str, Any]] = []
     values: list[list[float]] = []
+    disturbed = _disturbed_rounds(directory, plan)
     for number, step in enumerate(plan["steps"], start=1):
-        if step["repetition"] > rounds:
-            continue
         if step["point"] not in points:
             points.append(step["point"])
             values.append([])
-        values[points.index(step["point"])].append(_value(directory / "steps" / str(number), metric))
+        if step["repetition"] <= rounds and step["repetition"] not in disturbed:
+            values[points.index(step["point"])].append(_value(directory / "steps" / str(number), metric))
     return better, values
 
 

@@ -281,6 +281,8 @@ class _Rounds:
         from hidl_workloads.repetitions import compare_rates
 
         better, (default, *settings) = read_points(self._run.directory, self._plan.to_json(), done)
+        if not default:
+            return "no comparison yet, since another run uses this machine's cores"
         ratios = [math.exp(compare_rates(each, default, better=better)[0]) for each in settings]
         points = self._plan.points[1:]
         single = len(points[0]) == 1
@@ -296,6 +298,8 @@ class _Rounds:
         most = plan.repetitions if plan.until_settled else None
         unit = "workers" if plan.workload.overhead_ranks else plan.unit
         found = read_efficiencies(self._run.directory, plan.to_json(), done)
+        if not found:
+            return f"no efficiency yet, since another run uses this machine's cores; target {target:.2f}"
         needed: list[int | None] = []
         parts = []
         for size, values in found.items():
@@ -306,8 +310,10 @@ class _Rounds:
             if ends and ends.high - ends.low < _LEGIBLE:
                 text += f" ({math.exp(ends.low):.2f} to {math.exp(ends.high):.2f})"
             parts.append(text)
-            if most and done > 1:
-                needed.append(rounds_needed(logs, math.log(target), steps=len(found), rounds=most))
+            if most and len(logs) > 1:
+                left_out = done - len(logs)
+                rounds = rounds_needed(logs, math.log(target), steps=len(found), rounds=most - left_out)
+                needed.append(rounds and rounds + left_out)
         self._last = max((each or plan.repetitions for each in needed), default=plan.repetitions)
         text = f"efficiency of {', '.join(parts)}, target {target:.2f}"
         return text + (f"; probably settled by round {self._last}" if needed and None not in needed else "")

@@ -40,11 +40,6 @@ ERRORS = "errors.txt"
 #: Where a step is timed: the metrics document that the job writes beside its metrics.
 TIMING = "timing.json"
 
-#: In a step's directory, where its ranks were not bound since another run had this machine's cores.
-UNBOUND = "unbound"
-#: In a step's directory, where its ranks had the cores, but those of another run used them without being bound.
-SHARED = "shared"
-
 #: What a step's throughput is held against: the smallest step, as many copies of it at once, or earlier runs.
 Baseline = Literal["single", "copies", "history"]
 

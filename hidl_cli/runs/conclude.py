@@ -10,7 +10,7 @@ from hidl_cli.analysis.nodes import pairs
 from hidl_cli.analysis.scaling import study
 from hidl_cli.diagnoses.causes import format_causes, read_causes, write_causes
 from hidl_cli.errors import HidlError, JobFailed, MetricMissing, SubmitRefused
-from hidl_cli.plan.launch_plan import SHARED, UNBOUND, Plan
+from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.record.run import Run
 from hidl_cli.record.state import State, Status
 from hidl_cli.runs.judging import Conclusion, judge_steps
@@ -20,6 +20,7 @@ from hidl_cli.schedulers.decision import read_status
 from hidl_cli.stack import damage
 from hidl_cli.store.indexing import index_run
 from hidl_workloads.doctor.finding import Finding
+from hidl_workloads.enough import SHARED, UNBOUND
 
 _TAIL_LINES = 15
 _TAIL_WIDTH = 1000

@@ -20,7 +20,7 @@ from hidl_cli.store.filters import Filters
 from hidl_cli.store.references.published import format_reference
 from hidl_cli.store.store import Store
 from hidl_cli.tuning.settings import compared_variables
-from hidl_workloads.repetitions import compare_rates
+from hidl_workloads.repetitions import LEAST, compare_rates
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,9 @@ class Conclusion:
         }.get(self.verdict or "pass", ExitCode.OK)
 
 
+_ALONE = "measure again while no other run uses this machine"
+
+
 def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
     """Judge the steps of a plan (see ``read_steps``): do the ranks agree, and does it scale?"""
     for step in steps:
@@ -65,18 +68,54 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
     if scaling is None or plan.target is None or not plan.is_study:
         agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
         held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
-        ranking = _ranking(plan, steps) if len(plan.points) > 1 else None
+        counted = _undisturbed(steps)
+        if not counted and any(map(compared_variables, plan.points)):
+            reason = f"{held}no comparison: fewer than {LEAST} rounds ran alone on this machine"
+            return Conclusion("inconclusive", reason, _ALONE, steps)
+        ranking = _ranking(plan, counted or steps) if len(plan.points) > 1 else None
         nothing = "one size only: no scaling to judge"
         if len(plan.points) > 1:
             nothing = "no ranking: no metric with a direction has a positive value in every step"
         reason = ranking.reason if ranking else nothing
+        reason += _format_left_out(steps, counted)
         return Conclusion("pass" if agreed else None, f"{held}{reason}", None, steps, ranking=ranking)
+    counted = _undisturbed(steps)
     try:
-        study = _study(plan, scaling, plan.target, steps)
+        study = _study(plan, scaling, plan.target, counted or steps)
     except ValueError as error:  # too little history, a copy without its host
         hint = "measure a baseline in the same allocation: --baseline single"
         return Conclusion("inconclusive", str(error), hint, steps)
+    if not counted and study.verdict in ("pass", "fail"):
+        study = _without_verdict(study)
+    study = replace(study, reason=study.reason + _format_left_out(steps, counted))
     return Conclusion(study.verdict, study.reason, study.hint, steps, study)
+
+
+def _undisturbed(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the steps of the rounds that another run did not disturb; none if these are too few for an interval.
+
+    All steps are returned if no round was disturbed, however few there are.
+    """
+    disturbed = {step["repetition"] for step in steps if step.get("disturbed")}
+    left = {step["repetition"] for step in steps} - disturbed
+    return [step for step in steps if step["repetition"] in left] if len(left) >= LEAST or not disturbed else []
+
+
+def _format_left_out(steps: list[dict[str, Any]], counted: list[dict[str, Any]]) -> str:
+    rounds, left = ({step["repetition"] for step in some} for some in (steps, counted))
+    return f"; {len(rounds) - len(left)} of {len(rounds)} rounds do not count" if left and left != rounds else ""
+
+
+def _without_verdict(study: Study) -> Study:
+    """Return a study of disturbed rounds as inconclusive: what the other run took may have decided it."""
+    first, *scaled = study.steps
+    return replace(
+        study,
+        steps=(first, *(replace(step, verdict="inconclusive") for step in scaled)),
+        verdict="inconclusive",
+        reason=f"fewer than {LEAST} rounds ran alone on this machine; measured beside another run: {study.reason}",
+        hint=_ALONE,
+    )
 
 
 def _of_pairs(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:

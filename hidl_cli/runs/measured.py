@@ -13,6 +13,7 @@ from hidl_cli.record.run import Run
 from hidl_cli.runs.metrics import check_metrics, read_metrics
 from hidl_cli.runs.parsers import parse
 from hidl_cli.runs.parsers.patterns import read_patterns
+from hidl_workloads.enough import is_disturbed
 
 #: Written by a job that found its study settled: how many repetitions it measured.
 ENOUGH = "enough"
@@ -48,8 +49,9 @@ def directories(place: Path, step: Step) -> list[Path]:
 def read_steps(run: Run, plan: Plan, rounds: int | None = None) -> list[dict[str, Any]]:
     """Return one entry for each step that ran, and for each copy of a copied one (``copy`` counts from 1).
 
-    ``hosts``: where it ran; ``parameters``: those of the matrix. ``rounds``: only this many repetitions; None: as many
-    as the job recorded, or the plan has. Raises ``MetricMissing`` if a metric is missing.
+    ``hosts``: where it ran; ``parameters``: those of the matrix; ``disturbed``: True where another run used the
+    machine's cores meanwhile. ``rounds``: only this many repetitions; None: as many as the job recorded, or the plan
+    has. Raises ``MetricMissing`` if a metric is missing.
     """
     repetitions = rounds or (run.document(ENOUGH) or {}).get("rounds") or plan.repetitions
     return [
@@ -64,6 +66,8 @@ def _entries(place: Path, plan: Plan, step: Step) -> Iterator[dict[str, Any]]:
     about: dict[str, Any] = {plan.unit: step.size, "ranks": step.placement.ranks, "repetition": step.repetition}
     if step.point:
         about["parameters"] = dict(step.point)
+    if is_disturbed(place):
+        about["disturbed"] = True
     for copy, its in enumerate(directories(place, step), start=1):
         about_copy = {"copy": copy} if step.copies else {}
         yield {**about, **about_copy, "hosts": _hosts(its), "metrics": metrics_of(its, plan, step)}

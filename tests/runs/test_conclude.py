@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import JobFailed
-from hidl_cli.plan.launch_plan import OUTPUT, UNBOUND, plan_of
+from hidl_cli.plan.launch_plan import OUTPUT, plan_of
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.measured import count_complete_repetitions
+from hidl_workloads.enough import SHARED, UNBOUND, read_efficiencies
 from tests.report.example import Nights
 
 REPETITIONS, STEPS = 4, 3
@@ -91,6 +92,55 @@ def test_a_study_beside_another_run_says_in_how_many_steps_it_was_not_bound(cut:
     verdict = run.document("verdict")
     assert verdict is not None
     assert verdict["reason"] == verdict["study"]["reason"] == conclusion.reason
+
+
+@pytest.mark.parametrize("mark", [UNBOUND, SHARED])
+def test_a_round_beside_another_run_does_not_count(cut: Cut, mark: str) -> None:
+    run = cut(12)
+    plan = plan_of(run)
+    before = conclude(cut(12), plan, run.status())
+    _slow_down(run, 5, 0.1)
+    (run.metrics_file(5).parent / mark).touch()
+
+    conclusion = conclude(run, plan, run.status())
+
+    assert "1 of 4 rounds do not count" in conclusion.reason
+    assert before.study is not None
+    assert conclusion.study is not None
+    for step, undisturbed in zip(conclusion.study.steps, before.study.steps, strict=True):
+        assert step.efficiency == pytest.approx(undisturbed.efficiency, rel=0.1)
+    assert {each.round for each in conclusion.study.observations} == {1, 3, 4}
+    document = run.document("metrics")
+    assert document is not None
+    assert [bool(step.get("disturbed")) for step in document["steps"]] == [number == 5 for number in range(1, 13)]
+    of_the_job = read_efficiencies(run.directory, plan.to_json(), 4)
+    assert {n: len(values) for n, values in of_the_job.items()} == {2: 3, 4: 3}
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_a_study_beside_another_run_has_no_verdict(cut: Cut, factor: float) -> None:
+    run = cut(12)
+    for step in (2, 3, 5, 6, 8, 9, 11, 12):
+        _slow_down(run, step, factor)
+        if step < 8:
+            (run.metrics_file(step).parent / UNBOUND).touch()
+
+    conclusion = conclude(run, plan_of(run), run.status())
+
+    assert conclusion.verdict == "inconclusive"
+    assert conclusion.reason.startswith("fewer than 3 rounds ran alone on this machine; measured beside another run:")
+    assert conclusion.study is not None
+    assert [step.verdict for step in conclusion.study.steps] == [None, "inconclusive", "inconclusive"]
+    assert read_efficiencies(run.directory, plan_of(run).to_json(), 2) == {}
+
+
+def _slow_down(run: Run, step: int, factor: float) -> None:
+    """Change the metrics of a step as if its program had been slower."""
+    file = run.metrics_file(step)
+    document = json.loads(file.read_text())
+    for each in document["metrics"]:
+        each["value"] *= factor
+    file.write_text(json.dumps(document))
 
 
 @pytest.mark.parametrize(
