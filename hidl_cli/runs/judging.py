@@ -85,9 +85,11 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
     except ValueError as error:  # too little history, a copy without its host
         hint = "measure a baseline in the same allocation: --baseline single"
         return Conclusion("inconclusive", str(error), hint, steps)
-    if not counted and study.verdict in ("pass", "fail"):
+    if not counted and study.verdict is not None:
         study = _without_verdict(study)
-    study = replace(study, reason=study.reason + _format_left_out(steps, counted))
+    if left_out := _format_left_out(steps, counted):
+        hint = _ALONE if study.verdict == "inconclusive" else study.hint
+        study = replace(study, reason=study.reason + left_out, hint=hint)
     return Conclusion(study.verdict, study.reason, study.hint, steps, study)
 
 

@@ -105,6 +105,7 @@ def test_a_round_beside_another_run_does_not_count(cut: Cut, mark: str) -> None:
     conclusion = conclude(run, plan, run.status())
 
     assert "1 of 4 rounds do not count" in conclusion.reason
+    assert conclusion.hint == "measure again while no other run uses this machine"
     assert before.study is not None
     assert conclusion.study is not None
     for step, undisturbed in zip(conclusion.study.steps, before.study.steps, strict=True):
@@ -117,7 +118,7 @@ def test_a_round_beside_another_run_does_not_count(cut: Cut, mark: str) -> None:
     assert {n: len(values) for n, values in of_the_job.items()} == {2: 3, 4: 3}
 
 
-@pytest.mark.parametrize("factor", [0.1, 10.0])
+@pytest.mark.parametrize("factor", [0.1, 1.0, 10.0])
 def test_a_study_beside_another_run_has_no_verdict(cut: Cut, factor: float) -> None:
     run = cut(12)
     for step in (2, 3, 5, 6, 8, 9, 11, 12):
@@ -128,6 +129,7 @@ def test_a_study_beside_another_run_has_no_verdict(cut: Cut, factor: float) -> N
     conclusion = conclude(run, plan_of(run), run.status())
 
     assert conclusion.verdict == "inconclusive"
+    assert conclusion.hint == "measure again while no other run uses this machine"
     assert conclusion.reason.startswith("fewer than 3 rounds ran alone on this machine; measured beside another run:")
     assert conclusion.study is not None
     assert [step.verdict for step in conclusion.study.steps] == [None, "inconclusive", "inconclusive"]
