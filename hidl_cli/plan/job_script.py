@@ -31,7 +31,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "run": plan.run,
         "title": f"{plan.workload.name} on {plan.site}, stack {plan.stack}",
         **of_scheduler(plan.scheduler),
-        "as_root": plan.launcher == "mpirun",
+        "open_mpi": plan.launcher == "mpirun",
         "header": plan.header,
         "modules": plan.modules,
         "activate": plan.activate,

@@ -83,8 +83,8 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
     try:
         study = _study(plan, scaling, plan.target, counted or steps)
     except ValueError as error:  # too little history, a copy without its host
-        hint = "measure a baseline in the same allocation: --baseline single"
-        return Conclusion("inconclusive", str(error), hint, steps)
+        baseline = "measure a baseline in the same allocation: --baseline single"
+        return Conclusion("inconclusive", str(error), baseline, steps)
     if not counted and study.verdict is not None:
         study = _without_verdict(study)
     if left_out := _format_left_out(steps, counted):

@@ -75,7 +75,7 @@ def _ranks(plan: Plan) -> tuple[str, str]:
     text = render_script(
         "ranks.sh.j2",
         {
-            "as_root": plan.launcher == "mpirun",
+            "open_mpi": plan.launcher == "mpirun",
             "title": _title(plan),
             "ranks": step.placement.ranks,
             "launch": launch,

@@ -90,7 +90,7 @@ def job(name: str, launch: Launch, environment: dict[str, str], text: str, *, ke
         "run": text,
         "title": text,
         **of_scheduler("slurm"),
-        "as_root": name == "mpirun",
+        "open_mpi": name == "mpirun",
         "header": [],
         "modules": [],
         "activate": "/dev/null",

@@ -26,7 +26,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 VALUES = {
     "local_limit": 0,
     **of_scheduler("local"),
-    "as_root": False,
+    "open_mpi": False,
     "header": [],
     "modules": [],
     "mpi": None,

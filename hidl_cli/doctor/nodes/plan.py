@@ -71,7 +71,7 @@ class Examination:
     def script(self) -> str:
         """The job script."""
         names = {attempt.launcher for attempt in self.attempts}
-        values = {"patience": PATIENCE_SECONDS, "nodes": self.nodes, "ssh": self.ssh, "as_root": "mpirun" in names}
+        values = {"patience": PATIENCE_SECONDS, "nodes": self.nodes, "ssh": self.ssh, "open_mpi": "mpirun" in names}
         return render_script("doctor.sh.j2", values_of(self.plan) | values)
 
     def probe(self) -> str:
