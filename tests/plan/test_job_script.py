@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -290,3 +291,18 @@ def test_ranks_are_bound_and_a_run_warns_if_nothing_can_be_locked(tmp_path: Path
 def test_the_cores_of_a_machine_are_locked_by_a_file_of_root() -> None:
     found = Path("/sys/devices/system/cpu/online").stat()
     assert (found.st_uid, found.st_mode & 0o222) in ((0, 0), (65534, 0))  # 65534: root, as seen in a user namespace
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("jump", [-3600, 0, 3600])
+def test_a_launch_is_timed_though_the_clock_is_set_meanwhile(tmp_path: Path, jump: int) -> None:
+    script = (
+        f'set -euo pipefail; step=1; mkdir -p steps/1; date() {{ echo "$(($(command date +%s%N) + offset))e-9"; }}\n'
+        f"{render_script('launchers/timed.sh.j2', {})}\n"
+        f"program() {{ sleep 1; offset={jump}000000000; }}; offset=0; timed program 2"
+    )
+    subprocess.run(["bash", "-c", script], cwd=tmp_path, check=True, timeout=60)
+
+    time, rate = json.loads((tmp_path / "steps/1/timing.json").read_text())["metrics"]
+    assert 0.9 < time["value"] < 30
+    assert rate["value"] == pytest.approx(2 / time["value"])
