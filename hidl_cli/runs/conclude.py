@@ -66,8 +66,9 @@ def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:
 
 
 def describe_company(run: Run, plan: Plan) -> str | None:
-    """Say in how many steps another run used the machine's cores too; None if in none."""
+    """Say in how many of the steps that ran another run used the machine's cores too; None if in none."""
     places = [run.directory / "steps" / str(number) for number in range(1, len(plan.steps) + 1)]
+    places = [place for place in places if place.is_dir()]  # a settled study leaves the others out
     unbound = sum((place / UNBOUND).exists() for place in places)
     shared = sum((place / SHARED).exists() for place in places)
     if not unbound + shared:
