@@ -26,9 +26,18 @@ from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.plan.planning import new_id
 from hidl_cli.record.run import Run
+from hidl_cli.runs.conclude import describe_company
 from hidl_cli.runs.measured import read_steps
 from hidl_cli.stack.exclusive import held
 from hidl_cli.store.extract import samples_of
+
+#: How often a run is repeated because another one used the same cores.
+_TRIES = 3
+
+
+class _Disturbed(HidlError):
+    """Another run used this machine's cores, whatever the mixture."""
+
 
 #: Runs the mixture of these changes as a run of that id, and returns the value of the question's metric.
 Measuring = Callable[[Question, tuple[int, ...], str], float]
@@ -77,6 +86,8 @@ def _entry(question: Question, planned: Entry, measure: Measuring) -> Entry:
     """Run one mixture, and return the entry with what it measured, or why it did not."""
     try:
         return replace(planned, value=measure(question, planned.changes, planned.run))
+    except _Disturbed:
+        raise
     except HidlError as error:
         if len(planned.changes) in (0, len(question.changes.tried)):
             which = "bad" if planned.changes else "good"
@@ -89,12 +100,16 @@ def _new_id() -> str:
 
 
 def measure(bisect: Bisect, question: Question, numbers: tuple[int, ...], run_id: str) -> float:
-    """Return the value of the metric; raises ``HidlError`` if there is none."""
+    """Return the value of the metric; raises ``HidlError`` if there is none, or another run uses the same cores."""
     tried = question.changes.tried
     plan = mixture(question.good, question.bad, [tried[number] for number in numbers], run_id)
     run = create_run(plan, job_script(plan), root=bisect.runs)
-    process.run(["bash", run.script], cwd=run.directory, log=run.stdout)
-    return value_of(run, question)
+    for _ in range(_TRIES):
+        process.run(["bash", run.script], cwd=run.directory, log=run.stdout)
+        company = describe_company(run, plan)
+        if company is None:
+            return value_of(run, question)
+    raise _Disturbed(f"run {run_id}: {company}")
 
 
 def value_of(run: Run, question: Question) -> float:

@@ -122,11 +122,11 @@ def instant(text: str) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
 
 
-def series_of(plan: Plan, step: Step) -> str:
+def series_of(plan: Plan, step: Step, *, disturbed: bool = False) -> str:
     """Return the digest of everything that must be equal for values to be compared over time: see ``Sample.series``.
 
     Of the MPI library, name and family count, the version does not. One of several concurrent copies is not compared
-    with a step that ran alone.
+    with a step that ran alone, nor is a step during which another run used the same cores (``disturbed``).
     """
     placement = step.placement
     same = {
@@ -143,6 +143,7 @@ def series_of(plan: Plan, step: Step) -> str:
         "threads_per_rank": placement.threads_per_rank,
         "bind": placement.bind,
         "copies": step.copies > 0,
+        **({"disturbed": True} if disturbed else {}),
     }
     return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -152,7 +153,7 @@ def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], ve
     hosts.
     """
     step = next(step for step in plan.steps if step.size == measured[plan.unit])
-    series = series_of(plan, step)
+    series = series_of(plan, step, disturbed=measured.get("disturbed", False))
     of_step = tuple(measured.get("hosts") or hosts[: step.copies or step.placement.nodes])
     for name, metric in measured["metrics"].items():
         promised = plan.workload.metrics.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import subprocess
@@ -112,6 +113,24 @@ def test_interrupted_and_called_again_it_goes_on(hidl: Hidl, nights: tuple[str, 
     after = json.loads((bisect / "journal.json").read_text())["entries"]
     assert after[: len(before)] == before
     assert {entry["session"] for entry in after} == {1, 2}
+
+
+def test_it_stops_and_keeps_what_it_has_while_another_run_uses_the_cores(
+    hidl: Hidl, nights: tuple[str, str], tmp_path: Path
+) -> None:
+    locks = [tmp_path / name for name in ("online", "possible")]  # as of another run of hidl
+    hidl.environment["HIDL_CORES_LOCK"] = str(locks[0])
+    for lock in locks:
+        lock.touch()
+    with locks[0].open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        completed = hidl("bisect", *nights)
+    assert completed.returncode == 8, completed.stdout
+    assert "another run used this machine's cores" in completed.stderr
+    assert not [*bisects(hidl).glob("*/journal.json")]
+
+    completed = hidl("bisect", *nights)
+    assert f"the change of {EAGER} from not set to 65536 explains it: " in completed.stdout
 
 
 @pytest.mark.deep

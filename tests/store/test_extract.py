@@ -163,6 +163,17 @@ def test_copies_at_once_are_another_series_than_one_alone() -> None:
     assert series_of(one, one.steps[0]) != series_of(one, replace(one.steps[0], copies=4))
 
 
+def test_a_step_beside_another_run_is_another_series_than_one_alone(tmp_path: Path) -> None:
+    run = judged(tmp_path)
+    (alone,) = {sample.series for sample in samples_of(run)}
+    document = run.document("metrics")
+    assert document is not None
+    document["steps"][0]["disturbed"] = True
+    run.write("metrics", document)
+
+    assert samples_of(run)[0].series != alone
+
+
 def test_no_value_of_the_environment_is_kept(tmp_path: Path) -> None:
     run = judged(tmp_path)
     document = json.loads((run.directory / "plan.json").read_text())
