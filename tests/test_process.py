@@ -115,3 +115,18 @@ def test_a_detached_process_outlives_its_parent(tmp_path: Path) -> None:
 
 def wait_for(file: Path) -> None:
     until(lambda: file.exists() and file.read_text().endswith("\n"), within=10)
+
+
+def test_a_failure_is_one_though_the_starting_process_ignores_its_children() -> None:
+    ignoring = (
+        "import signal, os, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    )
+    hidl = (
+        "import sys; from hidl_cli import __main__, process\n"
+        "sys.argv = ['hidl', 'site', 'list']\n"
+        "try: __main__.main()\n"
+        "except SystemExit: print('status', process.run(['false'], check=False).status)"
+    )
+    command = [sys.executable, "-c", ignoring, sys.executable, "-c", hidl]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=patience(60)).stdout
+    assert printed.endswith("status 1\n")

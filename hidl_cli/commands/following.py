@@ -13,6 +13,7 @@ import typer
 
 from hidl_cli.commands.render import emit_json, say, show_error, stderr, stdout
 from hidl_cli.commands.tables import runs_table, show_runs
+from hidl_cli.diagnoses.causes import read_warnings
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, ToldToEnd
 from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.plan.parameters import format_parameters
@@ -74,6 +75,9 @@ def follow_to_verdict(run: Run, plan: Plan, *, own: bool = True) -> Conclusion:
     conclusion = conclude(run, plan, status)
     if company := describe_company(run, plan):
         say(f"warning: {company}")
+    for found in read_warnings(run):
+        place = f" on {found.where}" if found.where else ""
+        say(f"warning: {found.title}{place} ({found.rule}): {found.seen}\n  fix: {found.fix}")
     return conclusion
 
 

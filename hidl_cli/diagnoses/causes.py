@@ -33,6 +33,12 @@ def read_causes(run: Run) -> list[Finding]:
     return _causes_of(run) if written is None else written
 
 
+def read_warnings(run: Run) -> list[Finding]:
+    """Return what the job found wrong on its nodes and ranks, errors first."""
+    found = [finding for finding in _read_findings(run, _FINDINGS) or () if finding.severity in ("error", "warning")]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
 def write_causes(run: Run, proven: Sequence[Finding] = ()) -> None:
     """Write ``causes.json``, once: what is ``proven``, then what is likely.
 
@@ -58,7 +64,7 @@ def format_causes(causes: Sequence[Finding]) -> str:
 
 
 def _causes_of(run: Run) -> list[Finding]:
-    inside = [finding for finding in _read_findings(run, _FINDINGS) or () if finding.severity in ("error", "warning")]
+    inside = read_warnings(run)
     known = {finding.rule for finding in inside}
     printed = find_causes("\n".join(_tail(log) for log in (run.stdout, run.stderr)))
     causes = [*inside, *(finding for finding in printed if finding.rule not in known)]

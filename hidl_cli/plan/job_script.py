@@ -32,6 +32,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "title": f"{plan.workload.name} on {plan.site}, stack {plan.stack}",
         **of_scheduler(plan.scheduler),
         "open_mpi": plan.launcher == "mpirun",
+        "hydra": plan.launcher == "mpiexec" and plan.mpi.family != "intel-mpi",
         "header": plan.header,
         "modules": plan.modules,
         "activate": plan.activate,

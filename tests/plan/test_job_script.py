@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ VALUES = {
     "local_limit": 0,
     **of_scheduler("local"),
     "open_mpi": False,
+    "hydra": False,
     "header": [],
     "modules": [],
     "mpi": None,
@@ -286,6 +288,69 @@ def test_ranks_are_bound_and_a_run_warns_if_nothing_can_be_locked(tmp_path: Path
         assert launches(run_beside(tmp_path / "one", "")) == (["bound 1"] * 2, "")
     else:
         assert launches(run_beside(tmp_path / "one", file)) == (["bound 1"] * 2, warning)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="requires two processors")
+@pytest.mark.parametrize(("hydra", "lock"), [(True, "cores"), (True, ""), (False, "cores")])
+def test_hydra_does_not_bind_where_some_of_the_cores_belong_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hydra: bool, lock: str
+) -> None:
+    monkeypatch.setitem(VALUES, "hydra", hydra)
+    monkeypatch.setenv("OMP_NUM_THREADS", "97")  # which nproc would print
+    (tmp_path / "cores").touch()
+    ours = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(ours)})
+    try:
+        job = run_beside(tmp_path / "one", tmp_path / lock if lock else "")
+    finally:
+        os.sched_setaffinity(0, ours)
+
+    warning = "hidl: warning: this process may not use all of the machine's cores: ranks are not bound\n"
+    assert launches(job) == ((["unbound no cores 1"] * 2, warning) if hydra else (["bound 1"] * 2, ""))
+    assert not (tmp_path / "one/steps/1/unbound").exists()
+
+
+def test_a_job_started_again_in_its_directory_keeps_the_results(tmp_path: Path, lock: Path) -> None:
+    launches(run_beside(tmp_path / "one", lock))
+    (tmp_path / "one" / "verdict.json").write_text("{}")
+    subprocess.run(["bash", "job.sh"], cwd=tmp_path / "one", check=True, capture_output=True, timeout=patience(60))
+
+    assert not (tmp_path / "one" / "verdict.json").exists()
+    kept = tmp_path / "one" / "earlier.1"
+    assert {"verdict.json", "status.json", "steps"} <= {each.name for each in kept.iterdir()}
+    assert json.loads((kept / "status.json").read_text())["state"] == "COMPLETED"
+
+
+def test_hosts_and_time_limit_of_an_outer_mpiexec_do_not_count(tmp_path: Path, lock: Path) -> None:
+    names = ("HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE", "MPIEXEC_TIMEOUT")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setenv(name, "1")
+        shown = "; ".join(f"echo bound ${{{name}-unset}}" for name in names)
+        reports, _ = launches(run_beside(tmp_path / "one", lock, shown))
+    assert reports == ["bound 1", *["bound unset"] * 3] * 2
+
+
+def test_a_read_only_tmout_is_no_error(tmp_path: Path, lock: Path) -> None:
+    (tmp_path / "hardened").write_text("readonly TMOUT=900\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BASH_ENV", str(tmp_path / "hardened"))
+        assert launches(run_beside(tmp_path / "one", lock)) == (["bound 1"] * 2, "")
+
+
+def test_a_bound_run_sees_another_that_began_and_ended_during_its_step(tmp_path: Path, lock: Path) -> None:
+    runs = tmp_path / "hidl" / "runs"
+    runs.mkdir(parents=True)
+    go_on = tmp_path / "go-on"
+    one = run_beside(runs / "one", lock, f"until [ -e {go_on} ]; do sleep 0.05; done")
+    until(lambda: not is_free(lock))
+    time.sleep(1.1)  # some file systems have whole seconds only
+    launches(run_beside(runs / "two", lock))
+    go_on.touch()
+
+    launches(one)
+    assert (runs / "one" / "steps" / "1" / "shared").exists()
+    assert not (runs / "one" / "steps" / "2" / "shared").exists()
 
 
 def test_the_cores_of_a_machine_are_locked_by_a_file_of_root() -> None:

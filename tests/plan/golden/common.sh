@@ -6,10 +6,13 @@
 # functions that replace commands. This shell's options are not exported to the program's shells.
 POSIXLY_CORRECT=1 # while it is set, no function replaces `unset`
 unset -f unset compgen type
-unset CDPATH FUNCNEST GLOBIGNORE POSIXLY_CORRECT TMOUT
+unset CDPATH FUNCNEST GLOBIGNORE POSIXLY_CORRECT
+unset TMOUT 2> /dev/null || true # a hardened system makes it read-only
 unset PYTHONINSPECT # with it, a program that fails ends with 0
 # Ranks would take themselves for those of a job in which this one was started or submitted.
 unset PMI_FD PMI_ID PMI_PORT PMI_RANK PMI_SIZE PMIX_NAMESPACE PMIX_RANK "${!PMIX_SERVER_@}" "${!OMPI_COMM_WORLD_@}"
+# Hosts and a time limit that an outer job gave to its mpiexec.
+unset HYDRA_HOST_FILE HYDRA_RMK I_MPI_HYDRA_HOST_FILE I_MPI_HYDRA_RMK MPIEXEC_TIMEOUT
 # An outer run's facts about its ranks. Those of this one are exported below, where they are known.
 unset HIDL_CORES_PER_RANK HIDL_NODE_MEMORY HIDL_SITE_MPI HIDL_UNBOUND
 for name in $(compgen -A function); do
@@ -85,7 +88,7 @@ write_status() { # state exit-status end-time
 }
 
 # Results stay those of one job: what an earlier attempt left, which was put back into the queue, or another job in this
-# directory (a copy, submitted again), does not count.
+# directory (a copy, submitted again), does not count. The latter is kept.
 begin_attempt() {
     job=$(job_id 2> /dev/null || true)
     job=${job//[^A-Za-z0-9._[\]-]/}
@@ -93,10 +96,25 @@ begin_attempt() {
         if [[ -n $job ]] && grep -qF "\"job\": \"$job\"" status.json; then
             { tr -d '\n' < status.json && echo; } >> attempts.jsonl
         else
-            rm -f -- attempts.jsonl reason
+            rm -f -- reason
+            keep_results
         fi
         rm -rf -- steps metrics.json verdict.json causes.json findings.json
     fi
+}
+
+# What another job left in this directory goes into a directory of its own.
+keep_results() {
+    local number=1 name
+    while [[ -e earlier.$number ]]; do
+        number=$((number + 1))
+    done
+    mkdir -- "earlier.$number"
+    for name in status.json attempts.jsonl steps metrics.json verdict.json causes.json findings.json enough.json; do
+        if [[ -e $name ]]; then
+            mv -- "$name" "earlier.$number/"
+        fi
+    done
 }
 
 finish() { # state exit-status

@@ -29,8 +29,8 @@ export HIDL_NODE_MEMORY=137438953472
     export MASTER_ADDR MASTER_PORT
 }
 
-# Measures a launch from its begin to the end of all ranks. The clock may be set meanwhile: then the time since boot
-# counts, which is less exact.
+# Measures a launch from its begin to the end of the launcher, which waits for all ranks and for what still holds their
+# output. The clock may be set meanwhile: then the time since boot counts, which is less exact.
 timed() { # launch number-of-ranks command...
     local began up=0 now=0
     { read -r up _ < /proc/uptime || true; } 2> /dev/null

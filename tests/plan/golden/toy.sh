@@ -73,8 +73,8 @@ launch_and_copy_output() { # number-of-ranks command...
     fi
 }
 
-# Measures a launch from its begin to the end of all ranks. The clock may be set meanwhile: then the time since boot
-# counts, which is less exact.
+# Measures a launch from its begin to the end of the launcher, which waits for all ranks and for what still holds their
+# output. The clock may be set meanwhile: then the time since boot counts, which is less exact.
 timed() { # launch number-of-ranks command...
     local began up=0 now=0
     { read -r up _ < /proc/uptime || true; } 2> /dev/null
@@ -101,15 +101,15 @@ timed() { # launch number-of-ranks command...
 # behind does not hold a lock.
 shared='' warned=''
 take_cores() {
-    local lock=${HIDL_CORES_LOCK-/sys/devices/system/cpu/online} status=0
+    local lock=${HIDL_CORES_LOCK-/sys/devices/system/cpu/online} status=0 loose=0
     unset HIDL_UNBOUND
     shared=''
     rm -f -- "steps/$step/unbound" "steps/$step/shared"
     if [[ -z $lock ]]; then
-        return 0
+        return "$loose"
     elif ! type -P flock > /dev/null; then
         warn_of_cores "no program flock: other runs on this machine may use the same cores"
-        return 0
+        return "$loose"
     elif [[ -f $lock && -r $lock ]] && { exec 6< "$lock"; } 2> /dev/null; then
         flock -n 6 2> /dev/null || status=$?
     else
@@ -117,25 +117,31 @@ take_cores() {
     fi
     if ((status == 0)); then
         shared=${lock%/*}/possible
-        return 0
+        return "$loose"
     elif ((status != 1)); then
         warn_of_cores "cannot lock $lock: other runs on this machine may use the same cores"
-        return 0
+        return "$loose"
     fi
     exec 6<&-
     { exec 6< "${lock%/*}/possible" && flock -s -w 1 6; } 2> /dev/null || true
     unset HIDL_CORES_PER_RANK
     export HIDL_UNBOUND=1
     : > "steps/$step/unbound"
+    # A run that has the cores may end its step later than this one.
+    if [[ $PWD == */hidl/runs/* ]]; then
+        { : > ../.beside || true; } 2> /dev/null
+    fi
     warn_of_cores "another run of hidl uses this machine's cores: ranks are not bound"
     return 1
 }
 
 leave_cores() {
     local status=0
-    if [[ -n $shared && -r $shared ]] && { exec 6<&- 6< "$shared"; } 2> /dev/null; then
-        flock -n 6 2> /dev/null || status=$?
-        if ((status == 1)); then
+    if [[ -n $shared ]]; then
+        if [[ -r $shared ]] && { exec 6<&- 6< "$shared"; } 2> /dev/null; then
+            flock -n 6 2> /dev/null || status=$?
+        fi
+        if ((status == 1)) || [[ ../.beside -nt steps/$step/hosts ]]; then
             : > "steps/$step/shared"
             warn_of_cores "another run of hidl uses this machine's cores, too"
         fi
