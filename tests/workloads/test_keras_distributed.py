@@ -137,3 +137,23 @@ def test_the_examples_of_the_how_to_train_as_one_process_on_the_joint_batches(
     assert found["difference"] < 1e-4
     assert found["without averages"] > 1e-2
     assert found["saved"] == saved
+
+
+#: Programs in the style of Keras' guides, each with the largest difference of anything that it sees.
+GUIDES = {
+    "built-in methods": 1e-5,
+    "custom train_step": 1e-5,
+    "mixed precision": 1e-3,
+    "preprocessing layers": 1e-5,
+    "training loop": 1e-5,
+    "transfer learning": 1e-5,
+}
+
+
+@pytest.mark.parametrize("number", [2, deep(3)])
+def test_programs_of_keras_guides_see_what_one_process_sees(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, number: int
+) -> None:
+    found = ranks.results(stack_prefix("tensorflow"), number, tmp_path, "keras_guides")
+    assert sorted(found) == sorted(GUIDES)
+    assert not {name: difference for name, difference in found.items() if difference > GUIDES[name]}
