@@ -73,10 +73,23 @@ def test_overflow_in_float16_is_an_error_on_all_ranks_and_changes_nothing(result
     [
         ("twice", "TypeError: this optimizer averages over the ranks already"),
         ("half precision", "ValueError: with mixed_float16, each rank would skip other steps"),
+        ("copied", "TypeError: an optimizer that averages over ranks cannot be copied or pickled"),
+        ("pickled", "TypeError: an optimizer that averages over ranks cannot be copied or pickled"),
+        ("not wrapped", "ValueError: the model's optimizer does not average over ranks"),
+        ("not wrapped, own step", "ValueError: the model's optimizer does not average over ranks"),
+        ("scaled outside", "ValueError: the model's optimizer does not average over ranks"),
     ],
 )
 def test_what_cannot_work_is_refused(results: Results, case: str, says: str) -> None:
     assert results[case].startswith(says)
+
+
+def test_weights_decay_after_ranks_have_compared_them(results: Results) -> None:
+    assert results["decayed at once"] == ["no error"]
+
+
+def test_an_optimizer_that_was_refused_may_be_wrapped_then(results: Results) -> None:
+    assert results["wrapped after a refusal"] == "trained"
 
 
 #: Programs of keras_uneven, and the operations in which rank 0 and the last rank never meet.
@@ -102,8 +115,12 @@ def test_ranks_that_do_unequally_much_end_with_one_message(
     assert re.search(f"rank [01] is at {first} and rank [12] is at {other}: all ranks must take", completed.stderr)
 
 
-#: The first lines of the programs of docs/how-to/train-data-parallel.md that train on ranks, and what they save.
-EXAMPLES = {"# train.py": ("pytorch", "model.pt"), "# fit.py": ("tensorflow", "model.keras")}
+#: The first lines of the programs of docs/how-to/train-data-parallel.md, what each trains with and what it saves.
+EXAMPLES = {
+    "# train.py": ("pytorch", "torch", ["model.pt"]),
+    "# fit.py": ("tensorflow", "keras", ["model.keras"]),
+    "# perceptron.py": ("pytorch", "model", []),
+}
 
 
 @pytest.mark.parametrize("number", [2, 3])
@@ -114,8 +131,29 @@ def test_the_examples_of_the_how_to_train_as_one_process_on_the_joint_batches(
     page = (ranks.REPOSITORY / "docs" / "how-to" / "train-data-parallel.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "example.py").write_text(next(block for block in blocks if block.startswith(f"{example}\n")))
-    stack, saved = EXAMPLES[example]
-    found = ranks.results(stack_prefix(stack), number, tmp_path, "example_of_a_page", str(tmp_path / "example.py"))
+    stack, harness, saved = EXAMPLES[example]
+    words = (str(tmp_path / "example.py"), harness)
+    found = ranks.results(stack_prefix(stack), number, tmp_path, "example_of_a_page", *words)
     assert found["difference"] < 1e-4
     assert found["without averages"] > 1e-2
-    assert found["saved"] == [saved]
+    assert found["saved"] == saved
+
+
+#: Programs in the style of Keras' guides, each with the largest difference of anything that it sees.
+GUIDES = {
+    "built-in methods": 1e-5,
+    "custom train_step": 1e-5,
+    "mixed precision": 1e-3,
+    "preprocessing layers": 1e-5,
+    "training loop": 1e-5,
+    "transfer learning": 1e-5,
+}
+
+
+@pytest.mark.parametrize("number", [2, deep(3)])
+def test_programs_of_keras_guides_see_what_one_process_sees(
+    stack_prefix: Callable[[str], Path], tmp_path: Path, number: int
+) -> None:
+    found = ranks.results(stack_prefix("tensorflow"), number, tmp_path, "keras_guides")
+    assert sorted(found) == sorted(GUIDES)
+    assert not {name: difference for name, difference in found.items() if difference > GUIDES[name]}

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -28,6 +28,11 @@ from hidl_workloads.training.data_parallel.tensorflow_gradients import (
 from hidl_workloads.training.data_parallel.weights import checksum, require_equal
 
 _NO_XLA = "XLA cannot hold sums over ranks"
+_NOT_WRAPPED = (
+    "the model's optimizer does not average over ranks: compile with DistributedOptimizer(optimizer), and call "
+    "DistributedOptimizer(model.optimizer) for a model that was loaded or copied; under mixed_float16, wrap "
+    "keras.optimizers.LossScaleOptimizer"
+)
 
 
 def DistributedOptimizer(
@@ -66,6 +71,7 @@ def DistributedOptimizer(
             f"Keras computes with {keras.config.backend()}, and this optimizer averages for tensorflow only"
         )
     optimizer = keras.optimizers.get(optimizer)
+    _allow_step(optimizer)
     if hasattr(optimizer, "_averaging"):
         raise TypeError("this optimizer averages over the ranks already: wrap it once")
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
@@ -84,8 +90,9 @@ def DistributedOptimizer(
         "gpu_buffers": gpu_buffers,
     }
     optimizer._averaging = _Averaging(optimizer, MPI.COMM_WORLD if communicator is None else communicator, options)
-    # An attribute of this object, not a class of our own: Keras saves and finds classes by their names.
+    # Attributes of this object, not a class of our own: Keras saves and finds classes by their names.
     optimizer.apply = optimizer._averaging.apply
+    optimizer.__reduce_ex__ = _refuse_copy
     return optimizer
 
 
@@ -96,6 +103,23 @@ def prepare(optimizer: Any, trainable_variables: Sequence[Any]) -> GpuPath | Non
     """
     path: GpuPath | None = optimizer._averaging.prepare(list(trainable_variables)).path
     return path
+
+
+def _refuse_copy(protocol: int) -> NoReturn:
+    raise TypeError(
+        "an optimizer that averages over ranks cannot be copied or pickled: copy it before DistributedOptimizer, or "
+        "use its get_config()"
+    )
+
+
+def _allow_step(optimizer: Any) -> None:
+    """Undo what ``BroadcastInitialState`` does to an optimizer that does not average."""
+    if getattr(optimizer, "apply", None) is _refuse_step:
+        del optimizer.apply
+
+
+def _refuse_step(*arguments: Any, **options: Any) -> NoReturn:
+    raise ValueError(_NOT_WRAPPED)
 
 
 class _Averaging:
@@ -120,7 +144,7 @@ class _Averaging:
             raise ValueError(f"{_NO_XLA}: use tf.function(jit_compile=False) for the step")
         averager = self.prepare(variables)
         if self._options["accumulate"] == 1:
-            self._apply(averager.average(grads), variables)
+            self._applied(averager.average(grads), variables)
             return
         last = averager.deposit(grads)
         tf.cond(last, lambda: self._applied(averager.collect(last), variables), lambda: False)
@@ -133,7 +157,9 @@ class _Averaging:
             return self._averager_of(variables)
 
     def _applied(self, averages: Sequence[Any], variables: Sequence[Any]) -> bool:
-        self._apply(averages, variables)
+        # Weight decay needs no gradient: in a graph it would change weights while ranks still compare them.
+        with tf.control_dependencies([average for average in averages if average is not None]):
+            self._apply(averages, variables)
         return True
 
     def _learning_rate(self) -> float | None:
@@ -159,9 +185,9 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
     Weights that come into being later, in the first step, are broadcast then, before they are used. With a
     ``BackupAndRestore`` before it on rank 0, all ranks continue with the epoch and the state that rank 0 restores.
 
-    Raises ``ValueError`` on all ranks if they have different models, different numbers of steps or one file for the
-    checkpoints of several ranks; at the start of an epoch and at the end of the training, if weights, learning rates or
-    epochs differ.
+    Raises ``ValueError`` on all ranks if the model's optimizer does not average, if they have different models,
+    different numbers of steps or one file for the checkpoints of several ranks; at the start of an epoch and at the end
+    of the training, if weights, learning rates or epochs differ.
     """
 
     def __init__(self, communicator: MPI.Comm | None = None) -> None:
@@ -182,6 +208,7 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
             )
         if self._communicator.size == 1:
             return
+        self._require_averages()
         _meet(self._communicator, "the start of the training")
         require_equal(
             self._communicator,
@@ -216,6 +243,16 @@ class BroadcastInitialState(keras.callbacks.Callback):  # type: ignore[misc]
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Raise ``ValueError`` if ranks are not alike."""
         self._require_alike("the end of the training", None)
+        _allow_step(self.model.optimizer)
+
+    def _require_averages(self) -> None:
+        """Raise ``ValueError`` if the model's optimizer does not average, in a ``train_step`` of its own once used."""
+        optimizer = self.model.optimizer
+        if optimizer is None or hasattr(optimizer, "_averaging"):
+            return
+        if type(self.model).train_step is keras.Model.train_step:
+            raise ValueError(_NOT_WRAPPED)
+        optimizer.apply = _refuse_step  # a GAN has optimizers of its own and never uses this one
 
     def _variables(self) -> list[Any]:
         optimizer = self.model.optimizer

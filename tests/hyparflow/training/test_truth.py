@@ -23,11 +23,11 @@ LIBRARY = ranks.REPOSITORY / "libs" / "hyparflow"
 def directory(stack_prefix: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """What a program writes on 2 ranks."""
 
-    def of(program: str, *more: Path) -> Path:
+    def of(program: str, *more: Path, number: int = 2) -> Path:
         root, path = tmp_path_factory.mktemp("truth"), f"{LIBRARY}:{PROGRAMS}:{MODELS}"
         words = (PROGRAMS / program, root, *more)
         done = ranks.run(
-            stack_prefix("tensorflow"), 2, *words, timeout=570, PYTHONPATH=path, TF_NUM_INTRAOP_THREADS="1"
+            stack_prefix("tensorflow"), number, *words, timeout=570, PYTHONPATH=path, TF_NUM_INTRAOP_THREADS="1"
         )
         assert done.status == 0, done.stdout + done.stderr
         return root
@@ -132,6 +132,30 @@ def test_the_how_tos_recipe_fine_tunes_mobilenet_as_in_one_process(
     far = json.loads((directory("fine_tuning.py", tmp_path / "tune.py") / "tuning.json").read_text())
 
     assert max(far.values()) <= 1e-10
+
+
+HOW_TO, README = "docs/how-to/train-larger-models.md", "libs/hyparflow/README.md"
+#: The first lines of programs, by page, and what these programs leave; they run on 4 ranks.
+PAGES = {
+    "how-to": ([(HOW_TO, "# train.py")], ["checkpoints", "logs", "timeline.json", "trained.keras"]),
+    "README": ([(README, "# train.py: ")], ["trained.keras"]),
+    "gathered": ([(README, "# train.py: "), (HOW_TO, "hyparflow.gather(model)")], ["trained.keras", "tuned.keras"]),
+}
+
+
+@pytest.mark.parametrize("program", PAGES)
+def test_programs_of_pages_train_as_plain_keras(directory: Callable[..., Path], tmp_path: Path, program: str) -> None:
+    parts, left = PAGES[program]
+    files = [tmp_path / f"{number}.py" for number in range(len(parts))]
+    for file, (page, first) in zip(files, parts, strict=True):
+        text = (ranks.REPOSITORY / page).read_text()
+        (block,) = re.findall(rf"```python\n({re.escape(first)}.*?)```", text, re.DOTALL)
+        file.write_text(block)
+    found = json.loads((directory("page.py", *files, number=4) / "page.json").read_text())
+
+    assert found["difference"] <= 1e-10
+    assert found["learned"] > 0.01
+    assert found["left"] == left
 
 
 def test_a_rank_holds_its_part_of_a_loaded_model_and_optimizer_at_the_end(directory: Callable[..., Path]) -> None:

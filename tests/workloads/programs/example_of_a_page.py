@@ -1,4 +1,4 @@
-"""A program of a page, CODE, on ranks, and in one process on the joint batches of all ranks: ``OUT CODE``.
+"""A program of a page, CODE, on ranks, and in one process on the joint batches of all ranks: ``OUT CODE HARNESS``.
 
 Written as JSON to OUT: the largest difference of weights and metrics on any rank between the two, and between ranks and
 a training without averages on each rank's own batches; the files that rank 0 writes, and those of the others.
@@ -86,6 +86,31 @@ def with_keras(code: str) -> list[list[Any]]:
     return found
 
 
+def with_model(code: str) -> list[list[Any]]:
+    """Return the same of a ``Model`` for the loop of hidl_workloads, which trains on one batch in all steps."""
+    from hidl_workloads import arguments
+    from hidl_workloads.training import program
+    from hidl_workloads.training.model import Batch
+
+    found: list[tuple[Any, ...]] = []
+    with patch.object(program, "main", lambda *described: found.append(described)):
+        ran(code, lambda: None)
+    ((_, kind, make),) = found
+    parameters = arguments.parse(kind, ["--batch=8", "--warmup=0", "--steps=20"])
+    model = make(parameters)
+    batches = [program.rank_batch(model, parameters.seed, rank) for rank in range(WORLD.size)]
+    joint = Batch(*(np.concatenate([getattr(each, part) for each in batches]) for part in ("inputs", "targets")))
+
+    def seen(communicator: MPI.Comm, batch: Batch) -> list[Any]:
+        with patch.object(program, "rank_batch", lambda *_: batch):
+            trainer = program.make_trainer(communicator, model, parameters)
+        program.train(communicator, trainer, parameters)
+        return [np.array(weight) for _, weight in trainer.weights()]
+
+    own = batches[WORLD.rank]
+    return [seen(WORLD, own), seen(MPI.COMM_SELF, joint), seen(MPI.COMM_SELF, own)]
+
+
 @contextmanager
 def _keras_without_averages(keras: Any) -> Iterator[None]:
     callbacks = dict.fromkeys(
@@ -93,6 +118,9 @@ def _keras_without_averages(keras: Any) -> Iterator[None]:
     )
     with patch.multiple(f"{MODULES}.keras_optimizer", DistributedOptimizer=lambda optimizer: optimizer, **callbacks):
         yield
+
+
+HARNESSES = {"keras": with_keras, "model": with_model, "torch": with_torch}
 
 
 def largest(one: list[Any], other: list[Any]) -> float:
@@ -106,7 +134,7 @@ if __name__ == "__main__":
     own = output.with_name(f"rank-{WORLD.rank}")
     own.mkdir()
     os.chdir(own)
-    ranks, alone, apart = (with_torch if "import torch" in program else with_keras)(program)
+    ranks, alone, apart = HARNESSES[sys.argv[3]](program)
     result = {"difference": largest(ranks, alone), "without averages": largest(ranks, apart)}
     if WORLD.rank == 0:
         output.write_text(json.dumps(result | {"saved": [each.name for each in Path().iterdir()]}))

@@ -5,13 +5,18 @@ Every rank trains on its part of a joint batch; a reference trains on the whole 
 
 from __future__ import annotations
 
+import copy
 import json
+import os
+import pickle
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from errors import error_of
 from mpi4py import MPI
 from tensorflow_averaging import PER_RANK, TINY, WORLD, difference
@@ -20,6 +25,7 @@ from hidl_workloads.training.data_parallel.keras_optimizer import (
     AverageMetrics,
     BroadcastInitialState,
     DistributedOptimizer,
+    prepare,
 )
 from hidl_workloads.training.data_parallel.tensorflow_gradients import named_weights
 from hidl_workloads.training.data_parallel.weights import checksum
@@ -132,6 +138,63 @@ def half_precision_without_scaling() -> str:
         keras.config.set_dtype_policy("float32")
 
 
+def decayed_at_once() -> list[str]:
+    """Train with weight decay, which needs no gradient, while another rank still reads its weights."""
+    told = []
+    for _ in range(3):
+        keras.backend.clear_session()
+        net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        chosen = DistributedOptimizer(keras.optimizers.SGD(0.1, weight_decay=0.5), WORLD)
+        prepare(chosen, net.trainable_variables)
+        weights = [weight.value for weight in net.trainable_variables]
+        x = np.ones((2, 2), np.float32)
+
+        @tf.function
+        def step(net: Any = net, chosen: Any = chosen, weights: Any = weights, x: Any = x) -> None:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(net(x))
+            gradients = tape.gradient(loss, weights)
+            if WORLD.rank:
+                late = tf.py_function(lambda: time.sleep(0.5) or 0.0, [], tf.float32)
+                with tf.control_dependencies([late]):
+                    tf.print(weights[0].read_value(), output_stream=f"file://{os.devnull}")
+            chosen.apply(gradients, net.trainable_variables)
+
+        told.append(error_of(step))
+    return sorted({each for rank in WORLD.allgather(told) for each in rank})
+
+
+class OwnStep(keras.Model):  # type: ignore[misc]
+    """Applies gradients by itself."""
+
+    def train_step(self, samples: Any) -> dict[str, Any]:
+        x, y = samples
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        weights = self.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, [weight.value for weight in weights]), weights)
+        return {"loss": loss}
+
+
+def without_wrapper(kind: type[Any], chosen: Any) -> str:
+    """Return the error of the first step, or "trained" if weights have changed."""
+    keras.backend.clear_session()
+    inputs = keras.Input((2,))
+    net = kind(inputs, keras.layers.Dense(1)(inputs))
+    net.compile(chosen, "mse")
+    before = net.get_weights()
+    x = np.ones((2, 2), np.float32)
+    error = error_of(lambda: net.fit(x, x[:, :1], verbose=0, callbacks=[BroadcastInitialState()]))
+    changed = WORLD.rank == 0 and any((a != b).any() for a, b in zip(before, net.get_weights(), strict=True))
+    return "trained" if changed else error
+
+
+def wrapped_after_a_refusal() -> str:
+    chosen = keras.optimizers.SGD(0.1)
+    without_wrapper(OwnStep, chosen)
+    return without_wrapper(OwnStep, DistributedOptimizer(chosen))
+
+
 if __name__ == "__main__":
     results = {
         "joint": joint(),
@@ -145,6 +208,15 @@ if __name__ == "__main__":
         "overflow": overflow(),
         "twice": error_of(lambda: DistributedOptimizer(DistributedOptimizer(optimizer()))),
         "half precision": half_precision_without_scaling(),
+        "decayed at once": decayed_at_once(),
+        "copied": error_of(lambda: copy.deepcopy(DistributedOptimizer(optimizer()))),
+        "pickled": error_of(lambda: pickle.dumps(DistributedOptimizer(optimizer()))),
+        "not wrapped": without_wrapper(keras.Model, optimizer()),
+        "not wrapped, own step": without_wrapper(OwnStep, optimizer()),
+        "scaled outside": without_wrapper(
+            keras.Model, keras.optimizers.LossScaleOptimizer(DistributedOptimizer(optimizer()))
+        ),
+        "wrapped after a refusal": wrapped_after_a_refusal(),
     }
     if WORLD.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))

@@ -164,7 +164,8 @@ class Program:
             return keras.Sequential([keras.Input((FEATURES,)), *layers])
         inputs = h = keras.Input((FEATURES,))
         if self.kind == "nested":
-            h = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(FEATURES)])(h)
+            inner = [keras.layers.Dense(3, "tanh", dtype=self.policy), keras.layers.Dense(FEATURES, dtype=self.policy)]
+            h = keras.Sequential(inner)(h)
         if self.kind == "shared":
             shared = keras.layers.Dense(FEATURES, "tanh", dtype=self.policy)
             h = shared(shared(h))
