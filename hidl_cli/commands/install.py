@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -234,6 +234,7 @@ def _dry_run(
             left_out=[asdict(stack) for stack in left_out],
             asked=asked.to_json(),
         )
+        _report_obstacles(documents)
         return
     for document in documents:
         lines = [f"{document['stack']}: {document['action']}"]
@@ -266,3 +267,16 @@ def _dry_run(
             write(printable(f"{stack.stack}: left out: {stack.reason}\n  next    {stack.hint}\n"))
         actions = [f"{document['stack']} ({document['action']})" for document in documents]
         write(printable(f"{len(documents)} stacks: {', '.join(actions)}\n"))
+    _report_obstacles(documents)
+
+
+def _report_obstacles(documents: Sequence[dict[str, Any]]) -> None:
+    """Show why stacks cannot be resolved, and exit as the installation of the last would."""
+    from hidl_cli.commands.render import show_error
+    from hidl_cli.errors import HidlError
+
+    obstacles = [document["obstacle"] for document in documents if document["obstacle"]]
+    for obstacle in obstacles:
+        show_error(HidlError(obstacle["error"], hint=obstacle["hint"]))
+    if obstacles:
+        raise typer.Exit(obstacles[-1]["exit_code"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -88,7 +90,7 @@ def test_the_verification_opens_no_network_interface(hidl: Hidl) -> None:
 @pytest.mark.parametrize(
     ("fault", "status", "said"),
     [
-        ("fail:concretize", 5, "does not concretize"),
+        ("fail:concretize", 4, "does not concretize"),
         ("checksum:fetch", 5, "its checksum is another"),
         ("network:fetch", 4, "no network, or a source cannot be reached"),
         ("full:install", 5, "the disk is full"),
@@ -121,6 +123,33 @@ def test_a_dry_run_shows_the_environment_and_what_it_resolves_to_and_touches_not
     assert "package py-mpi4py 4.1.0 /k7mk2zb" in shown.stdout
     assert "\nspack:\n  specs:\n    - 'py-mpi4py@4.1:'\n" in shown.stdout
     assert not root.exists()
+
+
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        ("frontier", "needs cray-mpich, which is not placed"),
+        ("vista", "has processors of the family aarch64, and this machine is x86_64"),
+    ],
+)
+def test_a_dry_run_shows_the_environment_of_a_site_that_cannot_be_resolved_here(
+    hidl: Hidl, spack: Path, site: str, said: str
+) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("the test is written for x86_64")
+    shown = hidl(*INSTALL, "--site", site, "--dry-run")
+    assert (shown.returncode, said in shown.stderr, calls(spack)) == (4, True, []), shown.stderr
+    assert "\nspack:\n  specs:\n    - 'py-mpi4py@4.1:'\n" in shown.stdout
+    (plan,) = json.loads(hidl(*INSTALL, "--site", site, "--dry-run", "--json").stdout)["plans"]
+    assert (plan["plan"], said in plan["obstacle"]["error"], plan["obstacle"]["exit_code"]) == (None, True, 4)
+
+
+def test_what_does_not_concretize_is_kept_where_the_hint_says(hidl: Hidl) -> None:
+    for arguments in ((*INSTALL, "--dry-run"), INSTALL):
+        failed = hidl(*arguments, STAND_IN="checksum:concretize")
+        (log,) = re.findall(r"in (/\S+concretize\.log)", failed.stderr)
+        assert "sha256 checksum failed" in Path(log).read_text(encoding="utf-8")
+        assert Path(log).with_name("spack.yaml").read_text(encoding="utf-8").startswith("# Written by hidl")
 
 
 def test_offline_names_what_is_missing_before_anything_is_built(hidl: Hidl, spack: Path, tmp_path: Path) -> None:

@@ -62,17 +62,19 @@ def step(
     return InstallStep(title, argv, variables(python) | (_NO_NETWORK if offline else {}))
 
 
-def run(command: InstallStep, log: Path, *, doing: str) -> str:
-    """Run it and return what it said; all goes to ``log`` too.
+def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] = BuildFailed) -> str:
+    """Run a command of Spack's and return its output, which ``log`` gets too.
 
-    Raises ``MissingPrecondition`` or ``BuildFailed`` with the first real error of Spack or of the package that failed.
+    Raises:
+        MissingPrecondition: The network, a source or a package is missing.
+        HidlError: Any other failure, of the class ``failed``, with the first real error of Spack or of a package.
     """
     log_command(log, command.argv)
     try:
         environment = environment_of(os.environ) | modules.find_command(ThisHost()) | dict(command.variables)
         completed = process.run((*GUARD, *command.argv), cwd=Path("/"), env=environment, log=log)
     except ProcessFailed as failure:
-        raise explained(failure, doing, log) from failure
+        raise explained(failure, doing, log, failed) from failure
     return completed.stdout
 
 
@@ -81,8 +83,8 @@ def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_FOREIGN)}
 
 
-def explained(failure: ProcessFailed, doing: str, log: Path) -> HidlError:
-    """Spack's failure in hidl's words, with the first real error."""
+def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlError] = BuildFailed) -> HidlError:
+    """Return Spack's failure in hidl's words, with the first real error."""
     with log.open(encoding="utf-8", errors="replace") as lines:
         found = output.failure(lines)
     said = "\n".join(f"  {line}" for line in found.lines) or f"  {failure.output.strip()[-500:]}"
@@ -108,4 +110,4 @@ def explained(failure: ProcessFailed, doing: str, log: Path) -> HidlError:
             hint=f"this Spack, or its package repository, may be too old; {where}",
         )
     what = f"{doing}: {found.package} could not be built" if found.package else doing
-    return BuildFailed(f"{what}\n{said}", hint=where)
+    return failed(f"{what}\n{said}", hint=where)

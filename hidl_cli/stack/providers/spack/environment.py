@@ -54,6 +54,8 @@ class Environment:
         import yaml
 
         head = "# Written by hidl; the stack's recipe and the site's file are what to change.\n"
+        lacking = [f"{self.mpi} is not placed: {self.lacks_mpi}"] if self.lacks_mpi else []
+        head += "".join(f"# Missing: {gap}.\n" for gap in (*self.gaps, *lacking))
         return head + yaml.dump(self.document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110)
 
     def staged_in(self, stage: Path) -> Environment:
@@ -164,9 +166,10 @@ def _config(site: Site, where: Places) -> dict[str, Any]:
 def _concretizer(release: tuple[int, int]) -> dict[str, Any]:
     """One consistent set of packages, resolved from the recipes alone: the same everywhere.
 
-    The static analysis leaves out of the search what the requirements exclude, which takes a fraction of the time.
+    ``all`` requires the target, which may be newer than the processor of a login node or a build host. The static
+    analysis leaves out of the search what the requirements exclude, which takes a fraction of the time.
     """
-    settings: dict[str, Any] = {"unify": True, "reuse": False}
+    settings: dict[str, Any] = {"unify": True, "reuse": False, "targets": {"host_compatible": False}}
     return settings | ({"static_analysis": True} if release >= COMPILERS_ARE_PACKAGES else {})
 
 
