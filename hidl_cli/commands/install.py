@@ -77,6 +77,9 @@ def install(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="How many compilers may run at once (Spack).")
     ] = None,
+    cache_only: Annotated[
+        bool, typer.Option("--cache-only", help="Build nothing; fail if a package is in no build cache (Spack).")
+    ] = False,
     link: Annotated[
         str | None,
         typer.Option(
@@ -133,6 +136,7 @@ def install(
         spack=spack,
         mirror=mirror,
         jobs=jobs,
+        cache_only=cache_only,
         link=link,
         device=device,
         verify=verify,

@@ -51,6 +51,14 @@ class External(Strict):
     buildable: bool = Field(False, description="may Spack build another where a package refuses this one")
 
 
+class BuildCache(Strict):
+    """A cache of packages that Spack has built."""
+
+    url: Url = Field(description="its URL (https:, s3:, oci:, file:) or an absolute path")
+    signed: bool = Field(True, description="whether only packages that a trusted key has signed are installed")
+    keys: list[Place] = Field(default_factory=list, description="files with public keys that are trusted")
+
+
 class Spack(Strict):
     """How Spack is used on a site."""
 
@@ -71,7 +79,9 @@ class Spack(Strict):
         default_factory=dict, description="what packages must satisfy here: package -> constraints"
     )
     mirrors: dict[Name, Url] = Field(default_factory=dict, description="mirrors of sources: name -> URL")
-    build_caches: dict[Name, Url] = Field(default_factory=dict, description="caches of built packages: name -> URL")
+    build_caches: dict[Name, Url | BuildCache] = Field(
+        default_factory=dict, description="caches of built packages: name -> URL, or `url`, `signed` and `keys`"
+    )
     modules: Literal["lmod", "tcl"] | None = Field(
         None, description="modulefiles of Spack's own for each package; null: the stack's modulefile alone"
     )

@@ -270,7 +270,7 @@ def test_mirrors_and_build_caches_are_distinguished(where: Places) -> None:
     machine = site(spack={"mirrors": {"centre": "/mirror"}, "build_caches": {"centre": "https://cache.example/1"}})
     assert spack(made(where, machine, stack()))["mirrors"] == {
         "centre": {"url": "/mirror", "source": True, "binary": False},
-        "centre-binaries": {"url": "https://cache.example/1", "source": False, "binary": True},
+        "centre-binaries": {"url": "https://cache.example/1", "source": False, "binary": True, "signed": True},
     }
 
 

@@ -19,7 +19,7 @@ from hidl_cli.stack.steps import InstallStep, log_command
 
 # What would show Spack another environment, or its Python other modules.
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
-_KEPT = ("SPACK_PYTHON",)
+_KEPT = ("SPACK_PYTHON", "SPACK_GNUPGHOME")
 #: Nothing is asked for beyond this machine: every URL goes to a port that nobody serves.
 _NOBODY = "http://127.0.0.1:9"
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY")
@@ -44,6 +44,7 @@ def variables(python: Path | None) -> dict[str, str]:
         "SPACK_SYSTEM_CONFIG_PATH": str(own / "system"),
         "SPACK_USER_CACHE_PATH": str(own / "cache"),
         "SPACK_COLOR": "never",
+        "SPACK_GNUPGHOME": os.environ.get("SPACK_GNUPGHOME") or str(own / "gpg"),
     }
     return told | ({"SPACK_PYTHON": str(python)} if python else {})
 

@@ -20,8 +20,18 @@ from hidl_cli.stack.lock import Choice, Lock, Locked, PassedOver
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import venv
 from hidl_cli.stack.providers.contract import Preview
-from hidl_cli.stack.providers.spack import call, host, layout, lock, microarchitecture, offline, python, repositories
-from hidl_cli.stack.providers.spack.environment import Environment, environment, name_of, roots
+from hidl_cli.stack.providers.spack import (
+    caches,
+    call,
+    host,
+    layout,
+    lock,
+    microarchitecture,
+    offline,
+    python,
+    repositories,
+)
+from hidl_cli.stack.providers.spack.environment import Environment, cache_of, environment, name_of, roots
 from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES, Instance, find
 from hidl_cli.stack.providers.spack.lock import SpackLock
 from hidl_cli.stack.providers.spack.part import SpackPart, part_of
@@ -184,6 +194,10 @@ class FromSpack:
                     places=where,
                     jobs=order.jobs or order.site.spack.jobs,
                     shell=order.attached,
+                    keys=tuple(
+                        key for name in order.site.spack.build_caches for key in cache_of(order.site, name).keys
+                    ),
+                    cache_only=order.cache_only,
                 ),
             )
 
@@ -198,28 +212,51 @@ class FromSpack:
         part = part_of(plan)
         for warning in part.environment.warnings:
             progress.say(f"warning: {warning}")
+        interpreter = python.without_clingo(plan.target)
+        there = offline.installed(part)
+        if part.caches and not part.lock.roots <= there:
+            there |= self._cached(plan, log, progress, interpreter)
+        building = caches.to_build(part.lock, there)
+        if building and part.cache_only:
+            lacking = ", ".join(caches.missing(part.lock, building).values())
+            raise MissingPrecondition(
+                f"stack {plan.stack} cannot be installed from build caches alone; missing: {lacking}",
+                hint=f"on a machine that has them: hidl stack push {plan.stack} CACHE; or leave out --cache-only",
+            )
         if plan.offline:
-            offline.refuse_what_is_missing(part, plan.stack)
+            if building:
+                offline.refuse_what_is_missing(part, plan.stack, there)
             if plan.lock.wheels.packages:
                 venv.refuse_what_is_missing(plan, self.uv, progress)
-        interpreter = python.python(
-            plan.target, self.uv, log, progress, offline=plan.offline, wheels=_wheels_of(part.places.mirror)
-        )
         venv.begin(plan)
         directory = plan.prefix / layout.ENVIRONMENT
         documents.write_text(directory / "spack.yaml", part.environment.text)
         documents.write_text(directory / "spack.lock", part.lock.spack_lock)
         documents.write_text(plan.prefix / "lock.json", part.lock.text())
         meanwhile()
-        for command in self._steps(plan, interpreter):
+        for command in self._steps(plan, interpreter, building):
             with progress.step(command.title, log):
                 call.run(command, log, doing=f"failed to {command.title}")
         base = layout.interpreter(plan)
         venv.install_wheels(plan, self.uv, log, progress, interpreter=base)
         layout.lay_over(plan)
 
-    def _steps(self, plan: InstallPlan, interpreter: Path | None) -> tuple[InstallStep, ...]:
-        """Fetch first, so that nothing is built where a source is missing; then build, and make the view."""
+    def _cached(self, plan: InstallPlan, log: Path, progress: Progress, interpreter: Path) -> frozenset[str]:
+        """The hashes of the packages in the site's build caches."""
+        part = part_of(plan)
+        with paths.temporary_directory("spack") as directory, progress.step("read the build caches", log):
+            Path(directory, "spack.yaml").write_text(part.environment.text, encoding="utf-8")
+            return caches.available(
+                part, Path(directory), log, keys=part.keys, python=interpreter, no_network=plan.offline
+            )
+
+    def _steps(
+        self, plan: InstallPlan, interpreter: Path | None, building: frozenset[str] | None = None
+    ) -> tuple[InstallStep, ...]:
+        """Fetch first, so that nothing is built where a source is missing; then build, and make the view.
+
+        ``building``: the packages that are built from source; None: unknown, as in a dry run.
+        """
         part = part_of(plan)
         directory = plan.prefix / layout.ENVIRONMENT
         jobs = ("-j", str(part.jobs)) if part.jobs else ()
@@ -230,10 +267,15 @@ class FromSpack:
                 part.instance, directory, title, *words, python=interpreter, offline=plan.offline, shell=shell
             )
 
-        fetch = command(f"fetch the sources of {number} packages", "fetch", "--dependencies", "--missing")
         words = ("install", *jobs, "--only-concrete", "--fail-fast")
         if part.lock.roots <= offline.installed(part):  # Spack calls it an error to have nothing to fetch
             return (command("make the view of what is built", *words),)
+        if (building is not None and not building) or part.cache_only:
+            return (command("install from build caches", *words, "--cache-only"),)
+        wanted: tuple[str, ...] = ("--dependencies", "--missing")
+        if part.caches and building:
+            number, wanted = len(building), tuple(f"/{key}" for key in sorted(building))
+        fetch = command(f"fetch the sources of {number} packages", "fetch", *wanted)
         return (fetch, command(f"build {number} packages", *words, shell=part.shell))
 
     def _site(self, order: Order, target: Target) -> Site:
