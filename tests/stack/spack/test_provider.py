@@ -158,6 +158,7 @@ def test_offline_names_what_is_missing_before_anything_is_built(hidl: Hidl, spac
     mirror.mkdir()
     (mirror / "manifest.json").write_text('{"schema": "hidl.mirror/1", "packages": {}}')
     (mirror / "spack-packages").mkdir()
+    (mirror / "spack-packages" / "repo.yaml").touch()
     failed = hidl(*INSTALL, "--offline", "--mirror", str(mirror))
     assert (failed.returncode, "what is not here: py-mpi4py 4.1.0" in failed.stderr) == (4, True), failed.stderr
     assert "install" not in calls(spack)
@@ -167,6 +168,12 @@ def test_offline_names_what_is_missing_before_anything_is_built(hidl: Hidl, spac
 def test_no_spack_is_a_missing_precondition(hidl: Hidl, variable: str, said: str) -> None:
     failed = hidl(*INSTALL, HIDL_SPACK=variable)
     assert (failed.returncode, said in failed.stderr) == (4, True)
+
+
+def test_a_wrong_clone_of_spacks_packages_is_a_missing_precondition(hidl: Hidl, spack: Path, tmp_path: Path) -> None:
+    failed = hidl(*INSTALL, HIDL_SPACK_PACKAGES=str(tmp_path))
+    said = f"{tmp_path}, which $HIDL_SPACK_PACKAGES names, is not a repository of Spack's packages"
+    assert (failed.returncode, said in failed.stderr, (spack / "calls").exists()) == (4, True, False), failed.stderr
 
 
 @pytest.mark.timeout(3600)
