@@ -82,10 +82,11 @@ def push(order: Order, cache: str, progress: Progress, *, key: str | None = None
             f"stack {order.stack.name} is not installed by Spack: nothing to push",
             hint=f"hidl install {order.stack.name} --provider spack",
         )
-    url = caches.push(plan, part_of(plan), order.site, cache, key=key, progress=progress)
+    log = install.new_log(plan)
+    url = caches.push(plan, part_of(plan), order.site, cache, key=key, log=log, progress=progress)
     if url.startswith("file://"):
         place = Path(unquote(urlsplit(url).path))
-        _wheels(plan, Wheels.for_site(order.site), place, install.new_log(plan), progress)
+        _wheels(plan, Wheels.for_site(order.site), place, log, progress)
         documents.write_text(place / "locks" / plan.lock.filename, plan.lock.text())
     return url, plan
 

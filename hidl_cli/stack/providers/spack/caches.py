@@ -56,7 +56,9 @@ def to_build(lock: SpackLock, there: frozenset[str]) -> frozenset[str]:
     return frozenset(seen - there)
 
 
-def push(plan: InstallPlan, part: SpackPart, site: Site, name: str, *, key: str | None, progress: Progress) -> str:
+def push(
+    plan: InstallPlan, part: SpackPart, site: Site, name: str, *, key: str | None, log: Path, progress: Progress
+) -> str:
     """Push an installation's packages to a build cache and update its index; return the cache's URL.
 
     Args:
@@ -65,6 +67,7 @@ def push(plan: InstallPlan, part: SpackPart, site: Site, name: str, *, key: str 
         site: The site.
         name: A key of ``spack.build_caches`` of the site, a URL or a path.
         key: The secret key that signs; None: packages are not signed.
+        log: The file that Spack's output is appended to.
         progress: Receives the step.
 
     Raises:
@@ -79,9 +82,6 @@ def push(plan: InstallPlan, part: SpackPart, site: Site, name: str, *, key: str 
         raise MissingPrecondition(
             f"build cache {name} requires signed packages", hint="--key KEY, or `signed: false` in the site's file"
         )
-    from hidl_cli.stack.install import new_log
-
-    log = new_log(plan)
     environment = plan.prefix / "environment"
     signing = ("--key", key) if key else ("--unsigned",)
     title = f"push stack {plan.stack} to {name}"

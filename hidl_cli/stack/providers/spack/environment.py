@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.mpi import TRAITS, Family
+from hidl_cli.site.software import BuildCache
 from hidl_cli.stack.providers.spack import packages
 from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
-    from hidl_cli.site.software import BuildCache
     from hidl_cli.stack.providers.spack.places import Places
     from hidl_cli.stack.schema import Stack
 
@@ -213,8 +213,6 @@ def _mirrors(site: Site, where: Places) -> dict[str, Any]:
 
 def cache_of(site: Site, name: str) -> BuildCache:
     """Return the build cache of that name; if the site has none, the one at that URL or path."""
-    from hidl_cli.site.software import BuildCache
-
     known = site.spack.build_caches.get(name, name)
     cache = BuildCache(url=known) if isinstance(known, str) else known
     if cache.url.startswith(("/", "~", "$")):
