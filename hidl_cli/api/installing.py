@@ -84,6 +84,7 @@ def arrange(
     spack: str | None,
     mirror: str | None,
     jobs: int | None,
+    cache_only: bool,
     link: str | None,
     device: str | None,
     verify: str | None,
@@ -113,6 +114,11 @@ def arrange(
         named += [*where.rpms, *where.mpi, *FAMILIES]
     archives = _sources(sources, named)
     with_spack = (chosen or where.install.provider) == "spack"
+    if cache_only and not (with_spack and where.spack.build_caches):
+        raise UsageError(
+            "--cache-only requires the provider spack and a build cache",
+            hint=f"`spack: {{build_caches: {{centre: URL}}}}` in the file of site {where.name}",
+        )
     attached = build_command(where, os.environ, job) if with_spack else ()
     orders = [
         Order(
@@ -127,6 +133,7 @@ def arrange(
             mirror=_path(mirror),
             jobs=jobs,
             attached=attached,
+            cache_only=cache_only,
         )
         for stack in wanted
     ]
@@ -150,6 +157,7 @@ def install(
     spack: str | PathLike[str] | None = None,
     mirror: str | PathLike[str] | None = None,
     jobs: int | None = None,
+    cache_only: bool = False,
     link: Literal["copy", "hard"] | None = None,
     device: Literal["cpu", "gpu"] | None = None,
     verify: Literal["here", "job", "skip"] | None = None,
@@ -165,6 +173,7 @@ def install(
     - ``packages`` and ``requirements`` (files in pip's format) make, with one stack, the stack ``name`` of your own
     - ``locked``: fail where no lock fits; ``offline``: no network; ``sources``: archives of what is built, by name
     - ``provider``, ``spack`` (its directory), ``mirror``, ``jobs`` (compilers at once), ``prefix``: None is the site's
+    - ``cache_only``: Spack builds nothing, and all packages come from the site's build caches
     - ``own``: below the user's own data directory, which comes before the site's
     - ``link``: files of its own, or hard links into the cache of wheels
     - ``device``: for the processors or the GPUs of the site, if that is not what its default partition has
@@ -194,6 +203,7 @@ def install(
         spack=absolute(spack),
         mirror=absolute(mirror),
         jobs=jobs,
+        cache_only=cache_only,
         link=link,
         device=device,
         verify=verify,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -77,6 +77,9 @@ def install(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="How many compilers may run at once (Spack).")
     ] = None,
+    cache_only: Annotated[
+        bool, typer.Option("--cache-only", help="Build nothing; fail if a package is in no build cache (Spack).")
+    ] = False,
     link: Annotated[
         str | None,
         typer.Option(
@@ -133,6 +136,7 @@ def install(
         spack=spack,
         mirror=mirror,
         jobs=jobs,
+        cache_only=cache_only,
         link=link,
         device=device,
         verify=verify,
@@ -234,6 +238,7 @@ def _dry_run(
             left_out=[asdict(stack) for stack in left_out],
             asked=asked.to_json(),
         )
+        _report_obstacles(documents)
         return
     for document in documents:
         lines = [f"{document['stack']}: {document['action']}"]
@@ -266,3 +271,16 @@ def _dry_run(
             write(printable(f"{stack.stack}: left out: {stack.reason}\n  next    {stack.hint}\n"))
         actions = [f"{document['stack']} ({document['action']})" for document in documents]
         write(printable(f"{len(documents)} stacks: {', '.join(actions)}\n"))
+    _report_obstacles(documents)
+
+
+def _report_obstacles(documents: Sequence[dict[str, Any]]) -> None:
+    """Show why stacks cannot be resolved, and exit as the installation of the last would."""
+    from hidl_cli.commands.render import show_error
+    from hidl_cli.errors import HidlError
+
+    obstacles = [document["obstacle"] for document in documents if document["obstacle"]]
+    for obstacle in obstacles:
+        show_error(HidlError(obstacle["error"], hint=obstacle["hint"]))
+    if obstacles:
+        raise typer.Exit(obstacles[-1]["exit_code"])

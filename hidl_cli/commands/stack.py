@@ -230,6 +230,48 @@ def fetch(
 
 
 @app.command()
+def push(
+    name: StackArgument,
+    cache: Annotated[
+        str, typer.Argument(metavar="CACHE", help="A build cache of the site (`spack.build_caches`), a URL or a path.")
+    ],
+    *,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Sign with this secret key of $SPACK_GNUPGHOME (default: unsigned)."),
+    ] = None,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    spack: SpackOption = None,
+    device: StackDeviceOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Push the packages of an installed stack to a build cache of Spack's.
+
+    There: hidl install STACK --provider spack --cache-only
+    """
+    from hidl_cli.api.installing import for_device
+    from hidl_cli.commands.progress import progress
+    from hidl_cli.commands.render import emit_json, printable, say, write
+    from hidl_cli.site import asking
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+    from hidl_cli.stack.fetching import push as bring
+    from hidl_cli.stack.load import load_stack
+    from hidl_cli.stack.order import Order
+
+    where = for_device(asking.complete(load_site(site), "spack", keep=True, say=say).site, device)
+    local = directory(cache) if cache not in where.spack.build_caches and ":" not in cache else None
+    root = installation.root(where, prefix)
+    order = Order(where, load_stack(name), root, provider="spack", spack=directory(spack))
+    url, plan = bring(order, str(local or cache), progress(), key=key)
+    if json:
+        emit_json("hidl.stack-push/1", stack=name, site=where.name, url=url, signed=key is not None)
+        return
+    write(printable(f"{name}: {plan.id} pushed to {url}\n"))
+
+
+@app.command()
 def env(name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False) -> None:
     """Print what activates a stack in this shell: eval "$(hidl stack env STACK)"."""
     from hidl_cli.commands.render import emit_json, write

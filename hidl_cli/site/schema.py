@@ -27,7 +27,7 @@ from hidl_cli.inputs.fields import (
 from hidl_cli.launchers import LAUNCHERS
 from hidl_cli.mpi import Family, SrunMpi
 from hidl_cli.plugins import Registry
-from hidl_cli.site.software import Compiler, External, Rpm, Spack
+from hidl_cli.site.software import Compiler, External, Rpm, Spack, Variants
 
 #: Every scheduler that a file may name. Which of them hidl can submit to: ``hidl_cli/schedulers``.
 SchedulerName = Annotated[str, NameIn(SCHEDULERS, also=UNSUPPORTED)]
@@ -133,6 +133,11 @@ class Mpi(Strict):
     version: str | None = Field(None, description="its version, as `mpichversion` or `ompi_info` prints it")
     modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
     prefix: str | None = Field(None, description="where it is installed; null: its modules put it on PATH")
+    variants: Variants = Field(
+        "",
+        description="how it was built, in Spack's syntax: +cuda cuda_arch=80; libraries for GPUs alone (Cray MPICH, "
+        "MVAPICH2-GDR, MVAPICH-Plus) get those of the site's GPUs if this is empty",
+    )
     launchers: list[LauncherName] = Field(
         default_factory=list, description="those of the site's launchers that start its ranks; empty: all of them"
     )

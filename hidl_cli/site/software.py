@@ -24,6 +24,9 @@ Place = Annotated[
 Url = Annotated[str, Field(pattern=_URL, max_length=1000, description="a URL or an absolute path")]
 
 
+Variants = Annotated[str, Field(pattern=r"^[^\x00-\x1f]*$", max_length=300)]
+
+
 class Compiler(Strict):
     """A compiler that is there already, as Spack calls it."""
 
@@ -44,10 +47,16 @@ class External(Strict):
     version: Version | None = Field(None, description="its version, as it prints it; null: unknown")
     prefix: Place | None = Field(None, description="where it is installed; null: its modules say where")
     modules: list[SchedulerWord] = Field(default_factory=list, description="modules that are loaded for it, in order")
-    variants: str = Field(
-        "", pattern=r"^[^\x00-\x1f]*$", description="how it was built, as Spack says it: +pic ~shared"
-    )
+    variants: Variants = Field("", description="how it was built, in Spack's syntax: +pic ~shared")
     buildable: bool = Field(False, description="may Spack build another where a package refuses this one")
+
+
+class BuildCache(Strict):
+    """A cache of packages that Spack has built."""
+
+    url: Url = Field(description="its URL (https:, s3:, oci:, file:) or an absolute path")
+    signed: bool = Field(True, description="whether only packages that a trusted key has signed are installed")
+    keys: list[Place] = Field(default_factory=list, description="files with public keys that are trusted")
 
 
 class Spack(Strict):
@@ -61,12 +70,18 @@ class Spack(Strict):
     wheels: bool = Field(
         False, description="what a stack marks so comes as wheels, and Spack builds the rest: MPI and what links to it"
     )
-    target: Name | None = Field(None, description="the processor that is built for (zen3, ...); null: the generic one")
+    target: Name | None = Field(
+        None,
+        description="the microarchitecture that packages are built for, by archspec's name: zen3, or x86_64 for any; "
+        "null: the newest that all nodes of the open partitions execute",
+    )
     require: dict[Name, list[Spec]] = Field(
         default_factory=dict, description="what packages must satisfy here: package -> constraints"
     )
     mirrors: dict[Name, Url] = Field(default_factory=dict, description="mirrors of sources: name -> URL")
-    build_caches: dict[Name, Url] = Field(default_factory=dict, description="caches of built packages: name -> URL")
+    build_caches: dict[Name, Url | BuildCache] = Field(
+        default_factory=dict, description="caches of built packages: name -> URL, or `url`, `signed` and `keys`"
+    )
     modules: Literal["lmod", "tcl"] | None = Field(
         None, description="modulefiles of Spack's own for each package; null: the stack's modulefile alone"
     )

@@ -1,4 +1,6 @@
-"""``hidl stack fetch``: everything that an installation needs, in one directory, for a machine without a network.
+"""``hidl stack fetch`` and ``hidl stack push``: what other machines install from.
+
+``fetch`` brings everything that an installation needs to one directory, for a machine without a network.
 
 ::
 
@@ -15,12 +17,13 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from hidl_cli import documents, paths
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import install, own_wheel
 from hidl_cli.stack.builds.sources import sha256
-from hidl_cli.stack.providers.spack import call, python
+from hidl_cli.stack.providers.spack import caches, call, python
 from hidl_cli.stack.providers.spack.part import part_of
 from hidl_cli.stack.providers.spack.python import CLINGO
 from hidl_cli.stack.providers.spack.repositories import COMMIT
@@ -56,6 +59,36 @@ def fetch(order: Order, to: Path, progress: Progress) -> InstallPlan:
     documents.write_text(to / "locks" / plan.lock.filename, plan.lock.text())
     documents.write_json(to / MANIFEST, {"schema": "hidl.mirror/1", "packages": {**_known(to), **packages}})
     return plan
+
+
+def push(order: Order, cache: str, progress: Progress, *, key: str | None = None) -> tuple[str, InstallPlan]:
+    """Push an installed stack to a build cache; return the cache's URL and the plan.
+
+    A cache in a directory also gets the lockfile and the wheels, so that it serves as ``--mirror`` without a network.
+
+    Args:
+        order: The stack, with the provider spack.
+        cache: A name in ``spack.build_caches`` of the site, a URL or a path.
+        progress: Receives the steps.
+        key: The secret key that signs; None: packages are not signed.
+
+    Raises:
+        MissingPrecondition: The stack is not installed by Spack, or its packages must be signed.
+        BuildFailed: Spack failed.
+    """
+    plan = install.draft(order).plan
+    if plan is None or plan.provider != "spack":
+        raise MissingPrecondition(
+            f"stack {order.stack.name} is not installed by Spack: nothing to push",
+            hint=f"hidl install {order.stack.name} --provider spack",
+        )
+    log = install.new_log(plan)
+    url = caches.push(plan, part_of(plan), order.site, cache, key=key, log=log, progress=progress)
+    if url.startswith("file://"):
+        place = Path(unquote(urlsplit(url).path))
+        _wheels(plan, Wheels.for_site(order.site), place, log, progress)
+        documents.write_text(place / "locks" / plan.lock.filename, plan.lock.text())
+    return url, plan
 
 
 def _wheels(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progress) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hidl_cli import __version__, documents, process
-from hidl_cli.errors import BuildFailed, MissingPrecondition
+from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition
 from hidl_cli.redaction import redact, redact_variable
 from hidl_cli.stack import installation, own_wheel, verify
 from hidl_cli.stack.exclusive import held
@@ -22,7 +22,7 @@ from hidl_cli.stack.lock import Choice, Locked
 from hidl_cli.stack.order import Order, Progress
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import provider_for
-from hidl_cli.stack.providers.contract import Preview, Provider
+from hidl_cli.stack.providers.contract import Preview, Provider, WithEnvironment
 from hidl_cli.stack.sharing import is_shared, shared
 from hidl_cli.stack.target import Target, detect
 from hidl_cli.stack.verify import Here
@@ -76,10 +76,16 @@ def preview(order: Order, progress: Progress, verified: str = "here") -> dict[st
     plan = planned.plan
     shown = Preview(())
     provider = planned.provider
+    obstacle: HidlError | None = None
     if plan is None and provider.resolves_in_previews:
         file = order.root / "locks" / "not written yet"
-        plan = provider.plan(order, planned.target, provider.resolve(order, planned.target, progress), file)
-    if plan is None:
+        try:
+            plan = provider.plan(order, planned.target, provider.resolve(order, planned.target, progress), file)
+        except HidlError as error:
+            obstacle = error
+    if obstacle is not None:
+        action = "cannot be resolved"
+    elif plan is None:
         action = "make a lock, install what it holds, verify, publish"
     elif _published(plan):
         action = "nothing to do"
@@ -96,7 +102,10 @@ def preview(order: Order, progress: Progress, verified: str = "here") -> dict[st
         "builds": list(shown.builds),
         "passed_over": [{"file": str(lock.file), "reason": lock.reason} for lock in planned.choice.passed_over],
         "plan": plan.to_json() if plan else None,
-        "environment": plan.part.environment_text if plan and plan.part else None,
+        "environment": _environment(plan, provider, order, planned.target),
+        "obstacle": {"error": obstacle.message, "hint": obstacle.hint, "exit_code": int(obstacle.exit_code)}
+        if obstacle
+        else None,
         "steps": [
             {
                 "title": step.title,
@@ -107,6 +116,13 @@ def preview(order: Order, progress: Progress, verified: str = "here") -> dict[st
             for step in (*shown.steps, *([verify.step(plan)] if plan and shown.steps and verified == "here" else ()))
         ],
     }
+
+
+def _environment(plan: InstallPlan | None, provider: Provider, order: Order, target: Target) -> str | None:
+    """The input of the program that resolves the stack, if the provider has one."""
+    if plan is not None:
+        return plan.part.environment_text if plan.part else None
+    return provider.environment_text(order, target) if isinstance(provider, WithEnvironment) else None
 
 
 def install(order: Order, progress: Progress, verifier: Verifier | None = None) -> InstallResult:

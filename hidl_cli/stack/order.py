@@ -32,7 +32,8 @@ class Order:
     ``sources``: archives that the user names, by the build that they are for. ``provider``: who installs it, None: as
     the site says. ``spack``: where Spack is, ``mirror``: what ``hidl stack fetch`` brought, ``jobs``: how many
     compilers may run at once; None: as the site says, or nowhere. ``platform``: that of the lock; None: this machine's.
-    ``attached``: the words that run a command in an allocation to build in; empty: builds run here.
+    ``attached``: the words that run a command in an allocation to build in; empty: builds run here. ``cache_only``:
+    nothing is built from source, all packages come from build caches (Spack).
     """
 
     site: Site
@@ -47,6 +48,7 @@ class Order:
     jobs: int | None = None
     platform: str | None = None
     attached: tuple[str, ...] = ()
+    cache_only: bool = False
 
     @property
     def stack_directory(self) -> Path:

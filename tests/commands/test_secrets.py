@@ -103,6 +103,7 @@ EXEMPT = {
     "rehearse": "starts Slurm, and runs the commands above",
     "stack exec": "becomes a program of the user's, which prints what it likes",
     "stack fetch": "downloads packages",
+    "stack push": "requires packages that Spack has built",
     "stack rollback": "changes the stack that other tests use",
     "stack use": "changes the stack that other tests use",
     "uninstall": "removes the stack that other tests use",

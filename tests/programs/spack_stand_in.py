@@ -46,6 +46,12 @@ def main(words: list[str]) -> int:
         (environment / "spack.lock").write_text(json.dumps(lock(spack)))
     elif verb == "install":
         install(spack, store)
+    elif verb == "buildcache":
+        cached = ROOT / "cached"
+        if "push" in words:
+            cached.touch()
+        elif cached.exists():
+            print(f"{HASH} py-mpi4py@4.1.0")
     return 0
 
 
@@ -69,6 +75,9 @@ def install(spack: dict, store: Path) -> None:
         place.mkdir(parents=True)
         (place / "mpi4py").symlink_to(there)
         (built / "lib64" / place.relative_to(built / "lib")).mkdir(parents=True)  # other packages lie here
+        (store / ".spack-db").mkdir()
+        index = {"database": {"installs": {HASH: {"installed": True}}}}
+        (store / ".spack-db" / "index.json").write_text(json.dumps(index))
         print(f"==> py-mpi4py: Successfully installed py-mpi4py-4.1.0-{HASH}", flush=True)
     view = Path(spack["view"]["default"]["root"])
     view.symlink_to(built)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from hidl_cli.stack.steps import InstallStep
 
@@ -59,4 +59,13 @@ class Provider(Protocol):
         ``meanwhile`` is called once, when a program runs that takes time. The prefix then has ``bin/python`` and
         ``bin/mpiexec``; it is verified by the caller, and removed where this or that fails.
         """
+        ...
+
+
+@runtime_checkable
+class WithEnvironment(Protocol):
+    """A provider that can show what a stack is resolved from, even if it cannot be resolved."""
+
+    def environment_text(self, order: Order, target: Target) -> str:
+        """Return the input of the program that resolves the order's stack."""
         ...

@@ -97,6 +97,55 @@ def test_the_mpi_library_of_the_site_is_the_only_one(where: Places) -> None:
     )
 
 
+A100 = {"node": {"arch": "x86_64", "cpu": "AMD EPYC 7763", "gpus": 4, "gpu_arch": "sm_80"}}
+MI250X = {"node": {"arch": "x86_64", "cpu": "AMD EPYC 7A53", "gpus": 8, "gpu_arch": "gfx90a"}}
+
+
+@pytest.mark.parametrize(
+    ("family", "nodes", "variants"),
+    [
+        ("cray-mpich", A100, "+cuda cuda_arch=80 ~rocm"),
+        ("cray-mpich", MI250X, "~cuda +rocm amdgpu_target=gfx90a"),
+        ("cray-mpich", {"node": {"arch": "x86_64", "gpus": 0}}, ""),
+        ("mvapich-plus", A100, "+cuda cuda_arch=80 ~rocm"),
+        ("mvapich2-gdr", A100, "+cuda ~rocm"),
+        ("mvapich2-gdr", MI250X, "~cuda +rocm"),
+        ("openmpi", A100, ""),
+        ("mpich", A100, ""),
+    ],
+)
+def test_a_library_for_gpus_is_linked_with_that_of_the_sites_gpus(
+    where: Places, family: str, nodes: dict[str, Any], variants: str
+) -> None:
+    mine = {"family": family, "version": "8.1.28", "prefix": "/opt/mpi"}
+    packages = spack(made(where, site(node_types=nodes, mpi={"mine": mine}, default_mpi="mine"), stack()))["packages"]
+    assert packages[family]["externals"][0]["spec"] == f"{family}@8.1.28 {variants}".strip()
+
+
+def test_the_variants_of_a_library_are_those_of_the_sites_file_if_it_gives_some(where: Places) -> None:
+    specs = []
+    for family in ("cray-mpich", "openmpi"):
+        mine = {"family": family, "version": "5.0", "prefix": "/opt/mpi", "variants": "+cuda cuda_arch=80,90"}
+        machine = site(node_types=A100, mpi={"mine": mine}, default_mpi="mine", spack={"require": {family: ["+cuda"]}})
+        specs.append(spack(made(where, machine, stack()))["packages"][family]["externals"][0]["spec"])
+    assert specs == ["cray-mpich@5.0 +cuda cuda_arch=80,90", "openmpi@5.0 +cuda cuda_arch=80,90"]
+
+
+def test_the_environment_is_resolved_for_the_nodes_and_not_for_this_machine(where: Places) -> None:
+    document = spack(made(where, site(node_types=MI250X), stack()))
+    assert document["concretizer"]["targets"] == {"host_compatible": False}
+    assert document["packages"]["all"]["require"] == ["target=zen3"]
+
+
+def test_what_is_missing_is_marked_in_the_environment(where: Places) -> None:
+    text = made(where, site(mpi={"mine": {"family": "cray-mpich"}}, default_mpi="mine"), stack()).text
+    assert [line for line in text.splitlines() if line.startswith("# Missing")] == [
+        "# Missing: its compilers are unknown.",
+        "# Missing: the version of MPI library mine is unknown.",
+        "# Missing: cray-mpich is not placed: Spack cannot build it.",
+    ]
+
+
 @pytest.mark.parametrize("buildable", [False, True])
 def test_software_of_the_site_is_the_only_one_unless_it_says_otherwise(where: Places, buildable: bool) -> None:
     cmake = {"version": "3.24.2", "prefix": "/opt/cmake"} | ({"buildable": True} if buildable else {})
@@ -221,7 +270,7 @@ def test_mirrors_and_build_caches_are_distinguished(where: Places) -> None:
     machine = site(spack={"mirrors": {"centre": "/mirror"}, "build_caches": {"centre": "https://cache.example/1"}})
     assert spack(made(where, machine, stack()))["mirrors"] == {
         "centre": {"url": "/mirror", "source": True, "binary": False},
-        "centre-binaries": {"url": "https://cache.example/1", "source": False, "binary": True},
+        "centre-binaries": {"url": "https://cache.example/1", "source": False, "binary": True, "signed": True},
     }
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -88,7 +90,7 @@ def test_the_verification_opens_no_network_interface(hidl: Hidl) -> None:
 @pytest.mark.parametrize(
     ("fault", "status", "said"),
     [
-        ("fail:concretize", 5, "does not concretize"),
+        ("fail:concretize", 4, "does not concretize"),
         ("checksum:fetch", 5, "its checksum is another"),
         ("network:fetch", 4, "no network, or a source cannot be reached"),
         ("full:install", 5, "the disk is full"),
@@ -123,12 +125,40 @@ def test_a_dry_run_shows_the_environment_and_what_it_resolves_to_and_touches_not
     assert not root.exists()
 
 
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        ("frontier", "needs cray-mpich, which is not placed"),
+        ("vista", "has processors of the family aarch64, and this machine is x86_64"),
+    ],
+)
+def test_a_dry_run_shows_the_environment_of_a_site_that_cannot_be_resolved_here(
+    hidl: Hidl, spack: Path, site: str, said: str
+) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("the test is written for x86_64")
+    shown = hidl(*INSTALL, "--site", site, "--dry-run")
+    assert (shown.returncode, said in shown.stderr, calls(spack)) == (4, True, []), shown.stderr
+    assert "\nspack:\n  specs:\n    - 'py-mpi4py@4.1:'\n" in shown.stdout
+    (plan,) = json.loads(hidl(*INSTALL, "--site", site, "--dry-run", "--json").stdout)["plans"]
+    assert (plan["plan"], said in plan["obstacle"]["error"], plan["obstacle"]["exit_code"]) == (None, True, 4)
+
+
+def test_what_does_not_concretize_is_kept_where_the_hint_says(hidl: Hidl) -> None:
+    for arguments in ((*INSTALL, "--dry-run"), INSTALL):
+        failed = hidl(*arguments, STAND_IN="checksum:concretize")
+        (log,) = re.findall(r"in (/\S+concretize\.log)", failed.stderr)
+        assert "sha256 checksum failed" in Path(log).read_text(encoding="utf-8")
+        assert Path(log).with_name("spack.yaml").read_text(encoding="utf-8").startswith("# Written by hidl")
+
+
 def test_offline_names_what_is_missing_before_anything_is_built(hidl: Hidl, spack: Path, tmp_path: Path) -> None:
     assert hidl("stack", "lock", "mpi", "--provider", "spack").returncode == 0
     mirror = tmp_path / "mirror"
     mirror.mkdir()
     (mirror / "manifest.json").write_text('{"schema": "hidl.mirror/1", "packages": {}}')
     (mirror / "spack-packages").mkdir()
+    (mirror / "spack-packages" / "repo.yaml").touch()
     failed = hidl(*INSTALL, "--offline", "--mirror", str(mirror))
     assert (failed.returncode, "what is not here: py-mpi4py 4.1.0" in failed.stderr) == (4, True), failed.stderr
     assert "install" not in calls(spack)
@@ -138,6 +168,12 @@ def test_offline_names_what_is_missing_before_anything_is_built(hidl: Hidl, spac
 def test_no_spack_is_a_missing_precondition(hidl: Hidl, variable: str, said: str) -> None:
     failed = hidl(*INSTALL, HIDL_SPACK=variable)
     assert (failed.returncode, said in failed.stderr) == (4, True)
+
+
+def test_a_wrong_clone_of_spacks_packages_is_a_missing_precondition(hidl: Hidl, spack: Path, tmp_path: Path) -> None:
+    failed = hidl(*INSTALL, HIDL_SPACK_PACKAGES=str(tmp_path))
+    said = f"{tmp_path}, which $HIDL_SPACK_PACKAGES names, is not a repository of Spack's packages"
+    assert (failed.returncode, said in failed.stderr, (spack / "calls").exists()) == (4, True, False), failed.stderr
 
 
 @pytest.mark.timeout(3600)

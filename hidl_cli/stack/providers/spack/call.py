@@ -19,7 +19,7 @@ from hidl_cli.stack.steps import InstallStep, log_command
 
 # What would show Spack another environment, or its Python other modules.
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
-_KEPT = ("SPACK_PYTHON",)
+_KEPT = ("SPACK_PYTHON", "SPACK_GNUPGHOME")
 #: Nothing is asked for beyond this machine: every URL goes to a port that nobody serves.
 _NOBODY = "http://127.0.0.1:9"
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "HTTP_PROXY", "HTTPS_PROXY")
@@ -44,6 +44,7 @@ def variables(python: Path | None) -> dict[str, str]:
         "SPACK_SYSTEM_CONFIG_PATH": str(own / "system"),
         "SPACK_USER_CACHE_PATH": str(own / "cache"),
         "SPACK_COLOR": "never",
+        "SPACK_GNUPGHOME": os.environ.get("SPACK_GNUPGHOME") or str(own / "gpg"),
     }
     return told | ({"SPACK_PYTHON": str(python)} if python else {})
 
@@ -62,17 +63,19 @@ def step(
     return InstallStep(title, argv, variables(python) | (_NO_NETWORK if offline else {}))
 
 
-def run(command: InstallStep, log: Path, *, doing: str) -> str:
-    """Run it and return what it said; all goes to ``log`` too.
+def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] = BuildFailed) -> str:
+    """Run a command of Spack's and return its output, which ``log`` gets too.
 
-    Raises ``MissingPrecondition`` or ``BuildFailed`` with the first real error of Spack or of the package that failed.
+    Raises:
+        MissingPrecondition: The network, a source or a package is missing.
+        HidlError: Any other failure, of the class ``failed``, with the first real error of Spack or of a package.
     """
     log_command(log, command.argv)
     try:
         environment = environment_of(os.environ) | modules.find_command(ThisHost()) | dict(command.variables)
         completed = process.run((*GUARD, *command.argv), cwd=Path("/"), env=environment, log=log)
     except ProcessFailed as failure:
-        raise explained(failure, doing, log) from failure
+        raise explained(failure, doing, log, failed) from failure
     return completed.stdout
 
 
@@ -81,8 +84,8 @@ def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name in _KEPT or not name.startswith(_FOREIGN)}
 
 
-def explained(failure: ProcessFailed, doing: str, log: Path) -> HidlError:
-    """Spack's failure in hidl's words, with the first real error."""
+def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlError] = BuildFailed) -> HidlError:
+    """Return Spack's failure in hidl's words, with the first real error."""
     with log.open(encoding="utf-8", errors="replace") as lines:
         found = output.failure(lines)
     said = "\n".join(f"  {line}" for line in found.lines) or f"  {failure.output.strip()[-500:]}"
@@ -108,4 +111,4 @@ def explained(failure: ProcessFailed, doing: str, log: Path) -> HidlError:
             hint=f"this Spack, or its package repository, may be too old; {where}",
         )
     what = f"{doing}: {found.package} could not be built" if found.package else doing
-    return BuildFailed(f"{what}\n{said}", hint=where)
+    return failed(f"{what}\n{said}", hint=where)

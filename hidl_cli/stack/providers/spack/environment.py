@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.mpi import TRAITS, Family
+from hidl_cli.site.software import BuildCache
 from hidl_cli.stack.providers.spack import packages
 from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES
 
@@ -29,7 +31,15 @@ PACKAGES_TAG = "v2026.03.0"
 
 #: What Spack keeps, and where, decides nothing about what it builds.
 _NO_INPUT = ("view", "repos", "mirrors", "modules")
-_NO_CONFIG_INPUT = ("install_tree", "source_cache", "misc_cache", "build_stage", "build_jobs", "environments_root")
+_NO_CONFIG_INPUT = (
+    "install_tree",
+    "source_cache",
+    "misc_cache",
+    "build_stage",
+    "build_jobs",
+    "environments_root",
+    "binary_index_ttl",
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,8 @@ class Environment:
         import yaml
 
         head = "# Written by hidl; the stack's recipe and the site's file are what to change.\n"
+        lacking = [f"{self.mpi} is not placed: {self.lacks_mpi}"] if self.lacks_mpi else []
+        head += "".join(f"# Missing: {gap}.\n" for gap in (*self.gaps, *lacking))
         return head + yaml.dump(self.document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=110)
 
     def staged_in(self, stage: Path) -> Environment:
@@ -156,6 +168,8 @@ def _config(site: Site, where: Places) -> dict[str, Any]:
         "build_stage": [str(where.stage)],
         "db_lock_timeout": 60,
     }
+    if site.spack.build_caches:
+        config["binary_index_ttl"] = 0  # Spack reads the indexes again each time, instead of every ten minutes
     if site.spack.jobs:
         config["build_jobs"] = site.spack.jobs
     return config
@@ -164,9 +178,10 @@ def _config(site: Site, where: Places) -> dict[str, Any]:
 def _concretizer(release: tuple[int, int]) -> dict[str, Any]:
     """One consistent set of packages, resolved from the recipes alone: the same everywhere.
 
-    The static analysis leaves out of the search what the requirements exclude, which takes a fraction of the time.
+    ``all`` requires the target, which may be newer than the processor of a login node or a build host. The static
+    analysis leaves out of the search what the requirements exclude, which takes a fraction of the time.
     """
-    settings: dict[str, Any] = {"unify": True, "reuse": False}
+    settings: dict[str, Any] = {"unify": True, "reuse": False, "targets": {"host_compatible": False}}
     return settings | ({"static_analysis": True} if release >= COMPILERS_ARE_PACKAGES else {})
 
 
@@ -190,9 +205,20 @@ def _mirrors(site: Site, where: Places) -> dict[str, Any]:
         mirrors["brought"] = {"url": (where.mirror / "sources").as_uri(), "source": True, "binary": False}
     for name, url in site.spack.mirrors.items():
         mirrors[name] = {"url": url, "source": True, "binary": False}
-    for name, url in site.spack.build_caches.items():
-        mirrors[f"{name}-binaries"] = {"url": url, "source": False, "binary": True}
+    for name in site.spack.build_caches:
+        known = cache_of(site, name)
+        mirrors[f"{name}-binaries"] = {"url": known.url, "source": False, "binary": True, "signed": known.signed}
     return mirrors
+
+
+def cache_of(site: Site, name: str) -> BuildCache:
+    """Return the build cache of that name; if the site has none, the one at that URL or path."""
+    known = site.spack.build_caches.get(name, name)
+    cache = BuildCache(url=known) if isinstance(known, str) else known
+    if cache.url.startswith(("/", "~", "$")):
+        place = Path(os.path.expandvars(cache.url)).expanduser()
+        return cache.model_copy(update={"url": place.absolute().as_uri()})
+    return cache
 
 
 def _modules(site: Site, where: Places) -> dict[str, Any]:

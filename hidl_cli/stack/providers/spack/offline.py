@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 SCHEMA = "hidl.mirror/1"
 
 
-def refuse_what_is_missing(part: SpackPart, stack: str) -> None:
+def refuse_what_is_missing(part: SpackPart, stack: str, cached: frozenset[str] = frozenset()) -> None:
     """Raise ``MissingPrecondition`` with the name of each package whose source is not here, or is not what it was.
 
-    Without a mirror, Spack's own fetching tells the first that its cache does not hold; it comes before any build.
+    Packages in ``cached`` come from build caches, and need none. Without a mirror, Spack's own fetching tells the first
+    that its cache does not hold; it comes before any build.
     """
     mirror = part.places.mirror
     lacking: list[str] = []
     if mirror is not None:
-        brought, there = _brought(mirror), installed(part)
+        brought, there = _brought(mirror), installed(part) | cached
         wanted = [node for node in part.lock.nodes if node.external is None and node.hash not in there]
         lacking = [reason for node in wanted if (reason := _why_missing(node, mirror, brought))]
     if part.places.builtin is None and not part.places.clone.is_dir():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hidl_cli.mpi import TRAITS, Family
 from hidl_cli.site.probes.compilers import PROGRAMS
+from hidl_cli.stack.providers.spack import microarchitecture
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Mpi, Site
@@ -35,7 +36,10 @@ class Chosen:
 
 def choose(site: Site, stack: Stack) -> Chosen:
     """The packages of ``stack`` on ``site``."""
-    gaps: list[str] = []
+    gaps: list[str] = [
+        f"the processor of node type {name} is unknown, and may not execute what is built for that of the others"
+        for name in microarchitecture.unknown_nodes(site)
+    ]
     packages: dict[str, Any] = {"all": _for_all(site)}
     for name, external in site.externals.items():
         entry = _external(name, external, gaps)
@@ -77,20 +81,39 @@ _OLD_NAMES = {"llvm": "clang", "intel-oneapi-compilers": "oneapi", "intel-oneapi
 
 
 def _for_all(site: Site) -> dict[str, Any]:
-    node = site.node_of_stacks()
     chosen: dict[str, Any] = {}
-    target = site.spack.target or node.arch
-    if target:
+    if target := microarchitecture.choose(site):
         chosen["require"] = [f"target={target}"]
-    # Where the number of GPUs is unknown, their kind tells that there are some.
+    return chosen | {"variants": _gpu_variants(site)}
+
+
+def _gpu_variants(site: Site) -> list[str]:
+    """The variants for the GPUs of the nodes that stacks are installed for."""
+    node = site.node_of_stacks()
+    # If the number of GPUs is unknown, their architecture shows that the nodes have some.
     arch = node.gpu_arch if node.gpu_arch and node.gpus != 0 else ""
     if arch.startswith("sm_"):
-        chosen["variants"] = ["+cuda", f"cuda_arch={arch.removeprefix('sm_')}", "~rocm"]
-    elif arch.startswith("gfx"):
-        chosen["variants"] = ["~cuda", "+rocm", f"amdgpu_target={arch}"]
-    else:
-        chosen["variants"] = ["~cuda", "~rocm"]
-    return chosen
+        return ["+cuda", f"cuda_arch={arch.removeprefix('sm_')}", "~rocm"]
+    if arch.startswith("gfx"):
+        return ["~cuda", "+rocm", f"amdgpu_target={arch}"]
+    return ["~cuda", "~rocm"]
+
+
+def _variants_of_mpi(site: Site, library: Mpi) -> str:
+    """The variants of the site's MPI library: those in its file, else for the GPUs if the library is made for them.
+
+    Spack links Cray MPICH's GPU transport layer (GTL) only with ``+cuda`` or ``+rocm`` and the GPUs' architecture.
+    """
+    if library.variants or library.family not in _FOR_GPUS:
+        return library.variants
+    chosen = _gpu_variants(site)
+    if not _FOR_GPUS[library.family]:
+        chosen = [variant for variant in chosen if "=" not in variant]
+    return " ".join(chosen) if any(variant.startswith("+") for variant in chosen) else ""
+
+
+#: MPI libraries that a site installs for its GPUs: whether their packages have the variants of the GPUs' architectures.
+_FOR_GPUS: Mapping[Family, bool] = {"cray-mpich": True, "mvapich-plus": True, "mvapich2-gdr": False}
 
 
 def _external(name: str, external: External, gaps: list[str]) -> dict[str, Any] | None:
@@ -167,7 +190,8 @@ def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) ->
     entry: dict[str, Any] = dict(packages.get(package, {}))
     usable = mine is not None and mine.version is not None and _is_placed(site, mine)
     if mine is not None and usable:
-        entry |= {"externals": [_placed({"spec": f"{package}@{mine.version}"}, mine)], "buildable": False}
+        spec = f"{package}@{mine.version} {_variants_of_mpi(site, mine)}".strip()
+        entry |= {"externals": [_placed({"spec": spec}, mine)], "buildable": False}
         packages["mpi"] = {"require": [f"{package}@{mine.version}"], "buildable": False}
     else:
         if TRAITS[family].of_site_only or (mine is not None and not TRAITS[family].is_binary):

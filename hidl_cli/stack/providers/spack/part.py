@@ -20,7 +20,8 @@ class SpackPart:
     """The Spack that installs, the environment and its lock, and where all lies.
 
     ``shell`` is put before the command that builds: it gets a node of the site's scheduler, where packages are built
-    on one. ``jobs``: how many compilers may run at once; None: as Spack finds.
+    on one. ``jobs``: how many compilers may run at once; None: as Spack finds. ``keys``: files with public keys of
+    build caches. ``cache_only``: nothing is built from source.
     """
 
     instance: Instance
@@ -29,11 +30,19 @@ class SpackPart:
     places: Places
     jobs: int | None
     shell: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    cache_only: bool = False
 
     @property
     def to_install(self) -> int:
         """How many packages of the lock Spack installs."""
         return sum(node.external is None for node in self.lock.nodes)
+
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """The build caches of the environment."""
+        mirrors = self.environment.document["spack"].get("mirrors", {})
+        return tuple(name for name, mirror in mirrors.items() if mirror["binary"])
 
     @property
     def identity(self) -> str | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidl_cli import paths
+from hidl_cli.errors import MissingPrecondition
 from hidl_cli.site.schema import Site
 
 #: How a user names a clone of spack-packages.
@@ -74,10 +75,20 @@ def places(site: Site, root: Path, mirror: Path | None = None) -> Places:
 
 
 def _builtin(site: Site, brought: Path | None) -> Path | None:
-    """The repository itself: people name the clone of spack-packages that holds it, or the repository."""
+    """Return the repository itself: people name the clone of spack-packages that holds it, or the repository.
+
+    Raises ``MissingPrecondition`` if there is neither.
+    """
     named = os.environ.get(VARIABLE) or (str(brought) if brought and brought.is_dir() else None) or site.spack.packages
     if not named:
         return None
     place = Path(os.path.expandvars(named)).expanduser().absolute()
     inside = place / "repos" / "spack_repo" / "builtin"
-    return inside if inside.is_dir() else place
+    found = inside if inside.is_dir() else place
+    if not (found / "repo.yaml").is_file():
+        origin = f"${VARIABLE}" if os.environ.get(VARIABLE) else "`spack.packages` of the site, or the mirror"
+        raise MissingPrecondition(
+            f"{place}, which {origin} names, is not a repository of Spack's packages",
+            hint="name a clone of spack-packages, or the directory in it that has repo.yaml",
+        )
+    return found

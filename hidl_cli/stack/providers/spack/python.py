@@ -21,6 +21,17 @@ CLINGO = "clingo==5.8.3"
 NAMED = "SPACK_PYTHON"
 
 
+def without_clingo(target: Target) -> Path:
+    """Return the interpreter for commands of Spack that resolve nothing: the one with clingo is not needed."""
+    named = os.environ.get(NAMED)
+    made = _made(target) / "bin" / "python"
+    return Path(named) if named else made if made.exists() else target.interpreter
+
+
+def _made(target: Target) -> Path:
+    return cache() / f"python-{target.python}-{target.platform}-{CLINGO.rpartition('=')[2]}"
+
+
 def python(target: Target, uv: Wheels, log: Path, progress: Progress, *, offline: bool, wheels: Path | None) -> Path:
     """The interpreter that Spack is to run with: the user's own ($SPACK_PYTHON), else one that hidl makes once.
 
@@ -32,7 +43,7 @@ def python(target: Target, uv: Wheels, log: Path, progress: Progress, *, offline
     named = os.environ.get(NAMED)
     if named:
         return Path(named)
-    made = cache() / f"python-{target.python}-{target.platform}-{CLINGO.rpartition('=')[2]}"
+    made = _made(target)
     if (made / "bin" / "python").exists():
         return made / "bin" / "python"
     made.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,97 @@
+"""Build caches: which packages of a lockfile need no source, and what is pushed for other machines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hidl_cli.errors import BuildFailed, MissingPrecondition
+from hidl_cli.stack.providers.spack import call, offline
+from hidl_cli.stack.providers.spack.environment import cache_of
+
+if TYPE_CHECKING:
+    from hidl_cli.site.schema import Site
+    from hidl_cli.stack.order import Progress
+    from hidl_cli.stack.plan import InstallPlan
+    from hidl_cli.stack.providers.spack.lock import SpackLock
+    from hidl_cli.stack.providers.spack.part import SpackPart
+
+_HASH = re.compile(r"^([a-z2-7]{32})\s", re.MULTILINE)
+
+
+def available(
+    part: SpackPart, environment: Path, log: Path, *, keys: Iterable[str], python: Path, no_network: bool
+) -> frozenset[str]:
+    """Return the hashes of the packages in the caches of an environment, after trusting the site's public keys."""
+
+    def spack(title: str, *words: str) -> str:
+        step = call.step(part.instance, environment, title, *words, python=python, offline=no_network)
+        return call.run(step, log, doing=f"failed to {title}")
+
+    for key in keys:
+        spack(f"trust the key {key}", "gpg", "trust", key)
+    listed = spack("read the index of the build caches", "buildcache", "list", "--allarch", "--very-long")
+    return frozenset(_HASH.findall(listed))
+
+
+def to_build(lock: SpackLock, there: frozenset[str]) -> frozenset[str]:
+    """Return the hashes of the packages that are built from source; those in ``there`` are installed or in a cache.
+
+    A package from a cache needs only what it links to or runs with; one that is built also needs its build tools.
+    """
+    specs = lock.content["concrete_specs"]
+    seen: set[str] = set()
+    waiting = list(lock.roots)
+    while waiting:
+        key = waiting.pop()
+        if key in seen or specs[key].get("external"):
+            continue
+        seen.add(key)
+        for needed in specs[key].get("dependencies", ()):
+            types = set(needed.get("parameters", {}).get("deptypes", ("build", "link", "run")))
+            if key not in there or types & {"link", "run"}:
+                waiting.append(needed["hash"])
+    return frozenset(seen - there)
+
+
+def push(
+    plan: InstallPlan, part: SpackPart, site: Site, name: str, *, key: str | None, log: Path, progress: Progress
+) -> str:
+    """Push an installation's packages to a build cache and update its index; return the cache's URL.
+
+    Args:
+        plan: The installation; its packages are in the store.
+        part: Its Spack.
+        site: The site.
+        name: A key of ``spack.build_caches`` of the site, a URL or a path.
+        key: The secret key that signs; None: packages are not signed.
+        log: The file that Spack's output is appended to.
+        progress: Receives the step.
+
+    Raises:
+        MissingPrecondition: The stack is not installed, or the cache requires signatures and no key is given.
+    """
+    known = cache_of(site, name)
+    if not part.lock.roots <= offline.installed(part):
+        raise MissingPrecondition(
+            f"stack {plan.stack} is not installed: nothing to push", hint=f"hidl install {plan.stack} --provider spack"
+        )
+    if known.signed and key is None and name in site.spack.build_caches:
+        raise MissingPrecondition(
+            f"build cache {name} requires signed packages", hint="--key KEY, or `signed: false` in the site's file"
+        )
+    environment = plan.prefix / "environment"
+    signing = ("--key", key) if key else ("--unsigned",)
+    title = f"push stack {plan.stack} to {name}"
+    words = ("push", *signing, "--without-build-dependencies", "--update-index", known.url)
+    step = call.step(part.instance, environment, title, "buildcache", *words, python=None)
+    with progress.step(title, log):
+        call.run(step, log, doing=f"failed to {title}", failed=BuildFailed)
+    return known.url
+
+
+def missing(lock: SpackLock, hashes: frozenset[str]) -> Mapping[str, str]:
+    """Return name and version of these packages, by hash."""
+    return {node.hash: f"{node.name} {node.version}" for node in lock.nodes if node.hash in hashes}
