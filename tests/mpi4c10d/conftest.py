@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,46 +9,42 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.mpi import MPICH_ON_ONE_HOST
-from tests.waiting import patience
-
 PROGRAMS = Path(__file__).parent / "programs"
 Completed = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="session")
-def torch_python(stack_prefix: Callable[[str], Path]) -> Path:
+def torch_python(stack_python: Callable[[str], Path]) -> Path:
     """A Python with PyTorch, MPICH and mpi4c10d."""
-    given = os.environ.get("MPI4C10D_TEST_PYTHON")
-    return Path(given) if given else stack_prefix("pytorch") / "bin" / "python"
+    return stack_python("pytorch")
 
 
 @pytest.fixture(scope="session")
-def run_program(torch_python: Path) -> Callable[..., Completed]:
+def run_program(run_on_stack: Callable[..., Completed]) -> Callable[..., Completed]:
     """``run_program("program.py", ...)``: run a program of tests/mpi4c10d/programs without a launcher."""
 
-    def run(
-        program: str, *arguments: str, launch: tuple[str, ...] = (), timeout: float = 300, **variables: str
-    ) -> Completed:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "TORCH"))}
-        return subprocess.run(
-            [*launch, str(torch_python), str(PROGRAMS / program), *arguments],
-            env=clean | MPICH_ON_ONE_HOST | {"OMP_NUM_THREADS": "1"} | variables,
-            capture_output=True,
-            text=True,
-            timeout=patience(timeout),
-            check=False,
-        )
+    def run(program: str, *arguments: str, stack: str = "pytorch", **options: Any) -> Completed:
+        return run_on_stack(stack, PROGRAMS / program, *arguments, **{"OMP_NUM_THREADS": "1"} | options)
 
     return run
 
 
 @pytest.fixture(scope="session")
-def run_ranks(torch_python: Path, run_program: Callable[..., Completed]) -> Callable[..., Completed]:
+def run_ranks(run_program: Callable[..., Completed]) -> Callable[..., Completed]:
     """``run_ranks(2, "program.py", ...)``: run such a program under mpiexec."""
 
     def run(ranks: int, program: str, *arguments: str, **options: Any) -> Completed:
-        launch = str(torch_python.with_name("mpiexec")), "-n", str(ranks)
-        return run_program(program, *arguments, launch=launch, **options)
+        return run_program(program, *arguments, launch=("mpiexec", "-n", str(ranks)), **options)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def on_open_mpi(torch_python: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Options of ``run_ranks`` for Open MPI: its stack, and the packages of the stack pytorch but for MPI."""
+    packages = tmp_path_factory.mktemp("packages")
+    (installed,) = torch_python.parent.parent.glob("lib/python*/site-packages")
+    for package in installed.iterdir():
+        if not package.name.startswith(("mpi4py", "mpich")):
+            (packages / package.name).symlink_to(package)
+    return {"stack": "openmpi", "PYTHONPATH": str(packages)}

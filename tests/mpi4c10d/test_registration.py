@@ -24,7 +24,14 @@ def test_importing_torch_registers_the_backend_and_leaves_mpi_alone(run_program:
 
 @pytest.mark.parametrize("name", ["mpi", "mpi4c10d"])
 def test_a_program_of_one_line_finds_its_ranks(run_ranks: Callable[..., Completed], name: str) -> None:
-    done = run_ranks(2, "registration.py", name)
+    check_ranks(run_ranks(2, "registration.py", name), name)
+
+
+def test_open_mpi_s_ranks_are_found(run_ranks: Callable[..., Completed], on_open_mpi: dict[str, str]) -> None:
+    check_ranks(run_ranks(2, "registration.py", "mpi", **on_open_mpi), "mpi")
+
+
+def check_ranks(done: Completed, name: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     found = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda each: each["world"])
     for rank, each in enumerate(found):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,13 +29,16 @@ FAST = (
 def differences(
     run_ranks: Callable[..., Completed], run_program: Callable[..., Completed], tmp_path: Path
 ) -> Callable[..., dict[str, str]]:
-    """``differences(2, *names)``: how the results of these programs differ between mpi and gloo on so many ranks."""
+    """``differences(2, *names)``: how the results of these programs differ between mpi and gloo on so many ranks.
 
-    def compare(ranks: int, *names: str) -> dict[str, str]:
+    Further options are for the ranks on mpi.
+    """
+
+    def compare(ranks: int, *names: str, **options: Any) -> dict[str, str]:
         files = []
-        for backend in ("mpi", "gloo"):
+        for backend, its in (("mpi", options), ("gloo", {})):
             files.append(str(tmp_path / backend))
-            done = run_ranks(ranks, "training.py", backend, files[-1], *names, timeout=600)
+            done = run_ranks(ranks, "training.py", backend, files[-1], *names, timeout=600, **its)
             assert done.returncode == 0, done.stdout + done.stderr
         compared = run_program("compare.py", *files)
         found: dict[str, str] = json.loads(compared.stdout)
@@ -63,3 +67,12 @@ def test_more_ranks_compute_what_gloo_computes_up_to_rounding(
     found = differences(ranks)
     assert len(found) == 21
     assert set(found.values()) <= {"equal", "close"}, found
+
+
+@pytest.mark.deep
+def test_every_program_on_open_mpi_computes_the_bits_that_gloo_computes(
+    differences: Callable[..., dict[str, str]], on_open_mpi: dict[str, str]
+) -> None:
+    found = differences(2, **on_open_mpi)
+    assert len(found) == 21
+    assert set(found.values()) == {"equal"}, found

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from hidl_cli.mpi import MPICH_ON_ONE_HOST
-from tests.waiting import patience
 
 PROGRAMS = Path(__file__).parent / "programs"
 STACKS = {"mpich": "mpi4dask", "openmpi": "mpi4dask-openmpi"}
@@ -22,49 +18,19 @@ WAYS: dict[str, tuple[str, dict[str, str]]] = {
     "mpich, never polling": ("mpich", {"SPIN": "0s"}),
     "openmpi, never polling, all by MPI": ("openmpi", {"SPIN": "0s", "DIRECT": "off"}),
 }
-#: Open MPI refuses root and more ranks than cores unless told otherwise.
-_OPEN_MPI = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-}
 
 
 @pytest.fixture(scope="session")
-def mpi4dask_python(stack_prefix: Callable[[str], Path]) -> Callable[[str], Path]:
-    """``mpi4dask_python("mpich")``: a Python with mpi4dask, distributed and that MPI."""
-
-    def python(library: str) -> Path:
-        given = os.environ.get(f"MPI4DASK_TEST_PYTHON_{library.upper()}")
-        return Path(given) if given else stack_prefix(STACKS[library]) / "bin" / "python"
-
-    return python
-
-
-@pytest.fixture(scope="session")
-def run_ranks(mpi4dask_python: Callable[[str], Path]) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_ranks(
+    run_on_stack: Callable[..., subprocess.CompletedProcess[str]],
+) -> Callable[..., subprocess.CompletedProcess[str]]:
     """``run_ranks("mpich", 2, "program.py", ...)``: run a program of tests/mpi4dask/programs under mpiexec."""
 
     def run(
-        library: str,
-        ranks: int,
-        program: str,
-        *arguments: str,
-        options: tuple[str, ...] = (),
-        timeout: float = 300,
-        **variables: str,
+        library: str, ranks: int, program: str, *arguments: str, options: tuple[str, ...] = (), **others: Any
     ) -> subprocess.CompletedProcess[str]:
-        python = mpi4dask_python(library)
-        launch = [str(python.parent / "mpiexec"), *options, "-n", str(ranks), str(python)]
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "DASK_"))}
-        return subprocess.run(
-            [*launch, str(PROGRAMS / program), *arguments],
-            env=clean | _OPEN_MPI | MPICH_ON_ONE_HOST | variables,
-            capture_output=True,
-            text=True,
-            timeout=patience(timeout),
-            check=False,
-        )
+        launch = "mpiexec", *options, "-n", str(ranks)
+        return run_on_stack(STACKS[library], PROGRAMS / program, *arguments, launch=launch, **others)
 
     return run
 

@@ -6,11 +6,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.mpi4dask.conftest import PROGRAMS
+from tests.mpi4dask.conftest import PROGRAMS, STACKS
 from tests.waiting import patience
 
 
-def test_no_bytes_of_a_peer_do_more_than_be_refused(mpi4dask_python: Callable[[str], Path]) -> None:
-    command = [str(mpi4dask_python("mpich")), str(PROGRAMS / "garbage.py"), "3000"]
+def test_no_bytes_of_a_peer_do_more_than_be_refused(stack_python: Callable[[str], Path]) -> None:
+    command = [str(stack_python(STACKS["mpich"])), str(PROGRAMS / "garbage.py"), "3000"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(300), check=False)
     assert done.returncode == 0, done.stderr

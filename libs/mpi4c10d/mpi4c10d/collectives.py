@@ -71,7 +71,7 @@ class Collectives:
         self._order = threading.Lock()
         self._number = 0
         self._batch: list[Operation] | None = None
-        self._largest_tag = communicator.Get_attr(MPI.TAG_UB) - _OWN_TAGS
+        self._largest_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) - _OWN_TAGS
 
     # ---- Reductions
 

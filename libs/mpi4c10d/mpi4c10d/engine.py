@@ -88,7 +88,9 @@ class Operation(Work):
         if not self._lock.acquire(blocking=False):  # another thread polls it
             return False
         try:
-            if not self._done:
+            if not self._done and _closed:
+                self._end(RuntimeError(f"{self.title}: the program has ended"))
+            elif not self._done:
                 self._advance()
             return self._done
         finally:
@@ -135,7 +137,7 @@ class Operation(Work):
 
     def _end(self, error: Exception | None) -> None:
         self._error = error
-        if error is not None and self.number is None:
+        if error is not None and self.number is None and not _closed:
             for request in self._requests:
                 if request != MPI.REQUEST_NULL:
                     request.Cancel()
@@ -247,13 +249,28 @@ class Engine:
                 self._thread = threading.Thread(target=self._run, name="mpi4c10d", daemon=True)
                 self._thread.start()
             elif len(self._operations) == 1:
-                self._changed.notify()
+                self._changed.notify_all()
+
+    def drain(self, seconds: float) -> None:
+        """Wait until all operations have ended, at most that long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._operations, seconds)
+
+    def join(self, seconds: float) -> None:
+        """Wait until the thread has ended after ``close()``, at most that long."""
+        with self._changed:
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
 
     def _run(self) -> None:
         nap = self._NAP
         while True:
             with self._changed:
                 while not self._operations:
+                    if _closed:
+                        return
                     self._changed.wait()
                 operations = list(self._operations)
             time.sleep(nap)
@@ -262,6 +279,8 @@ class Engine:
             if ended:
                 with self._changed:
                     self._operations = [each for each in self._operations if id(each) not in ended]
+                    if not self._operations:
+                        self._changed.notify_all()
 
 
 class Callbacks:
@@ -274,6 +293,7 @@ class Callbacks:
         self._due: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._idle = 0
+        self._threads: set[threading.Thread] = set()
 
     def run(self, function: Callable[[], None]) -> None:
         """Call the function in another thread."""
@@ -282,13 +302,26 @@ class Callbacks:
             if self._idle >= len(self._due):
                 self._changed.notify()
                 return
-        threading.Thread(target=self._work, name="mpi4c10d callbacks", daemon=True).start()
+            thread = threading.Thread(target=self._work, name="mpi4c10d callbacks", daemon=True)
+            self._threads.add(thread)
+            thread.start()
+
+    def join(self, seconds: float) -> None:
+        """Wait until all threads have ended after ``close()``, at most that long."""
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            self._changed.notify_all()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:
         while True:
             with self._changed:
                 self._idle += 1
                 while not self._due:
+                    if _closed:
+                        return
                     self._changed.wait()
                 self._idle -= 1
                 function = self._due.popleft()
@@ -297,14 +330,30 @@ class Callbacks:
 
 #: Requests of operations that failed, with their buffers: MPI cannot cancel collectives.
 _ABANDONED: list[Any] = []
+#: True after ``close()``: MPI must not be called any more.
+_closed = False
 ENGINE = Engine()
 CALLBACKS = Callbacks()
 
 
+def close(drain: float, seconds: float) -> None:
+    """End the threads, before the interpreter does: it would end them within C++, which then terminates the process.
+
+    Args:
+        drain: seconds that asynchronous operations get to complete; the others fail after that.
+        seconds: for each kind of thread to end. Only a future's callback can take longer.
+    """
+    global _closed  # noqa: PLW0603
+    ENGINE.drain(drain)
+    _closed = True
+    ENGINE.join(seconds)
+    CALLBACKS.join(seconds)
+
+
 def _reset() -> None:
-    """Forget the threads of the parent: a forked child has none of them."""
-    global ENGINE, CALLBACKS
-    ENGINE, CALLBACKS = Engine(), Callbacks()
+    """Forget the threads and operations of the parent: a forked child has none of them."""
+    for each in (ENGINE, CALLBACKS):  # in place: other modules refer to these objects
+        vars(each).update(vars(type(each)()))
 
 
 os.register_at_fork(after_in_child=_reset)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 
 from mpi4c10d import world
 from mpi4c10d.collectives import Collectives
@@ -57,14 +59,15 @@ class MPIProcessGroup(Collectives, dist.ProcessGroup):
         return True
 
 
+@functools.cache
 def _backend_class() -> type[Collectives]:
     """Return the class for torch 2.14 and later, whose ``Backend`` can be subclassed."""
 
-    class MPIBackend(Collectives, dist.BackendBase):
+    class MPIBackend(Collectives, Backend):
         """A backend that torch's own process group calls."""
 
         def __init__(self, rank: int, size: int, backend: str) -> None:
-            dist.BackendBase.__init__(self, rank, size)
+            Backend.__init__(self, rank, size)
             self._backend = backend
 
         def getBackendName(self) -> str:
@@ -87,7 +90,11 @@ def _backend_class() -> type[Collectives]:
 
 def group_class() -> type[Any]:
     """Return the class of groups for this torch."""
-    return _backend_class() if hasattr(dist, "BackendBase") else MPIProcessGroup
+    try:
+        Backend(0, 1)
+    except TypeError:  # before 2.14, torch defines no constructor
+        return MPIProcessGroup
+    return _backend_class()
 
 
 def create(backend: str, options: Any) -> Any:

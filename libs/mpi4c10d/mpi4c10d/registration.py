@@ -7,6 +7,7 @@ import os
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from mpi4c10d import launcher
@@ -47,6 +48,7 @@ def register() -> None:
     launcher.export()
     _replace_rendezvous()
     _replace_monitored_barrier(c10d)
+    _replace_recv(c10d)
 
 
 def _create(name: str, options: Any, _: Any) -> Any:
@@ -83,11 +85,35 @@ def _replace_monitored_barrier(c10d: Any) -> None:
 
     @functools.wraps(original)
     def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> Any:
-        if c10d._rank_not_in_group(group) or str(dist.get_backend(group)) not in (NAME, "mpi"):
+        ours = _ours(c10d, group)
+        if ours is None:
             return original(group, timeout, wait_all_ranks)
-        pg = group or dist.group.WORLD
-        if not hasattr(pg, "failures"):  # torch's own group, which calls the backend
-            pg = pg._get_backend(c10d._get_pg_default_device(pg))
-        return pg.monitored_barrier(timeout, wait_all_ranks)
+        return ours.monitored_barrier(timeout, wait_all_ranks)
 
     c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier
+
+
+def _replace_recv(c10d: Any) -> None:
+    """Extend ``recv`` from any rank: from 2.14 on, torch does not ask a work in Python for the sender."""
+    original = c10d.recv
+
+    @functools.wraps(original)
+    def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
+        ours = _ours(c10d, group) if src is None and group_src is None else None
+        if ours is None:
+            return int(original(tensor, src, group, tag, group_src))
+        work = ours.recv_anysource([tensor], tag)
+        work.wait()
+        return int(dist.get_global_rank(group or dist.group.WORLD, work.source_rank()))
+
+    c10d.recv = dist.recv = recv
+
+
+def _ours(c10d: Any, group: Any) -> Any:
+    """Return the group, or its backend, if it is this library's."""
+    if c10d._rank_not_in_group(group) or str(dist.get_backend(group)) not in (NAME, "mpi"):
+        return None
+    pg = group or dist.group.WORLD
+    if not hasattr(pg, "failures"):  # torch's own group, which calls the backend
+        pg = pg._get_backend(torch.device("cpu"))
+    return pg if hasattr(pg, "failures") else None

@@ -13,15 +13,21 @@ import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from mpi4py import MPI
+import mpi4py
 
-from mpi4c10d import launcher
-from mpi4c10d.failures import Failures
+mpi4py.rc.finalize = False  # mpi4py finalizes MPI in forked children too, which breaks the parent's connections
+
+from mpi4py import MPI  # noqa: E402
+
+from mpi4c10d import engine, launcher  # noqa: E402
+from mpi4c10d.failures import Failures  # noqa: E402
 
 T = TypeVar("T")
 
 #: Seconds that a failed rank leaves to the others to report their errors before it aborts the job.
 _GRACE = 5.0
+#: Seconds for each kind of the library's threads to end.
+_JOIN = 5.0
 #: Seconds for the set-up of the world if the default group has another backend.
 _SETUP = 300.0
 #: Tags of communicator creation: below every MPI's upper bound.
@@ -67,6 +73,7 @@ class World:
         """End the job if this rank or another has failed, and leave the others time to report it.
 
         ``MPI_Finalize`` waits for all ranks and for messages that are never received, thus a failed rank aborts.
+        Python calls this after it has joined the threads that are no daemons, which may wait for operations.
         """
         if os.getpid() != self._process or MPI.Is_finalized():
             return
@@ -75,9 +82,12 @@ class World:
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
             self.failures.leave(f"ended with {type(error).__name__}: {error}")
+            engine.close(0.0, _JOIN)
             self.failures.wait_for_others(_GRACE)
             MPI.COMM_WORLD.Abort(1)
         broken = self.failures.any
+        engine.close(0.0 if broken else _GRACE, _JOIN)
+        broken = broken or self.failures.any
         if broken:  # the program handled the error and ends well; requests that never complete may hold MPI up
             faulthandler.dump_traceback_later(_GRACE, exit=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
         self.failures.stop()
@@ -87,6 +97,14 @@ class World:
 
 
 _world: World | None = None
+_process = os.getpid()
+
+
+@atexit.register
+def _finalize() -> None:
+    """Finalize MPI if only the exchange of addresses used it; otherwise the world has done it before."""
+    if os.getpid() == _process and not MPI.Is_finalized():
+        MPI.Finalize()
 
 
 def get(rank: int, size: int, seconds: float) -> World:

@@ -71,7 +71,8 @@ class Case:
     def finish(self, work: Any) -> None:
         if self.asynchronous:
             assert work.wait()
-            assert work.is_completed()
+            if type(work) is not dist.Work:  # from 2.14 on, torch wraps a backend's work, and forwards only wait()
+                assert work.is_completed()
         else:
             assert work is None
 
