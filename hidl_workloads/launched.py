@@ -48,6 +48,12 @@ LOCAL_SIZES = (
 )
 """The number of ranks on the node."""
 
+OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+"""The same four numbers as torchrun names them; ``own_program`` sets them, and so does mpi4c10d."""
+
+READ_BY_FRAMEWORKS = (*RANKS, *SIZES_OF_STEPS, "SLURM_NTASKS", *LOCAL_RANKS, *LOCAL_SIZES, *OF_TORCHRUN)
+"""All variables by which a framework finds that its process is one of several ranks."""
+
 
 def ranks_of_srun(environment: Mapping[str, str]) -> int | None:
     """Return the number of ranks on this node that srun tells, in the form ``2(x3),1``; None if it tells none."""

@@ -245,6 +245,18 @@ def failure_ends_all_ranks() -> Iterator[None]:
         _abort(1)
 
 
+def hide_launcher() -> None:
+    """Remove from the environment by which frameworks find ranks, once MPI has read it.
+
+    accelerate, and with it ``transformers.Trainer``, then trains in this process alone: it neither shards the data
+    nor starts ``torch.distributed``.
+    """
+    import mpi4py.MPI  # noqa: F401 - initializes MPI
+
+    for name in launched.READ_BY_FRAMEWORKS:
+        os.environ.pop(name, None)
+
+
 def _abort(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()

@@ -41,6 +41,15 @@ def check_ranks(done: Completed, name: str) -> None:
         assert each["gathered"] == [0, 1]
 
 
+def test_a_port_without_an_address_is_replaced(run_ranks: Callable[..., Completed]) -> None:
+    """accelerate sets 29500 before it starts torch.distributed; another job may have taken it."""
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        listener.listen()
+        done = run_ranks(2, "registration.py", "mpi", MASTER_PORT=str(listener.getsockname()[1]))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_torchrun_is_rejected_with_the_line_to_type(torch_python: Path, run_program: Callable[..., Completed]) -> None:
     torchrun = str(torch_python), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
     done = run_program("barriers.py", "mpi", launch=(*torchrun, "--no-python"))

@@ -331,6 +331,13 @@ class Sparse:
         """Whether a gradient is there that was not averaged."""
         return self.weight.grad is not None and self.weight.grad is not self.delivered
 
+    def delivered_values(self) -> list[torch.Tensor]:
+        """Return the numbers of the average, flat, if the gradient is still that; ranks may have changed them."""
+        total = self.delivered
+        if total is None or self.weight.grad is not total:
+            return []
+        return [(total if total.layout == torch.strided else total._values()).detach().contiguous().view(-1)]
+
     def average(self, communicator: MPI.Comm, averages: bool) -> None:
         """Bring the gradient to the average, or the sum, over the ranks; collective.
 

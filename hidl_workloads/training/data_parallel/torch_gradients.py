@@ -101,6 +101,8 @@ class GradientAverager:
         self._failure: Exception | None = None
         self._bucket_bytes, self._compression, self._average = bucket_bytes, compression, average
         self._accumulate, self._share_memory, self._statistics = accumulate, share_memory, statistics
+        self._sole = False
+        self._versions: dict[int, int] = {}
         self._order = order_of(communicator)
         self._order.meet("a new optimizer")
         self._communicator = communicator.Dup()
@@ -123,6 +125,7 @@ class GradientAverager:
     def add(self, named: Iterable[Named]) -> None:
         """Include named parameters, of the model or others, with the values of rank 0; collective."""
         self._order.meet("new parameters")
+        self._sole = False
         new = [(name, weight) for name, weight in named if id(weight) not in self._planned]
         held = {id(weight) for _, weight in self._candidates()}
         others = [(name, weight) for name, weight in new if id(weight) not in held]
@@ -131,6 +134,11 @@ class GradientAverager:
         broadcast(self._communicator, torch.nn.Module(), new)
         if self._communicator.size > 1:
             self._include(self._unplanned(), compare=False)
+        self.note_weights()
+
+    def note_weights(self) -> None:
+        """Take the weights as they are for equal on all ranks: changes from now on are compared in ``finish``."""
+        self._versions = {key: weight._version for key, (weight, _) in self._watched.items()}
 
     def shares(self, named: Iterable[Named]) -> list[str]:
         """Return the names of those parameters whose gradients this one averages."""
@@ -157,7 +165,8 @@ class GradientAverager:
         """Average what is not averaged yet: passes of an unfinished accumulation, and gradients that were assigned.
 
         Raises ``FloatingPointError``, on all ranks alike, where a compressed gradient is not finite; ``ValueError`` if
-        ranks have different ``settings`` (those of the optimizer).
+        ranks have different ``settings`` (those of the optimizer) or have changed weights differently since the last
+        step, and if ``torch.distributed`` averages too.
         """
         if self._communicator.size == 1:
             return
@@ -166,11 +175,26 @@ class GradientAverager:
                 "step was called in a backward pass, where gradients are not averaged yet: call it when backward has "
                 "returned, not in a hook"
             )
+        if not self._sole:
+            torch_state.refuse_other_parallelism(list(self._candidates()))
+            self._sole = True
         self._discard_failed_pass()
         changes = [filling.changes() for filling in self._fillings()]
-        mark, values = zlib.crc32(settings.encode()), _checksum(changes)
+        rewritten = [grad for each in changes for grad in each.rewritten]
+        rewritten += [grad for each in self._sparse for grad in each.delivered_values()]
+        mark, values = zlib.crc32(settings.encode()), _checksum(rewritten)
         due = int(self._due(changes))
-        due, largest, smallest, most, least = self._order.meet("a step", due, mark, -mark, values, -values)
+        moved = _checksum([weight for weight, _ in self._watched.values() if self._is_moved(weight)])
+        due, largest, smallest, most, least, high, low = self._order.meet(
+            "a step", due, mark, -mark, values, -values, moved, -moved
+        )
+        if high != -low:
+            weights.require_equal(
+                self._communicator,
+                {name: weights.checksum([(name, bytes_of(weight))]) for name, weight in self._candidates()},
+                "weights were changed between steps, not alike on all ranks: by max_norm of an embedding, or by an "
+                "optimizer that is not wrapped, for example",
+            )
         if largest != -smallest:
             weights.require_equal(
                 self._communicator,
@@ -224,6 +248,10 @@ class GradientAverager:
             self._communicator.Free()
         self._groups, self._sparse, self._others = [], [], []
         self._places.clear()
+
+    def _is_moved(self, weight: torch.Tensor) -> bool:
+        """Return True if something other than a step has written to ``weight``."""
+        return bool(self._versions.get(id(weight), weight._version) != weight._version)
 
     def _fillings(self) -> Iterator[Filling]:
         for group in self._groups:
@@ -506,15 +534,18 @@ class GradientAverager:
             tensor.copy_(mean.view_as(tensor))
 
 
-def _checksum(changes: Sequence[Changes]) -> int:
-    """Return a number that ranks have in common if they changed their averages alike, such as by clipping."""
+def _checksum(tensors: Sequence[torch.Tensor]) -> int:
+    """Return a number that ranks have in common if they changed these tensors alike, such as by clipping."""
     sums = []
-    for grad in (grad for each in changes for grad in each.rewritten):
+    for tensor in tensors:
         # As int64, whose sum is as fast as memory: that of int32 takes 25 times as long.
-        even = grad.numel() - grad.numel() % 2 if grad.element_size() == 4 else grad.numel()
-        rest = grad[even:].view(torch.int32) if even < grad.numel() else None
-        sums.append((grad[:even].view(torch.int64).sum(), rest))
-    return zlib.crc32(repr([(int(total), None if rest is None else int(rest)) for total, rest in sums]).encode())
+        flat = tensor.detach().contiguous().view(-1)
+        together = max(8 // flat.element_size(), 1)
+        if flat.storage_offset() % together:
+            flat = flat.clone()
+        even = flat.numel() - flat.numel() % together
+        sums.append((flat[:even].view(torch.int64).sum(), flat[even:].view(torch.uint8)))
+    return zlib.crc32(repr([(int(total), rest.tolist()) for total, rest in sums]).encode())
 
 
 class _Pass:

@@ -14,7 +14,7 @@ from hidl_workloads.training.data_parallel.buckets import BUCKET_BYTES
 from hidl_workloads.training.data_parallel.compression import Compression
 from hidl_workloads.training.data_parallel.gpu_path import Buffers, Path
 from hidl_workloads.training.data_parallel.torch_gradients import GradientAverager, Statistics, Uneven
-from hidl_workloads.training.data_parallel.torch_state import Named, broadcast
+from hidl_workloads.training.data_parallel.torch_state import Named, broadcast, refuse_other_parallelism
 
 _AVERAGERS: weakref.WeakSet[GradientAverager] = weakref.WeakSet()
 
@@ -60,6 +60,8 @@ def DistributedOptimizer(
         raise TypeError("this optimizer averages over the ranks already: wrap it once")
     options = (bucket_bytes, compression, average, accumulate, share_memory, statistics, gpu_buffers)
     held = _held(optimizer, model)
+    if world.size > 1:
+        refuse_other_parallelism([*model.named_parameters(), *held])
     averager = _averager_of(model, held, world, options)
     if averager is None:
         averager = GradientAverager(
@@ -85,6 +87,7 @@ def DistributedOptimizer(
     optimizer._averager = averager
     # Not a method of ours: a scheduler that was made before puts one of its own in front of it.
     optimizer._averages_before_step = optimizer.register_step_pre_hook(_average_before_step)
+    optimizer._notes_weights = optimizer.register_step_post_hook(_note_weights)
     return optimizer
 
 
@@ -93,6 +96,7 @@ class _Distributed:
 
     _averager: GradientAverager
     _averages_before_step: Any
+    _notes_weights: Any
 
     @property
     def path(self) -> Path | None:
@@ -134,8 +138,9 @@ class _Distributed:
             self._averager.close()
             _AVERAGERS.discard(self._averager)
         self._averages_before_step.remove()
+        self._notes_weights.remove()
         self.__class__ = type(self).__mro__[2]
-        del self._averager, self._averages_before_step
+        del self._averager, self._averages_before_step, self._notes_weights
 
 
 def _on_host(value: Any) -> Any:
@@ -192,3 +197,7 @@ def _average_before_step(optimizer: Any, args: tuple[Any, ...], keywords: dict[s
         return (optimizer,), {"closure": averaged}
     optimizer._averager.finish(settings)
     return None
+
+
+def _note_weights(optimizer: Any, *_: Any) -> None:
+    optimizer._averager.note_weights()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Container, Iterable
+import sys
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,32 @@ def modules_beside(model: torch.nn.Module, others: Iterable[Named]) -> list[torc
         if any(id(weight) in wanted for module in inside for weight in module._parameters.values()):
             found |= {id(module): module for module in inside}
     return list(found.values())
+
+
+def refuse_other_parallelism(named: Sequence[Named]) -> None:
+    """Raise ``ValueError`` if ``torch.distributed`` averages or shards one of these parameters.
+
+    Frameworks wrap models after the optimizer was made, and elsewhere, so wrappers are looked for among all live
+    objects.
+    """
+    names = {id(tensor): name for name, tensor in named}
+    for name, tensor in named:
+        if hasattr(tensor, "device_mesh"):  # a DTensor, of which each rank has a part
+            raise ValueError(
+                f"{name} is sharded over ranks: DistributedOptimizer averages parameters that all ranks have as a whole"
+            )
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    kinds = (torch.nn.parallel.DistributedDataParallel, *([fsdp.FullyShardedDataParallel] if fsdp else []))
+    for each in gc.get_objects():
+        if not issubclass(type(each), kinds) or "_modules" not in each.__dict__ or each.process_group.size() == 1:
+            continue
+        shared = next((names[id(weight)] for weight in each.parameters() if id(weight) in names), None)
+        if shared is not None:
+            raise ValueError(
+                f"{type(each).__name__} averages the gradient of {shared} already: leave DistributedOptimizer out, or, "
+                "where a framework such as accelerate has wrapped the model, call "
+                "hidl_workloads.world.hide_launcher() before the framework starts"
+            )
 
 
 def has_unknown(model: torch.nn.Module, known: Container[int]) -> bool:

@@ -64,13 +64,16 @@ def _create(name: str, options: Any, _: Any) -> Any:
 
 
 def _replace_rendezvous() -> None:
-    """Complete ``env://``: under an MPI launcher, MPI chooses MASTER_ADDR and MASTER_PORT if they are not set."""
+    """Complete ``env://``: under an MPI launcher, MPI chooses MASTER_ADDR and MASTER_PORT if the address is not set.
+
+    accelerate sets the port alone, always the same one, which another job on the host may have taken.
+    """
     from torch.distributed.rendezvous import _rendezvous_handlers
 
     handler = _rendezvous_handlers["env"]
 
     def rendezvous(url: str, timeout: timedelta = timedelta(minutes=5), **options: Any) -> Any:
-        if launcher.world() is not None and not {"MASTER_ADDR", "MASTER_PORT"} & os.environ.keys():
+        if launcher.world() is not None and "MASTER_ADDR" not in os.environ:
             from mpi4c10d import world  # initializes MPI
 
             world.set_master(timeout.total_seconds())

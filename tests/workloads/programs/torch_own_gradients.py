@@ -252,6 +252,20 @@ def hooks_on_sparse_gradients(run: Run) -> None:
 
 
 @program
+def sparse_gradients_changed_in_place(run: Run) -> None:
+    """Not alike on all ranks: their mean is what steps."""
+    model = nn.Sequential(nn.Embedding(30, 4, sparse=True), nn.Flatten(), nn.Linear(12, 1))
+    optimizer = run.wrap(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(run.words(30)).square().mean().backward()
+        factor = 1 + (WORLD.size - 1) / 2 if run.joint else 1 + WORLD.rank
+        model[0].weight.grad._values().mul_(factor)
+        optimizer.step()
+        run.see(model, optimizer)
+
+
+@program
 def layers_shared_by_checkpoints(run: Run) -> None:
     """The sum of such a layer has begun when its second gradient comes."""
     model = nn.Sequential(nn.Linear(FEATURES, FEATURES))

@@ -7,8 +7,10 @@ import pickle
 from typing import Any
 
 import torch
+import torch.distributed.fsdp
 from errors import error_of
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch_runs import FEATURES, PER_RANK, WORLD, distributed, loss_of, perceptron
 
 from hidl_workloads.training.data_parallel.torch_normalization import synchronize_batch_norm
@@ -146,7 +148,57 @@ def sums_changed_by_each_rank() -> None:
     optimizer.step()
 
 
+def weights_rescaled_by_a_function() -> None:
+    """In ``embedding(max_norm=...)``, which no module shows."""
+    model = nn.ParameterList([nn.Parameter(torch.randn(30, 4))])
+    optimizer = distributed(model)
+    words = torch.tensor([WORLD.rank, 20])
+    nn.functional.embedding(words, model[0], max_norm=0.5).square().sum().backward()
+    optimizer.step()
+
+
+def weights_changed_by_an_optimizer_in_a_hook() -> None:
+    """One that is not wrapped, and steps by the gradients of this rank."""
+    model = perceptron()
+    optimizer = distributed(model)
+    own = torch.optim.SGD([model[0].weight], lr=0.1)
+    model[0].weight.register_post_accumulate_grad_hook(lambda _: own.step())
+    loss_of(model, torch.full((2, FEATURES), 1.0 + WORLD.rank)).backward()
+    optimizer.step()
+
+
+def _start_torch_distributed() -> None:
+    if not torch.distributed.is_initialized():  # a second start would use the address of the first
+        torch.distributed.init_process_group("gloo")
+
+
+def averaged_by_torch_too() -> None:
+    """A model that is wrapped after its optimizer, as frameworks do."""
+    _start_torch_distributed()
+    model = perceptron()
+    optimizer = distributed(model)
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    loss_of(wrapped, torch.ones(2, FEATURES)).backward()
+    optimizer.step()
+
+
+def averaged_by_torch_before() -> None:
+    _start_torch_distributed()
+    distributed(nn.parallel.DistributedDataParallel(perceptron()))
+
+
+def sharded() -> None:
+    _start_torch_distributed()
+    mesh = init_device_mesh("cpu", (WORLD.size,))
+    distributed(torch.distributed.fsdp.fully_shard(perceptron(), mesh=mesh))
+
+
 REFUSED = [
+    averaged_by_torch_too,
+    averaged_by_torch_before,
+    sharded,
+    weights_rescaled_by_a_function,
+    weights_changed_by_an_optimizer_in_a_hook,
     schedule_by_own_loss,
     sums_that_are_not_cleared,
     sums_that_are_replaced,
