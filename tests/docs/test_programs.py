@@ -46,6 +46,17 @@ TESTS = {
         'gpus = tf.config.list_physical_devices("GPU")': "it needs a GPU",
         "# train.py": f"{_HYPARFLOW}test_programs_of_pages_train_as_plain_keras",
     },
+    "docs/how-to/train-with-frameworks.md": dict.fromkeys(
+        (
+            "# trainer.py",
+            "# accelerated.py",
+            "# perceptron.py",
+            "# averaged_trainer.py",
+            "# averaged_perceptron.py",
+            "# compiled.py",
+        ),
+        "tests/workloads/test_frameworks.py::test_a_framework_trains_on_ranks_as_in_one_process_on_the_joint_batches",
+    ),
     "docs/how-to/use-hidl-from-python.md": dict.fromkeys(_BLOCK.findall(PYTHON_PAGE), _API),
     "docs/how-to/write-a-plug-in.md": {
         "from hidl_cli.launch.launchers.contract import Launch, Launcher, Request": _PLUGIN,
