@@ -44,7 +44,7 @@ _USER = _Pattern(r"(?<=://)[^\s/?#]+(?=@)")
 # address is no password, and some kinds of @ belong to a path: name.git@v1, :8080/@scope, name@sha256:1.
 _USER_WITH_SLASH = _Pattern(
     r"(?<=://)(?!(?:localhost|[\d.]+):\d+(?:[/?#]|$))[^\s/?#@:]*:(?!\d{1,5}(?:[/?#][^\s@]*)?/@[^\s@]*(?:\s|$))"
-    r"(?:(?![,;|]\w[\w+.-]*://)[^\s\"'<>])*(?<!\.git)(?=@(?!sha\d+:))"
+    r"[^\s\"'<>,;|]*(?:[,;|](?!\w[\w+.-]*://)[^\s\"'<>,;|]*)*(?<!\.git)(?=@(?!sha\d+:))"
 )
 _WITH_QUERY = _Pattern(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
 _QUERY_VALUE = _Pattern(r"(?P<name>[^&?=\s]*)=(?P<value>[^&\s]+)")
@@ -545,7 +545,7 @@ def _as_pattern(form: str) -> str:
 
 def _spans(text: str, parameters: Collection[str] = (), *, literal: bool = False) -> Iterator[_Span]:
     """Yield the secrets that the text itself shows to be some."""
-    if "://" in text:
+    if "://" in text and ("@" in text or "?" in text):
         addresses = text
         for span in _users(text):
             yield span
@@ -722,6 +722,8 @@ def _is_quoted(text: str, start: int) -> bool:
 def _quote_around(text: str, place: int) -> str:
     """Return the quote that is open at ``place`` of its line; "" if none is."""
     at, quote_ = text.rfind("\n", 0, place) + 1, ""
+    if text.find("'", at, place) < 0 and text.find('"', at, place) < 0:
+        return ""
     while at < place:
         if text[at] == "\\" and quote_ != "'":
             at += 1
