@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache, lru_cache
@@ -40,8 +40,12 @@ _MARK = _Pattern(r"\*\*\*(?:(?P<name>[A-Z0-9_]+)\*\*\*)?")
 
 # To the last @ before path, query or fragment: a password may hold one.
 _USER = _Pattern(r"(?<=://)[^\s/?#]+(?=@)")
-# A password with a / in it, which nobody may write and some do: "user:" and no port number before it.
-_USER_WITH_SLASH = _Pattern(r"(?<=://)[^\s/?#@:]*:(?!\d+(?:[/?#]|$))[^\s\"'<>]*(?=@)")
+# A password with /, ? or # in it, which URLs must quote and often do not: to the last @ of the word. A port of an
+# address is no password, and some kinds of @ belong to a path: name.git@v1, :8080/@scope, name@sha256:1.
+_USER_WITH_SLASH = _Pattern(
+    r"(?<=://)(?!(?:localhost|[\d.]+):\d+(?:[/?#]|$))[^\s/?#@:]*:(?!\d{1,5}(?:[/?#][^\s@]*)?/@[^\s@]*(?:\s|$))"
+    r"[^\s\"'<>,;|]*(?:[,;|](?!\w[\w+.-]*://)[^\s\"'<>,;|]*)*(?<!\.git)(?=@(?!sha\d+:))"
+)
 _WITH_QUERY = _Pattern(r"://[^\s?#\"'<>]*\?[^\s#\"'<>]*")
 _QUERY_VALUE = _Pattern(r"(?P<name>[^&?=\s]*)=(?P<value>[^&\s]+)")
 _SIGNS = _Pattern(r"(?:[a-z0-9-]*[-_])?(?:sig|signature|key|auth|code)", re.IGNORECASE)
@@ -55,7 +59,7 @@ _PASSES = ("user", "db", "admin", "root", "login", "smtp", "ftp", "proxy", "mysq
 _WORDS = (
     r"PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN(?![A-Z])|AUTHORIZATION"
     rf"|(?:{'|'.join(_KEYS).upper()})[_-]?KEY(?![A-Z])|(?:{'|'.join(_PASSES).upper()})[_-]?PASS(?![A-Z])"
-    r"|[A-Z0-9]{1,60}_PWD(?![A-Z])"
+    r"|[A-Z0-9]{1,60}_PWD(?![A-Z])|(?<![A-Z0-9$])(?:PASS|PWD)(?![A-Z0-9_-])"
 )
 # What _WORDS begins to match with, in casefolded text. Looking for these takes a tenth of the time.
 _HINTS = (
@@ -63,6 +67,14 @@ _HINTS = (
     *(f"{kind}{sign}key" for kind in _KEYS for sign in ("", "_", "-")),
     *(f"{kind}{sign}pass" for kind in _PASSES for sign in ("", "_", "-")),
 )
+_SHORT_HINT = _Pattern(
+    r"(?<![a-z0-9${])(?:pass|pwd)(?:$|[\"'\\\]>]|\s*[+:?]?[=:])"
+    r"|(?<![^\s'\"])(?:--?|setenv[ \t]+|set[ \t]+-\w+[ \t]+)(?:[\w-]*[_-])?(?:pass|pwd)[ \t\\]"
+)
+# PASS and PWD also name passes of a compiler and directories: their value is a secret unless it is a word, a short
+# number or a path.
+_IS_SHORT_NAME = _Pattern(r"(?:[A-Z0-9]*[_-]+)*(?:PASS|PWD)", re.IGNORECASE)
+_IS_PLAIN = _Pattern(r"[a-z]+(?:[_-][a-z]+)*|[-+]?[\d.,]{1,5}|.{0,3}|(?:[~.$]|\.\.)?/.*", re.IGNORECASE | re.DOTALL)
 # Limited, since a long word with many of these in it would take quadratic time.
 _NAME = rf"[A-Z0-9_-]{{0,60}}(?:{_WORDS})[A-Z0-9_-]{{0,60}}"
 _IS_NAME = _Pattern(_NAME, re.IGNORECASE)
@@ -81,7 +93,9 @@ _OPTION = _Pattern(
     rf"(?<![^\s'\"])(?:--?|setenv[ \t]+|set[ \t]+-\w+[ \t]+)(?P<name>{_NAME})(?:[ \t]|\\\n)+(?![-\\])", re.IGNORECASE
 )
 _OPTION_WORD = _Pattern(rf"--?(?P<name>{_NAME})", re.IGNORECASE)
-_LOGIN = _Pattern(r"(?<!\S)(?:-u|--user|--proxy-user)[ \t=]+[^\s:'\"]+:(?P<value>(?!\d+(?:\s|$))[^\s'\"]+)")
+# Ends before the word that _IS_LOGIN finds the secret in.
+_LOGIN = _Pattern(r"(?<![^\s'\"])(?:-u|--user|--proxy-user)(?:[ \t]+|=)(?=[\"']?[^\s:'\"]+:)")
+_IS_LOGIN = _Pattern(r"[\"']?(?!https?://|\d+:\d+$)[^\s:'\"]+:(?P<value>.+)", re.DOTALL)
 _AUTHORIZATION = _Pattern(
     r"\bAuthorization\\?[\"']?\s*[:=]\s*(?:\\?[\"'])?(?:Basic|Bearer|Digest|Negotiate|Token)\s+(?P<value>[^\s'\"\\]+)",
     re.IGNORECASE,
@@ -89,10 +103,15 @@ _AUTHORIZATION = _Pattern(
 _SCHEME = _Pattern(r"(?:Basic|Bearer|Digest|Negotiate|Token)\s+(?P<value>\S.*)", re.IGNORECASE)
 _BEARER = _Pattern(r"\bBearer\s+(?P<value>[\w.~+/=-]+)", re.IGNORECASE)
 _COOKIE = _Pattern(r"\bCookie:[ \t]*(?P<value>[^'\"\n]+)", re.IGNORECASE)
+# Ends before the secret.
 _PROGRAM_PASSWORD = _Pattern(
-    r"\bsshpass[ \t]+-p[ \t]*(?P<sshpass>[^\s'\"]+)"
-    r"|\b(?:mysql\w*|mariadb\S*)[ \t][^\n|;&]{0,200}?(?<=\s)-p(?P<mysql>[^\s'\"]+)"
-    r"|\blogin\s+\S+\s+password\s+(?P<netrc>\S+)"
+    r"\bsshpass[ \t]+-p[ \t]*"
+    r"|\b(?:mysql\w*|mariadb\S*)[ \t](?:[^\n|;&]{0,200}?\s)??[\"']?-p(?=\S)"
+    r"|\bredis-cli[ \t](?:[^\n|;&]{0,200}?\s)??-a[ \t]+"
+    r"|\b(?:docker|podman|helm|oras|apptainer|singularity)[ \t][^\n|;&]{0,80}?\blogin[ \t]"
+    r"(?:[^\n|;&]{0,200}?\s)??-p[ \t]+"
+    r"|(?<![^\s'\"])-{1,2}pass(?:in|out)?(?:[ \t]+|=)[\"']?pass:"
+    r"|\blogin\s+\S+\s+password\s+"
 )
 _PRIVATE_KEY = _Pattern(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?P<value>.+?)(?=-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
@@ -112,29 +131,44 @@ _QUOTED = _Pattern(
     r"(?P=quote)",
     re.IGNORECASE,
 )
-_LINE = _Pattern(rf"^[ \t-]*(?P<name>{_NAME}):[ \t]+(?P<value>\S+)[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_LINE = _Pattern(
+    rf"^[ \t-]*(?P<name>{_NAME}):[ \t]+(?P<value>\S(?:[^\n]*?\S)??)[ \t]*(?:[ \t]#[^\n]*)?$",
+    re.IGNORECASE | re.MULTILINE,
+)
+# A value of several words, and not the beginning of a sentence.
+_IS_PASSPHRASE = _Pattern(
+    r"(?!(?:the|an?|not?|is|was|for|of|your|must|required|invalid|incorrect|wrong|permission|enter|see|by)\b)"
+    r"[^\n]*(?<![.?!:,])",
+    re.IGNORECASE,
+)
+_TAKES_PASSPHRASE = _Pattern(r"PASS(?:WORD|WD|PHRASE)|SECRET", re.IGNORECASE)
 _FORM_HINTS = ("hf_", "gh", "glpat-", "sk-", "AKIA", "ASIA", "xox", "eyJ", "AIza", "pypi-", "npm_")
 _FORMS = _Pattern(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{20,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|sk-(?:(?:proj|ant|or|svcacct)-(?:[a-z0-9]+-)?)?[A-Za-z0-9][\w-]{19,}|A[KS]IA[0-9A-Z]{16}|xox[abpr]-[\w-]{10,}"
     r"|eyJ[\w-]+\.eyJ[\w-]+\.[\w-]*|AIza[\w-]{35}|pypi-[\w-]{16,}|npm_[A-Za-z0-9]{36})"
 )
-_OTHER_HINTS = ("bearer", "cookie:", "private key-----", "hooks.slack.com", "sshpass", "mysql", "mariadb", "login")
-
-# A value that names where the secret is: a variable, a file that the shell reads, a placeholder of a workload.
-_REFERENCE = _Pattern(
-    r"\$\w+|\$\{\w+(?::?\?[^{}]*)?\}|\$\(\s*(?:cat\s|<)[^()`$]*\)|`\s*cat\s[^`]*`|\{\w+(?:\?[^{}]+)?\}|%\w+%"
+_OTHER_HINTS = (
+    *("bearer", "cookie:", "private key-----", "hooks.slack.com"),
+    *("sshpass", "mysql", "mariadb", "login", "redis-cli", "pass:"),
 )
+
+# A value that names where the secret is: a file that the shell reads, a variable, a placeholder of a workload.
+_FILE_REFERENCE = _Pattern(r"\$\(\s*(?:cat\s|<)[^()`$]*\)|`\s*cat\s[^`]*`")
+_VARIABLE_REFERENCE = _Pattern(r"\$\w+|\$\{\w+(?::?\?[^{}]*)?\}")
+_PLACEHOLDER = _Pattern(r"\{(?P<name>\w+)(?:\?[^{}]+)?\}|%(?P<variable>\w+)%")
+# A parameter of a workload and its value, in a command line or a list of assignments.
+_IS_ASSIGNMENT = _Pattern(r"(?:--(?:set|matrix)=)?(?P<name>[a-z][a-z0-9_]{0,63})=.*", re.DOTALL)
 _EXPANSION = _Pattern(r"\$\w+|\$\{[^{}]*\}|\$\([^()]*\)")
 _NO_VALUES = frozenset({"true", "false", "yes", "no", "on", "off", "none", "null", "value", "..."})
 #: Keys whose value belongs to the name of the object around them.
 _VALUE_KEYS = frozenset({"default", "value", "values"})
 #: Options of shells that are followed by a script.
 _TAKES_SCRIPT = _Pattern(r"-[a-z]*c")
-#: Options of curl and others that are followed by a user and a password.
-_TAKES_LOGIN = frozenset({"-u", "--user", "--proxy-user"})
-#: Options of launchers that are followed by a variable's name and its value.
-_SETS_VARIABLE = frozenset({"-env", "-genv"})
+#: Options and commands that are followed by a variable's name and its value.
+_SETS_VARIABLE = frozenset({"-env", "-genv", "setenv"})
+#: What a shell takes for more than a character of a word.
+_SYNTAX = _Pattern(r"[^\w@%+=:,./#~^*?!{}\[\]<>-]")
 
 #: Shorter values are hidden where they were found, but not elsewhere.
 _LEAST_WORD = 4
@@ -148,14 +182,14 @@ _LEAST_PART = 8
 class _Span:
     """A secret in a text; ``value`` is hidden in other places too, "" is not.
 
-    ``password``: the part of it that is a secret by itself.
+    ``parts``: the parts of it that are secrets by themselves.
     """
 
     start: int
     end: int
     name: str
     value: str
-    password: str = ""
+    parts: tuple[str, ...] = ()
 
 
 class Secrets:
@@ -175,10 +209,12 @@ class Secrets:
         self._pattern: re.Pattern[str] | None = None
         self._values: dict[str, str] = {}
         self._literal: set[str] = set()
+        self._parameters: set[str] = set()
         self.places: dict[str, list[str]] = {}
 
     def learn(self, *documents: Any) -> Secrets:
         """Find the secrets in documents and texts, and return self."""
+        self._parameters.update(name for document in documents for name in _parameters_in(document))
         for document in documents:
             if self._named:
                 self._literal.update(name for name in _marks_in(document) if name not in self._names.values())
@@ -188,26 +224,33 @@ class Secrets:
 
     def learn_output(self, text: str) -> Secrets:
         """Find the secrets in what a program printed, but for those that may be words of a sentence."""
-        for span in _spans(text):
+        for span in _spans(text, self._parameters):
             if len(span.value) >= _LEAST_PART and any(map(str.isdigit, span.value)):
                 self._remember(span.name, span.value)
         return self
 
-    def hide(self, text: str, where: str = "") -> str:
-        """Return the text without secrets; ``where``: its place, for ``places``."""
-        spans = _union([*_spans(text), *self._known(text)])
+    def hide(self, text: str, where: str = "", *, literal: bool = False) -> str:
+        """Return the text without secrets.
+
+        Args:
+            text: a word, a command line or any other text.
+            where: its place, for ``places``.
+            literal: whether no shell expands it, which makes ``$NAME`` a value.
+        """
+        spans = _union([*_spans(text, self._parameters, literal=literal), *self._known(text)])
         if not spans:
             return text
         parts, last = [], 0
         for span in spans:
             parts += [text[last : span.start], self._mark(span.name, text[span.start : span.end], span.value, where)]
-            if span.password:
-                self._remember(span.name.replace("user", "password", 1), span.password)
+            for part in span.parts:
+                self._remember(span.name.replace("user", "password", 1), part)
             last = span.end
         return "".join([*parts, text[last:]])
 
     def hide_document(self, document: T, where: str = "") -> T:
         """Return plain data or dataclasses without secrets; ``where``: its place, for ``places``."""
+        self._parameters.update(_parameters_in(document))
         found: T = self._walk(document, "", where)
         return found
 
@@ -222,7 +265,8 @@ class Secrets:
                 for key, each in value.items()
             }
         if isinstance(value, (list, tuple)):
-            found = [self._element(value, at, name, f"{where}[{at}]") for at in range(len(value))]
+            of_programs = _secrets_of_programs(value, self._parameters)
+            found = [self._element(value, at, name, f"{where}[{at}]", of_programs.get(at)) for at in range(len(value))]
             return found if isinstance(value, list) else tuple(found)
         if is_dataclass(value) and not isinstance(value, type):
             own = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
@@ -231,32 +275,37 @@ class Secrets:
             return replace(value, **changed) if changed else value
         return value
 
-    def _element(self, words: Sequence[Any], at: int, name: str, where: str) -> Any:
-        """Return an element of a list, which may be a word of a command line."""
+    def _element(self, words: Sequence[Any], at: int, name: str, where: str, secret: _Span | None) -> Any:
+        """Return an element of a list, which may be a word of a command line, and end with a secret."""
         word = words[at]
+        if secret:
+            shown = self.hide(word[: secret.start], where)
+            return shown + self._mark(secret.name, secret.value, secret.value, where)
         name = _option(words, at) or name
-        if isinstance(word, str) and at and words[at - 1] in _TAKES_LOGIN and (login := _LOGIN.fullmatch(f"-u {word}")):
-            user = len(word) - len(login["value"])
-            return word[:user] + self._mark("authorization", word[user:], word[user:], where)
         assigned = None
         if isinstance(word, str) and "=" in word and _may_name(word) and not is_secret_name(name):
             assigned = _WORD_ASSIGNED.fullmatch(word)
         script = bool(at) and isinstance(words[at - 1], str) and _TAKES_SCRIPT.fullmatch(words[at - 1])
-        if assigned is None or script or not is_secret_name(assigned["name"]) or not _is_value(assigned["value"]):
-            return self._walk(word, name, where)
+        if assigned is None or script or not self._is_secret(assigned["name"], assigned["value"]):
+            is_word = isinstance(word, str) and not script and not is_secret_name(name) and not re.search(r"\s", word)
+            return self.hide(word, where, literal=True) if is_word else self._walk(word, name, where)
         value = assigned["value"]
         return word[: assigned.start("value")] + self._mark(assigned["name"], value, value, where)
 
     def _leaf(self, value: str | int, name: str, where: str) -> str | int:
-        if isinstance(value, int) and (abs(value) < _LEAST_NUMBER or not is_secret_name(name)):
+        if isinstance(value, int) and (abs(value) < _LEAST_NUMBER or not _is_secret(name, str(value))):
             return value
         text = str(value)
-        if is_secret_name(name) and _is_value(text):
+        if self._is_secret(name, text):
             scheme = _SCHEME.fullmatch(text) if "authorization" in name.casefold() else None
             start = scheme.start("value") if scheme else 0
             value = text[start:]
-            return text[:start] + self._mark(name, value, value, where) if _is_value(value) else text
-        return self.hide(text, where)
+            return text[:start] + self._mark(name, value, value, where) if self._is_secret(name, value) else text
+        return self.hide(text, where, literal=bool(name) and not re.search(r"\s", text))
+
+    def _is_secret(self, name: str, value: str) -> bool:
+        """Is this the value of a secret's name in a document, where no shell expands it?"""
+        return _is_secret(name, value, self._parameters, literal=True)
 
     def _mark(self, name: str, text: str, value: str, where: str) -> str:
         """Return the mark for ``text``, and remember ``value``."""
@@ -347,7 +396,7 @@ def redact(text: str) -> str:
 
 def redact_variable(name: str, value: str) -> str:
     """Return the value of an environment variable as it may be shown."""
-    return HIDDEN if is_secret_name(name) and _is_value(value) else redact(value)
+    return HIDDEN if _is_secret(name, value, literal=True) else redact(value)
 
 
 def redact_document(document: Any) -> Any:
@@ -404,12 +453,69 @@ def _option(words: Sequence[Any], at: int) -> str:
     return option["name"] if option and is_secret_name(option["name"]) else ""
 
 
-def _is_value(value: str) -> bool:
-    """Can the value of a secret's name be a secret, and not where one is to be found?"""
+def _is_secret(name: str, value: str, parameters: Collection[str] = (), *, literal: bool = False) -> bool:
+    """Does an option, a variable or a key of that name hold a secret if it has this value?"""
+    if not is_secret_name(name) or not _is_value(value, parameters, literal=literal):
+        return False
+    return not (_IS_SHORT_NAME.fullmatch(name) and _IS_PLAIN.fullmatch(value.strip().strip("\"'")))
+
+
+def _is_value(value: str, parameters: Collection[str] = (), *, literal: bool = False) -> bool:
+    """Can the value of a secret's name be a secret, and not where one is to be found?
+
+    Args:
+        value: the text after the name.
+        parameters: the names that may stand in braces for a value.
+        literal: whether the value is used as it is; else a shell may expand the variables in it.
+    """
     bare = value.strip().strip("\"'")
     if not bare or _MARK.fullmatch(bare) or bare.rstrip(",;").lower() in _NO_VALUES:
         return False
-    return not _REFERENCE.fullmatch(bare)
+    if _FILE_REFERENCE.fullmatch(bare) or (not literal and _VARIABLE_REFERENCE.fullmatch(bare)):
+        return False
+    if found := _PLACEHOLDER.fullmatch(bare):
+        name = found["name"] or found["variable"]
+        return name not in parameters and not (is_secret_name(name) and (name.islower() or found["variable"]))
+    return True
+
+
+def _parameters_in(document: Any) -> Iterator[str]:
+    """Yield the names of the parameters that a document or a command line gives a value to."""
+    if isinstance(document, Mapping):
+        for key, each in document.items():
+            if key == "parameters" and isinstance(each, Mapping):
+                yield from map(str, each)
+            yield from _parameters_in(each)
+    elif isinstance(document, (list, tuple)):
+        for each in document:
+            if isinstance(each, str):
+                if "=" in each and (found := _IS_ASSIGNMENT.fullmatch(each)):
+                    yield found["name"]
+            else:
+                yield from _parameters_in(each)
+    elif is_dataclass(document) and not isinstance(document, type):
+        yield from _parameters_in({each.name: getattr(document, each.name) for each in fields(document) if each.init})
+
+
+def _secrets_of_programs(words: Sequence[Any], parameters: Collection[str]) -> dict[int, _Span]:
+    """Return what ``_of_programs`` finds in a command line, by the number of the word that it is a part of."""
+    if not all(isinstance(word, str) for word in words):
+        return {}
+    line = " ".join(words)
+    if "-u" not in line and not any(hint in line.casefold() for hint in _OTHER_HINTS):
+        return {}
+    # As long as before, without the spaces and quotes within words.
+    line = " ".join(_SYNTAX.sub("\x7f", word) for word in words)
+    found, start = {}, 0
+    spans = sorted(_of_programs(line, parameters), key=lambda each: each.start)
+    for at, word in enumerate(words):
+        end = start + len(word)
+        for span in spans:
+            if start <= span.start < end and at not in found:
+                value = word[span.start - start :]
+                found[at] = _Span(span.start - start, len(word), span.name, value)
+        start = end + 1
+    return found
 
 
 def _is_telling(value: str) -> bool:
@@ -437,52 +543,77 @@ def _as_pattern(form: str) -> str:
     return word if len(form) >= _LEAST_PART else rf"(?<![A-Za-z0-9]){word}(?![A-Za-z0-9])"
 
 
-def _spans(text: str) -> Iterator[_Span]:
+def _spans(text: str, parameters: Collection[str] = (), *, literal: bool = False) -> Iterator[_Span]:
     """Yield the secrets that the text itself shows to be some."""
-    if "://" in text:
-        yield from _users(text)
-        yield from _query_values(text)
+    if "://" in text and ("@" in text or "?" in text):
+        addresses = text
+        for span in _users(text):
+            yield span
+            # A password may hold a "?".
+            addresses = addresses[: span.start] + "x" * (span.end - span.start) + addresses[span.end :]
+        yield from _query_values(addresses)
     if _may_name(text):
-        yield from _named(text)
+        yield from _named(text, parameters, literal=literal)
     folded = text.casefold()
-    logins = _LOGIN.finditer(text) if "-u" in text else ()
-    headers = _AUTHORIZATION.finditer(text) if "authorization" in folded else ()
-    for found in (*logins, *headers):
-        if _is_value(found["value"]):
+    for found in _AUTHORIZATION.finditer(text) if "authorization" in folded else ():
+        if _is_value(found["value"], parameters):
             yield _Span(found.start("value"), found.end("value"), "authorization", found["value"])
-    if any(hint in folded for hint in _OTHER_HINTS):
-        yield from _of_other_programs(text)
+    has_others = any(hint in folded for hint in _OTHER_HINTS)
+    if has_others:
+        yield from _of_headers_and_files(text)
+    if has_others or "-u" in text:
+        yield from _of_programs(text, parameters)
     if any(hint in text for hint in _FORM_HINTS):
         for found in _FORMS.finditer(text):
             yield _Span(found.start(), found.end(), "secret", found[0])
 
 
-def _named(text: str) -> Iterator[_Span]:
+def _named(text: str, parameters: Collection[str], *, literal: bool) -> Iterator[_Span]:
     """Yield the values of options, variables and keys that have the name of a secret."""
     for found in (*_ASSIGNED.finditer(text), *_OPTION.finditer(text)):
         start, end = _shell_word(text, found.end())
-        if is_secret_name(found["name"]) and _is_value(text[start:end]):
-            yield _Span(start, end, found["name"], text[start:end])
-    for found in (*_QUOTED.finditer(text), *_LINE.finditer(text)):
-        if is_secret_name(found["name"]) and _is_value(found["value"]) and not _is_scheme(found):
+        if _is_secret(found["name"], text[start:end], parameters, literal=literal or _is_quoted(text, start)):
+            # Of a connection string: Pwd=x;Database=y.
+            first = text[start:end].partition(";")[0]
+            yield _Span(start, end, found["name"], text[start:end], (first,) if _looks_secret(first) else ())
+    for found in _QUOTED.finditer(text):
+        quoted = literal or found["quote"].endswith("'")
+        if _is_secret(found["name"], found["value"], parameters, literal=quoted) and not _is_scheme(found):
             yield _Span(found.start("value"), found.end("value"), found["name"], found["value"])
+    for found in _LINE.finditer(text):
+        name, value = found["name"], found["value"]
+        whole = not re.search(r"\s", value) or (_TAKES_PASSPHRASE.search(name) and _IS_PASSPHRASE.fullmatch(value))
+        # A test suite prints "PASS: test_2x".
+        usual = whole and not _IS_SHORT_NAME.fullmatch(name) and not _is_scheme(found)
+        if usual and _is_secret(name, value, parameters, literal=True):
+            yield _Span(found.start("value"), found.end("value"), name, value)
     for found in _BESIDE.finditer(text):
-        if is_secret_name(found["name"]) and _is_value(found["value"]) and _looks_secret(found["value"]):
-            yield _Span(found.start("value"), found.end("value"), found["name"], found["value"])
+        name, value = found["name"], found["value"]
+        usual = _looks_secret(value) and not _IS_SHORT_NAME.fullmatch(name)
+        if usual and _is_secret(name, value, parameters, literal=literal):
+            yield _Span(found.start("value"), found.end("value"), name, value)
 
 
-def _of_other_programs(text: str) -> Iterator[_Span]:
-    """Yield the secrets in headers, command lines and files of other programs that give them no name."""
+def _of_headers_and_files(text: str) -> Iterator[_Span]:
+    """Yield the secrets in headers and files of other programs that give them no name."""
     for pattern in (_COOKIE, _PRIVATE_KEY, _WEBHOOK):
         for found in pattern.finditer(text):
             yield _Span(found.start("value"), found.end("value"), "secret", found["value"].strip())
     for found in _BEARER.finditer(text):
         if _looks_secret(found["value"]):
             yield _Span(found.start("value"), found.end("value"), "authorization", found["value"])
-    for found in _PROGRAM_PASSWORD.finditer(text):
-        group = str(found.lastgroup)
-        if _is_value(found[group]):
-            yield _Span(found.start(group), found.end(group), "password", found[group])
+
+
+def _of_programs(line: str, parameters: Collection[str]) -> Iterator[_Span]:
+    """Yield what command lines of other programs hold where these expect a password, and give no name."""
+    for found in (*_PROGRAM_PASSWORD.finditer(line), *_LOGIN.finditer(line)):
+        start, end = _shell_word(line, found.end())
+        name = "password"
+        if found.re.pattern == _LOGIN.pattern:
+            login = _IS_LOGIN.fullmatch(line[start:end])
+            name, start = "authorization", start + login.start("value") if login else end
+        if _is_value(line[start:end], parameters, literal=_is_quoted(line, start)):
+            yield _Span(start, end, name, line[start:end])
 
 
 def _looks_secret(value: str) -> bool:
@@ -499,19 +630,23 @@ def _is_scheme(found: re.Match[str]) -> bool:
 def _may_name(text: str) -> bool:
     """Return False if the text certainly holds no name of a secret."""
     folded = text.casefold()
-    return any(hint in folded for hint in _HINTS)
+    if any(hint in folded for hint in _HINTS):
+        return True
+    return ("pass" in folded or "pwd" in folded) and bool(_SHORT_HINT.search(folded))
 
 
 def _users(text: str) -> Iterator[_Span]:
-    """Yield users and passwords of URLs."""
-    starts = set()
+    """Yield users and passwords of URLs, up to the last @ that may end them."""
+    ends: dict[int, list[int]] = {}
     for found in (*_USER.finditer(text), *_USER_WITH_SLASH.finditer(text)):
-        if found.start() not in starts and not _MARK.fullmatch(found[0]):
-            starts.add(found.start())
-            host = re.match(r"@([\w.-]*)", text[found.end() :])
-            _, colon, password = found[0].partition(":")
-            name = f"user_of_{host[1] if host else ''}"
-            yield _Span(found.start(), found.end(), name, found[0], password if colon else "")
+        if not _MARK.fullmatch(found[0]):
+            ends.setdefault(found.start(), []).append(found.end())
+    for start, found_ends in ends.items():
+        end = max(found_ends)
+        host = re.match(r"@([\w.-]*)", text[end:])
+        passwords = {text[start:each].partition(":")[2] for each in found_ends}
+        parts = tuple(each for each in sorted(passwords, key=len, reverse=True) if each)
+        yield _Span(start, end, f"user_of_{host[1] if host else ''}", text[start:end], parts)
 
 
 def _query_values(text: str) -> Iterator[_Span]:
@@ -539,6 +674,10 @@ def _union(spans: Sequence[_Span]) -> list[_Span]:
 def _shell_word(text: str, start: int) -> tuple[int, int]:
     """Return the span of the word of a shell that begins at ``start``, without the quotes around it."""
     around = _quote_around(text, start)
+    # A quote within quotes, as shlex and bash write it: 'TOKEN='"'"'x'"'"' train'.
+    for quote_ in ("'\"'\"'", "'\\''") if around == "'" else ():
+        if text.startswith(quote_, start) and (close := text.find(quote_, start + len(quote_))) >= 0:
+            return start + len(quote_), close
     at = start
     while at < len(text):
         character, following = text[at], text[at + 1 : at + 2]
@@ -571,9 +710,20 @@ def _after(text: str, at: int) -> int:
     return inside + 1 if inside < len(text) else at + 1
 
 
+def _is_quoted(text: str, start: int) -> bool:
+    """Is what begins at ``start`` in single quotes that are around it, or around the one word that it ends?"""
+    opening = text.rfind("'", 0, start)
+    if opening < 0 or _quote_around(text, opening):
+        return False
+    closing = text.find("'", start)
+    return opening == start - 1 or not re.search(r"\s", text[opening : closing if closing >= 0 else len(text)])
+
+
 def _quote_around(text: str, place: int) -> str:
     """Return the quote that is open at ``place`` of its line; "" if none is."""
     at, quote_ = text.rfind("\n", 0, place) + 1, ""
+    if text.find("'", at, place) < 0 and text.find('"', at, place) < 0:
+        return ""
     while at < place:
         if text[at] == "\\" and quote_ != "'":
             at += 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hidl_cli import redaction
@@ -37,6 +38,23 @@ from tests.plan import golden_scripts
         ('os.environ["HF_TOKEN"] = "hf_x"', 'os.environ["HF_TOKEN"] = "***"'),
         ("read config:\npassword: hunter2\nranks: 2", "read config:\npassword: ***\nranks: 2"),
         ("curl -u me:hunter2 https://host", "curl -u me:*** https://host"),
+        ("curl -u bob:1234 -u 'bob:$ecret'", "curl -u bob:*** -u 'bob:***'"),
+        ("postgres://u:pXX@ssYY/w0rdZZ@h/db", "postgres://***@h/db"),
+        ("https://bob:abc@def?ghi@host/x", "https://***@host/x"),
+        ("https://u:1234/abc@h/p https://u:1234/@abc@h/p", "https://***@h/p https://***@h/p"),
+        ("http://u:p/q@h/a,http://v:q@h2/b", "http://***@h/a,http://***@h2/b"),
+        ("git+https://u:p@host/name.git@v1.0", "git+https://***@host/name.git@v1.0"),
+        ("train --password '$ecretPass99' '--hf-token=$ecretPass99'", "train --password '***' '--hf-token=***'"),
+        ("train --token {abcd1234efgh} --token %abcd1234%", "train --token *** --token ***"),
+        ("train --pass hunter22x --pwd hunter22x FOO_PASS=hunter22x", "train --pass *** --pwd *** FOO_PASS=***"),
+        ("Server=x;Pwd=hunter2x;Database=y", "Server=x;Pwd=***"),
+        ("openssl rsa -passin pass:hunter2 -in x", "openssl rsa -passin pass:*** -in x"),
+        (
+            "redis-cli -h x -a hunter2; docker login -u me -p hunter2",
+            "redis-cli -h x -a ***; docker login -u me -p ***",
+        ),
+        ("password: correct horse battery  # mine\nranks: 2", "password: ***  # mine\nranks: 2"),
+        ('db_password: $ecretPass99\npassword: "begins', "db_password: ***\npassword: ***"),
         ("got ghp_abcdefghij0123456789 from the vault", "got *** from the vault"),
         ("curl -H 'X-Api-Key: s3cr3tVALUE' https://host", "curl -H 'X-Api-Key: ***' https://host"),
         ('curl -H "PRIVATE-TOKEN: s3cr3tVALUE" https://host', 'curl -H "PRIVATE-TOKEN: ***" https://host'),
@@ -91,6 +109,11 @@ def test_secrets_are_taken_out(text: str, clean: str) -> None:
         'export HF_TOKEN="$(cat ~/.tok)"; python3 prog.py',
         "HF_TOKEN_PATH=/home/me/.token --use_auth_token True",
         "docker run --user 1000:1000",
+        "docker://registry:5000/image@sha256:abc http://localhost:8080/a@b",
+        "bash -c 'train --token $HF_TOKEN' && bash -c \"train --token '$HF_TOKEN'\"",
+        "PASS: test_2x_ranks\nfirst pass: 3x4 of 12\nDB=x PWD=/home/me1 --pass 2 --pwd=/tmp/x1 LLVM_PASS=inline",
+        "password: the one of your account\nPassword: Permission denied, please try again.",
+        "ssh me@login -p 2222",
         "--set TOKEN=VALUE",
         "time per token: 12.3456ms, token: 1.23456e+05, tokens: 12345678",
         "token = 100000\ntoken: the next one\n",
@@ -116,9 +139,14 @@ def test_a_variable_is_known_by_its_name_and_by_its_value() -> None:
 SECRET = st.text(
     st.characters(codec="ascii", exclude_characters="/?#\"'<>", categories=("L", "N", "P", "S")), min_size=8
 )
+PASSWORD = st.text(
+    st.characters(codec="ascii", exclude_characters="\"'<>", categories=("L", "N", "P", "S")), min_size=8
+)
 
 
-@given(user=st.from_regex(r"[a-z]{0,5}", fullmatch=True), secret=SECRET, port=st.sampled_from(["", ":8080"]))
+@given(user=st.from_regex(r"[a-z]{0,5}", fullmatch=True), secret=PASSWORD, port=st.sampled_from(["", ":8080"]))
+@example("u", "pXX@ssYY/w0rdZZ", "").via("cut at the first @")
+@example("u", "1234/abc", "").via("taken for a port")
 def test_no_part_of_a_password_is_left(user: str, secret: str, port: str) -> None:
     assert redact(f"uv said: https://{user}:{secret}@host{port}/simple (404)") == (
         f"uv said: https://***@host{port}/simple (404)"
@@ -142,8 +170,14 @@ def test_no_secret_is_left_in_a_document(secret: str) -> None:
     }
 
 
-WORD = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=10, max_size=30).filter(
-    lambda word: not is_secret_name(word)
+PLAIN_WORD = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=10, max_size=30).filter(
+    lambda word: not is_secret_name(word) and any(map(str.isdigit, word))
+)
+#: Also secrets that resemble references, and hold what separates the parts of a URL.
+WORD = st.one_of(
+    PLAIN_WORD,
+    st.builds(str.format, st.sampled_from(["${}", "${{{}}}", "{{{}}}", "%{}%"]), PLAIN_WORD),
+    st.builds("".join, st.tuples(PLAIN_WORD, st.sampled_from("@/?:"), PLAIN_WORD, st.sampled_from("@/?:"), PLAIN_WORD)),
 )
 
 
@@ -160,6 +194,16 @@ def planted(secret: str) -> dict[str, object]:
         "query": {"argv": [f"https://host/simple?sig={secret}"]},
         "parameter": {"parameters": {"token": {"type": "str", "default": secret}}},
         "setting": {"tuning": [{"name": "MY_SECRET", "value": secret, "origin": "site"}]},
+        "short option": {"argv": ["train", "--pass", secret]},
+        "short assignment": {"argv": ["env", f"FOO_PASS={secret}", "train", f"--pwd={secret}"]},
+        "connection": {"argv": ["train", f"Server=x;Pwd={secret}"]},
+        "login": {"argv": ["curl", "-u", f"bob:{secret}", "https://host"]},
+        "login with =": {"argv": ["curl", f"--user=bob:{secret}"]},
+        "sshpass": {"argv": ["sshpass", "-p", secret, "ssh", "host"]},
+        "mysql": {"argv": ["mysql", "-u", "root", f"-p{secret}", "db"]},
+        "openssl": {"argv": ["openssl", "rsa", "-passin", f"pass:{secret}"]},
+        "redis": {"argv": ["redis-cli", "-a", secret]},
+        "registry": {"argv": ["docker", "login", "-u", "me", "-p", secret]},
         "header": {"headers": {"Authorization": f"Bearer {secret}"}},
     }
 
@@ -179,6 +223,25 @@ def test_a_secret_is_hidden_in_all_places_once_one_tells_it(secret: str, place: 
     values = {name: f"user:{secret}" if name.startswith("USER") else secret for name in names_in(repr(shown))}
     assert fill(shown, values) == document
     assert secrets.hide_document(shown) == shown
+
+
+@given(secret=WORD, place=st.sampled_from(sorted(name for name, each in planted("").items() if "argv" in each)))
+def test_a_command_line_hides_the_same_as_a_list_and_as_text(secret: str, place: str) -> None:
+    words = planted(secret)[place]["argv"]  # type: ignore[index]
+    shown = redact_document(words)
+    assert secret not in " ".join(shown)
+    if place != "launcher":  # -genv NAME VALUE is known in lists only
+        assert shlex.split(redact(shlex.join(words))) == shown
+
+
+@pytest.mark.parametrize("reference", ["{key}", "{token}", "{key?--api-key}"])
+def test_a_placeholder_of_a_parameter_stays(reference: str) -> None:
+    words = ["train", "--api-key", reference, f"--password={reference}"]
+    for document in (
+        {"parameters": {"key": "x", "token": {"type": "str"}}, "words": words},
+        ["hidl", "run", "--set", "key=x", "--set=token=y", "--", *words],
+    ):
+        assert str(words)[1:-1] in str(redact_document(document))
 
 
 def test_values_of_one_name_are_told_apart() -> None:

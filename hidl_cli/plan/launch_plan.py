@@ -184,7 +184,8 @@ class Plan:
     def command_line(self, step: Step) -> str:
         """Format the step as a shell command with its variables, without secrets."""
         variables = {"HIDL_WORLD_SIZE": str(step.placement.ranks), **self.environment, **step.launch.environment}
-        secrets = Secrets().learn(self.workload_words, dict(self.parameters), dict(step.point), variables)
+        parameters = {"parameters": dict(self.parameters)}
+        secrets = Secrets().learn(self.workload_words, parameters, dict(step.point), variables)
         words = ["env", *(f"{name}={value}" for name, value in variables.items()), *step.launch.words]
         return sh_line(secrets.learn(words).hide_document(words))
 
@@ -202,7 +203,7 @@ class Plan:
             words = [program.module, *(f"{name}={value}" for name, value in chosen.items())]
         variables = [f"{name}={value}" for name, value in compared_variables(step.point).items()]
         line = sh_line([*variables, Path(argv[0]).name, *count, "...", *words])
-        secrets = Secrets().learn(self.workload_words, dict(self.parameters), dict(step.point), words)
+        secrets = Secrets().learn(self.workload_words, {"parameters": dict(self.parameters)}, dict(step.point), words)
         return secrets.hide(line)
 
     def to_json(self) -> dict[str, Any]:

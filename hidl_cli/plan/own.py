@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -70,7 +70,7 @@ def own_workload(
     first, *rest = command
     return Workload(
         name=name_of(command),
-        title=_title(command),
+        title=_title(command, given),
         program=Program(command=[first], arguments=rest, directory=directory, mpi=uses_mpi, timed=True),
         stacks=[StackChoice(stack=stack or STACK)],
         parameters={name: Parameter(type="str", default=value) for name, value in given.items()},
@@ -117,8 +117,9 @@ def _is_text(word: str) -> bool:
     return "\0" not in word and not any("\ud800" <= character <= "\udfff" for character in word)
 
 
-def _title(command: Sequence[str]) -> str:
-    line = " ".join(" ".join(Secrets().learn(list(command)).hide_document(list(command))).split())
+def _title(command: Sequence[str], given: Mapping[str, str]) -> str:
+    secrets = Secrets().learn({"parameters": given}, list(command))
+    line = " ".join(" ".join(secrets.hide_document(list(command))).split())
     return line if len(line) <= 100 else f"{line[:97]}..."
 
 

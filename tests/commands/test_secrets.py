@@ -17,19 +17,19 @@ from tests.conftest import Hidl
 #: Where each secret is planted.
 SECRETS = {
     "option": "Opt10nPlanted9x",
-    "option of two words": "Tw0WordsPlanted8y",
+    "option of two words": "$Tw0WordsPlanted8y",
     "parameter": "Par4mPlanted7z",
     "default of a parameter": "Def4ultPlanted6a",
     "password of a URL": "Ur1PassPlanted5b",
     "query of a URL": "Qu3ryPlanted4c",
-    "variable of the user": "V4riablePlanted3d",
+    "variable of the user": "$V4riablePlanted3d",
     "variable of the site": "S1tePlanted2e",
     "index of the site": "Ind3xPlanted1f",
     "title of the stack": "St4ckPlanted0g",
     "login": "L0ginPlanted9h",
     "output of the program": "Pr1ntedPlanted8i",
 }
-URL = f"https://user:{SECRETS['password of a URL']}@host/simple?token={SECRETS['query of a URL']}"
+URL = f"https://user:begins@with/{SECRETS['password of a URL']}@host/simple?token={SECRETS['query of a URL']}"
 PROGRAM = f"""
 import os, sys
 print("started with", sys.argv[1:], flush=True)
@@ -68,6 +68,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
         ["toy", "--estimate", "--set", "note={url}"],
         ["toy", "--set", "note={url}", "--matrix", "token={parameter},another-value", "--repeat", "2"],
         ["--no-mpi", "--no-check", "{own}"],
+        ["--no-mpi", "--dry-run", "{own}"],
         ["toy", "--set", "ranks={parameter}", "--set", "token={parameter}"],
     ],
     "shell": [["mpi", "--dry-run"]],
