@@ -77,7 +77,7 @@ def judge(
     rules = _Rules(target, step_unit, max_half_width, len(scaled), rounds, first, sign)
     steps = (first, *(_step(n, scaled[n], found[n], rules) for n in scaled))
     verdict, reason, hint = _conclude(steps, step_unit)
-    of_copies = nodes(baseline.by_round) if isinstance(baseline, Copies) else ()
+    of_copies = nodes(baseline.by_round, digits=rounding(baseline.printed)) if isinstance(baseline, Copies) else ()
     notes = [*_slow(of_copies), *cold_rounds(observations, sign)] if verdict in ("fail", "inconclusive") else []
     paired = not isinstance(baseline, History) and not any(each.lacking for each in found.values())
     return Study(
