@@ -264,8 +264,11 @@ def compare_rates(
 
 
 def _half_digit(values: Sequence[float]) -> float:
-    """Return half a unit of the last digit that any of the values has."""
-    digits = [Decimal(repr(float(value))).normalize().as_tuple().exponent for value in values]
+    """Return half a unit of the last digit that any of the values has.
+
+    Of at most 12 digits: 100 * 0.29 is 28.999999999999996.
+    """
+    digits = [Decimal(f"{value:.12g}").normalize().as_tuple().exponent for value in values]
     return float(10.0 ** min(0, *(digit for digit in digits if isinstance(digit, int)))) / 2
 
 
