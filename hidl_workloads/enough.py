@@ -18,10 +18,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hidl_workloads.metrics import write_json
-from hidl_workloads.repetitions import Decision, compared_enough, enough
+from hidl_workloads.repetitions import Decision, compared_enough, enough, rounding
 
 SCHEMA = "hidl.enough/1"
 
@@ -29,6 +29,13 @@ _BETTER = {"weak": "higher", "strong": "lower"}
 _STOP, _GO_ON, _CANNOT_TELL = 0, 1, 2
 #: In a step's directory, where another run of hidl had this machine's cores, or got some of them meanwhile.
 UNBOUND, SHARED = "unbound", "shared"
+
+
+class Measured(NamedTuple):
+    """The efficiencies of a scaled step, one per round, and the error of their logarithms by the digits printed."""
+
+    efficiencies: list[float]
+    margin: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,8 +69,14 @@ def decide(directory: Path, rounds: int, *, seconds_left: float = math.inf) -> D
         better, (default, *settings) = read_points(directory, plan, rounds)
         decision = compared_enough(settings, default, better=better, rounds=planned, precision=plan.get("precision"))
     else:
-        found = list(read_efficiencies(directory, plan, rounds).values())
-        decision = enough(found, float(plan["target"]), rounds=planned, precision=plan.get("precision"))
+        found = read_efficiencies(directory, plan, rounds).values()
+        decision = enough(
+            [step.efficiencies for step in found],
+            float(plan["target"]),
+            rounds=planned,
+            precision=plan.get("precision"),
+            margins=[step.margin for step in found],
+        )
     one_round = (time.time() - float(_read(directory / "status.json")["started"])) / max(1, rounds)
     if not decision.stop and one_round > seconds_left:
         return Decision(True, f"a round takes {one_round:.0f} s, and {seconds_left:.0f} s are left")
@@ -81,8 +94,8 @@ def _disturbed_rounds(directory: Path, plan: Mapping[str, Any]) -> set[int]:
     return {step["repetition"] for number, step in numbered if is_disturbed(directory / "steps" / str(number))}
 
 
-def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> dict[int, list[float]]:
-    """Return the efficiencies of each scaled step by its size, one per round.
+def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> dict[int, Measured]:
+    """Return the efficiencies of each scaled step by its size.
 
     They are relative to the smallest step or the sum of copies. Sizes are those of the plan, or numbers of workers if
     some ranks do no work of their own (as in hidl's verdict). Rounds with a disturbed step are left out. Raises as
@@ -92,7 +105,8 @@ def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> 
     better = plan["workload"].get("metrics", {}).get(scaling["metric"], {}).get("better")
     sign = 1 if (better or _BETTER[scaling["kind"]]) == "higher" else -1
     overhead = plan["workload"].get("overhead_ranks", 0)
-    rates: dict[int, dict[int, float]] = {}
+    printed: dict[int, dict[int, float]] = {}
+    of_copies: list[float] = []
     limits: dict[int, float] = {}
     sizes = [step["placement"]["ranks"] - overhead if overhead else step["size"] for step in plan["steps"]]
     size = min(sizes)
@@ -103,13 +117,20 @@ def read_efficiencies(directory: Path, plan: Mapping[str, Any], rounds: int) -> 
         place = directory / "steps" / str(number)
         copies = step.get("copies") or 0
         if copies:
-            each = [_value(place / "copies" / str(copy), scaling["metric"]) ** sign for copy in range(1, copies + 1)]
-            limits[step["repetition"]] = math.fsum(each) / copies
+            each = [_value(place / "copies" / str(copy), scaling["metric"]) for copy in range(1, copies + 1)]
+            of_copies += each
+            limits[step["repetition"]] = math.fsum(value**sign for value in each) / copies
         else:
-            rate = _value(place, scaling["metric"]) ** sign
-            rates.setdefault(sizes[number - 1], {})[step["repetition"]] = rate
-    baseline = limits or rates.pop(size, {})
-    return {n: [by_round[r] * size / (n * baseline[r]) for r in counted] for n, by_round in sorted(rates.items())}
+            printed.setdefault(sizes[number - 1], {})[step["repetition"]] = _value(place, scaling["metric"])
+    first = {} if limits else printed.pop(size, {})
+    baseline = limits or {r: value**sign for r, value in first.items()}
+    return {
+        n: Measured(
+            [by_round[r] ** sign * size / (n * baseline[r]) for r in counted],
+            rounding(list(by_round.values()), of_copies or list(first.values())),
+        )
+        for n, by_round in sorted(printed.items())
+    }
 
 
 def read_points(directory: Path, plan: Mapping[str, Any], rounds: int) -> tuple[str, list[list[float]]]:

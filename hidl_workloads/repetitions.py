@@ -75,13 +75,16 @@ def typical(values: Sequence[float]) -> float:
     return float(np.median(_walsh(np.asarray(values, dtype=float))))
 
 
-def interval(values: Sequence[float], *, steps: int = 1, rounds: int | None = None) -> Bounds | None:
+def interval(
+    values: Sequence[float], *, steps: int = 1, rounds: int | None = None, margin: float = 0.0
+) -> Bounds | None:
     """Return the interval of the typical value; None for fewer than 3 values or values without spread.
 
     Args:
         values: One value per round, in any order.
         steps: Number of intervals that must hold together (see ``confidence``).
         rounds: Largest number of rounds of a study that is looked at after every round; None for a single look.
+        margin: Largest error that all values may share; widens the interval at both ends (see ``rounding``).
     """
     import numpy as np
 
@@ -92,8 +95,8 @@ def interval(values: Sequence[float], *, steps: int = 1, rounds: int | None = No
     if multiple is None:
         ordered = np.sort(_walsh(found))
         outside = _outside(n, _tail(n, rounds) / steps)
-        return Bounds(float(ordered[outside - 1]), float(ordered[-outside]))
-    half = multiple * float(found.std(ddof=1)) / math.sqrt(n)
+        return Bounds(float(ordered[outside - 1]) - margin, float(ordered[-outside]) + margin)
+    half = multiple * float(found.std(ddof=1)) / math.sqrt(n) + margin
     mean = float(found.mean())
     return Bounds(mean - half, mean + half)
 
@@ -162,8 +165,27 @@ def _quantile(tail: float, degrees: int) -> float:
     return high
 
 
+def rounding(*sides: Sequence[float]) -> float:
+    """Return the largest error of the logarithm of a ratio that is due to the digits printed.
+
+    Programs print few digits: 0.14 and 0.065 become 0.1. More rounds do not help, since all can be rounded alike.
+    Floats have no trailing zeros, so the last digit is that of the most precise value.
+
+    Args:
+        sides: Values of the numerator and of the denominator as the program printed them, all positive; the
+            values alone for the logarithm of one of them.
+    """
+    half = _half_digit([value for side in sides for value in side])
+    return -math.fsum(math.log1p(-half / median(side)) for side in sides)
+
+
 def enough(
-    efficiencies: Sequence[Sequence[float]], target: float, *, rounds: int, precision: float | None = None
+    efficiencies: Sequence[Sequence[float]],
+    target: float,
+    *,
+    rounds: int,
+    precision: float | None = None,
+    margins: Sequence[float] = (),
 ) -> Decision:
     """Decide whether a study stops after the rounds measured so far.
 
@@ -176,6 +198,7 @@ def enough(
         target: Efficiency to reach.
         rounds: Largest number of rounds.
         precision: Required half width of the intervals, relative to the efficiency; None requires none.
+        margins: See ``rounding``, one for each step; by default 0.
     """
     import numpy as np
 
@@ -186,8 +209,10 @@ def enough(
     if done < LEAST:
         return Decision(False, f"{after} of {rounds}: an interval requires {LEAST}")
     found = [
-        interval(np.log(np.array(step[:done], dtype=float)).tolist(), steps=len(efficiencies), rounds=rounds)
-        for step in efficiencies
+        interval(
+            np.log(np.array(step[:done], dtype=float)).tolist(), steps=len(efficiencies), rounds=rounds, margin=margin
+        )
+        for step, margin in zip(efficiencies, margins or [0.0] * len(efficiencies), strict=True)
     ]
     intervals = [each for each in found if each]
     if len(intervals) < len(found):
@@ -213,8 +238,8 @@ def compare_rates(
 ) -> tuple[float, Bounds | None]:
     """Return the logarithm of the typical rate of a setting relative to the default, and its interval.
 
-    The interval is widened by half of the last digit of the values, since programs print few digits: ratios without
-    spread are exact only up to that. It is None for fewer than 3 rounds.
+    The interval is widened by half of the last digit of the values (see ``rounding``); ratios without spread have no
+    other width. It is None for fewer than 3 rounds.
 
     Args:
         values: Values of the setting, one per round.
@@ -233,15 +258,17 @@ def compare_rates(
     middle = typical(logs)
     if len(logs) < LEAST:
         return middle, None
-    found = interval(logs, steps=steps, rounds=rounds) or Bounds(middle, middle)
-    half = _half_digit([*values, *default])
-    margin = half / median(values) + half / median(default)
-    return middle, Bounds(found.low - margin, found.high + margin)
+    margin = rounding(values, default)
+    found = interval(logs, steps=steps, rounds=rounds, margin=margin)
+    return middle, found or Bounds(middle - margin, middle + margin)
 
 
 def _half_digit(values: Sequence[float]) -> float:
-    """Return half a unit of the last digit that any of the values has."""
-    digits = [Decimal(repr(float(value))).normalize().as_tuple().exponent for value in values]
+    """Return half a unit of the last digit that any of the values has.
+
+    Of at most 12 digits: 100 * 0.29 is 28.999999999999996.
+    """
+    digits = [Decimal(f"{value:.12g}").normalize().as_tuple().exponent for value in values]
     return float(10.0 ** min(0, *(digit for digit in digits if isinstance(digit, int)))) / 2
 
 
@@ -284,7 +311,9 @@ def compared_enough(
     return Decision(True, f"every setting differs from the best or is known to ±{limit:.1%} {after}")
 
 
-def rounds_needed(logs: Sequence[float], goal: float, *, steps: int = 1, rounds: int) -> int | None:
+def rounds_needed(
+    logs: Sequence[float], goal: float, *, steps: int = 1, rounds: int, margin: float = 0.0
+) -> int | None:
     """Return the number of rounds that would probably settle a study that is looked at after every round.
 
     The spread and the typical value are assumed to stay as they are. None if ``rounds`` are not enough.
@@ -294,10 +323,11 @@ def rounds_needed(logs: Sequence[float], goal: float, *, steps: int = 1, rounds:
         goal: Logarithm of the target.
         steps: Number of scaled steps.
         rounds: Largest number of rounds.
+        margin: See ``interval``.
     """
     import numpy as np
 
-    spread, distance = float(np.std(logs, ddof=1)), abs(typical(logs) - goal)
+    spread, distance = float(np.std(logs, ddof=1)), abs(typical(logs) - goal) - margin
     normal = NormalDist()
     for n in range(max(LEAST, len(logs) + 1), rounds + 1):
         multiple = _multiple(n, steps, rounds) or -normal.inv_cdf(_tail(n, rounds) / steps)

@@ -10,7 +10,7 @@ from typing import Any
 
 from hidl_cli.analysis.statistics import Interval, coefficient_of_variation, mean_interval
 from hidl_cli.plan.parameters import format_parameters
-from hidl_workloads.repetitions import LEAST, compare_rates, confidence
+from hidl_workloads.repetitions import LEAST, compare_rates, confidence, rounding
 
 WRONG = 0.05  # of the rankings without any difference may call one
 
@@ -135,7 +135,8 @@ def rank(metric: str, unit: str, better: str, values: Sequence[tuple[Mapping[str
 
     The points of one round ran one after another, so what slows a whole round cancels in their ratio: the interval is
     that of the mean logarithm of these ratios (``mean_interval``), corrected for the number of comparisons
-    (Bonferroni). Raises ``ValueError`` for points with different numbers of values, or values that are not positive.
+    (Bonferroni) and widened by half of the last digit of the values (``repetitions.rounding``). Raises ``ValueError``
+    for points with different numbers of values, or values that are not positive.
     """
     logs = _logarithms(better, values)
     best = max(logs, key=math.fsum)
@@ -144,6 +145,9 @@ def rank(metric: str, unit: str, better: str, values: Sequence[tuple[Mapping[str
     for (point, found), its in zip(values, logs, strict=True):
         ratios = [one - other for one, other in zip(its, best, strict=True)]
         bounds = None if its is best else mean_interval(ratios, confidence=level)
+        if bounds:
+            margin = rounding(found, values[logs.index(best)][1])
+            bounds = Interval(bounds.low - margin, bounds.high + margin)
         entries.append(_entry(point, found, math.fsum(ratios) / len(ratios), bounds))
     return Ranking(metric, unit, better, level, tuple(entries))
 

@@ -306,9 +306,9 @@ class _Rounds:
             return f"no efficiency yet, since another run uses this machine's cores; target {target:.2f}"
         needed: list[int | None] = []
         parts = []
-        for size, values in found.items():
-            logs = [math.log(value) for value in values]
-            ends = interval(logs, steps=len(found), rounds=most)
+        for size, step in found.items():
+            logs = [math.log(value) for value in step.efficiencies]
+            ends = interval(logs, steps=len(found), rounds=most, margin=step.margin)
             text = f"{size} {unit} {math.exp(typical(logs)):.2f}"
             # An interval of three or four rounds can be too wide to mean anything to a reader.
             if ends and ends.high - ends.low < _LEGIBLE:
@@ -316,7 +316,9 @@ class _Rounds:
             parts.append(text)
             if most and len(logs) > 1:
                 left_out = done - len(logs)
-                rounds = rounds_needed(logs, math.log(target), steps=len(found), rounds=most - left_out)
+                rounds = rounds_needed(
+                    logs, math.log(target), steps=len(found), rounds=most - left_out, margin=step.margin
+                )
                 needed.append(rounds and rounds + left_out)
         self._last = max((each or plan.repetitions for each in needed), default=plan.repetitions)
         text = f"efficiency of {', '.join(parts)}, target {target:.2f}"

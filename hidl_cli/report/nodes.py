@@ -11,6 +11,7 @@ from hidl_cli.analysis.nodes.slow_nodes import nodes
 from hidl_cli.report.loaded import Loaded
 from hidl_cli.report.model import HeatMap, HeatRow
 from hidl_cli.report.text import minute
+from hidl_workloads.repetitions import rounding
 
 MOST_COLUMNS = 12
 LATELY = 3  # columns: one bad night condemns no node, and an old one does not redeem it
@@ -30,7 +31,8 @@ def heat_map(runs: Sequence[Loaded], metric: str, better: str, *, name: str, whe
         return None
     shown = {column: _rates(values, better) for column, values in list(columns.items())[-MOST_COLUMNS:]}
     relative = [_relative(rates) for rates in shown.values()]
-    slow = slow_hosts(list(shown.values())[-LATELY:])
+    printed = [value for column in list(shown)[-LATELY:] for value in columns[column].values() if value > 0]
+    slow = slow_hosts(list(shown.values())[-LATELY:], digits=rounding(printed) if printed else None)
     rows = []
     for host in hosts:
         cells = tuple(column.get(host) for column in relative)
@@ -40,9 +42,12 @@ def heat_map(runs: Sequence[Loaded], metric: str, better: str, *, name: str, whe
     return HeatMap(name, where, metric, tuple(shown), tuple(rows))
 
 
-def slow_hosts(rounds: Sequence[Mapping[str, float]]) -> set[str]:
-    """The hosts whose rates are slow over these rounds, by the rule that the verdict on copies has, too."""
-    return {node.host for node in nodes(dict(enumerate(rounds))) if node.slow}
+def slow_hosts(rounds: Sequence[Mapping[str, float]], *, digits: float | None = None) -> set[str]:
+    """Return the hosts whose rates are slow over these rounds, by the rule of the verdict on copies.
+
+    ``digits``: see ``nodes``.
+    """
+    return {node.host for node in nodes(dict(enumerate(rounds)), digits=digits) if node.slow}
 
 
 def _columns(runs: Sequence[Loaded], metric: str) -> Columns:

@@ -76,7 +76,7 @@ def test_settings_are_compared_with_the_default(better: str, factor: float, reas
 def test_a_comparison_without_noise_or_with_too_much_says_so() -> None:
     few = compare("x", "1", "higher", [(A, [1.0, 1.0]), (B, [2.0, 2.0])])
     exact = compare("x", "1", "lower", [(A, [0.30, 0.30, 0.30]), (B, [0.25, 0.25, 0.25])])
-    assert exact.reason == "mpi.A=b: x 16.7% lower than with the default (13.6% to 19.7%)"
+    assert exact.reason == "mpi.A=b: x 16.7% lower than with the default (13.5% to 19.7%)"
     wild = compare("x", "1", "higher", [(A, [1.0, 9.0, 2.0]), (B, [5.0, 1.0, 7.0])])
     assert "requires 3 repetitions" in few.reason
     assert "exclude a factor of 2" in wild.reason
@@ -86,6 +86,24 @@ def test_a_comparison_without_noise_or_with_too_much_says_so() -> None:
 def test_a_setting_without_effect_rarely_wins(name: str) -> None:
     found = winners(0.0, deviation=0.02, noise=NOISES[name], studies=200, rounds=15)
     assert 1 - found.none <= 0.05
+
+
+@pytest.mark.parametrize(("times", "rounds"), [((0.146, 0.154), 5), ((0.146, 0.154), 20), ((1.03, 0.735), 20)])
+def test_few_digits_widen_the_intervals(times: tuple[float, float], rounds: int) -> None:
+    wrong = stated = 0
+    for seed in range(200):
+        values = [
+            ({"point": k}, [round(value, 1) for value in noisy(true, 1000 * seed + k, 0.02, rounds)])
+            for k, true in enumerate(times)
+        ]
+        ranking = rank("time", "s", "lower", values)
+        best = times[ranking.best.point["point"]]
+        for entry in ranking.entries:
+            if entry.interval is not None:
+                stated += 1
+                wrong += not entry.interval.low <= best / times[entry.point["point"]] <= entry.interval.high
+    assert stated > 100
+    assert wrong / stated <= 0.05
 
 
 @pytest.mark.parametrize("rounds", [3, 5])

@@ -115,7 +115,7 @@ def test_a_round_beside_another_run_does_not_count(cut: Cut, mark: str) -> None:
     assert document is not None
     assert [bool(step.get("disturbed")) for step in document["steps"]] == [number == 5 for number in range(1, 13)]
     of_the_job = read_efficiencies(run.directory, plan.to_json(), 4)
-    assert {n: len(values) for n, values in of_the_job.items()} == {2: 3, 4: 3}
+    assert {n: len(step.efficiencies) for n, step in of_the_job.items()} == {2: 3, 4: 3}
 
 
 @pytest.mark.parametrize("factor", [0.1, 1.0, 10.0])

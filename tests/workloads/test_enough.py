@@ -46,6 +46,17 @@ def test_a_study_ends_when_it_is_settled(
     assert main([str(job(tmp_path, efficiency, kind=kind, copies=copies)), "5"]) == status
 
 
+@pytest.mark.parametrize("copies", [0, 4])
+def test_few_digits_settle_nothing_that_they_do_not_show(tmp_path: Path, copies: int) -> None:
+    directory = job(tmp_path, 0.95, rounds=11, kind="strong", copies=copies)  # 1 s and 0.26 s
+    assert main([str(directory), "11"]) == 0
+    for number, file in enumerate(sorted(directory.glob("steps/**/metrics.json")), 1):
+        document = json.loads(file.read_text())
+        document["metrics"][1]["value"] = round(document["metrics"][1]["value"], 1) + (number == 1) * 0.1
+        write(file, document)
+    assert main([str(directory), "11"]) == 1
+
+
 def test_ranks_that_do_no_work_do_not_count(tmp_path: Path) -> None:
     directory = job(tmp_path, 0.95)
     plan = json.loads((directory / "plan.json").read_text())

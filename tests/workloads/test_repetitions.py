@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_workloads.repetitions import Bounds, confidence, enough, half_width, interval, rounds_needed, typical
+from hidl_workloads.repetitions import (
+    Bounds,
+    confidence,
+    enough,
+    half_width,
+    interval,
+    rounding,
+    rounds_needed,
+    typical,
+)
 from tests.analysis.simulation import NOISES, RECORDED, verdicts
 from tests.tiers import deep
 
@@ -69,6 +78,20 @@ class TestInterval:
 def test_the_typical_value_hardly_moves_with_an_outlier() -> None:
     values = [1.0, 1.01, 0.99, 1.02, 0.98]
     assert typical([*values, 100.0]) == pytest.approx(typical(values), abs=0.02)
+
+
+class TestRounding:
+    def test_is_half_of_the_last_digit_of_both_sides(self) -> None:
+        assert rounding([0.1, 0.1]) == pytest.approx(math.log(2))
+        assert rounding([3.0, 2.9, 3.0], [6.0]) == pytest.approx(0.05 / 3 + 0.05 / 6, rel=0.02)
+
+    def test_is_nothing_for_values_with_all_digits(self) -> None:
+        assert rounding([1 / 3, 1.0], [math.pi]) < 1e-10
+
+    def test_does_not_see_the_errors_of_floats_in_another_unit(self) -> None:
+        percent = [100 * value for value in (0.14, 0.29, 0.57)]
+        assert any(value != int(value) for value in percent)
+        assert rounding(percent) == pytest.approx(rounding([14.0, 29.0, 57.0]))
 
 
 @pytest.mark.parametrize(("steps", "level"), [(0, 0.95), (1, 0.95), (2, 0.975), (5, 0.99)])

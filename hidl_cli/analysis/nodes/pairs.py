@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from hidl_cli.analysis.nodes.slow_nodes import LEAST_BEHIND, LEAST_NODES, SIGNIFICANT, nodes
 from hidl_cli.analysis.scaling.study import NodeSpeed
+from hidl_workloads.repetitions import rounding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,9 +88,10 @@ def field(metric: str, unit: str, better: str, rounds: Sequence[Mapping[Pair, fl
         return Field(metric, unit, better, values, (), ())
     strengths = [fit(each) for each in logs]
     rates = {turn: {name: math.exp(b) for name, b in each.items()} for turn, each in enumerate(strengths)}
-    found = nodes(rates, medians_of=len(strengths[0]) - 1)
+    digits = rounding([each[pair] for each in rounds for pair in pairs])
+    found = nodes(rates, medians_of=len(strengths[0]) - 1, digits=digits)
     left = {(i, j): median(y[i, j] - b[i] - b[j] for y, b in zip(logs, strengths, strict=True)) for i, j in pairs}
-    return Field(metric, unit, better, values, found, _links(left, len(strengths[0]), len(rounds)))
+    return Field(metric, unit, better, values, found, _links(left, len(strengths[0]), len(rounds), digits))
 
 
 def fit(logs: Mapping[Pair, float]) -> dict[str, float]:
@@ -125,8 +127,10 @@ def _fit(y: NDArray[Any], steps: int) -> NDArray[Any]:
     return b
 
 
-def _links(left: Mapping[Pair, float], count: int, rounds: int) -> tuple[Link, ...]:
+def _links(left: Mapping[Pair, float], count: int, rounds: int, digits: float) -> tuple[Link, ...]:
     """Return the links by their residuals, which are medians over ``rounds``; ``count``: number of nodes.
+
+    ``digits``: the error of the logarithms by the digits printed, the smallest spread.
 
     The distance of the slowest, in spreads, is compared by simulation with that in fields of equal nodes and links of
     the same size, fitted in the same way.
@@ -135,12 +139,11 @@ def _links(left: Mapping[Pair, float], count: int, rounds: int) -> tuple[Link, .
         return ()
     import numpy as np
 
-    spread = float(_spread(np.abs(np.array([list(left.values())])), count)[0])
+    spread = max(digits, float(_spread(np.abs(np.array([list(left.values())])), count)[0]))
     farthest = _farthest(count, rounds)
     found = []
     for pair, log in left.items():
-        distance = -log / spread if spread > 0 else math.copysign(math.inf, -log) if abs(log) > 1e-6 else 0.0
-        unlikely = float(np.mean(farthest >= distance)) < SIGNIFICANT
+        unlikely = float(np.mean(farthest >= -log / spread)) < SIGNIFICANT
         found.append(Link(pair, math.exp(log), unlikely and math.exp(log) <= 1 - LEAST_BEHIND))
     return tuple(sorted(found, key=lambda link: link.relative))
 

@@ -10,6 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli.analysis.scaling.study import NodeSpeed
+from hidl_workloads.repetitions import rounding
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,17 +24,22 @@ _PASSES = 10
 _QUANTILES = 4000
 
 
-def nodes(rates: Mapping[int, Mapping[str, float]], *, medians_of: int = 1) -> tuple[NodeSpeed, ...]:
+def nodes(
+    rates: Mapping[int, Mapping[str, float]], *, medians_of: int = 1, digits: float | None = None
+) -> tuple[NodeSpeed, ...]:
     """Return how fast each host is, the slowest first.
 
     A host's rate is the median over its rounds, relative to what all hosts reach in these; values may be missing.
     Its distance, in median absolute deviations of all hosts, is compared by simulation with that of the slowest of as
     many equal hosts whose noise has heavy tails, which corrects for multiple comparisons. A host with fewer values
-    counts less. With fewer than four hosts, none is slow.
+    counts less. With fewer than four hosts, none is slow. The deviation is at least the error of rounding: most hosts
+    can have the same value to the last digit, and what is one digit lower is not slow.
 
     Args:
         rates: By round and host; higher is better.
         medians_of: How many measured values each of them is the median of.
+        digits: Error of their logarithms by the digits printed (``repetitions.rounding``); by default, that of
+            ``rates``. Rates that are inverted times have all digits.
     """
     logs = {(round_, host): math.log(rate) for round_, of_round in rates.items() for host, rate in of_round.items()}
     hosts = sorted({host for _, host in logs})
@@ -43,7 +49,9 @@ def nodes(rates: Mapping[int, Mapping[str, float]], *, medians_of: int = 1) -> t
     centre = median(behind.values())
     counts = Counter(host for _, host in logs)
     weights = {host: math.sqrt(counts[host] / max(counts.values())) for host in hosts}
-    deviation = median(abs(value - centre) * weights[host] for host, value in behind.items())
+    if digits is None:
+        digits = rounding([rate for of_round in rates.values() for rate in of_round.values()])
+    deviation = max(digits, median(abs(value - centre) * weights[host] for host, value in behind.items()))
     found = [
         _node(host, value - centre, weights[host], deviation, _farthest(len(hosts), counts[host] * medians_of))
         for host, value in behind.items()
@@ -74,8 +82,7 @@ def _node(host: str, log: float, weight: float, deviation: float, farthest: NDAr
         return NodeSpeed(host, math.exp(log), None, False)
     import numpy as np
 
-    distance = -log * weight / deviation if deviation > 0 else math.copysign(math.inf, -log) if log else 0.0
-    p = float(np.mean(farthest >= distance))
+    p = float(np.mean(farthest >= -log * weight / deviation))
     return NodeSpeed(host, math.exp(log), p, p < SIGNIFICANT and math.exp(log) <= 1 - LEAST_BEHIND)
 
 

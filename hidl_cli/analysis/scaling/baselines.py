@@ -20,30 +20,36 @@ from hidl_cli.analysis.measures import by_measure
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.analysis.scaling.study import Observation
 from hidl_cli.analysis.statistics import Interval
-from hidl_workloads.repetitions import interval, typical
+from hidl_workloads.repetitions import Bounds, interval, typical
 
 LEAST_EARLIER = 5  # runs that make a history: fewer hardly show how much nights differ
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """Earlier results of the baseline of ``step`` ranks or nodes, in the study's unit: one value for each run."""
+    """Earlier results of the baseline of ``step`` ranks or nodes, in the study's unit: one value for each run.
+
+    ``printed``: the values of all repetitions, of which those of runs are means; by default, ``values``.
+    """
 
     step: int
     values: tuple[float, ...]
+    printed: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Efficiencies:
     """The logarithms of a step's efficiency in the rounds that are complete.
 
-    ``lacking``: the missing (step, round). ``reference``: the logarithms of earlier baselines minus their mean, if the
-    rounds have no baseline of their own.
+    ``lacking``: the missing (step, round). ``reference``: the logarithms of earlier baselines minus their typical
+    value, if the rounds have no baseline of their own. ``margin``: the error of all logarithms by the digits printed
+    (``repetitions.rounding``).
     """
 
     logs: tuple[float, ...]
     lacking: tuple[tuple[int, int], ...] = ()
     reference: tuple[float, ...] = ()
+    margin: float = 0.0
 
     def interval(self, steps: int, rounds: int | None) -> Interval | None:
         """Return the interval of the typical logarithm; None for missing or too few values.
@@ -52,16 +58,16 @@ class Efficiencies:
         (Zou and Donner 2008, Statistics in Medicine 27, 1693-1702).
         """
         found = None if self.lacking else interval(self.logs, steps=steps, rounds=rounds)
-        if not found:
+        before = self.before(steps)
+        if not found or not before:
             return None
-        if not self.reference:
-            return Interval(*found)
-        before, level = interval(self.reference, steps=steps), typical(self.logs)
-        if not before:
-            return None
-        middle = typical(self.reference)
-        low = level - middle - math.hypot(level - found.low, before.high - middle)
-        return Interval(low, level - middle + math.hypot(found.high - level, middle - before.low))
+        level = typical(self.logs)
+        low = level - math.hypot(level - found.low, before.high) - self.margin
+        return Interval(low, level + math.hypot(found.high - level, before.low) + self.margin)
+
+    def before(self, steps: int) -> Bounds | None:
+        """Return the interval of ``reference`` around 0; None if earlier runs are alike to the last digit."""
+        return interval(self.reference, steps=steps) if self.reference else Bounds(0.0, 0.0)
 
 
 class Single:
@@ -70,6 +76,7 @@ class Single:
     def __init__(self, observations: Sequence[Observation], sign: int) -> None:
         self.n = min(observation.step for observation in observations)
         self._rounds = sorted({observation.round for observation in observations})
+        self.printed = tuple(o.value for o in observations if o.step == self.n)
         self._rates = {o.round: sign * math.log(o.value) for o in observations if o.step == self.n}
 
     def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
@@ -88,6 +95,7 @@ class Copies:
     def __init__(self, observations: Sequence[Observation], sign: int) -> None:
         copies = [observation for observation in observations if observation.kind == "copy"]
         self.n = copies[0].step
+        self.printed = tuple(copy.value for copy in copies)
         self._rounds = sorted({observation.round for observation in observations})
         self.by_round: dict[int, dict[str, float]] = {r: {} for r in self._rounds}
         for copy in copies:
@@ -122,13 +130,15 @@ class History:
         self.n = earlier.step
         self._rounds = sorted({observation.round for observation in observations})
         self.values = earlier.values
+        self.printed = earlier.printed or earlier.values
         self._logs = tuple(sign * math.log(value) for value in earlier.values)
 
     def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
         """Return those of the step of ``n``; both the rounds and the earlier runs vary."""
-        level = fmean(self._logs) + math.log(n / self.n)
+        usual = typical(self._logs)
+        level = usual + math.log(n / self.n)
         lacking = tuple((n, r) for r in self._rounds if r not in rates)
-        centred = tuple(log - fmean(self._logs) for log in self._logs)
+        centred = tuple(log - usual for log in self._logs)
         return Efficiencies(tuple(rate - level for rate in rates.values()), lacking, centred)
 
 
@@ -148,7 +158,7 @@ def earlier(samples: Iterable[Sample], metric: str, *, step: int, before: str | 
     values = tuple(geometric_mean(run.values) for run in found)
     if len(values) < LEAST_EARLIER:
         raise ValueError(f"{len(values)} earlier run(s) have {metric}; a baseline requires {LEAST_EARLIER}")
-    return Earlier(step, values)
+    return Earlier(step, values, tuple(value for run in found for value in run.values))
 
 
 AnyBaseline = Single | Copies | History

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, geometric_mean, stdev
 from typing import Literal, NamedTuple
 
@@ -20,7 +21,7 @@ from hidl_cli.analysis.scaling.study import (
     Verdict,
 )
 from hidl_cli.analysis.statistics import MIN_REPETITIONS, Interval, coefficient_of_variation, repetitions_needed
-from hidl_workloads.repetitions import Bounds, half_width, required_confidence, typical
+from hidl_workloads.repetitions import Bounds, half_width, required_confidence, rounding, typical
 from hidl_workloads.repetitions import confidence as confidence_for
 
 USUAL_REPETITIONS = 5
@@ -62,10 +63,13 @@ def judge(
         raise ValueError(f"the step of {baseline.n} is the baseline and cannot be judged against itself")
     confidence = confidence_for(len(scaled))
     found = {
-        n: baseline.efficiencies(
-            n,
-            {r: sign * math.log(value) for r, value in values.items()},
-            {o.round: o.hosts for o in observations if o.step == n and o.kind == "step"},
+        n: replace(
+            baseline.efficiencies(
+                n,
+                {r: sign * math.log(value) for r, value in values.items()},
+                {o.round: o.hosts for o in observations if o.step == n and o.kind == "step"},
+            ),
+            margin=rounding(list(values.values()), baseline.printed),
         )
         for n, values in scaled.items()
     }
@@ -73,7 +77,7 @@ def judge(
     rules = _Rules(target, step_unit, max_half_width, len(scaled), rounds, first, sign)
     steps = (first, *(_step(n, scaled[n], found[n], rules) for n in scaled))
     verdict, reason, hint = _conclude(steps, step_unit)
-    of_copies = nodes(baseline.by_round) if isinstance(baseline, Copies) else ()
+    of_copies = nodes(baseline.by_round, digits=rounding(baseline.printed)) if isinstance(baseline, Copies) else ()
     notes = [*_slow(of_copies), *cold_rounds(observations, sign)] if verdict in ("fail", "inconclusive") else []
     paired = not isinstance(baseline, History) and not any(each.lacking for each in found.values())
     return Study(
@@ -215,31 +219,57 @@ def _judge(found: Efficiencies, interval: Interval | None, *, name: str, rules: 
         return _Judgement(
             "inconclusive", reason, "measure with more digits or longer, and check that every run measures"
         )
-    efficiency, spread = math.exp(typical(logs)), stdev(logs)
+    efficiency = math.exp(typical(logs))
     precision = half_width(Bounds(math.log(max(interval.low, 1e-300)), math.log(interval.high)))
     level = f"{confidence_for(rules.steps) * 100:.3g} %"
     known = f"{name}: efficiency {efficiency:.3f} ({level} interval {interval.low:.3f} to {interval.high:.3f})"
-    confidence = required_confidence(rules.steps, rules.rounds)
     if max_half_width is not None and precision > max_half_width:
         reason = f"{known} is known to {precision * 100:.1f} %; --precision requires {max_half_width * 100:g} %"
-        return _more_repetitions(
-            reason, n, repetitions_needed(spread, math.asinh(max_half_width), confidence=confidence)
-        )
+        return _undecided(reason, found, math.asinh(max_half_width), math.asinh(max_half_width), rules)
     if interval.low >= target:
         return _Judgement("pass", f"{known} reaches the target {target:.3f}")
     if interval.high < target:
         return _Judgement("fail", f"{known} is below the target {target:.3f}")
-    margin = max(abs(math.log(efficiency / target)), spread / 100)  # closer than that, nobody repeats often enough
-    return _more_repetitions(
-        f"{known} cannot be distinguished from the target {target:.3f}",
-        n,
-        repetitions_needed(spread, margin, confidence=confidence),
-    )
+    distance = math.log(target / efficiency)
+    reason = f"{known} cannot be distinguished from the target {target:.3f}"
+    return _undecided(reason, found, max(-distance, 0.0), max(distance, 0.0), rules)
+
+
+def _undecided(reason: str, found: Efficiencies, down: float, up: float, rules: _Rules) -> _Judgement:
+    """Judge a step whose interval is too wide, with the cause: the digits, the earlier runs or the noise.
+
+    Args:
+        reason: Result in a sentence.
+        found: Efficiencies of the step, which have an interval.
+        down: Half width that would settle the step, below its efficiency; 0 if only the other side matters.
+        up: The same above it.
+        rules: Those of the study.
+    """
+    before, n, spread = found.before(rules.steps) or Bounds(0.0, 0.0), len(found.logs), stdev(found.logs)
+    # A low reference is a high efficiency. If both sides matter, the mean of both half widths is compared.
+    sides = [(down, before.high), (up, -before.low)]
+    used = [(limit, part) for limit, part in sides if limit > 0] or sides
+    limit = max(fmean(limit for limit, _ in used), spread / 100)  # closer than that, nobody repeats often enough
+    earlier = fmean(part for _, part in used)
+    left = limit - found.margin
+    if left <= 0:
+        hint = (
+            f"the last digit of the values alone is ±{math.sinh(found.margin):.1%}: measure longer or print more digits"
+        )
+        return _Judgement("inconclusive", reason, hint)
+    if left <= earlier:
+        hint = (
+            f"the earlier runs alone are known to ±{math.sinh(earlier):.1%}: repetitions do not help; "
+            "measure with --baseline single, or again after more runs of the baseline"
+        )
+        return _Judgement("inconclusive", reason, hint)
+    confidence = required_confidence(rules.steps, rules.rounds)
+    needed = repetitions_needed(spread, math.sqrt(left**2 - earlier**2), confidence=confidence)
+    return _more_repetitions(reason, n, max(needed, n + 1))
 
 
 def _more_repetitions(reason: str, n: int, needed: int) -> _Judgement:
     """Judge a step that is inconclusive for its noise: how many repetitions would settle it?"""
-    needed = max(needed, n + 1)
     less_noise = "exclusive nodes, bound ranks or more timed steps lower the noise"
     if needed > MANY_REPETITIONS:
         hint = f"about {needed} repetitions (now {n}) would be needed, too many to be worth it: {less_noise}"

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hidl_cli.analysis.nodes.pairs import Pair, field, fit, natural
+from hidl_cli.analysis.nodes.slow_nodes import SIGNIFICANT
 
 
 def simulated(
@@ -85,6 +86,27 @@ def test_equal_nodes_are_left_alone_but_for_one_time_in_a_hundred() -> None:
     """Nodes and links by one rule each: of 200 fields of equal nodes, 2 % or so have something that is called slow."""
     called = [found(simulated(8, noise=0.05, seed=seed)) != ([], []) for seed in range(200)]
     assert sum(called) <= 10
+
+
+@pytest.mark.parametrize(("true", "digits"), [(0.297, 2), (0.35, 2), (1.3, 1)])
+@pytest.mark.parametrize(("nodes", "repetitions"), [(4, 3), (8, 1), (12, 3)])
+def test_equal_nodes_and_links_are_not_slow_for_the_digits_printed(
+    true: float, digits: int, *, nodes: int, repetitions: int
+) -> None:
+    called = []
+    for seed in range(100):
+        rounds = simulated(nodes, noise=0.015, seed=seed, repetitions=repetitions)
+        latencies = [{pair: round(true * value / 10_000, digits) for pair, value in each.items()} for each in rounds]
+        called.append(found(latencies, "lower") != ([], []))
+    assert sum(called) / 100 <= SIGNIFICANT
+
+
+def test_a_slow_node_and_a_slow_link_are_found_in_spite_of_few_digits() -> None:
+    rounds = simulated(12, slow={"node3": 0.5}, links={("node2", "node5"): 0.4}, repetitions=3)
+    assert found([{pair: round(10_000 / value, 1) for pair, value in each.items()} for each in rounds], "lower") == (
+        ["node3"],
+        [("node2", "node5")],
+    )
 
 
 @pytest.mark.parametrize("nodes", [2, 3])

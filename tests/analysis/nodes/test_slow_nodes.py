@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.nodes.slow_nodes import nodes
+from hidl_cli.analysis.nodes.slow_nodes import SIGNIFICANT, nodes
 
 
 def rates(hosts: int, *, rounds: int = 5, noise: float = 0.01, slow: float = 1.0, seed: int = 1) -> dict:
@@ -53,9 +53,32 @@ def test_of_three_nodes_none_is_called_slow() -> None:
 
 
 def test_equal_values_make_no_slow_node_and_one_other_does() -> None:
-    same = {1: dict.fromkeys(("a", "b", "c", "d"), 5.0)}
+    same = {1: dict.fromkeys(("a", "b", "c", "d"), 5.01)}
     assert slow_ones(nodes(same)) == []
     assert slow_ones(nodes({1: {**same[1], "d": 4.0}})) == ["d"]
+
+
+@pytest.mark.parametrize(("true", "digits", "noise"), [(2.97, 1, 0.01), (29.7, 0, 0.01), (0.297, 2, 0.015)])
+@pytest.mark.parametrize(("hosts", "rounds"), [(4, 1), (8, 1), (8, 5), (16, 1)])
+def test_equal_nodes_are_not_slow_for_the_digits_printed(
+    true: float, digits: int, noise: float, *, hosts: int, rounds: int
+) -> None:
+    random = np.random.default_rng(1)
+    named = []
+    for _ in range(200):
+        values = np.round(true * np.exp(noise * random.standard_normal((rounds, hosts))), digits)
+        named.append(
+            slow_ones(nodes({r: {f"n{i}": float(v) for i, v in enumerate(row)} for r, row in enumerate(values)}))
+        )
+    assert sum(map(bool, named)) / 200 <= SIGNIFICANT
+
+
+def test_a_slow_node_is_named_in_spite_of_few_digits() -> None:
+    measured = rates(8, slow=0.7)
+    few = {r: {host: round(rate / 33, 1) for host, rate in of_round.items()} for r, of_round in measured.items()}
+    assert slow_ones(nodes(few)) == ["n7"]
+    times = {r: {host: 1 / rate for host, rate in of_round.items()} for r, of_round in few.items()}
+    assert [node.slow for node in nodes(times, digits=0.2)] == [False] * 8
 
 
 @pytest.mark.parametrize("lost", [[2], [1, 3], [1, 2, 3, 4]])

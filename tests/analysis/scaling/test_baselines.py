@@ -132,6 +132,62 @@ class TestHistory:
             held += interval.low <= 0.8 <= interval.high
         assert held / 400 >= 0.93
 
+    def test_with_an_outlier_has_the_efficiency_in_its_interval(self) -> None:
+        random = np.random.default_rng(4)
+        before = Earlier(1, (*(100 * np.exp(0.01 * random.standard_normal(19))).tolist(), 10.0))
+        values = (170 * np.exp(0.01 * random.standard_normal(8))).tolist()
+        study = judge(
+            kind="weak",
+            target=0.9,
+            metric="m",
+            unit="u",
+            step_unit="ranks",
+            observations=[Observation(2, r, value) for r, value in enumerate(values, 1)],
+            earlier=before,
+        )
+        step = study.steps[-1]
+        assert step.interval is not None
+        assert step.interval.low <= step.efficiency <= step.interval.high
+        assert step.efficiency == pytest.approx(0.85, rel=0.02)
+
+    @pytest.mark.parametrize("precision", [None, 0.05])
+    def test_that_is_too_varied_is_not_cured_by_repetitions(self, precision: float | None) -> None:
+        random = np.random.default_rng(5)
+        before = Earlier(1, tuple((100 * np.exp(0.08 * random.standard_normal(8))).tolist()))
+        observations = [Observation(2, r, 176 * math.exp(0.005 * random.standard_normal())) for r in range(1, 9)]
+        study = judge(
+            kind="weak",
+            target=0.9,
+            metric="m",
+            unit="u",
+            step_unit="ranks",
+            observations=observations,
+            earlier=before,
+            max_half_width=precision,
+        )
+        assert (study.verdict, study.steps[-1].repetitions_needed) == ("inconclusive", None)
+        assert study.hint is not None
+        assert "repetitions do not help; measure with --baseline single" in study.hint
+
+    def test_and_noise_are_both_counted_in_the_advice(self) -> None:
+        advised = []
+        for spread in (0.0001, 0.012):
+            before = Earlier(1, tuple((100 * np.exp(spread * np.linspace(-1, 1, 20))).tolist()))
+            noise = np.random.default_rng(7).standard_normal(5)
+            observations = [Observation(2, r, 184 * math.exp(0.03 * each)) for r, each in enumerate(noise, 1)]
+            study = judge(
+                kind="weak",
+                target=0.9,
+                metric="m",
+                unit="u",
+                step_unit="ranks",
+                observations=observations,
+                earlier=before,
+            )
+            advised.append(study.steps[-1].repetitions_needed)
+        assert None not in advised
+        assert advised[0] < advised[1]
+
     def test_counts_each_run_once(self) -> None:
         samples = nights([100.0, 110.0, 90.0, 105.0, 95.0]) + nights([121.0], repetition=2)
         assert earlier(samples, "rate", step=1).values == pytest.approx((110, 110, 90, 105, 95))

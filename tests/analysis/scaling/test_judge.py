@@ -3,12 +3,14 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import astuple
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hidl_cli.analysis.scaling.baselines import Earlier
 from hidl_cli.analysis.scaling.judge import judge
 from hidl_cli.analysis.scaling.study import Observation, Study, from_json, to_json
 from tests.analysis.simulation import verdicts
@@ -26,7 +28,10 @@ def study(values: Values, *, kind: str = "weak", target: float = 0.7, unit: str 
     return judge(kind=kind, target=target, unit=unit, observations=observations, **settled)
 
 
-STEADY: Values = {1: [30.0, 30.3, 29.8, 30.1, 30.2], 2: [52.0, 52.9, 51.8, 52.3, 52.2]}  # efficiency 0.868
+STEADY: Values = {  # efficiency 0.868; a multiple of pi has all digits
+    1: [value * math.pi for value in (30.0, 30.3, 29.8, 30.1, 30.2)],
+    2: [value * math.pi for value in (52.0, 52.9, 51.8, 52.3, 52.2)],
+}
 
 
 class TestEfficiency:
@@ -74,13 +79,13 @@ class TestVerdict:
         assert study(STEADY, target=0.9).verdict == "fail"
 
     def test_one_failing_step_fails_the_study_and_is_named(self) -> None:
-        judged = study({**STEADY, 4: [70.0, 71.0, 69.5, 70.4, 70.1]})
+        judged = study({**STEADY, 4: [220.0, 223.0, 218.4, 221.1, 220.2]})
         assert [step.verdict for step in judged.steps] == [None, "pass", "fail"]
         assert judged.verdict == "fail"
         assert judged.reason.startswith("1 of 2 steps below the target; the lowest is 4 ranks: efficiency 0.58")
 
     def test_an_undecided_step_keeps_the_study_from_passing(self) -> None:
-        judged = study({**STEADY, 4: [80.0, 90.0, 82.0, 85.0, 83.0]})
+        judged = study({**STEADY, 4: [251.0, 283.0, 258.0, 267.0, 261.0]})
         assert [step.verdict for step in judged.steps] == [None, "pass", "inconclusive"]
         assert judged.verdict == "inconclusive"
 
@@ -162,7 +167,8 @@ class TestObservations:
 
 measured = st.integers(3, 8).flatmap(
     lambda n: st.fixed_dictionaries(
-        {step: st.lists(st.floats(1.0, 100.0), min_size=n, max_size=n) for step in (1, 2, 4)}
+        # In any unit, and as a time, these have all digits.
+        {step: st.lists(st.floats(1.0, 100.0).map(math.pi.__mul__), min_size=n, max_size=n) for step in (1, 2, 4)}
     )
 )
 
@@ -235,6 +241,60 @@ class TestSimulatedStudies:
         shares = verdicts(0.9, deviation=0.02, rounds=5, sequential=False, studies=300)
         assert shares.failed >= 0.9
         assert shares.passed == 0
+
+
+class TestFewDigits:
+    """Programs print few digits: one decimal of 0.14 s and 0.065 s is 0.1 s."""
+
+    @pytest.mark.parametrize(
+        ("times", "target", "noise", "rounds"),
+        [
+            ((0.14, 0.065), 0.8, 0.04, 12),
+            ((1.03, 0.735), 0.71, 0.015, 20),
+            ((1.03, 0.735), 0.71, 0.02, 12),
+            ((0.149, 0.11), 0.7, 0.02, 12),
+        ],
+    )
+    @pytest.mark.parametrize("stopped", [False, True])
+    def test_rarely_make_a_wrong_verdict(
+        self, times: tuple[float, float], target: float, noise: float, rounds: int, *, stopped: bool
+    ) -> None:
+        wrong = "pass" if times[0] / 2 / times[1] < target else "fail"
+        most = rounds if stopped else None
+        found = []
+        for seed in range(200):
+            source = random.Random(seed)
+            values = {
+                n: [round(true * math.exp(source.gauss(0, noise)), 1) for _ in range(rounds)]
+                for n, true in enumerate(times, 1)
+            }
+            found.append(study(values, kind="strong", target=target, unit="s", rounds=most).verdict)
+        assert found.count(wrong) / len(found) <= 0.025
+
+    def test_of_copies_and_of_earlier_runs_count_too(self) -> None:
+        settled = {"kind": "weak", "target": 0.8, "metric": "m", "unit": "u", "step_unit": "nodes"}
+        steps = [Observation(2, r, value, hosts=("a", "b")) for r, value in enumerate([5.9, 6.0, 6.1, 6.0, 5.8], 1)]
+        copies = [
+            Observation(1, r, value, "copy", (host,)) for r in range(1, 6) for host, value in (("a", 3.1), ("b", 2.9))
+        ]
+        of_means = Earlier(1, (3.0333, 2.9667, 3.0, 3.0333, 2.9667), (3.1, 3.0, 3.0, 2.9, 3.0))
+        exact = Earlier(1, of_means.values, (3.1001, *of_means.printed[1:]))
+        for few in (
+            judge(observations=[*steps, *copies], **settled),
+            judge(observations=steps, earlier=of_means, **settled),
+        ):
+            low, high = astuple(few.steps[-1].interval)
+            assert high / low > math.exp(2 * (0.05 / 3 + 0.05 / 6))
+        few, many = (
+            judge(observations=steps, earlier=each, **settled).steps[-1].interval for each in (of_means, exact)
+        )
+        assert few.high / few.low > 1.04 * many.high / many.low
+
+    def test_that_alone_leave_it_open_are_named(self) -> None:
+        judged = study({1: [3.0, 3.1, 3.0, 3.0, 3.0], 2: [4.9, 5.0, 5.0, 5.0, 5.0]}, target=0.82)
+        assert judged.verdict == "inconclusive"
+        assert judged.hint == "the last digit of the values alone is ±2.7%: measure longer or print more digits"
+        assert judged.steps[-1].repetitions_needed is None
 
 
 def test_a_rate_of_the_same_work_is_judged_as_it_grows() -> None:
