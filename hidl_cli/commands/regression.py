@@ -51,7 +51,10 @@ def compare(
     ] = 3.0,
     json: JsonOption = False,
 ) -> None:
-    """Compare B with A, metric by metric. Exit code 10 if B is worse, 11 if inconclusive."""
+    """Compare B with A, metric by metric.
+
+    Exit code 10 if B is worse, or differs in a metric without a direction; 11 if inconclusive.
+    """
     from hidl_cli.analysis.changes import compare as comparing
     from hidl_cli.commands.render import emit_json
 
@@ -72,9 +75,7 @@ def compare(
         emit_json("hidl.comparison/1", a=a, b=b or a, **comparison.to_json())
     else:
         show_comparison(comparison)
-    code = {"worse": ExitCode.BELOW_TARGET, "inconclusive": ExitCode.INCONCLUSIVE}.get(comparison.outcome)
-    if code:
-        raise typer.Exit(code)
+    exit_by(comparison)
 
 
 @app.command()
@@ -138,6 +139,17 @@ def _history_document(history: History) -> dict[str, Any]:
     document = asdict(history)
     document["measure"] = document["measure"]._asdict()
     return document
+
+
+def exit_by(comparison: Comparison) -> None:
+    """Exit with the code of the outcome, unless it is 0."""
+    codes = {
+        "worse": ExitCode.BELOW_TARGET,
+        "different": ExitCode.BELOW_TARGET,
+        "inconclusive": ExitCode.INCONCLUSIVE,
+    }
+    if code := codes.get(comparison.outcome):
+        raise typer.Exit(code)
 
 
 def show_comparison(comparison: Comparison) -> None:

@@ -19,6 +19,7 @@ PER_SIDE = 10  # values a side, beyond which more are not asked for
 
 ComparisonOutcome = Literal["worse", "better", "different", "same", "inconclusive"]
 Independent = Literal["runs", "repetitions"]
+_GRAVE: tuple[Literal["worse", "different", "inconclusive"], ...] = ("worse", "different", "inconclusive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All metrics that A and B share. ``outcome``: the worst: worse, then inconclusive, then same."""
+    """All metrics that A and B share. ``outcome``: the gravest of theirs; same if all are the same or better."""
 
     tolerance: float
     differences: tuple[Difference, ...]
-    outcome: Literal["worse", "inconclusive", "same"]
+    outcome: Literal["worse", "different", "inconclusive", "same"]
     only_in_a: tuple[Measure, ...]
     only_in_b: tuple[Measure, ...]
 
@@ -111,11 +112,11 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
         )
         for measure, side, scale, shift, p_holm in zip(measures, sides, scales, shifts, corrected, strict=True)
     )
-    found = {difference.outcome for difference in differences if difference.better}
+    found = {difference.outcome for difference in differences}
     return Comparison(
         tolerance,
         differences,
-        "worse" if "worse" in found else "inconclusive" if "inconclusive" in found else "same",
+        next((outcome for outcome in _GRAVE if outcome in found), "same"),
         tuple(measure for measure in runs_a if measure not in runs_b),
         tuple(measure for measure in runs_b if measure not in runs_a),
     )

@@ -53,9 +53,37 @@ class TestOutcome:
         assert outcome == "inconclusive"
         assert reason.startswith("too noisy: anything from -")
 
-    def test_what_has_no_direction_decides_nothing(self) -> None:
-        a, b = one_run(STEADY, better=None), one_run([2 * value for value in STEADY], night=1, better=None)
-        assert compare(a, b).outcome == "same"
+    @pytest.mark.parametrize(
+        ("count", "factor", "outcome"),
+        [(5, 9.9, "different"), (5, 1.0, "same"), (3, 9.9, "inconclusive")],
+    )
+    def test_of_a_metric_without_a_direction_counts(self, count: int, factor: float, outcome: str) -> None:
+        a, b = ([level] * count for level in (10.0, 10.0 * factor))
+        comparison = compare(one_run(a, better=None), one_run(b, night=1, better=None))
+        assert (comparison.outcome, only(comparison)[0]) == (outcome, outcome)
+
+    @pytest.mark.parametrize(
+        ("directed", "undirected", "outcome"),
+        [
+            ("noisy", "other", "different"),
+            ("worse", "other", "worse"),
+            ("worse", "noisy", "worse"),
+            ("steady", "noisy", "inconclusive"),
+            ("better", "steady", "same"),
+        ],
+    )
+    def test_of_two_metrics_is_the_graver(self, directed: str, undirected: str, outcome: str) -> None:
+        values = {
+            "steady": STEADY,
+            "noisy": [98.0, 60.0, 140.0, 90.0, 120.0],
+            "worse": [0.8 * value for value in STEADY],
+            "better": [1.2 * value for value in STEADY],
+            "other": [2 * value for value in STEADY],
+        }
+        a = one_run(STEADY) + one_run(STEADY, metric="score", better=None)
+        b = one_run(values[directed], night=1)
+        b += one_run(values[undirected], night=1, metric="score", better=None)
+        assert compare(a, b).outcome == outcome
 
     def test_of_many_metrics_is_the_gravest(self) -> None:
         a = one_run(STEADY) + one_run(STEADY, metric="other")
