@@ -14,7 +14,10 @@ from hidl_cli.plan.launch_plan import OUTPUT, plan_of
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import conclude
+from hidl_cli.runs.history import refresh
 from hidl_cli.runs.measured import count_complete_repetitions
+from hidl_cli.store.indexing import update
+from hidl_cli.store.store import Store
 from hidl_workloads.enough import SHARED, UNBOUND, read_efficiencies
 from tests.report.example import Nights
 
@@ -79,6 +82,21 @@ def test_without_a_complete_repetition_it_failed(cut: Cut) -> None:
 
     with pytest.raises(JobFailed, match="reached its time limit"):
         conclude(run, plan_of(run), run.status())
+
+
+@pytest.mark.parametrize(("done", "indexed"), [(7, 1), (2, 0)])
+def test_a_study_cut_unattended_is_judged_as_if_attended(cut: Cut, tmp_path: Path, done: int, indexed: int) -> None:
+    run = cut(done)
+    run.write("status", {**(run.document("status") or {}), "reason": "reached its time limit"})
+    store = Store(tmp_path / "results.sqlite")
+
+    assert update(store, judge=refresh).added == indexed
+
+    assert (run.document("verdict") is not None) == bool(indexed)
+    assert (run.document("causes") is None) == bool(indexed)
+    assert [each.run for each in store.runs()] == [run.id] * indexed
+    if verdict := run.document("verdict"):
+        assert verdict["reason"].endswith("; the time limit cut repetitions 3 to 4 of 4")
 
 
 def test_a_study_beside_another_run_says_in_how_many_steps_it_was_not_bound(cut: Cut) -> None:
