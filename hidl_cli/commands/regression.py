@@ -12,6 +12,7 @@ from hidl_cli.commands.results import MetricOption, app, open_store
 from hidl_cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
     from hidl_cli.analysis.changes.changepoints import Change, History
@@ -163,9 +164,17 @@ def show_comparison(comparison: Comparison) -> None:
         if difference.outcome != "same":
             at = f"{measure.workload}{_which(measure)} on {measure.ranks} rank(s)"
             say(f"{difference.outcome}: {measure.metric} of {at}: {difference.reason}")
-    for side, measures in (("A", comparison.only_in_a), ("B", comparison.only_in_b)):
+    sides = comparison.only_in_a, comparison.only_in_b
+    for side, measures, others in zip("AB", sides, sides[::-1], strict=True):
         if measures:
-            say(f"only in {side}: " + ", ".join(f"{m.metric}{_which(m)} on {m.ranks} rank(s)" for m in measures))
+            say(f"only in {side}: " + ", ".join(_describe_unshared(measure, others) for measure in measures))
+
+
+def _describe_unshared(measure: Measure, others: Iterable[Measure]) -> str:
+    """Return a measure of one side in words, with its unit if that is all that differs from one of the other side."""
+    only_unit = measure._replace(unit="") in {other._replace(unit="") for other in others}
+    unit = f" in {measure.unit}" if only_unit else ""
+    return f"{measure.metric}{unit}{_which(measure)} on {measure.ranks} rank(s)"
 
 
 def _which(measure: Measure) -> str:

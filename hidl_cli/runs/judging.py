@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hidl_cli.analysis.measures import in_common_units
 from hidl_cli.analysis.nodes.pairs import Field
 from hidl_cli.analysis.nodes.verdict import fields_of, judge_fields
 from hidl_cli.analysis.ranking import Ranking, compare, rank
@@ -227,7 +228,9 @@ def _own(plan: Plan) -> list[float]:
 def _earlier(plan: Plan, metric: str) -> Earlier:
     """Return the results of earlier runs of the smallest size of the same series, from the store."""
     smallest = min(plan.steps, key=lambda step: step.size)
-    samples = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
+    found = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
     overhead = plan.workload.overhead_ranks
     counted = smallest.placement.ranks - overhead if overhead else smallest.size
+    unit = plan.workload.metrics[metric].unit
+    samples = [sample for sample in in_common_units(found, unit=unit) if sample.unit == unit]
     return earlier(samples, metric, step=counted, before=plan.run)

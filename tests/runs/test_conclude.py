@@ -15,11 +15,15 @@ from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import conclude
 from hidl_cli.runs.history import refresh
+from hidl_cli.runs.judging import _earlier
 from hidl_cli.runs.measured import count_complete_repetitions
+from hidl_cli.store.extract import series_of
 from hidl_cli.store.indexing import update
 from hidl_cli.store.store import Store
 from hidl_workloads.enough import SHARED, UNBOUND, read_efficiencies
 from tests.report.example import Nights
+from tests.store.records import record
+from tests.store.run_directories import plan
 
 REPETITIONS, STEPS = 4, 3
 
@@ -185,3 +189,14 @@ def test_steps_without_a_value_of_an_optional_metric_do_not_count(
 
     assert conclusion.verdict == "inconclusive"
     assert reason in conclusion.reason
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_baseline_of_earlier_runs_is_in_the_unit_of_the_run() -> None:
+    now = plan(sizes=(1, 2))
+    series = series_of(now, now.steps[0])
+    earlier = [record(f"run{night}", [0.1], created=f"2026-01-0{night}", series=series) for night in range(1, 8)]
+    units = ["kitems/s"] * 6 + ["B"]
+    samples = [(replace(each.samples[0], unit=unit),) for each, unit in zip(earlier, units, strict=True)]
+    Store().add([replace(each, samples=its) for each, its in zip(earlier, samples, strict=True)])
+    assert _earlier(now, "rate").values == pytest.approx((100,) * 6)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hidl_cli.analysis.changes.rank_test import Shift, compare_ranks, describe_effect, holm, least_p
 from hidl_cli.analysis.changes.scale import Scale
-from hidl_cli.analysis.measures import Measure, RunValues, by_measure, copies_of, swept_parameters
+from hidl_cli.analysis.measures import Measure, RunValues, by_measure, copies_of, in_common_units, swept_parameters
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.analysis.statistics import Interval
 
@@ -75,14 +75,16 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     Two single runs are compared by their repetitions, so the result holds for these two runs only. If a side has
     several runs, each counts once (the median of its repetitions): repetitions in one allocation are not independent,
     and counting each would find differences between any two nights. The points of a sweep are compared one by one, and
-    so are concurrent copies on hosts that both sides used. A metric
+    so are concurrent copies on hosts that both sides used. Values are converted to one unit. A metric
 
     - differs if its Holm-corrected p-value is at most 0.05 and its shift exceeds ``tolerance`` (a fraction):
       *worse* or *better* by its direction, *different* if it has none;
     - is the *same* if the 95 % interval of the shift excludes a worsening by more than the tolerance;
     - is *inconclusive* otherwise: too few values, or too much noise.
     """
-    samples_a, samples_b = list(a), list(b)
+    before = list(a)
+    every = in_common_units([*before, *b])
+    samples_a, samples_b = every[: len(before)], every[len(before) :]
     shared_series = {sample.series for sample in samples_a} & {sample.series for sample in samples_b}
     hosts = _copy_hosts(samples_a) & _copy_hosts(samples_b)
     runs_a, runs_b = (
@@ -91,7 +93,7 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     )
     measures = [measure for measure in runs_a if measure in runs_b]
     if not measures:
-        raise ValueError("they have no metric of one workload and size in common")
+        raise ValueError(_describe_units(runs_a, runs_b) or "they have no metric of one workload and size in common")
     sides = [_sides(runs_a[measure], runs_b[measure]) for measure in measures]
     scales = [Scale.of([*left, *right]) for _, left, right in sides]
     shifts = [
@@ -120,6 +122,16 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
         tuple(measure for measure in runs_a if measure not in runs_b),
         tuple(measure for measure in runs_b if measure not in runs_a),
     )
+
+
+def _describe_units(a: Iterable[Measure], b: Iterable[Measure]) -> str | None:
+    """Name the first measure that differs between A and B in nothing but its unit; None without such a measure."""
+    units = {measure._replace(unit=""): measure.unit for measure in a}
+    for measure in b:
+        unit = units.get(measure._replace(unit=""))
+        if unit is not None:
+            return f"{measure.metric} is in {unit} in A and in {measure.unit} in B"
+    return None
 
 
 def _copy_hosts(samples: Sequence[Sample]) -> set[str]:

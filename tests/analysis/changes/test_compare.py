@@ -131,6 +131,25 @@ class TestMeasures:
         comparison = compare(one_run(STEADY), one_run(STEADY, night=1, series="b7", mpi="openmpi 5"))
         assert len(comparison.differences) == 1
 
+    def test_in_another_unit_are_converted(self) -> None:
+        a = one_run([1.5, 1.51, 1.49, 1.5, 1.52], metric="t", unit="s", better="lower")
+        b = one_run([1500.0, 1510.0, 1490.0, 1500.0, 1520.0], night=1, metric="t", unit="ms", better="lower")
+        (difference,) = compare(a, b).differences
+        assert (difference.outcome, difference.shift) == ("same", pytest.approx(0))
+        assert (difference.unit, difference.median_a, difference.median_b) == ("ms", 1500, 1500)
+
+    def test_in_units_of_different_things_are_refused(self) -> None:
+        a, b = one_run(STEADY, unit="s"), one_run(STEADY, night=1, unit="B")
+        with pytest.raises(ValueError, match="rate is in s in A and in B in B"):
+            compare(a, b)
+        both = [one_run(STEADY, night=night, metric="other") for night in (0, 1)]
+        comparison = compare(a + both[0], b + both[1])
+        assert [each.measure.metric for each in comparison.differences] == ["other"]
+        assert [[measure.unit for measure in side] for side in (comparison.only_in_a, comparison.only_in_b)] == [
+            ["s"],
+            ["B"],
+        ]
+
     def test_without_one_in_common_are_refused(self) -> None:
         with pytest.raises(ValueError, match="no metric of one workload and size in common"):
             compare(one_run(STEADY), one_run(STEADY, workload="other", series="z"))
