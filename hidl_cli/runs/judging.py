@@ -70,10 +70,13 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
         held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
         counted = _undisturbed(steps)
-        if not counted and any(map(compared_variables, plan.points)):
-            reason = f"{held}no comparison: fewer than {LEAST} rounds ran alone on this machine"
-            return Conclusion("inconclusive", reason, _ALONE, steps)
-        ranking = _ranking(plan, counted or steps) if len(plan.points) > 1 else None
+        if not counted and len(plan.points) > 1:
+            compared = any(map(compared_variables, plan.points))
+            what = "no comparison" if compared else "not ranked"
+            reason = f"{held}{what}: fewer than {LEAST} rounds ran alone on this machine"
+            verdict = "inconclusive" if compared else "pass" if agreed else None
+            return Conclusion(verdict, reason, _ALONE, steps)
+        ranking = _ranking(plan, counted) if len(plan.points) > 1 else None
         nothing = "one size only: no scaling to judge"
         if len(plan.points) > 1:
             nothing = "no ranking: no metric with a direction has a positive value in every step"

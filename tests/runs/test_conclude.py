@@ -200,3 +200,22 @@ def test_a_baseline_of_earlier_runs_is_in_the_unit_of_the_run() -> None:
     samples = [(replace(each.samples[0], unit=unit),) for each, unit in zip(earlier, units, strict=True)]
     Store().add([replace(each, samples=its) for each, its in zip(earlier, samples, strict=True)])
     assert _earlier(now, "rate").values == pytest.approx((100,) * 6)
+
+
+@pytest.mark.parametrize("alone", [0, 2, 3])
+@pytest.mark.usefixtures("cut")
+def test_a_matrix_beside_another_run_has_no_winner(tmp_path: Path, alone: int) -> None:
+    nights = Nights(tmp_path / "state" / "hidl" / "runs", tmp_path / "config" / "hidl")
+    request = RunRequest("kmeans", matrix=["note=a,b"], repeat=5, nodes=1, ranks_per_node=2)
+    run = nights.run(request, 0, nights.clustering())
+    for name in ("metrics", "verdict"):
+        (run.directory / f"{name}.json").unlink()
+    for step in range(1, 2 * (5 - alone) + 1):
+        (run.metrics_file(step).parent / SHARED).touch()
+
+    conclusion = conclude(run, plan_of(run), run.status())
+
+    assert ("is best" in conclusion.reason) == (conclusion.ranking is not None) == (alone == 3)
+    if alone < 3:
+        assert conclusion.reason.startswith("not ranked: fewer than 3 rounds ran alone on this machine")
+        assert conclusion.hint == "measure again while no other run uses this machine"
