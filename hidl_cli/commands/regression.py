@@ -202,6 +202,11 @@ def _difference(difference: Difference) -> dict[str, Any]:
     }
 
 
+def _begin(series: str) -> str:
+    """Return the begin of a series: its prefix and the first 8 digits."""
+    return series[: series.find("-") + 9]
+
+
 def _interval(interval: Any) -> str:
     return f"{interval.low:+.1%} to {interval.high:+.1%}" if interval else "-"
 
@@ -213,7 +218,7 @@ def _show_histories(histories: list[History]) -> None:
     show_table(
         [
             {
-                "series": history.measure.series[:8],
+                "series": _begin(history.measure.series),
                 "workload": history.measure.workload,
                 "site": history.site,
                 "ranks": history.measure.ranks,
@@ -240,7 +245,7 @@ def _change(history: History, step: Change) -> dict[str, Any]:
     return {
         "since": f"{instant(step.created).astimezone():%Y-%m-%d}",
         "run": step.run,
-        "series": history.measure.series[:8],
+        "series": _begin(history.measure.series),
         "metric": history.measure.metric,
         "change": f"{step.change:+.1%}",
         "95 % interval": _interval(step.interval),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
 from hidl_cli.analysis.changes.rank_test import Shift, compare_ranks, describe_effect, holm, least_p
 from hidl_cli.analysis.changes.scale import Scale
 from hidl_cli.analysis.measures import Measure, RunValues, by_measure, copies_of, in_common_units, swept_parameters
-from hidl_cli.analysis.samples import Sample
+from hidl_cli.analysis.samples import DISTURBED, Sample
 from hidl_cli.analysis.statistics import Interval
 
 TOLERANCE = 0.03  # a worsening by less is nobody's business
@@ -80,11 +80,13 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     - differs if its Holm-corrected p-value is at most 0.05 and its shift exceeds ``tolerance`` (a fraction):
       *worse* or *better* by its direction, *different* if it has none;
     - is the *same* if the 95 % interval of the shift excludes a worsening by more than the tolerance;
-    - is *inconclusive* otherwise: too few values, or too much noise.
+    - is *inconclusive* otherwise: too few values, too much noise, or a side that was only measured while another run
+      used the same cores.
     """
     before = list(a)
     every = in_common_units([*before, *b])
-    samples_a, samples_b = every[: len(before)], every[len(before) :]
+    disturbed: set[_Place] = set()
+    samples_a, samples_b = (_of_one_series(side, disturbed) for side in (every[: len(before)], every[len(before) :]))
     shared_series = {sample.series for sample in samples_a} & {sample.series for sample in samples_b}
     hosts = _copy_hosts(samples_a) & _copy_hosts(samples_b)
     runs_a, runs_b = (
@@ -114,6 +116,10 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
         )
         for measure, side, scale, shift, p_holm in zip(measures, sides, scales, shifts, corrected, strict=True)
     )
+    differences = tuple(
+        _without_outcome(difference, [_is_disturbed(side[difference.measure], disturbed) for side in (runs_a, runs_b)])
+        for difference in differences
+    )
     found = {difference.outcome for difference in differences}
     return Comparison(
         tolerance,
@@ -132,6 +138,38 @@ def _describe_units(a: Iterable[Measure], b: Iterable[Measure]) -> str | None:
         if unit is not None:
             return f"{measure.metric} is in {unit} in A and in {measure.unit} in B"
     return None
+
+
+_Place = tuple[str, str, str]
+
+
+def _place(sample: Sample) -> _Place:
+    return sample.run, sample.series.removeprefix(DISTURBED), sample.metric
+
+
+def _of_one_series(samples: Sequence[Sample], disturbed: set[_Place]) -> list[Sample]:
+    """Return the samples without those of disturbed steps, unless a side has no others of that series and metric.
+
+    The places of those that stay are added to ``disturbed``, and they get the series of steps that ran alone.
+    """
+    alone = {_place(sample)[1:] for sample in samples if not sample.is_disturbed}
+    left = [sample for sample in samples if not sample.is_disturbed or _place(sample)[1:] not in alone]
+    disturbed.update(_place(sample) for sample in left if sample.is_disturbed)
+    return [replace(sample, series=_place(sample)[1]) if sample.is_disturbed else sample for sample in left]
+
+
+def _is_disturbed(runs: Sequence[RunValues], disturbed: set[_Place]) -> bool:
+    return any(_place(run.sample) in disturbed for run in runs)
+
+
+def _without_outcome(difference: Difference, disturbed: Sequence[bool]) -> Difference:
+    """Return an inconclusive difference if a side was ``disturbed``; what the other run took may have caused it."""
+    sides = [side for side, its in zip("AB", disturbed, strict=True) if its]
+    if not sides:
+        return difference
+    what = f"{' and '.join(sides)} {'were' if len(sides) > 1 else 'was'}"
+    reason = f"{what} measured while another run used the same cores"
+    return replace(difference, outcome="inconclusive", reason=reason)
 
 
 def _copy_hosts(samples: Sequence[Sample]) -> set[str]:

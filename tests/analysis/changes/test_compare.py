@@ -150,6 +150,22 @@ class TestMeasures:
             ["B"],
         ]
 
+    @pytest.mark.parametrize(("before", "now"), [("", "B was"), ("disturbed-", "A and B were")])
+    def test_beside_another_run_decide_nothing(self, before: str, now: str) -> None:
+        a = one_run(STEADY, series=f"{before}a1")
+        b = one_run([0.5 * value for value in STEADY], night=1, series="disturbed-a1")
+        comparison = compare(a, b)
+        assert (comparison.outcome, *only(comparison)) == (
+            "inconclusive",
+            "inconclusive",
+            f"{now} measured while another run used the same cores",
+        )
+
+    def test_beside_another_run_do_not_count_if_there_are_others(self) -> None:
+        a, b = one_run(STEADY), one_run([0.8 * value for value in STEADY], night=1)
+        comparison = compare(a, b + one_run([0.1], night=1, series="disturbed-a1"))
+        assert (comparison.differences, comparison.only_in_b) == (compare(a, b).differences, ())
+
     def test_without_one_in_common_are_refused(self) -> None:
         with pytest.raises(ValueError, match="no metric of one workload and size in common"):
             compare(one_run(STEADY), one_run(STEADY, workload="other", series="z"))
