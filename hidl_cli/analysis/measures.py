@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from statistics import median
 from typing import NamedTuple
 
 from hidl_cli.analysis.samples import Sample
+from hidl_cli.plan.units import convert, is_reciprocal
 
 
 class Measure(NamedTuple):
     """A metric at one size.
 
     ``series`` is empty if series are compared across; ``point`` holds the swept parameters (``batch=32``). ``copy`` is
-    the host of a concurrent copy, or ``all`` for the copies of all hosts together.
+    the host of a concurrent copy, or ``all`` for the copies of all hosts together. Values in units of different things
+    are different measures.
     """
 
     workload: str
@@ -25,6 +27,7 @@ class Measure(NamedTuple):
     series: str
     point: str = ""
     copy: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ def by_measure(
     swept: Collection[str] | None = None,
     hosts: Collection[str] = (),
 ) -> dict[Measure, list[RunValues]]:
-    """Return the runs of each measure, the oldest first.
+    """Return the runs of each measure, the oldest first; all its values are in the unit of the newest.
 
     If a metric has only samples of single ranks, the value of a repetition is their median.
 
@@ -59,7 +62,7 @@ def by_measure(
     """
     from hidl_cli.plan.parameters import format_parameters  # pydantic, which a notebook need not wait for
 
-    every = list(samples)
+    every = in_common_units(samples)
     if swept is None:
         swept = swept_parameters(every)
     copies = {_step_of(sample) for sample in copies_of(every)}
@@ -79,10 +82,48 @@ def by_measure(
             "" if across_series else sample.series,
             format_parameters(_point(sample, swept)) if across_series else points[sample.series],
             copy,
+            sample.unit,
         )
         runs = found.setdefault(measure, {})
         runs.setdefault((sample.created, sample.run), {}).setdefault(sample.repetition, []).append(sample)
     return {measure: [_run_values(runs[key]) for key in sorted(runs)] for measure, runs in sorted(found.items())}
+
+
+def in_common_units(samples: Iterable[Sample], *, unit: str | None = None) -> list[Sample]:
+    """Return the samples with the values of each metric converted to one unit.
+
+    Values whose unit cannot be converted, or only to its reciprocal, keep theirs.
+
+    Args:
+        samples: Of any number of runs.
+        unit: The unit to convert to; by default that of the metric's newest sample.
+    """
+    every = list(samples)
+    newest: dict[tuple[str, str], dict[str, str]] = {}
+    for sample in every:
+        times = newest.setdefault((sample.workload, sample.metric), {})
+        times[sample.unit] = max(times.get(sample.unit, ""), sample.created)
+    wanted = {}
+    for metric, times in newest.items():
+        common = [] if unit is None else [unit]
+        for each in sorted(times, key=lambda name: (times[name], name), reverse=True):
+            wanted[(*metric, each)] = next((other for other in common if _is_convertible(each, other)), each)
+            common.append(each)
+    return [_in_unit(sample, wanted[sample.workload, sample.metric, sample.unit]) for sample in every]
+
+
+def _is_convertible(printed: str, wanted: str) -> bool:
+    try:
+        return not is_reciprocal(printed, wanted)
+    except ValueError:
+        return False
+
+
+def _in_unit(sample: Sample, unit: str) -> Sample:
+    if sample.unit == unit:
+        return sample
+    value = float(f"{convert(sample.value, sample.unit, unit):.12g}")  # without digits that the program did not print
+    return replace(sample, value=value, unit=unit)
 
 
 def swept_parameters(samples: Iterable[Sample]) -> list[str]:

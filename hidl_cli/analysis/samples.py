@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+#: Precedes the digest in the series of a step during which another run used the same cores.
+DISTURBED = "disturbed-"
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -39,3 +42,8 @@ class Sample:
     point: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     tuning: Mapping[str, str] = field(default_factory=dict)
     verdict: str | None = None
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Did another run use the same cores meanwhile?"""
+        return self.series.startswith(DISTURBED)

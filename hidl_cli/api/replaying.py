@@ -23,7 +23,7 @@ class Replay:
     """
 
     run: Run
-    outcome: Literal["worse", "inconclusive", "same"]
+    outcome: Literal["worse", "different", "inconclusive", "same"]
     answer: str
     changed: tuple[str, ...]
     document: Mapping[str, Any] = field(repr=False)

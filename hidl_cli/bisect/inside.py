@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from hidl_cli import process
-from hidl_cli.analysis.measures import by_measure
+from hidl_cli.analysis.measures import by_measure, in_common_units
 from hidl_cli.bisect.changes import mixture
 from hidl_cli.bisect.journal import Bisect, Entry, Journal, Question
 from hidl_cli.errors import HidlError, JobFailed
@@ -117,7 +117,8 @@ def value_of(run: Run, question: Question) -> float:
     plan = plan_of(run)
     run.write("metrics", {"schema": "hidl.run-metrics/1", "run": run.id, "steps": read_steps(run, plan)})
     wanted = question.metric.measure
-    for measure, (found, *_) in by_measure(samples_of(run), across_series=True).items():
+    samples = in_common_units(samples_of(run), unit=question.metric.unit)
+    for measure, (found, *_) in by_measure(samples, across_series=True).items():
         if (measure.metric, measure.ranks, measure.nodes) == (wanted.metric, wanted.ranks, wanted.nodes):
             if found.value <= 0:
                 raise HidlError(f"metric {wanted.metric} is {found.value}: must be positive")

@@ -10,7 +10,7 @@ from statistics import median, stdev
 
 from hidl_cli.analysis.culprit.posterior import Expectation
 from hidl_cli.analysis.culprit.search import Recorded
-from hidl_cli.analysis.measures import Measure, by_measure
+from hidl_cli.analysis.measures import Measure, by_measure, in_common_units
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.analysis.statistics import MIN_REPETITIONS, SAME
 from hidl_cli.bisect.changes import Side
@@ -128,7 +128,9 @@ def metric_of(good: Night, bad: Night, name: str | None) -> Metric:
 
     Raises ``UsageError`` if they have none in common, or the bad run was not worse.
     """
-    runs = [by_measure(night.samples, across_series=True) for night in (good, bad)]
+    every = in_common_units([*good.samples, *bad.samples])
+    sides = every[: len(good.samples)], every[len(good.samples) :]
+    runs = [by_measure(samples, across_series=True) for samples in sides]
     measures = [measure for measure in runs[0] if measure in runs[1]]
     wanted = name or _main_metric(bad.plan.workload)
     found = [measure for measure in measures if measure.metric == wanted]

@@ -20,7 +20,7 @@ from hidl_cli.commands.arguments import (
 )
 from hidl_cli.commands.install import OfflineOption
 from hidl_cli.commands.job_options import AccountOption, PartitionOption, QosOption, ReservationOption
-from hidl_cli.errors import ExitCode, UsageError
+from hidl_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from hidl_cli.capsule.replay import Original, Replayed
@@ -111,7 +111,7 @@ def replay(
 ) -> None:
     """Install a capsule's stack by its lock, run its plan again, and compare: same within noise, or what differs.
 
-    Exit code 10 if the replay is worse, 11 if inconclusive.
+    Exit code 10 if the replay is worse, or differs in a metric without a direction; 11 if inconclusive.
     """
     from dataclasses import replace
 
@@ -239,6 +239,7 @@ def _run(plan: Plan, script: str, *, json: bool) -> Run:
 def _conclude(original: Original, record: Run, installed: Installation, tolerance: float, *, json: bool) -> None:
     """Compare the replay with its original, keep and show the answer, and end with its exit code."""
     from hidl_cli.capsule.replay import hold_against, keep
+    from hidl_cli.commands.regression import exit_by
     from hidl_cli.commands.render import emit_json
 
     replayed = hold_against(original, record, installed.manifest["packages"], tolerance)
@@ -247,9 +248,7 @@ def _conclude(original: Original, record: Run, installed: Installation, toleranc
         emit_json("hidl.replay/1", **document)
     else:
         _show(replayed)
-    code = {"worse": ExitCode.BELOW_TARGET, "inconclusive": ExitCode.INCONCLUSIVE}.get(replayed.comparison.outcome)
-    if code:
-        raise typer.Exit(code)
+    exit_by(replayed.comparison)
 
 
 def _show(replayed: Replayed) -> None:

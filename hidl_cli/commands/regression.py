@@ -12,6 +12,7 @@ from hidl_cli.commands.results import MetricOption, app, open_store
 from hidl_cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
     from hidl_cli.analysis.changes.changepoints import Change, History
@@ -51,7 +52,10 @@ def compare(
     ] = 3.0,
     json: JsonOption = False,
 ) -> None:
-    """Compare B with A, metric by metric. Exit code 10 if B is worse, 11 if inconclusive."""
+    """Compare B with A, metric by metric.
+
+    Exit code 10 if B is worse, or differs in a metric without a direction; 11 if inconclusive.
+    """
     from hidl_cli.analysis.changes import compare as comparing
     from hidl_cli.commands.render import emit_json
 
@@ -72,9 +76,7 @@ def compare(
         emit_json("hidl.comparison/1", a=a, b=b or a, **comparison.to_json())
     else:
         show_comparison(comparison)
-    code = {"worse": ExitCode.BELOW_TARGET, "inconclusive": ExitCode.INCONCLUSIVE}.get(comparison.outcome)
-    if code:
-        raise typer.Exit(code)
+    exit_by(comparison)
 
 
 @app.command()
@@ -140,6 +142,17 @@ def _history_document(history: History) -> dict[str, Any]:
     return document
 
 
+def exit_by(comparison: Comparison) -> None:
+    """Exit with the code of the outcome, unless it is 0."""
+    codes = {
+        "worse": ExitCode.BELOW_TARGET,
+        "different": ExitCode.BELOW_TARGET,
+        "inconclusive": ExitCode.INCONCLUSIVE,
+    }
+    if code := codes.get(comparison.outcome):
+        raise typer.Exit(code)
+
+
 def show_comparison(comparison: Comparison) -> None:
     """Print a row for each metric, and why those that are not the same are not."""
     from hidl_cli.commands.render import say
@@ -151,9 +164,17 @@ def show_comparison(comparison: Comparison) -> None:
         if difference.outcome != "same":
             at = f"{measure.workload}{_which(measure)} on {measure.ranks} rank(s)"
             say(f"{difference.outcome}: {measure.metric} of {at}: {difference.reason}")
-    for side, measures in (("A", comparison.only_in_a), ("B", comparison.only_in_b)):
+    sides = comparison.only_in_a, comparison.only_in_b
+    for side, measures, others in zip("AB", sides, sides[::-1], strict=True):
         if measures:
-            say(f"only in {side}: " + ", ".join(f"{m.metric}{_which(m)} on {m.ranks} rank(s)" for m in measures))
+            say(f"only in {side}: " + ", ".join(_describe_unshared(measure, others) for measure in measures))
+
+
+def _describe_unshared(measure: Measure, others: Iterable[Measure]) -> str:
+    """Return a measure of one side in words, with its unit if that is all that differs from one of the other side."""
+    only_unit = measure._replace(unit="") in {other._replace(unit="") for other in others}
+    unit = f" in {measure.unit}" if only_unit else ""
+    return f"{measure.metric}{unit}{_which(measure)} on {measure.ranks} rank(s)"
 
 
 def _which(measure: Measure) -> str:
@@ -181,6 +202,11 @@ def _difference(difference: Difference) -> dict[str, Any]:
     }
 
 
+def _begin(series: str) -> str:
+    """Return the begin of a series: its prefix and the first 8 digits."""
+    return series[: series.find("-") + 9]
+
+
 def _interval(interval: Any) -> str:
     return f"{interval.low:+.1%} to {interval.high:+.1%}" if interval else "-"
 
@@ -192,7 +218,7 @@ def _show_histories(histories: list[History]) -> None:
     show_table(
         [
             {
-                "series": history.measure.series[:8],
+                "series": _begin(history.measure.series),
                 "workload": history.measure.workload,
                 "site": history.site,
                 "ranks": history.measure.ranks,
@@ -219,7 +245,7 @@ def _change(history: History, step: Change) -> dict[str, Any]:
     return {
         "since": f"{instant(step.created).astimezone():%Y-%m-%d}",
         "run": step.run,
-        "series": history.measure.series[:8],
+        "series": _begin(history.measure.series),
         "metric": history.measure.metric,
         "change": f"{step.change:+.1%}",
         "95 % interval": _interval(step.interval),

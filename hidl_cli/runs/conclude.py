@@ -34,8 +34,7 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
     is judged by its complete repetitions, if there are any, and names the others. Likely causes of a failure are
     written to ``causes.json``.
     """
-    cut = status.state is State.TIMEOUT and plan.is_study
-    rounds = count_complete_repetitions(run, plan) if cut else None
+    rounds = _rounds_before_limit(run, plan, status)
     if status.state is not State.COMPLETED and not rounds:
         keep_likely_causes(run, status)
         raise error_for(run, status)
@@ -46,6 +45,16 @@ def conclude(run: Run, plan: Plan, status: Status) -> Conclusion:
             f"run {run.id} ended well, but its verdict could not be written: {error}",
             hint=f"free some space in {run.directory}, then: hidl resume {run.id} (nothing is lost)",
         ) from error
+
+
+def has_results(run: Run, plan: Plan, status: Status) -> bool:
+    """Return True if ``conclude`` judges the run rather than raise the error of its failure."""
+    return status.state is State.COMPLETED or bool(_rounds_before_limit(run, plan, status))
+
+
+def _rounds_before_limit(run: Run, plan: Plan, status: Status) -> int | None:
+    """Return how many repetitions a scaling study completed before its time limit; None for other runs."""
+    return count_complete_repetitions(run, plan) if status.state is State.TIMEOUT and plan.is_study else None
 
 
 def _conclude(run: Run, plan: Plan, rounds: int | None) -> Conclusion:

@@ -10,9 +10,9 @@ from typing import Any
 from hidl_cli.errors import HidlError, MetricMissing
 from hidl_cli.plan.launch_plan import plan_of, readable
 from hidl_cli.record.run import Run, all_runs, job_id
-from hidl_cli.record.state import State, Status
+from hidl_cli.record.state import Status
 from hidl_cli.redaction import Secrets
-from hidl_cli.runs.conclude import conclude, keep_likely_causes
+from hidl_cli.runs.conclude import conclude, has_results, keep_likely_causes
 from hidl_cli.runs.follow import Watch
 from hidl_cli.schedulers.decision import read_status
 
@@ -37,12 +37,15 @@ def refresh(runs: Sequence[Run], *, warn: Callable[[HidlError], object] | None =
 
 
 def judge_if_ended(run: Run, status: Status) -> None:
-    """Judge a completed run, or find the causes of a failed one, unless already done."""
-    if status.state is not State.COMPLETED:
-        keep_likely_causes(run, status)
-    elif run.document("verdict") is None:
+    """Judge an ended run that has results, or find the causes of a failed one, unless already done."""
+    if not status.state.is_final or run.document("verdict") is not None:
+        return
+    plan = plan_of(run)
+    if has_results(run, plan, status):
         with suppress(MetricMissing):  # the verdict says so
-            conclude(run, plan_of(run), status)
+            conclude(run, plan, status)
+    else:
+        keep_likely_causes(run, status)
 
 
 def unfinished(root: Path | None = None) -> Iterator[Run]:

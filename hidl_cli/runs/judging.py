@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hidl_cli.analysis.measures import in_common_units
 from hidl_cli.analysis.nodes.pairs import Field
 from hidl_cli.analysis.nodes.verdict import fields_of, judge_fields
 from hidl_cli.analysis.ranking import Ranking, compare, rank
@@ -69,10 +70,13 @@ def judge_steps(plan: Plan, steps: list[dict[str, Any]]) -> Conclusion:
         agreed = [name for name, metric in plan.workload.metrics.items() if metric.equal_on_all_ranks]
         held = f"all ranks agree on {', '.join(agreed)}; " if agreed else ""
         counted = _undisturbed(steps)
-        if not counted and any(map(compared_variables, plan.points)):
-            reason = f"{held}no comparison: fewer than {LEAST} rounds ran alone on this machine"
-            return Conclusion("inconclusive", reason, _ALONE, steps)
-        ranking = _ranking(plan, counted or steps) if len(plan.points) > 1 else None
+        if not counted and len(plan.points) > 1:
+            compared = any(map(compared_variables, plan.points))
+            what = "no comparison" if compared else "not ranked"
+            reason = f"{held}{what}: fewer than {LEAST} rounds ran alone on this machine"
+            verdict = "inconclusive" if compared else "pass" if agreed else None
+            return Conclusion(verdict, reason, _ALONE, steps)
+        ranking = _ranking(plan, counted) if len(plan.points) > 1 else None
         nothing = "one size only: no scaling to judge"
         if len(plan.points) > 1:
             nothing = "no ranking: no metric with a direction has a positive value in every step"
@@ -227,7 +231,9 @@ def _own(plan: Plan) -> list[float]:
 def _earlier(plan: Plan, metric: str) -> Earlier:
     """Return the results of earlier runs of the smallest size of the same series, from the store."""
     smallest = min(plan.steps, key=lambda step: step.size)
-    samples = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
+    found = Store().samples(Filters(series=series_of(plan, smallest), metric=metric, of_ranks=False))
     overhead = plan.workload.overhead_ranks
     counted = smallest.placement.ranks - overhead if overhead else smallest.size
+    unit = plan.workload.metrics[metric].unit
+    samples = [sample for sample in in_common_units(found, unit=unit) if sample.unit == unit]
     return earlier(samples, metric, step=counted, before=plan.run)

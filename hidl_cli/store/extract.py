@@ -11,7 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from hidl_cli.analysis.samples import Sample
+from hidl_cli.analysis.samples import DISTURBED, Sample
 from hidl_cli.errors import HidlError
 from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan, Step, plan_of
@@ -126,7 +126,8 @@ def series_of(plan: Plan, step: Step, *, disturbed: bool = False) -> str:
     """Return the digest of everything that must be equal for values to be compared over time: see ``Sample.series``.
 
     Of the MPI library, name and family count, the version does not. One of several concurrent copies is not compared
-    with a step that ran alone, nor is a step during which another run used the same cores (``disturbed``).
+    with a step that ran alone. The digest of a ``disturbed`` step, during which another run used the same cores, has a
+    prefix.
     """
     placement = step.placement
     same = {
@@ -143,9 +144,9 @@ def series_of(plan: Plan, step: Step, *, disturbed: bool = False) -> str:
         "threads_per_rank": placement.threads_per_rank,
         "bind": placement.bind,
         "copies": step.copies > 0,
-        **({"disturbed": True} if disturbed else {}),
     }
-    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:16]
+    return f"{DISTURBED}{digest}" if disturbed else digest
 
 
 def _samples(plan: Plan, measured: Mapping[str, Any], hosts: tuple[str, ...], verdict: str | None) -> Iterator[Sample]:

@@ -181,7 +181,7 @@ def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> 
     if root != paths.runs().resolve():
         return found
     runs = [Run(root / name) for name in names if not (root / name / "verdict.json").exists()]
-    waiting = [run for run in runs if _may_end_well(run)]
+    waiting = [run for run in runs if _may_have_results(run)]
     try:
         return found | {run.id: status for run, status in zip(waiting, judge(waiting), strict=True)}
     except HidlError as error:
@@ -189,11 +189,14 @@ def _judge(root: Path, names: Sequence[str], indexed: Indexed, judge: Judge) -> 
         return found | {run.id: Status(State.PENDING) for run in waiting}
 
 
-def _may_end_well(run: Run) -> bool:
-    """Is no other end certain? What a job wrote of its end may be its first attempt's."""
+def _may_have_results(run: Run) -> bool:
+    """Return False if the run failed for certain; a study that reached its time limit may have complete repetitions.
+
+    What a job wrote of its end may be its first attempt's.
+    """
     try:
         status = run.status()
-        return (not status.is_settled or status.state is State.COMPLETED) and bool(plan_of(run))
+        return (not status.is_settled or status.state in (State.COMPLETED, State.TIMEOUT)) and bool(plan_of(run))
     except HidlError:
         return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,6 +59,13 @@ def test_what_was_not_worse_is_refused() -> None:
 def test_the_metric_of_the_program_comes_before_the_times_of_the_job(named: str | None, found: str) -> None:
     good = night(RATE, rate=[1.0] * 3, wall_time=[1.0] * 3)
     assert metric_of(good, night(RATE, rate=[2.0] * 3, wall_time=[2.0] * 3), named).measure.metric == found
+
+
+def test_values_in_another_unit_are_converted() -> None:
+    good, bad = night(wall_time=[1.0] * 3), night(wall_time=[1.5] * 3)
+    good = replace(good, samples=tuple(replace(each, unit="ms", value=1000 * each.value) for each in good.samples))
+    found = metric_of(good, bad, None)
+    assert found.slowdown == pytest.approx(math.log(1.5))
 
 
 def test_runs_without_a_size_in_common_are_refused() -> None:

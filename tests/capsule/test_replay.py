@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.analysis.changes.compare import compare
 from hidl_cli.capsule.capsule import read
+from hidl_cli.capsule.replay import Replayed
 from hidl_cli.stack.lock import parse
+from tests.analysis.sampled import one_run
 from tests.cluster.cluster import LivingCluster
 from tests.conftest import REPOSITORY, Hidl
 
@@ -67,6 +70,14 @@ def test_the_same_machine_gives_the_same(hidl: Hidl, capsule: Path) -> None:
     assert (rate["count_a"], rate["count_b"]) == (6, 6)
     kept = json.loads((hidl.runs / found["replay"] / "replay.json").read_text())
     assert kept["answer"] == "same within noise"
+
+
+@pytest.mark.parametrize(("count", "answer"), [(4, "inconclusive"), (6, "differs: score on 2 rank(s) +100.0%")])
+def test_a_metric_without_a_direction_is_not_the_same_unless_it_is(count: int, answer: str) -> None:
+    before, now = (one_run([level] * count, metric="score", better=None) for level in (1.0, 2.0))
+    before += one_run([5.0] * 6)
+    now += one_run([5.0] * 6)
+    assert Replayed(compare(before, now), ()).answer == answer
 
 
 @pytest.mark.deep

@@ -44,6 +44,16 @@ class TestCompare:
         assert found["outcome"] == "worse"
         assert found["shift"] == pytest.approx(-0.2, abs=0.01)
 
+    @pytest.mark.parametrize(("repetitions", "outcome", "status"), [(3, "inconclusive", 11), (5, "different", 10)])
+    def test_a_metric_without_a_direction_decides_too(
+        self, hidl: Hidl, repetitions: int, outcome: str, status: int
+    ) -> None:
+        for name, value in (("a", 10.0), ("b", 99.0)):
+            score = {"score": {"value": value, "unit": "1", "samples": [value]}}
+            judged(hidl.runs, run=f"toy-{name}", repetitions=repetitions, metrics=score)
+        found = hidl.json("results", "compare", "toy-a", "toy-b", status=status)
+        assert found["outcome"] == found["differences"][0]["outcome"] == outcome
+
     def test_ends_with_0_where_it_is_better_or_the_same(self, two_runs: Hidl) -> None:
         assert two_runs("results", "compare", "toy-b", "toy-a").returncode == 0
         assert two_runs("results", "compare", "toy-a", "toy-a").returncode == 0

@@ -14,9 +14,16 @@ from hidl_cli.plan.launch_plan import OUTPUT, plan_of
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import conclude
+from hidl_cli.runs.history import refresh
+from hidl_cli.runs.judging import _earlier
 from hidl_cli.runs.measured import count_complete_repetitions
+from hidl_cli.store.extract import series_of
+from hidl_cli.store.indexing import update
+from hidl_cli.store.store import Store
 from hidl_workloads.enough import SHARED, UNBOUND, read_efficiencies
 from tests.report.example import Nights
+from tests.store.records import record
+from tests.store.run_directories import plan
 
 REPETITIONS, STEPS = 4, 3
 
@@ -79,6 +86,21 @@ def test_without_a_complete_repetition_it_failed(cut: Cut) -> None:
 
     with pytest.raises(JobFailed, match="reached its time limit"):
         conclude(run, plan_of(run), run.status())
+
+
+@pytest.mark.parametrize(("done", "indexed"), [(7, 1), (2, 0)])
+def test_a_study_cut_unattended_is_judged_as_if_attended(cut: Cut, tmp_path: Path, done: int, indexed: int) -> None:
+    run = cut(done)
+    run.write("status", {**(run.document("status") or {}), "reason": "reached its time limit"})
+    store = Store(tmp_path / "results.sqlite")
+
+    assert update(store, judge=refresh).added == indexed
+
+    assert (run.document("verdict") is not None) == bool(indexed)
+    assert (run.document("causes") is None) == bool(indexed)
+    assert [each.run for each in store.runs()] == [run.id] * indexed
+    if verdict := run.document("verdict"):
+        assert verdict["reason"].endswith("; the time limit cut repetitions 3 to 4 of 4")
 
 
 def test_a_study_beside_another_run_says_in_how_many_steps_it_was_not_bound(cut: Cut) -> None:
@@ -167,3 +189,33 @@ def test_steps_without_a_value_of_an_optional_metric_do_not_count(
 
     assert conclusion.verdict == "inconclusive"
     assert reason in conclusion.reason
+
+
+@pytest.mark.usefixtures("cut")
+def test_a_baseline_of_earlier_runs_is_in_the_unit_of_the_run() -> None:
+    now = plan(sizes=(1, 2))
+    series = series_of(now, now.steps[0])
+    earlier = [record(f"run{night}", [0.1], created=f"2026-01-0{night}", series=series) for night in range(1, 8)]
+    units = ["kitems/s"] * 6 + ["B"]
+    samples = [(replace(each.samples[0], unit=unit),) for each, unit in zip(earlier, units, strict=True)]
+    Store().add([replace(each, samples=its) for each, its in zip(earlier, samples, strict=True)])
+    assert _earlier(now, "rate").values == pytest.approx((100,) * 6)
+
+
+@pytest.mark.parametrize("alone", [0, 2, 3])
+@pytest.mark.usefixtures("cut")
+def test_a_matrix_beside_another_run_has_no_winner(tmp_path: Path, alone: int) -> None:
+    nights = Nights(tmp_path / "state" / "hidl" / "runs", tmp_path / "config" / "hidl")
+    request = RunRequest("kmeans", matrix=["note=a,b"], repeat=5, nodes=1, ranks_per_node=2)
+    run = nights.run(request, 0, nights.clustering())
+    for name in ("metrics", "verdict"):
+        (run.directory / f"{name}.json").unlink()
+    for step in range(1, 2 * (5 - alone) + 1):
+        (run.metrics_file(step).parent / SHARED).touch()
+
+    conclusion = conclude(run, plan_of(run), run.status())
+
+    assert ("is best" in conclusion.reason) == (conclusion.ranking is not None) == (alone == 3)
+    if alone < 3:
+        assert conclusion.reason.startswith("not ranked: fewer than 3 rounds ran alone on this machine")
+        assert conclusion.hint == "measure again while no other run uses this machine"

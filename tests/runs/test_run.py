@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.launch.limits import clock
+from hidl_cli.record.run import Run
 from hidl_cli.store.store import Store
 from tests.conftest import Hidl
 from tests.tiers import deep
@@ -299,6 +300,13 @@ def test_a_study_that_spends_its_time_is_judged_by_the_repetitions_that_it_compl
     assert document["state"] == "TIMEOUT"
     assert [step["repetition"] for step in document["steps"]] == [1, 1]
     assert document["verdict"]["verdict"] == "inconclusive"
+
+    run = hidl.json("run", "hangs", *study, "--no-wait")["run"]
+    until(lambda: Run(hidl.runs / run).status().state.is_final)
+    verdict = hidl.json("results", "show", run)["verdict"]
+    assert verdict["reason"].endswith("; the time limit cut repetitions 2 to 40 of 40")
+    status = hidl.json("status", run)
+    assert (status["state"], status["causes"]) == ("TIMEOUT", [])
 
 
 @pytest.mark.deep

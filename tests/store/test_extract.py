@@ -171,7 +171,8 @@ def test_a_step_beside_another_run_is_another_series_than_one_alone(tmp_path: Pa
     document["steps"][0]["disturbed"] = True
     run.write("metrics", document)
 
-    assert samples_of(run)[0].series != alone
+    (sample,) = samples_of(run)
+    assert (sample.series, sample.is_disturbed) == (f"disturbed-{alone}", True)
 
 
 def test_no_value_of_the_environment_is_kept(tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
 from hidl_cli.analysis.changes.rank_test import Shift, compare_ranks, describe_effect, holm, least_p
 from hidl_cli.analysis.changes.scale import Scale
-from hidl_cli.analysis.measures import Measure, RunValues, by_measure, copies_of, swept_parameters
-from hidl_cli.analysis.samples import Sample
+from hidl_cli.analysis.measures import Measure, RunValues, by_measure, copies_of, in_common_units, swept_parameters
+from hidl_cli.analysis.samples import DISTURBED, Sample
 from hidl_cli.analysis.statistics import Interval
 
 TOLERANCE = 0.03  # a worsening by less is nobody's business
@@ -19,6 +19,7 @@ PER_SIDE = 10  # values a side, beyond which more are not asked for
 
 ComparisonOutcome = Literal["worse", "better", "different", "same", "inconclusive"]
 Independent = Literal["runs", "repetitions"]
+_GRAVE: tuple[Literal["worse", "different", "inconclusive"], ...] = ("worse", "different", "inconclusive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All metrics that A and B share. ``outcome``: the worst: worse, then inconclusive, then same."""
+    """All metrics that A and B share. ``outcome``: the gravest of theirs; same if all are the same or better."""
 
     tolerance: float
     differences: tuple[Difference, ...]
-    outcome: Literal["worse", "inconclusive", "same"]
+    outcome: Literal["worse", "different", "inconclusive", "same"]
     only_in_a: tuple[Measure, ...]
     only_in_b: tuple[Measure, ...]
 
@@ -74,14 +75,18 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     Two single runs are compared by their repetitions, so the result holds for these two runs only. If a side has
     several runs, each counts once (the median of its repetitions): repetitions in one allocation are not independent,
     and counting each would find differences between any two nights. The points of a sweep are compared one by one, and
-    so are concurrent copies on hosts that both sides used. A metric
+    so are concurrent copies on hosts that both sides used. Values are converted to one unit. A metric
 
     - differs if its Holm-corrected p-value is at most 0.05 and its shift exceeds ``tolerance`` (a fraction):
       *worse* or *better* by its direction, *different* if it has none;
     - is the *same* if the 95 % interval of the shift excludes a worsening by more than the tolerance;
-    - is *inconclusive* otherwise: too few values, or too much noise.
+    - is *inconclusive* otherwise: too few values, too much noise, or a side that was only measured while another run
+      used the same cores.
     """
-    samples_a, samples_b = list(a), list(b)
+    before = list(a)
+    every = in_common_units([*before, *b])
+    disturbed: set[_Place] = set()
+    samples_a, samples_b = (_of_one_series(side, disturbed) for side in (every[: len(before)], every[len(before) :]))
     shared_series = {sample.series for sample in samples_a} & {sample.series for sample in samples_b}
     hosts = _copy_hosts(samples_a) & _copy_hosts(samples_b)
     runs_a, runs_b = (
@@ -90,7 +95,7 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
     )
     measures = [measure for measure in runs_a if measure in runs_b]
     if not measures:
-        raise ValueError("they have no metric of one workload and size in common")
+        raise ValueError(_describe_units(runs_a, runs_b) or "they have no metric of one workload and size in common")
     sides = [_sides(runs_a[measure], runs_b[measure]) for measure in measures]
     scales = [Scale.of([*left, *right]) for _, left, right in sides]
     shifts = [
@@ -111,14 +116,60 @@ def compare(a: Iterable[Sample], b: Iterable[Sample], *, tolerance: float = TOLE
         )
         for measure, side, scale, shift, p_holm in zip(measures, sides, scales, shifts, corrected, strict=True)
     )
-    found = {difference.outcome for difference in differences if difference.better}
+    differences = tuple(
+        _without_outcome(difference, [_is_disturbed(side[difference.measure], disturbed) for side in (runs_a, runs_b)])
+        for difference in differences
+    )
+    found = {difference.outcome for difference in differences}
     return Comparison(
         tolerance,
         differences,
-        "worse" if "worse" in found else "inconclusive" if "inconclusive" in found else "same",
+        next((outcome for outcome in _GRAVE if outcome in found), "same"),
         tuple(measure for measure in runs_a if measure not in runs_b),
         tuple(measure for measure in runs_b if measure not in runs_a),
     )
+
+
+def _describe_units(a: Iterable[Measure], b: Iterable[Measure]) -> str | None:
+    """Name the first measure that differs between A and B in nothing but its unit; None without such a measure."""
+    units = {measure._replace(unit=""): measure.unit for measure in a}
+    for measure in b:
+        unit = units.get(measure._replace(unit=""))
+        if unit is not None:
+            return f"{measure.metric} is in {unit} in A and in {measure.unit} in B"
+    return None
+
+
+_Place = tuple[str, str, str]
+
+
+def _place(sample: Sample) -> _Place:
+    return sample.run, sample.series.removeprefix(DISTURBED), sample.metric
+
+
+def _of_one_series(samples: Sequence[Sample], disturbed: set[_Place]) -> list[Sample]:
+    """Return the samples without those of disturbed steps, unless a side has no others of that series and metric.
+
+    The places of those that stay are added to ``disturbed``, and they get the series of steps that ran alone.
+    """
+    alone = {_place(sample)[1:] for sample in samples if not sample.is_disturbed}
+    left = [sample for sample in samples if not sample.is_disturbed or _place(sample)[1:] not in alone]
+    disturbed.update(_place(sample) for sample in left if sample.is_disturbed)
+    return [replace(sample, series=_place(sample)[1]) if sample.is_disturbed else sample for sample in left]
+
+
+def _is_disturbed(runs: Sequence[RunValues], disturbed: set[_Place]) -> bool:
+    return any(_place(run.sample) in disturbed for run in runs)
+
+
+def _without_outcome(difference: Difference, disturbed: Sequence[bool]) -> Difference:
+    """Return an inconclusive difference if a side was ``disturbed``; what the other run took may have caused it."""
+    sides = [side for side, its in zip("AB", disturbed, strict=True) if its]
+    if not sides:
+        return difference
+    what = f"{' and '.join(sides)} {'were' if len(sides) > 1 else 'was'}"
+    reason = f"{what} measured while another run used the same cores"
+    return replace(difference, outcome="inconclusive", reason=reason)
 
 
 def _copy_hosts(samples: Sequence[Sample]) -> set[str]:

@@ -24,6 +24,13 @@ def history(samples: list[Sample]) -> History:
     return found
 
 
+def test_a_metric_whose_unit_changed_has_one_history() -> None:
+    seconds, milliseconds = nights([1.5] * 3, unit="s"), nights([1500.0] * 3, first=3, unit="ms")
+    found = history([*seconds, *milliseconds])
+    assert (found.unit, found.values) == ("ms", (1500.0,) * 6)
+    assert len(histories([*seconds, *nights([1500.0], first=3, unit="B")])) == 2
+
+
 class TestSteps:
     @pytest.mark.parametrize("factor", [0.9, 1.1, 0.5])
     def test_are_found_where_they_are(self, factor: float) -> None:

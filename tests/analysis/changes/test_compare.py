@@ -53,9 +53,37 @@ class TestOutcome:
         assert outcome == "inconclusive"
         assert reason.startswith("too noisy: anything from -")
 
-    def test_what_has_no_direction_decides_nothing(self) -> None:
-        a, b = one_run(STEADY, better=None), one_run([2 * value for value in STEADY], night=1, better=None)
-        assert compare(a, b).outcome == "same"
+    @pytest.mark.parametrize(
+        ("count", "factor", "outcome"),
+        [(5, 9.9, "different"), (5, 1.0, "same"), (3, 9.9, "inconclusive")],
+    )
+    def test_of_a_metric_without_a_direction_counts(self, count: int, factor: float, outcome: str) -> None:
+        a, b = ([level] * count for level in (10.0, 10.0 * factor))
+        comparison = compare(one_run(a, better=None), one_run(b, night=1, better=None))
+        assert (comparison.outcome, only(comparison)[0]) == (outcome, outcome)
+
+    @pytest.mark.parametrize(
+        ("directed", "undirected", "outcome"),
+        [
+            ("noisy", "other", "different"),
+            ("worse", "other", "worse"),
+            ("worse", "noisy", "worse"),
+            ("steady", "noisy", "inconclusive"),
+            ("better", "steady", "same"),
+        ],
+    )
+    def test_of_two_metrics_is_the_graver(self, directed: str, undirected: str, outcome: str) -> None:
+        values = {
+            "steady": STEADY,
+            "noisy": [98.0, 60.0, 140.0, 90.0, 120.0],
+            "worse": [0.8 * value for value in STEADY],
+            "better": [1.2 * value for value in STEADY],
+            "other": [2 * value for value in STEADY],
+        }
+        a = one_run(STEADY) + one_run(STEADY, metric="score", better=None)
+        b = one_run(values[directed], night=1)
+        b += one_run(values[undirected], night=1, metric="score", better=None)
+        assert compare(a, b).outcome == outcome
 
     def test_of_many_metrics_is_the_gravest(self) -> None:
         a = one_run(STEADY) + one_run(STEADY, metric="other")
@@ -102,6 +130,41 @@ class TestMeasures:
     def test_of_two_series_are_compared_where_none_is_shared(self) -> None:
         comparison = compare(one_run(STEADY), one_run(STEADY, night=1, series="b7", mpi="openmpi 5"))
         assert len(comparison.differences) == 1
+
+    def test_in_another_unit_are_converted(self) -> None:
+        a = one_run([1.5, 1.51, 1.49, 1.5, 1.52], metric="t", unit="s", better="lower")
+        b = one_run([1500.0, 1510.0, 1490.0, 1500.0, 1520.0], night=1, metric="t", unit="ms", better="lower")
+        (difference,) = compare(a, b).differences
+        assert (difference.outcome, difference.shift) == ("same", pytest.approx(0))
+        assert (difference.unit, difference.median_a, difference.median_b) == ("ms", 1500, 1500)
+
+    def test_in_units_of_different_things_are_refused(self) -> None:
+        a, b = one_run(STEADY, unit="s"), one_run(STEADY, night=1, unit="B")
+        with pytest.raises(ValueError, match="rate is in s in A and in B in B"):
+            compare(a, b)
+        both = [one_run(STEADY, night=night, metric="other") for night in (0, 1)]
+        comparison = compare(a + both[0], b + both[1])
+        assert [each.measure.metric for each in comparison.differences] == ["other"]
+        assert [[measure.unit for measure in side] for side in (comparison.only_in_a, comparison.only_in_b)] == [
+            ["s"],
+            ["B"],
+        ]
+
+    @pytest.mark.parametrize(("before", "now"), [("", "B was"), ("disturbed-", "A and B were")])
+    def test_beside_another_run_decide_nothing(self, before: str, now: str) -> None:
+        a = one_run(STEADY, series=f"{before}a1")
+        b = one_run([0.5 * value for value in STEADY], night=1, series="disturbed-a1")
+        comparison = compare(a, b)
+        assert (comparison.outcome, *only(comparison)) == (
+            "inconclusive",
+            "inconclusive",
+            f"{now} measured while another run used the same cores",
+        )
+
+    def test_beside_another_run_do_not_count_if_there_are_others(self) -> None:
+        a, b = one_run(STEADY), one_run([0.8 * value for value in STEADY], night=1)
+        comparison = compare(a, b + one_run([0.1], night=1, series="disturbed-a1"))
+        assert (comparison.differences, comparison.only_in_b) == (compare(a, b).differences, ())
 
     def test_without_one_in_common_are_refused(self) -> None:
         with pytest.raises(ValueError, match="no metric of one workload and size in common"):
