@@ -22,7 +22,7 @@ def needed(file: Path) -> tuple[str, ...] | None:
     try:
         with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return tuple(_needed(data)) if data[: len(_MAGIC)] == _MAGIC else None
-    except (OSError, ValueError, struct.error):  # ValueError: an empty file cannot be mapped
+    except (OSError, OverflowError, ValueError, struct.error):  # ValueError: an empty file cannot be mapped
         return None
 
 

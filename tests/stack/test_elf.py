@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hidl_cli.stack.elf import needed
@@ -39,6 +39,7 @@ def test_a_file_that_is_not_there_has_none(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=400))
+@example(content=b"\xff" * 64)
 def test_damaged_files_are_no_reason_to_fail(content: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(HEADER + content)
