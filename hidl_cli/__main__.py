@@ -6,7 +6,6 @@ import atexit
 import errno
 import gc
 import os
-import signal
 import stat
 import sys
 
@@ -31,8 +30,10 @@ def main() -> None:
 
         warnings.simplefilter("ignore")
     _search_own_modules_first()
-    _open_closed_streams()
+    import signal  # PYTHONPATH may name another one
+
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, every program would seem to end with 0
+    _open_closed_streams()
     os.umask(os.umask(0) | 0o002)  # nothing that hidl or its jobs write can be written by everyone
     gc.set_threshold(200_000)  # what imports make stays: to collect among it takes a tenth of the start
     atexit.register(gc.freeze)  # and to collect among it at the end another tenth

@@ -6,6 +6,7 @@ The scripts run for real, with launchers that write down what they were given.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -126,7 +127,8 @@ def test_the_script_starts_what_was_planned(
     environment = {f"NASTY_{number}": value for number, value in enumerate(values)}
     launch = launch_of(name, ["prog", *arguments], environment)
     run = tmp_path / "run"
-    run.mkdir(exist_ok=True)
+    shutil.rmtree(run, ignore_errors=True)  # of the last example
+    run.mkdir()
     (run / "plan.json").touch()
     (run / "job.sh").write_text(job(name, launch, environment, text, kept=kept), encoding="utf-8")
     record = tmp_path / "record"

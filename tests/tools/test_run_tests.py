@@ -102,7 +102,7 @@ def closing(done: subprocess.CompletedProcess[str]) -> str:
 def test_all_that_pass_run_once(tmp_path: Path) -> None:
     done = run(tmp_path, PASSES, fails_first(0))
     assert done.returncode == 0, done.stdout
-    assert "again" not in done.stdout
+    assert "again, alone" not in done.stdout
     assert " · 0 failed · 2 passed · 0 skipped · 0 FLAKY · pure: ran · " in closing(done)
     assert " 2 passed in " in done.stdout.splitlines()[-1]
 
@@ -174,7 +174,7 @@ def test_a_full_disk_is_told_before_any_test(tmp_path: Path, monkeypatch: pytest
 def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     done = run(tmp_path, PASSES, MANY_FAIL)
     assert done.returncode == 1
-    assert "again" not in done.stdout
+    assert "again, alone" not in done.stdout
     assert " · 16 failed · 1 passed · " in done.stdout
 
 
