@@ -110,7 +110,8 @@ keep_results() {
         number=$((number + 1))
     done
     mkdir -- "earlier.$number"
-    for name in status.json attempts.jsonl steps metrics.json verdict.json causes.json findings.json enough.json; do
+    cat status.json > "earlier.$number/status.json" # others read it meanwhile
+    for name in attempts.jsonl steps metrics.json verdict.json causes.json findings.json enough.json; do
         if [[ -e $name ]]; then
             mv -- "$name" "earlier.$number/"
         fi
