@@ -100,7 +100,10 @@ def _new_id() -> str:
 
 
 def measure(bisect: Bisect, question: Question, numbers: tuple[int, ...], run_id: str) -> float:
-    """Return the value of the metric; raises ``HidlError`` if there is none, or another run uses the same cores."""
+    """Return the value of the metric.
+
+    Raises ``HidlError`` if the run has no value, or if another run used the same cores in all tries.
+    """
     tried = question.changes.tried
     plan = mixture(question.good, question.bad, [tried[number] for number in numbers], run_id)
     run = create_run(plan, job_script(plan), root=bisect.runs)

@@ -249,7 +249,7 @@ def _undecided(reason: str, found: Efficiencies, down: float, up: float, rules: 
     # A low reference is a high efficiency. If both sides matter, the mean of both half widths is compared.
     sides = [(down, before.high), (up, -before.low)]
     used = [(limit, part) for limit, part in sides if limit > 0] or sides
-    limit = max(fmean(limit for limit, _ in used), spread / 100)  # closer than that, nobody repeats often enough
+    limit = max(fmean(limit for limit, _ in used), spread / 100)  # a smaller limit requires too many repetitions
     earlier = fmean(part for _, part in used)
     left = limit - found.margin
     if left <= 0:
