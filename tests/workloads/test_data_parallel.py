@@ -109,6 +109,10 @@ def test_tensorflow_gradients_that_are_constants_stay_what_they_are(tensorflow_r
     assert tensorflow_results["constant_gradients"] == [1, 1, 1]
 
 
+def test_a_variable_keeps_an_average_beyond_the_next_step(tensorflow_results: dict[str, Any]) -> None:
+    assert tensorflow_results["kept_averages"] == [2, 1]
+
+
 def test_buckets_hold_gradients_last_first_up_to_the_limit() -> None:
     gradients = [Gradient(name, size, "float32") for name, size in (("a", 5), ("b", 4), ("c", 100), ("d", 1))]
     assert plan(gradients, limit=36) == (

@@ -10,7 +10,7 @@ import tensorflow as tf
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request
+from hidl_workloads.training.data_parallel.allreduce import Allreduce, Request, aligned
 from hidl_workloads.training.data_parallel.buckets import Bucket
 from hidl_workloads.training.data_parallel.gpu_proof import begin_sum
 from hidl_workloads.training.data_parallel.tensorflow_devices import HOST, Gpu
@@ -35,7 +35,11 @@ class Sums(Protocol):
         """Return the sums of the bucket's presence, when all sums are complete."""
 
     def averages(self) -> list[tf.Tensor]:
-        """Return the buckets' sums, each times the share, when all are complete; valid until the next ``put``."""
+        """Return the buckets' sums, each times the share, when all are complete.
+
+        TensorFlow owns their memory: it may write into a tensor that it reads last, and an assigned variable may keep
+        the tensor's memory instead of a copy.
+        """
 
     def close(self) -> None:
         """Let go of the memory; collective."""
@@ -70,12 +74,18 @@ class OnHost:
         return self._totals[number][self._buckets[number].presence :]
 
     def averages(self) -> list[tf.Tensor]:
-        """See ``Sums``; the presence stands behind the gradients."""
-        return [tf.experimental.dlpack.from_dlpack(total.__dlpack__()) for total in self._totals]
+        """See ``Sums``."""
+        return [self._copy(total[: bucket.presence]) for total, bucket in zip(self._totals, self._buckets, strict=True)]
 
     def close(self) -> None:
         """See ``Sums``."""
         self._totals = []
+
+    @staticmethod
+    def _copy(sums: NDArray[Any]) -> tf.Tensor:
+        own = aligned(sums.size, sums.dtype.name)
+        np.copyto(own, sums)
+        return tf.experimental.dlpack.from_dlpack(own.__dlpack__())
 
 
 class OnGpu:

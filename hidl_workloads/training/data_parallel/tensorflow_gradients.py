@@ -222,7 +222,7 @@ class GradientAverager:
             return tf.reduce_all(tf.stack(last))
 
     def collect(self, deposited: tf.Tensor) -> list[tf.Tensor | None]:
-        """Return the averages, when ``deposited`` is there; they are valid until the next ``deposit``."""
+        """Return the averages, when ``deposited`` is there."""
         eager = tf.executing_eagerly()
         with tf.device(self._sums.place), tf.control_dependencies([deposited]):
             flat = tf.py_function(partial(self._finish, eager), [], [bucket.dtype for bucket in self._buckets])

@@ -102,6 +102,20 @@ def constant_gradients() -> list[float]:
     return [float(averages()[0][0]) for _ in range(3)]
 
 
+def kept_averages() -> list[float]:
+    """TensorFlow gives a variable the memory of what is assigned: later steps must not write there."""
+    variable, kept = (keras.Variable(np.zeros(320, np.float32)) for _ in range(2))
+    averager = GradientAverager(WORLD, [variable], TINY)
+
+    @tf.function
+    def step(value: Any, keep: bool) -> Any:
+        [average] = averager.average([tf.fill([320], value)])
+        return kept.value.assign(average) if keep else average
+
+    step(tf.constant(1.0), True)
+    return [float(step(tf.constant(2.0), False)[0]), float(kept.numpy().max())]
+
+
 if __name__ == "__main__":
     results = {
         "joint": joint_difference(),
@@ -109,6 +123,7 @@ if __name__ == "__main__":
         "checksums": checksums(average=True),
         "checksums_without_average": checksums(average=False),
         "constant_gradients": constant_gradients(),
+        "kept_averages": kept_averages(),
     }
     if WORLD.rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(results))
