@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure import Outcome
-from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.placement import Placement, bind_to_cores
+from hidl_cli.launch.placement import Asked, Placement, bind_to_cores
 from hidl_cli.mpi import Library
+from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.job_script import job_script
-from hidl_cli.plan.load import load_workload
 from hidl_cli.plan.parameters import resolve
 from hidl_cli.plan.planning import Choices, make_plan
 from hidl_cli.plan.prepare import stack_for

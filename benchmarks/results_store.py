@@ -13,8 +13,7 @@ from typing import Any
 from benchmarks.measure import SMALL, Outcome
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.store.extract import RunRecord
-from hidl_cli.store.filters import Filters
-from hidl_cli.store.store import Store
+from hidl_cli.store.store import Filters, Store
 
 _SIZES = (2_000, 4_000, 6_000) if SMALL else (10_000, 100_000, 1_000_000)
 #: Each run has 2 sizes x 5 repetitions x 2 metrics.

@@ -33,11 +33,10 @@ from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Mpi, Site
-from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.providers.spack import call, lock
 from hidl_cli.stack.providers.spack.environment import Environment, environment
-from hidl_cli.stack.providers.spack.instance import Instance, find
-from hidl_cli.stack.providers.spack.places import places
+from hidl_cli.stack.providers.spack.host import Instance, find, places
 from hidl_cli.stack.schema import Stack
 
 STACKS = ("mpi", "omb", "mpi4dask", "hyparflow", "horovod")

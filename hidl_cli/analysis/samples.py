@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from statistics import median
+from typing import NamedTuple
+
+from hidl_cli.plan.workload import convert, is_reciprocal
 
 #: Precedes the digest in the series of a step during which another run used the same cores.
 DISTURBED = "disturbed-"
@@ -47,3 +52,159 @@ class Sample:
     def is_disturbed(self) -> bool:
         """Did another run use the same cores meanwhile?"""
         return self.series.startswith(DISTURBED)
+
+
+# Group samples by measure: one value for each repetition of each run, in the order of time.
+
+
+class Measure(NamedTuple):
+    """A metric at one size.
+
+    ``series`` is empty if series are compared across; ``point`` holds the swept parameters (``batch=32``). ``copy`` is
+    the host of a concurrent copy, or ``all`` for the copies of all hosts together. Values in units of different things
+    are different measures.
+    """
+
+    workload: str
+    nodes: int
+    ranks: int
+    metric: str
+    series: str
+    point: str = ""
+    copy: str = ""
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class RunValues:
+    """One run's ``values`` of a measure by repetition; ``sample`` is one of them, for its provenance."""
+
+    sample: Sample
+    values: tuple[float, ...]
+
+    @property
+    def value(self) -> float:
+        """The median of the values."""
+        return median(self.values)
+
+
+def by_measure(
+    samples: Iterable[Sample],
+    *,
+    across_series: bool = False,
+    swept: Collection[str] | None = None,
+    hosts: Collection[str] = (),
+) -> dict[Measure, list[RunValues]]:
+    """Return the runs of each measure, the oldest first; all its values are in the unit of the newest.
+
+    If a metric has only samples of single ranks, the value of a repetition is their median.
+
+    Args:
+        samples: Of any number of runs.
+        across_series: Whether to ignore the series, which otherwise separates all parameters.
+        swept: Parameters that separate measures across series; by default those of the samples' points.
+        hosts: Hosts whose concurrent copies are measures of their own.
+    """
+    from hidl_cli.plan.parameters import format_parameters  # pydantic, which a notebook need not wait for
+
+    every = in_common_units(samples)
+    if swept is None:
+        swept = swept_parameters(every)
+    copies = {_step_of(sample) for sample in copies_of(every)}
+    # A series has all parameters in it, so that its samples have the same point.
+    of_series = {} if across_series else {sample.series: sample for sample in every}
+    points = {series: format_parameters(_point(sample, swept)) for series, sample in of_series.items()}
+    found: dict[Measure, dict[tuple[str, str], dict[int, list[Sample]]]] = {}
+    for sample in every:
+        copy = ""
+        if _step_of(sample) in copies:
+            copy = sample.hosts[0] if sample.hosts and sample.hosts[0] in hosts else "all"
+        measure = Measure(
+            sample.workload,
+            sample.nodes,
+            sample.ranks,
+            sample.metric,
+            "" if across_series else sample.series,
+            format_parameters(_point(sample, swept)) if across_series else points[sample.series],
+            copy,
+            sample.unit,
+        )
+        runs = found.setdefault(measure, {})
+        runs.setdefault((sample.created, sample.run), {}).setdefault(sample.repetition, []).append(sample)
+    return {measure: [_run_values(runs[key]) for key in sorted(runs)] for measure, runs in sorted(found.items())}
+
+
+def in_common_units(samples: Iterable[Sample], *, unit: str | None = None) -> list[Sample]:
+    """Return the samples with the values of each metric converted to one unit.
+
+    Values whose unit cannot be converted, or only to its reciprocal, keep theirs.
+
+    Args:
+        samples: Of any number of runs.
+        unit: The unit to convert to; by default that of the metric's newest sample.
+    """
+    every = list(samples)
+    newest: dict[tuple[str, str], dict[str, str]] = {}
+    for sample in every:
+        times = newest.setdefault((sample.workload, sample.metric), {})
+        times[sample.unit] = max(times.get(sample.unit, ""), sample.created)
+    wanted = {}
+    for metric, times in newest.items():
+        common = [] if unit is None else [unit]
+        for each in sorted(times, key=lambda name: (times[name], name), reverse=True):
+            wanted[(*metric, each)] = next((other for other in common if _is_convertible(each, other)), each)
+            common.append(each)
+    return [_in_unit(sample, wanted[sample.workload, sample.metric, sample.unit]) for sample in every]
+
+
+def _is_convertible(printed: str, wanted: str) -> bool:
+    try:
+        return not is_reciprocal(printed, wanted)
+    except ValueError:
+        return False
+
+
+def _in_unit(sample: Sample, unit: str) -> Sample:
+    if sample.unit == unit:
+        return sample
+    value = float(f"{convert(sample.value, sample.unit, unit):.12g}")  # without digits that the program did not print
+    return replace(sample, value=value, unit=unit)
+
+
+def swept_parameters(samples: Iterable[Sample]) -> list[str]:
+    """Return the names of the parameters that a sweep varied."""
+    return sorted({name for sample in samples for name in sample.point})
+
+
+def copies_of(samples: Iterable[Sample]) -> list[Sample]:
+    """Return the samples of concurrent copies: those of steps that ran on several sets of hosts at once."""
+    steps: dict[tuple[object, ...], list[Sample]] = {}
+    for sample in samples:
+        if sample.rank is None:
+            steps.setdefault((*_step_of(sample), sample.repetition), []).append(sample)
+    return [sample for step in steps.values() if len({each.hosts for each in step}) > 1 for sample in step]
+
+
+def _step_of(sample: Sample) -> tuple[object, ...]:
+    return sample.run, sample.series, sample.workload, sample.nodes, sample.ranks, sample.metric
+
+
+def _point(sample: Sample, swept: Collection[str]) -> dict[str, bool | int | float | str]:
+    values = {**sample.parameters, **sample.point}
+    return {name: values[name] for name in sorted(swept) if name in values}
+
+
+def instant(created: str) -> datetime:
+    """Parse an ISO 8601 time, UTC by default; ``ValueError`` if invalid."""
+    time = datetime.fromisoformat(created.replace("Z", "+00:00"))
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+
+
+def _run_values(repetitions: dict[int, list[Sample]]) -> RunValues:
+    values = [_of_step(repetitions[number]) for number in sorted(repetitions)]
+    return RunValues(next(iter(repetitions.values()))[0], tuple(values))
+
+
+def _of_step(samples: Sequence[Sample]) -> float:
+    whole = [sample.value for sample in samples if sample.rank is None]
+    return median(whole or [sample.value for sample in samples])

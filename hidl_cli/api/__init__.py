@@ -20,11 +20,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hidl_cli.api.bisecting import Bisection, bisect
     from hidl_cli.api.installing import Installed, install
-    from hidl_cli.api.listing import Site, Stack, Workload, sites, stacks, workloads
-    from hidl_cli.api.replaying import Replay, capsule, replay
-    from hidl_cli.api.running import Metric, Plan, Run, Step, Verdict, find, plan, run, runs
+    from hidl_cli.api.replaying import Bisection, Replay, bisect, capsule, replay
+    from hidl_cli.api.running import (
+        Metric,
+        Plan,
+        Run,
+        Site,
+        Stack,
+        Step,
+        Verdict,
+        Workload,
+        find,
+        plan,
+        run,
+        runs,
+        sites,
+        stacks,
+        workloads,
+    )
     from hidl_cli.errors import (
         BuildFailed,
         ExitCode,
@@ -38,7 +52,7 @@ if TYPE_CHECKING:
         SubmitRefused,
         UsageError,
     )
-    from hidl_cli.record.state import State, Status
+    from hidl_cli.record.run import State, Status
 
 __all__ = [
     "Bisection",
@@ -81,11 +95,25 @@ __all__ = [
 #: Where the names of ``__all__`` are. Each is imported when it is first asked for, since a command needs few of them.
 #: No module here has one of the names: its import would hide the function.
 _PLACES = {
-    "hidl_cli.api.bisecting": ("Bisection", "bisect"),
     "hidl_cli.api.installing": ("Installed", "install"),
-    "hidl_cli.api.listing": ("Site", "Stack", "Workload", "sites", "stacks", "workloads"),
-    "hidl_cli.api.replaying": ("Replay", "capsule", "replay"),
-    "hidl_cli.api.running": ("Metric", "Plan", "Run", "Step", "Verdict", "find", "plan", "run", "runs"),
+    "hidl_cli.api.replaying": ("Bisection", "Replay", "bisect", "capsule", "replay"),
+    "hidl_cli.api.running": (
+        "Metric",
+        "Plan",
+        "Run",
+        "Site",
+        "Stack",
+        "Step",
+        "Verdict",
+        "Workload",
+        "find",
+        "plan",
+        "run",
+        "runs",
+        "sites",
+        "stacks",
+        "workloads",
+    ),
     "hidl_cli.errors": (
         "BuildFailed",
         "ExitCode",
@@ -99,7 +127,7 @@ _PLACES = {
         "SubmitRefused",
         "UsageError",
     ),
-    "hidl_cli.record.state": ("State", "Status"),
+    "hidl_cli.record.run": ("State", "Status"),
 }
 
 

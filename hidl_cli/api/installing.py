@@ -14,12 +14,12 @@ from hidl_cli.api.options import absolute, time_limit
 from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, UsageError
 
 if TYPE_CHECKING:
-    from hidl_cli.launch.allocation import Asked
-    from hidl_cli.site.asking import Completed
+    from hidl_cli.launch.placement import Asked
+    from hidl_cli.site.answers import Completed
     from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.derived import Derived
+    from hidl_cli.stack.install import LeftOut, Result
     from hidl_cli.stack.order import Order, Progress
-    from hidl_cli.stack.several import LeftOut, Result
     from hidl_cli.stack.verify import Verifier
 
 
@@ -33,7 +33,7 @@ class Installed:
     document: Mapping[str, Any] = field(repr=False)
 
     def _repr_html_(self) -> str:
-        from hidl_cli.api.html import facts
+        from hidl_cli.api.running import facts
 
         return facts([("stack", self.stack), ("prefix", str(self.prefix)), ("action", self.action)])
 
@@ -57,8 +57,7 @@ class Arranged:
         """Install each stack."""
         from functools import partial
 
-        from hidl_cli.stack.install import install
-        from hidl_cli.stack.several import install_each
+        from hidl_cli.stack.install import install, install_each
 
         verifier = verifier_for(self.completed.site, self.verification, progress, self.job)
         if self.derived:
@@ -95,18 +94,19 @@ def arrange(
     """Return the orders of ``hidl install`` with these options; ``keep``: write what this machine tells of the site."""
     from hidl_cli.mpi import FAMILIES
     from hidl_cli.schedulers.attached import build_command
-    from hidl_cli.site import asking
+    from hidl_cli.site import answers
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack import installation, several
-    from hidl_cli.stack.load import load_stack
+    from hidl_cli.stack import install as several
+    from hidl_cli.stack import installation
+    from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.order import Order
 
     chosen = provider_name(provider)
-    completed = asking.complete(load_site(site), chosen, keep=keep, say=say)
+    completed = answers.complete(load_site(site), chosen, keep=keep, say=say)
     where = for_device(_linked(completed.site, link), device)
     if own and prefix:
         raise UsageError("--own and --prefix exclude each other")
-    root = installation.own_root() if own else installation.root(where, prefix)
+    root = installation.own_root() if own else installation.installation_root(where, prefix)
     derived = derive_stack(where, stacks, packages, requirements, name)
     wanted = [derived.stack] if derived else [load_stack(each) for each in dict.fromkeys(stacks or _of_the_site(where))]
     named = [build.name for stack in wanted for build in stack.builds]
@@ -184,7 +184,7 @@ def install(
     Raises the error of the only stack, or ``BuildFailed`` after all others are installed. After an interrupt the same
     call goes on from where it was.
     """
-    from hidl_cli.launch.allocation import Asked
+    from hidl_cli.launch.placement import Asked
 
     limit = time_limit(time)
     follower = Lines(progress or nobody)
@@ -336,7 +336,7 @@ def verifier_for(site: Site, where: str, progress: Progress, job: Asked | None =
     from hidl_cli.stack.verify import Here, Skipped
 
     if where == "job":
-        from hidl_cli.launch.allocation import Asked
+        from hidl_cli.launch.placement import Asked
         from hidl_cli.runs.verifying import JobVerification
 
         return JobVerification(site, job or Asked(), progress.say)
@@ -348,7 +348,7 @@ def _of_the_site(site: Site) -> Sequence[str]:
     from hidl_cli.inputs.overlay import list_all
 
     if site.stacks is None:
-        from hidl_cli.validate.stacks import of_checks
+        from hidl_cli.validate.settings import of_checks
 
         return of_checks()
     unknown = set(site.stacks) - {entry.name for entry in list_all("stack")}

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Literal
 
-from hidl_cli.errors import UsageError
+from hidl_cli.errors import MissingPrecondition, UsageError
 
 if TYPE_CHECKING:
+    from hidl_cli.doctor.examine import Examined
+    from hidl_cli.plan.launch_plan import Plan
     from hidl_cli.plan.prepare import RunRequest
+    from hidl_cli.record.run import Run, Status
+
 
 Value = str | int | float | bool
 Suite = Literal["c", "python", "both"]
@@ -65,8 +69,8 @@ def run_options(
     check: bool = True,
 ) -> RunOptions:
     """Return the request with these options; ``UsageError`` if they do not fit together."""
-    from hidl_cli.launch.allocation import Asked
     from hidl_cli.launch.hosts import named_hosts
+    from hidl_cli.launch.placement import Asked
     from hidl_cli.plan.prepare import RunRequest
 
     _refuse_misfits(workload, command, scaling=scaling, uses_mpi=uses_mpi, metrics=metrics)
@@ -128,7 +132,7 @@ def run_options(
 
 def time_limit(time: float | str | None) -> float | None:
     """Return seconds: a number as it is, and text in Slurm's forms; ``UsageError`` if it is not positive."""
-    from hidl_cli.launch.limits import limit_from
+    from hidl_cli.launch.placement import limit_from
 
     if isinstance(time, str):
         return limit_from(time)
@@ -181,7 +185,7 @@ def _assignments(values: Mapping[str, Value]) -> list[str]:
 
 def _axes(values: Mapping[str, Sequence[Value]]) -> list[str]:
     from hidl_cli.plan.parameters import matrix_word
-    from hidl_cli.tuning.settings import COMPARED
+    from hidl_cli.tuning.judge import COMPARED
 
     axes = []
     for name, several in values.items():
@@ -196,3 +200,44 @@ def _axes(values: Mapping[str, Sequence[Value]]) -> list[str]:
 
 def _word(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# From a plan to a submitted run: what the command line and Python have in common.
+
+
+def submit(plan: Plan, script: str) -> Run:
+    """Create the run's directory and submit its job; raises what ``create_run`` and the scheduler raise."""
+    from hidl_cli.plan.launch_plan import create_run
+    from hidl_cli.runs.follow import scheduler_of
+
+    record = create_run(plan, script)
+    scheduler_of(plan).submit(record)
+    return record
+
+
+def cancel(run: Run) -> tuple[bool, Status]:
+    """End a run and all its processes; return whether it had not ended before, and its status."""
+    from hidl_cli.plan.launch_plan import plan_of
+    from hidl_cli.record.run import State
+    from hidl_cli.runs.follow import scheduler_of
+
+    scheduler = scheduler_of(plan_of(run))
+    scheduler.poll([run])
+    ended_now = scheduler.cancel(run, state=State.CANCELLED)
+    return ended_now, scheduler.poll([run])[0]
+
+
+def warnings_of(plan: Plan) -> tuple[str, ...]:
+    """Return what the user should know of a plan before it runs, in sentences."""
+    missing = f"site {plan.site} requires {' and '.join(plan.missing)}; not set"
+    return (*plan.warnings, *([missing] if plan.missing else ()))
+
+
+def refusal(examined: Examined, *, detailed: bool = False) -> MissingPrecondition:
+    """Return the error of a run that the doctor's errors would make fail; ``detailed``: with what was found."""
+    ids = ", ".join(dict.fromkeys(finding.rule for finding in examined.errors))
+    found = [f"  {each.rule} {each.title}: {each.seen}; fix: {each.fix}" for each in examined.errors]
+    return MissingPrecondition(
+        "\n".join([f"the run would fail: {ids}; nothing was submitted", *(found if detailed else ())]),
+        hint="apply the fix (hidl doctor checks again), or skip these checks: --no-check",
+    )

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
+from html import escape
 from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
-from hidl_cli.api.html import facts, table
-from hidl_cli.api.options import RunOptions, run_options
+from hidl_cli.api.options import RunOptions, absolute, run_options
 from hidl_cli.errors import ExitCode, UsageError
-from hidl_cli.redaction import of_this_process
+from hidl_cli.redaction import of_this_process, shown
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan as LaunchPlan
     from hidl_cli.record.run import Run as Record
-    from hidl_cli.record.state import State, Status
+    from hidl_cli.record.run import State, Status
+    from hidl_cli.stack.installation import Installation
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -200,7 +202,7 @@ class Run:
 
     def cancel(self) -> Status:
         """End the run and all its processes; nothing happens if it has ended. Returns its status."""
-        from hidl_cli.api.launching import cancel
+        from hidl_cli.api.options import cancel
 
         return cancel(self._record)[1]
 
@@ -288,7 +290,7 @@ def run(options: RunOptions) -> Run:
     Raises ``UsageError``, ``InvalidInput`` (all errors in ``problems``), ``MissingPrecondition`` or ``SubmitRefused``.
     After an interrupt (Ctrl-C) while it submits, ``runs(1)`` tells whether there is a run.
     """
-    from hidl_cli.api.launching import refusal, submit
+    from hidl_cli.api.options import refusal, submit
     from hidl_cli.doctor.examine import before_runs
     from hidl_cli.launch.hosts import on_hosts
     from hidl_cli.plan.job_script import job_script
@@ -335,7 +337,7 @@ def find(run: str | PathLike[str] | None = None) -> Run:
 
 
 def _plan(planned: LaunchPlan, script: str) -> Plan:
-    from hidl_cli.api.launching import warnings_of
+    from hidl_cli.api.options import warnings_of
 
     sizes = {step.size: step for step in reversed(planned.steps)}
     commands = tuple(planned.command_line(sizes[size]) for size in sorted(sizes))
@@ -368,3 +370,140 @@ def _pooled(steps: list[Step]) -> dict[str, Metric]:
         mean = sum(numbers) / len(numbers) if len(numbers) == len(values) else first.value
         pooled[name] = Metric(name, mean, first.unit, tuple(values))
     return pooled
+
+
+# What there is: sites, stacks and workloads.
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site; ``runs``: whether hidl can run jobs there, else ``why_not``. ``origin``: whose ``file`` it is."""
+
+    name: str
+    title: str | None
+    status: str | None
+    scheduler: str | None
+    launchers: tuple[str, ...]
+    runs: bool
+    why_not: str | None
+    origin: str
+    file: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack, and its installations on a site: their id, prefix, size in bytes, lock and verification."""
+
+    name: str
+    title: str
+    origin: str
+    installations: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A workload."""
+
+    name: str
+    title: str
+    origin: str
+
+
+def sites() -> list[Site]:
+    """Return all sites: ``hidl site list``. A faulty file is listed too."""
+    from hidl_cli.inputs.load import examine
+    from hidl_cli.inputs.overlay import list_all
+    from hidl_cli.plan.devices import reason_not_runnable
+    from hidl_cli.site.checks import RULES
+
+    found = []
+    for entry in list_all("site"):
+        site = examine(RULES, entry).model
+        reason = reason_not_runnable(site) if site else "faulty file"
+        found.append(
+            Site(
+                name=entry.name,
+                title=site.title if site else None,
+                status=site.status if site else "faulty",
+                scheduler=site.scheduler if site else None,
+                launchers=tuple(site.launchers) if site else (),
+                runs=reason is None,
+                why_not=reason,
+                origin=entry.origin,
+                file=str(entry.path),
+            )
+        )
+    return found
+
+
+def stacks(site: str | None = None, *, prefix: str | PathLike[str] | None = None) -> list[Stack]:
+    """Return all stacks and where they are installed for the site: ``hidl stack list``."""
+    from hidl_cli.inputs.overlay import list_all
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+    from hidl_cli.stack.checks import load_stack
+
+    where = load_site(site)
+    installed = [
+        found
+        for root in installation.roots(where, absolute(prefix))
+        for found in installation.list_all(root)
+        if found.manifest["site"] == where.name
+    ]
+    return [
+        Stack(
+            name=entry.name,
+            title=load_stack(entry.name).title,
+            origin=entry.origin,
+            installations=tuple(
+                summarize_installation(found) for found in installed if found.prefix.parent.name == entry.name
+            ),
+        )
+        for entry in list_all("stack")
+    ]
+
+
+def workloads() -> list[Workload]:
+    """Return all workloads: ``hidl workload list``."""
+    from hidl_cli.inputs.overlay import list_all
+    from hidl_cli.plan.checks import load_workload
+
+    return [Workload(entry.name, load_workload(entry.name).title, entry.origin) for entry in list_all("workload")]
+
+
+def summarize_installation(found: Installation) -> dict[str, Any]:
+    """Return what lists say of an installation."""
+    from hidl_cli.stack.installation import size
+
+    manifest = found.manifest
+    verification = manifest.get("verification", {})
+    return {
+        "id": manifest["id"],
+        "prefix": str(found.prefix),
+        "current": found.is_current,
+        "bytes": size(found.prefix),
+        "created": manifest["created"],
+        "lock": manifest["lock"]["digest"],
+        "activation": str(found.activate),
+        "verification": {key: verification.get(key) for key in ("where", "at", "host", "job", "run", "mpi", "checks")},
+    }
+
+
+# Small tables for notebooks; all text is escaped.
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table of names and values."""
+    lines = [f"<tr><th style='text-align:left'>{escape(name)}</th>{_cell(value)}</tr>" for name, value in rows]
+    return f"<table>{''.join(lines)}</table>"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table with a head."""
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(text: str) -> str:
+    return f"<td style='text-align:left'>{escape(shown(text))}</td>"

@@ -18,9 +18,8 @@ from functools import partial
 from pathlib import Path
 
 from hidl_cli import process
-from hidl_cli.analysis.measures import by_measure, in_common_units
-from hidl_cli.bisect.changes import mixture
-from hidl_cli.bisect.journal import Bisect, Entry, Journal, Question
+from hidl_cli.analysis.samples import by_measure, in_common_units
+from hidl_cli.bisect.journal import Bisect, Entry, Journal, Question, mixture
 from hidl_cli.errors import HidlError, JobFailed
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import create_run, plan_of
@@ -28,7 +27,7 @@ from hidl_cli.plan.planning import new_id
 from hidl_cli.record.run import Run
 from hidl_cli.runs.conclude import describe_company
 from hidl_cli.runs.measured import read_steps
-from hidl_cli.stack.exclusive import held
+from hidl_cli.stack.installation import held
 from hidl_cli.store.extract import samples_of
 
 #: How often a run is repeated because another one used the same cores.

@@ -1,36 +1,541 @@
-"""What a bisect keeps, in a directory of its own: it goes on from there, in another job or on another day.
-
-::
-
-    $XDG_STATE_HOME/hidl/bisects/<time>-<digest>/
-        question.json      the two runs with their plans, the metric with its recorded values, the changes
-        journal.json       the rounds as chosen, and each run with what it measured; written after each run
-        runs/<id>/         the directories of the runs
-        jobs/<id>/         the jobs that ran them
-"""
+"""The good and the bad run: read from their directories or capsules, and put where their stacks are installed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from statistics import median, stdev
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli import paths
-from hidl_cli.analysis.culprit import search
-from hidl_cli.analysis.culprit.posterior import Expectation, Observation
-from hidl_cli.analysis.culprit.search import Answer, Mixture
-from hidl_cli.bisect.changes import Changes, Side, changes_between
-from hidl_cli.bisect.sides import Metric
+from hidl_cli.analysis import culprit
+from hidl_cli.analysis.culprit import Answer, Expectation, Mixture, Observation, Recorded
+from hidl_cli.analysis.samples import Measure, Sample, by_measure, in_common_units
+from hidl_cli.analysis.statistics import MIN_REPETITIONS, SAME
+from hidl_cli.capsule import Original, stdin_of
 from hidl_cli.documents import read_json, write_json
-from hidl_cli.errors import HidlError
+from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
+from hidl_cli.launch.launchers import launcher
+from hidl_cli.launch.placement import Placement
+from hidl_cli.mpi import Library
+from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK
+from hidl_cli.plan.launch_plan import Plan, plan_of
+from hidl_cli.plan.planning import planned_again
+from hidl_cli.plan.workload import TIMES, Program, Value, Workload
 from hidl_cli.record.run import Run, all_runs
-from hidl_cli.redaction import holds_secret
+from hidl_cli.redaction import holds_secret, redact, redact_variable
+from hidl_cli.runs.verifying import Provenance, fold_or_join, format_mpi
+from hidl_cli.stack import installation
+from hidl_cli.stack.installation import Installation
+from hidl_cli.store.extract import samples_of
+from hidl_cli.tuning.judge import Setting
+
+#: A recorded slowdown below this fraction is searched for as if it were so large.
+LEAST_SLOWDOWN = 0.01
+
+
+@dataclass(frozen=True)
+class Night:
+    """One of the two runs, with its stack as installed here. ``inputs``: SHA-256 by path; None if not recorded.
+
+    ``given``: the hidden words of its capsule, in words, that have values of the user's.
+    """
+
+    plan: Plan
+    hosts: tuple[str, ...]
+    packages: Mapping[str, str]
+    samples: tuple[Sample, ...]
+    inputs: Mapping[str, str] | None
+    given: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The metric to compare by. ``sign``: 1 if the bad run is slow where the value is greater, else -1.
+
+    ``good`` and ``bad``: the recorded values, one for each repetition.
+    """
+
+    measure: Measure
+    unit: str
+    sign: int
+    good: tuple[float, ...]
+    bad: tuple[float, ...]
+
+    def slowness(self, value: float) -> float:
+        """Return the logarithm of the slowness of a value."""
+        return self.sign * math.log(value)
+
+    @property
+    def recorded(self) -> Recorded:
+        """The recorded values as logarithms of the slowness."""
+        return Recorded(*(tuple(map(self.slowness, values)) for values in (self.good, self.bad)))
+
+    @property
+    def slowdown(self) -> float:
+        """The recorded slowdown, as a logarithm."""
+        return median(self.recorded.bad) - median(self.recorded.good)
+
+    def expectation(self, weights: Sequence[float]) -> Expectation:
+        """Return what the recorded values let expect of changes with these weights."""
+        spreads = [stdev(each) for each in (self.recorded.good, self.recorded.bad) if len(each) >= MIN_REPETITIONS]
+        noise = math.sqrt(sum(each**2 for each in spreads) / len(spreads)) if spreads else None
+        return Expectation(
+            max(self.slowdown, math.log1p(LEAST_SLOWDOWN)),
+            noise if noise is not None and noise > SAME else None,
+            tuple(weights),
+        )
+
+
+def of_run(run: Run) -> Night:
+    """Read a run whose stack is still installed; ``MissingPrecondition`` if it is not, or was never measured."""
+    plan = _checked(plan_of(run))
+    samples = samples_of(run)
+    if not samples:
+        raise MissingPrecondition(f"run {run.id} has no metrics", hint=f"hidl status {run.id}")
+    found = installation.at(Path(plan.prefix))
+    if found is None or found.lock != plan.lock:
+        raise MissingPrecondition(
+            f"stack {plan.stack} of run {run.id} (lock {plan.lock[:12]}) is no longer installed in {plan.prefix}",
+            hint="name the run's capsule in its place (hidl capsule makes one while the stack is installed)",
+        )
+    if foreign := installation.of_another_hidl(found):
+        raise MissingPrecondition(foreign, hint=f"hidl capsule {run.id} -o FILE, and name FILE in the place of the run")
+    stdin = None if plan.stdin is None else str(run.directory / plan.stdin)
+    _require_stdin(plan, stdin)
+    plan = replace(plan, stdin=stdin)
+    return Night(plan, run.status().hosts, found.manifest["packages"], tuple(samples), None)
+
+
+def of_capsule(original: Original, installed: Installation | None) -> Night:
+    """Return the run of a capsule, in the stack that was installed by its lock; None: to be looked at alone."""
+    plan = _checked(original.plan)
+    if installed is not None:
+        prefix = str(installed.prefix)
+        _require_stdin(plan, stdin_of(original))
+        mpi = replace(plan.mpi, prefix=prefix) if plan.mpi_of_the_stack else plan.mpi
+        activate = str(installed.activate)
+        plan = replace(plan, prefix=prefix, activate=activate, mpi=mpi, stdin=stdin_of(original))
+    inputs = {each.path: each.sha256 for each in original.inputs}
+    samples = tuple(samples_of(original.run))
+    return Night(plan, original.run.status().hosts, original.capsule.packages, samples, inputs, original.replaced)
+
+
+def _require_stdin(plan: Plan, file: str | None) -> None:
+    """Raise ``MissingPrecondition`` if the run's standard input is gone."""
+    if file is not None and not Path(file).is_file():
+        raise MissingPrecondition(
+            f"standard input {file} of run {plan.run} not found", hint="put the file where it was; bisect reads it"
+        )
+
+
+def metric_of(good: Night, bad: Night, name: str | None) -> Metric:
+    """Return the metric of that name, by default the workload's main one, at the largest size that both ran.
+
+    Raises ``UsageError`` if they have none in common, or the bad run was not worse.
+    """
+    every = in_common_units([*good.samples, *bad.samples])
+    sides = every[: len(good.samples)], every[len(good.samples) :]
+    runs = [by_measure(samples, across_series=True) for samples in sides]
+    measures = [measure for measure in runs[0] if measure in runs[1]]
+    wanted = name or _main_metric(bad.plan.workload)
+    found = [measure for measure in measures if measure.metric == wanted]
+    if not found:
+        common = ", ".join(sorted({measure.metric for measure in measures}))
+        raise UsageError(
+            f"the two runs have no metric {wanted!r} of one workload and size in common",
+            hint=f"--metric NAME, of: {common}" if common else "bisect compares two runs of one workload and size",
+        )
+    measure = max(found, key=lambda each: each.ranks)
+    values = [run[measure][0].values for run in runs]
+    if min(map(min, values)) <= 0:
+        raise UsageError(f"metric {wanted} has values that are not positive", hint="--metric NAME")
+    sample = runs[1][measure][0].sample
+    grows = median(values[1]) > median(values[0])
+    sign = {"higher": -1, "lower": 1}.get(sample.better or "", 1 if grows else -1)
+    metric = Metric(measure, sample.unit, sign, *values)
+    if metric.slowdown <= 0:
+        raise UsageError(
+            f"the bad run was not worse: {wanted} {median(values[0]):.6g} → {median(values[1]):.6g} {sample.unit}",
+            hint="hidl bisect GOOD BAD: the good run comes first; or choose another --metric",
+        )
+    return metric
+
+
+def _main_metric(workload: Workload) -> str:
+    """Return the metric that the workload scales by, else the first: the program's own before the job's times."""
+    own = [name for name in workload.metrics if name not in TIMES]
+    if workload.scaling is not None and not (own and workload.scaling.metric in TIMES):
+        return workload.scaling.metric
+    directed = [name for name in own if workload.metrics[name].better is not None]
+    return next(iter([*directed, *own, *workload.metrics]), "")
+
+
+def side_of(night: Night, measure: Measure) -> Side:
+    """Return the side with the placement that had this measure."""
+    placement = next(
+        step.placement
+        for step in night.plan.steps
+        if not step.copies and (step.placement.nodes, step.placement.ranks) == (measure.nodes, measure.ranks)
+    )
+    return Side(Provenance(night.plan, night.hosts, night.packages), placement, night.inputs, night.given)
+
+
+def _checked(plan: Plan) -> Plan:
+    """Return the plan; ``UsageError`` or ``MissingPrecondition`` if its configurations cannot be mixed."""
+    if plan.user_environment is not None:
+        raise MissingPrecondition(
+            f"run {plan.run} used the environment {plan.user_environment.directory}, which no lock describes",
+            hint="bisect runs in a stack",
+        )
+    if plan.points != ({},):
+        raise UsageError(f"run {plan.run} is a matrix, which compares configurations itself", hint="hidl results show")
+    return plan
+
+
+# The changes between two plans: those that can be tried one by one, and those that cannot, each by name.
+
+
+Kind = Literal["stack", "mpi", "launcher", "tuning", "placement", "parameter", "program", "modules", "environment"]
+
+#: How likely a change is to matter, relative to the others; the greatest first. Judgement, not measured: it decides the
+#: order and the prior, and the runs outweigh it.
+WEIGHTS: dict[Kind, float] = {
+    "stack": 4,
+    "mpi": 4,
+    "launcher": 3,
+    "tuning": 3,
+    "placement": 3,
+    "parameter": 3,
+    "program": 3,
+    "modules": 2,
+    "environment": 1.5,
+}
+
+_ABI = "MPI4PY_MPIABI"
+_NONE = "not set"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change that can be tried: ``name`` within its kind, its values as text; ``details``: what else it brings."""
+
+    kind: Kind
+    name: str
+    before: str
+    after: str
+    details: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.before} → {self.after}"
+
+    @property
+    def title(self) -> str:
+        """What changed."""
+        shown = {
+            "tuning": self.name,
+            "environment": f"environment variable {self.name}",
+            "stack": f"stack {self.name}".strip(),
+        }
+        return shown.get(self.kind) or (f"{self.kind} {self.name}" if self.name else self.kind)
+
+    @property
+    def in_words(self) -> str:
+        """The change as part of a sentence."""
+        return f"the change of {self.title} from {self.before} to {self.after}"
+
+    @property
+    def weight(self) -> float:
+        """How likely it is to matter, relative to others."""
+        return WEIGHTS[self.kind]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The good or the bad run. ``inputs``: SHA-256 by path, None if unknown; ``placement``: of the step that counts;
+    ``given``: hidden words of a capsule that have values of the user's.
+    """
+
+    provenance: Provenance
+    placement: Placement
+    inputs: Mapping[str, str] | None = None
+    given: tuple[str, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        """Its plan."""
+        return self.provenance.plan
+
+
+@dataclass(frozen=True)
+class Changes:
+    """``tried``: those that can be, the likeliest first; ``left_out``: in words, with the reason."""
+
+    tried: tuple[Change, ...]
+    left_out: tuple[str, ...]
+
+
+def changes_between(good: Side, bad: Side) -> Changes:
+    """Return what changed between two runs."""
+    old, new = _Recipe.of(good), _Recipe.of(bad)
+    found = [*_stack_and_mpi(good, bad), *_settings(old, new), *_programs(old, new)]
+    return Changes(tuple(sorted(found, key=lambda change: -change.weight)), tuple(_left_out(good, bad)))
+
+
+def mixture(good: Side, bad: Side, changes: Iterable[Change], run: str) -> Plan:
+    """Return the good plan with these changes made, as one step of run ``run``; raises what the launcher raises."""
+    recipe, new = _Recipe.of(good), _Recipe.of(bad)
+    for change in changes:
+        recipe = _APPLY[change.kind](recipe, new, change.name)
+    return recipe.plan(run)
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """A plan in the parts that can change independently."""
+
+    base: Plan
+    mpi: Library
+    launcher: str
+    placement: Placement
+    modules: tuple[str, ...]
+    tuning: Mapping[str, Setting]
+    environment: Mapping[str, str]
+    parameters: Mapping[str, Value]
+    program: Program
+    words: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(cls, side: Side) -> _Recipe:
+        plan = side.plan
+        tuning = {setting.name: setting for setting in plan.tuning}
+        derived = {**side.placement.environment(), **plan.mpi.environment}
+        environment = {
+            name: value
+            for name, value in plan.environment.items()
+            if name not in (*tuning, _ABI) and derived.get(name) != value
+        }
+        kept = len(plan.modules) - len(plan.mpi.modules)
+        program = plan.workload.program_for(plan.parameters)
+        return cls(
+            plan,
+            plan.mpi,
+            plan.launcher,
+            side.placement,
+            plan.modules[:kept],
+            tuning,
+            environment,
+            plan.parameters,
+            program,
+            _words(program),
+        )
+
+    def plan(self, run: str) -> Plan:
+        """Return the plan with one step."""
+        environment = {
+            **self.placement.environment(),
+            **self.environment,
+            **self.mpi.environment,
+            **({} if self.mpi.prefix == self.base.prefix else {_ABI: self.mpi.traits.abi}),
+            **{setting.name: setting.value for setting in self.tuning.values()},
+        }
+        plan = replace(
+            self.base,
+            run=run,
+            mpi=self.mpi,
+            modules=(*self.modules, *self.mpi.modules),
+            tuning=tuple(self.tuning.values()),
+            environment=environment,
+            parameters=self.parameters,
+            workload=self.base.workload.model_copy(update={"program": self.program, "alternatives": []}),
+        )
+        return planned_again(plan, self.placement, launcher(self.launcher))
+
+
+def _stack_and_mpi(good: Side, bad: Side) -> Iterator[Change]:
+    old, new = good.plan, bad.plan
+    packages = _changed(good.provenance.packages, bad.provenance.packages)
+    mpi = (format_mpi(old), format_mpi(new))
+    if old.lock != new.lock:
+        with_mpi = [f"MPI: {mpi[0]} → {mpi[1]}"] if _are_tied(old, new) and mpi[0] != mpi[1] else []
+        if _tuning_is_tied(old, new) and _are_tied(old, new):
+            with_mpi += _tuning_details(old, new)
+        name = new.stack if old.stack == new.stack else ""
+        texts = [f"{plan.stack} (lock {plan.lock[:12]})" for plan in (old, new)]
+        yield Change("stack", name, texts[0], texts[1], (*with_mpi, *packages))
+    if not _are_tied(old, new) and old.mpi != new.mpi:
+        details = _tuning_details(old, new) if _tuning_is_tied(old, new) else []
+        yield Change("mpi", "", mpi[0], mpi[1] if mpi[1] != mpi[0] else f"{mpi[1]}, set up otherwise", tuple(details))
+
+
+def _are_tied(old: Plan, new: Plan) -> bool:
+    """Does the MPI library come with the stack on one of the sides, and another stack on the other?"""
+    return old.lock != new.lock and (old.mpi_of_the_stack or new.mpi_of_the_stack)
+
+
+def _tuning_is_tied(old: Plan, new: Plan) -> bool:
+    return old.mpi.family != new.mpi.family
+
+
+def _tuning_details(old: Plan, new: Plan) -> list[str]:
+    values = [{setting.name: redact_variable(setting.name, setting.value) for setting in p.tuning} for p in (old, new)]
+    return _changed(*values)
+
+
+def _settings(old: _Recipe, new: _Recipe) -> Iterator[Change]:
+    if old.launcher != new.launcher:
+        yield Change("launcher", "", old.launcher, new.launcher)
+    if not _tuning_is_tied(old.base, new.base):
+        tuning = [{name: setting.value for name, setting in each.tuning.items()} for each in (old, new)]
+        yield from _variables("tuning", *tuning)
+    if old.placement != new.placement:
+        yield Change("placement", "", _format_placement(old.placement), _format_placement(new.placement))
+    if old.modules != new.modules:
+        yield Change("modules", "", " ".join(old.modules) or "none", " ".join(new.modules) or "none")
+    kept = [{n: v for n, v in each.environment.items() if n not in (DEVICE, GPUS_PER_RANK)} for each in (old, new)]
+    yield from _variables("environment", *kept)
+
+
+def _programs(old: _Recipe, new: _Recipe) -> Iterator[Change]:
+    for name in {**old.parameters, **new.parameters}:
+        before, after = old.parameters.get(name), new.parameters.get(name)
+        if before != after:
+            yield Change("parameter", name, _show(name, before), _show(name, after))
+    if old.program == new.program:
+        return
+    alike = len(old.words) == len(new.words) and _with_words(old.program, new.words) == new.program
+    if not alike:
+        yield Change("program", "", _line(old.program), _line(new.program))
+        return
+    for number, (before, after) in enumerate(zip(old.words, new.words, strict=True), start=1):
+        if before != after:
+            yield Change("program", f"word {number}", redact(before), redact(after))
+
+
+def _left_out(good: Side, bad: Side) -> Iterator[str]:
+    old, new = good.plan, bad.plan
+    hosts = [fold_or_join(each.provenance.hosts) for each in (good, bad)]
+    for what, before, after, why in (
+        ("hidl", old.hidl, new.hidl, "all runs are made by the hidl of today"),
+        ("hosts", *hosts, "all runs are on the hosts of one allocation"),
+        ("partition", old.partition, new.partition, "all runs are in one allocation, of the good run's partition"),
+        ("device", old.device, new.device, "all runs are on that of the good run"),
+        ("memory per node", old.allocation.memory_gib, new.allocation.memory_gib, "all runs are in one allocation"),
+        ("standard input", old.stdin, new.stdin, "all runs read that of the good run"),
+        ("GPUs per node", old.allocation.gpus_per_node, new.allocation.gpus_per_node, "all runs are in one allocation"),
+    ):
+        if before != after:
+            yield f"{what}: {before or 'none'} → {after or 'none'} ({why})"
+    yield from dict.fromkeys(f"{each} (all runs of it)" for side in (good, bad) for each in side.given)
+    inputs = (good.inputs, bad.inputs)
+    for path in {**(inputs[0] or {}), **(inputs[1] or {})}:
+        before, after = (_NONE if each is None else each.get(path, "not read")[:12] or "unknown" for each in inputs)
+        if None not in inputs and (before != after or before == "unknown"):
+            yield f"input {path}: {before} → {after} (all runs read what is there today)"
+
+
+def _variables(kind: Kind, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Change]:
+    for name in {**old, **new}:
+        if old.get(name) != new.get(name):
+            before, after = (_NONE if name not in each else redact_variable(name, each[name]) for each in (old, new))
+            yield Change(kind, name, before, after)
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return [f"{name}: {old.get(name, _NONE)} → {new.get(name, _NONE)}" for name in names]
+
+
+def _show(name: str, value: Value | None) -> str:
+    return _NONE if value is None else redact_variable(name, str(value))
+
+
+def _format_placement(placement: Placement) -> str:
+    binding = "bound to cores" if placement.bind else "not bound"
+    return f"{placement.ranks_per_node} ranks per node of {placement.threads_per_rank} threads, {binding}"
+
+
+def _words(program: Program) -> tuple[str, ...]:
+    return (*(program.command or ()), *(program.arguments or ()))
+
+
+def _with_words(program: Program, words: Sequence[str]) -> Program:
+    """Return the program with these words in the places of its own."""
+    if not words:
+        return program
+    split = len(program.command or ())
+    command = list(words[:split]) if program.command is not None else None
+    arguments = list(words[split:]) if program.arguments is not None else None
+    return program.model_copy(update={"command": command, "arguments": arguments})
+
+
+def _line(program: Program) -> str:
+    return redact(" ".join([program.module or "", *_words(program)]).strip())
+
+
+def _take_stack(recipe: _Recipe, new: _Recipe, _: str) -> _Recipe:
+    base = replace(
+        recipe.base, stack=new.base.stack, prefix=new.base.prefix, activate=new.base.activate, lock=new.base.lock
+    )
+    if _are_tied(recipe.base, new.base):
+        recipe = _take_mpi(recipe, new, "")
+    return replace(recipe, base=base)
+
+
+def _take_mpi(recipe: _Recipe, new: _Recipe, _: str) -> _Recipe:
+    tied = _tuning_is_tied(recipe.base, new.base)
+    return replace(recipe, mpi=new.mpi, tuning=new.tuning if tied else recipe.tuning)
+
+
+def _take_word(recipe: _Recipe, new: _Recipe, name: str) -> _Recipe:
+    if not name:
+        return replace(recipe, program=new.program, words=new.words)
+    at = int(name.removeprefix("word ")) - 1
+    words = (*recipe.words[:at], new.words[at], *recipe.words[at + 1 :])
+    return replace(recipe, words=words, program=_with_words(recipe.program, words))
+
+
+def _take_tuning(recipe: _Recipe, new: _Recipe, name: str) -> _Recipe:
+    return replace(recipe, tuning=_taken(recipe.tuning, new.tuning, name))
+
+
+def _take_parameter(recipe: _Recipe, new: _Recipe, name: str) -> _Recipe:
+    return replace(recipe, parameters=_taken(recipe.parameters, new.parameters, name))
+
+
+def _take_environment(recipe: _Recipe, new: _Recipe, name: str) -> _Recipe:
+    return replace(recipe, environment=_taken(recipe.environment, new.environment, name))
+
+
+def _taken(old: Mapping[str, T], new: Mapping[str, T], name: str) -> dict[str, T]:
+    """Return ``old`` with the value that ``new`` has of that name, or without it."""
+    changed = {**old, **({name: new[name]} if name in new else {})}
+    return {each: value for each, value in changed.items() if each != name or name in new}
+
+
+_APPLY: Mapping[Kind, Callable[[_Recipe, _Recipe, str], _Recipe]] = {
+    "stack": _take_stack,
+    "mpi": _take_mpi,
+    "launcher": lambda recipe, new, _: replace(recipe, launcher=new.launcher),
+    "tuning": _take_tuning,
+    "placement": lambda recipe, new, _: replace(recipe, placement=new.placement),
+    "parameter": _take_parameter,
+    "program": _take_word,
+    "modules": lambda recipe, new, _: replace(recipe, modules=new.modules),
+    "environment": _take_environment,
+}
+
+
+# What a bisect keeps, in a directory of its own: it goes on from there, in another job or on another day.
+
 
 QUESTION, JOURNAL = "hidl.bisect-question/1", "hidl.bisect-journal/1"
 
@@ -120,7 +625,7 @@ class Journal:
     def next_round(self, question: Question, confidence: float) -> Journal:
         """Return the journal with the round that says the most after those so far."""
         observations, expected = self.observations(question.metric), question.expectation
-        mixtures = search.next_round(
+        mixtures = culprit.next_round(
             observations, expected, confidence=confidence, seed=question.seed, broken=self.broken
         )
         return self.with_round(mixtures)
@@ -128,7 +633,7 @@ class Journal:
     def answer(self, question: Question, confidence: float) -> Answer:
         """Return what the runs say."""
         observations, expected = self.observations(question.metric), question.expectation
-        return search.answer(observations, expected, question.metric.recorded, confidence=confidence)
+        return culprit.answer(observations, expected, question.metric.recorded, confidence=confidence)
 
     def is_over(self, question: Question, confidence: float, budget: int) -> bool:
         """Return whether no further run is needed: the budget is spent, or the answer is certain enough."""

@@ -30,7 +30,7 @@ from hidl_cli.cluster.twin import truth
 from hidl_cli.cluster.twin.users import Users
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.quoting import sh
-from hidl_cli.stack.exclusive import held
+from hidl_cli.stack.installation import held
 
 _USABLE_SECONDS = 180.0
 _USABLE = ("idle", "mixed", "allocated", "completing", "drain", "maint", "reserved", "planned")

@@ -13,30 +13,30 @@ import typer
 from typer.core import TyperGroup
 
 from hidl_cli import __version__
-from hidl_cli.commands.own_program import WithOwnProgram
 from hidl_cli.commands.render import show_error, show_interrupt
+from hidl_cli.commands.run import WithOwnProgram
 from hidl_cli.errors import ExitCode, HidlError, ToldToEnd, of_the_system
 from hidl_cli.redaction import shown
 
 #: Each command (a function, or a typer app with commands of its own) and its place: ``module:attribute``.
 COMMANDS = {
     "install": "install:install",
-    "uninstall": "uninstall:uninstall",
-    "prune": "prune:prune",
+    "uninstall": "install:uninstall",
+    "prune": "runs:prune",
     "run": "run:run",
     "shell": "shell:shell",
     "validate": "validate:validate",
     "rehearse": "rehearse:rehearse",
-    "status": "status:status",
-    "logs": "logs:logs",
-    "cancel": "status:cancel",
-    "resume": "status:resume",
+    "status": "runs:status",
+    "logs": "runs:logs",
+    "cancel": "runs:cancel",
+    "resume": "runs:resume",
     "report": "report:report",
     "capsule": "capsule:capsule",
     "replay": "capsule:replay",
-    "bisect": "bisect:bisect",
-    "results": "regression:app",  # which adds its commands to those of results.py
-    "stack": "stack_contents:app",  # which adds its commands to those of stack.py
+    "bisect": "capsule:bisect",
+    "results": "results:app",
+    "stack": "stack:app",
     "workload": "workload:app",
     "site": "site:app",
     "cluster": "cluster:app",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hidl_cli.commands.completers import complete_hosts
+from hidl_cli.commands.completion import complete_hosts
 from hidl_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -164,6 +164,6 @@ def limit_in_seconds(text: str | None) -> float | None:
     """Return what ``--time`` requests; None if it is not given. Raises ``UsageError`` for anything but a time."""
     if text is None:
         return None
-    from hidl_cli.launch.limits import limit_from
+    from hidl_cli.launch.placement import limit_from
 
     return limit_from(text)

@@ -124,8 +124,7 @@ def down(
 def status(*, like: LikeOption = None, directory: DirectoryOption = None, json: JsonOption = False) -> None:
     """Show the cluster's daemons and nodes."""
     from hidl_cli.cluster.cluster import Cluster
-    from hidl_cli.commands.render import emit_json, printable, say
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import emit_json, printable, say, show_table
 
     found = Cluster(directory, like=like).status()
     if json:

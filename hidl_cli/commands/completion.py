@@ -1,22 +1,195 @@
-"""What a shell is answered when it asks how a command line could go on.
+"""What options and arguments propose while they are typed. Files are read as they are: a mistake in one proposes less.
 
-The scripts that the shells get (``hidl --install-completion``) are typer's; the answers are made here, because typer's
-load what formats help for terminals, which takes longer than people wait, and because bash takes ``NAME=VALUE`` for
-three words. A shell asks with ``_HIDL_COMPLETE=complete_<shell>`` and
-
-==== ===================================================================================================
-bash ``COMP_WORDS``, the words with line ends between them, and ``COMP_CWORD``, which of them is meant
-zsh  ``_TYPER_COMPLETE_ARGS``, the line up to the cursor
-fish the same, and ``_TYPER_COMPLETE_FISH_ACTION``: ``get-args``, or ``is-args`` (are there any? else files)
-==== ===================================================================================================
+A proposal of the form ``NAME=VALUE`` comes with a value: the default, or, once ``NAME=`` is typed, all that there are.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from hidl_cli.inputs.overlay import KindName
+
+
+_DEPTH = 8  # files that extend each other
+
+
+def complete_parameters(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """``--set``: parameters of the workload that is named before."""
+    return list(_assignments(ctx, incomplete, _choices))
+
+
+def complete_matrix(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """``--matrix``: the same, each with all its choices, and variables of MPI libraries (``mpi.NAME``)."""
+    from hidl_cli.tuning.judge import COMPARED
+
+    if incomplete.startswith(COMPARED):
+        name, sign, _ = incomplete.removeprefix(COMPARED).partition("=")
+        words = complete_tuning(f"{name}=") if sign else complete_variables(name)
+        return [(f"{COMPARED}{word}" + ("" if sign else "="), "") for word in words]
+    return list(_assignments(ctx, incomplete, lambda one: [",".join(_choices(one))]))
+
+
+def complete_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The ids of installations of the stack that is named before."""
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+
+    where, stack = load_site(ctx.params.get("site")), str(ctx.params.get("name"))
+    directory = installation.root_of(where, stack, ctx.params.get("prefix")) / where.name / stack
+    return [prefix.name for prefix in installation.prefixes(directory) if prefix.name.startswith(incomplete)]
+
+
+def complete_variables(incomplete: str) -> list[str]:
+    """The names of variables that begin so."""
+    from hidl_cli.tuning.catalogue import all_names
+
+    return sorted(name for name in all_names() if name.startswith(incomplete))
+
+
+def complete_tuning(incomplete: str) -> list[str]:
+    """``--tune``: variables with their defaults; with values where the name is whole."""
+    from hidl_cli.tuning.catalogue import variables
+
+    name, sign, _ = incomplete.partition("=")
+    found: dict[str, None] = {}
+    for known in [name] if sign else complete_variables(name):
+        for variable in variables(known):
+            words = variable.words or (("0", "1") if variable.type == "bool" else ())
+            values = words if sign and words else (variable.default,)
+            found |= {f"{known}={value}": None for value in values if "*" not in value}
+    return [word for word in found if word.startswith(incomplete)]
+
+
+def complete_metrics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Metrics of the workload that is named, or of all."""
+    from hidl_cli.inputs.overlay import list_all
+
+    files = {entry.name: entry.path for entry in list_all("workload", bases=True)}
+    named = next((name for key in ("workload", "name", "a") if (name := ctx.params.get(key)) in files), None)
+    found = (
+        _mapping("workload", named, "metrics") if named else {key for path in files.values() for key in _listed(path)}
+    )
+    return sorted(key for key in found if key.startswith(incomplete))
+
+
+def complete_partitions(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Partitions of the site that is named."""
+    return _of_the_site(ctx, incomplete, "partitions")
+
+
+def complete_launchers(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete launchers of the site that is named, and plug-ins."""
+    from hidl_cli.plugins import entries
+
+    added = (entry.name for entry in entries("hidl.launchers"))
+    names = dict.fromkeys([*_of_the_site(ctx, incomplete, "launchers"), *added])
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_libraries(ctx: typer.Context, incomplete: str) -> list[str]:
+    """MPI libraries of the site that is named, and the stack's own."""
+    return [*_of_the_site(ctx, incomplete, "mpi"), *(["stack"] if "stack".startswith(incomplete) else [])]
+
+
+def complete_hosts(incomplete: str) -> list[str]:
+    """Complete the last of ``--hosts``: hosts of ``~/.ssh/config`` and of mpirun_rsh's ``~/.mpirun_hosts``."""
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    names = dict.fromkeys(name for name in _known_hosts() if name.startswith(last) and name not in given)
+    return [f"{before}{comma}{name}" for name in names]
+
+
+def _known_hosts() -> Iterator[str]:
+    """Host names in the user's files; patterns (``gpu*``) name none."""
+    lists = ((".ssh/config", r"^\s*Host(?:\s*=\s*|\s+)(.*)"), (".mpirun_hosts", r"^\s*([^\s:#]+)"))
+    for file, line in lists:
+        try:
+            text = Path.home().joinpath(file).read_text(encoding="utf-8")
+        except (OSError, ValueError, RuntimeError):
+            continue
+        for words in re.findall(line, text, re.MULTILINE | re.IGNORECASE):
+            yield from (word for word in words.split() if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", word))
+
+
+def _assignments(ctx: typer.Context, incomplete: str, values: Any) -> Iterator[tuple[str, str]]:
+    workload, (name, sign, _) = ctx.params.get("workload"), incomplete.partition("=")
+    for key, parameter in _mapping("workload", workload, "parameters").items() if workload else ():
+        if not isinstance(parameter, dict) or not key.startswith(name) or (sign and key != name):
+            continue
+        for value in values(parameter) if sign or "choices" in parameter else [_word(parameter.get("default"))]:
+            if f"{key}={value}".startswith(incomplete):
+                yield f"{key}={value}", str(parameter.get("help", ""))
+
+
+def _choices(parameter: dict[str, Any]) -> list[str]:
+    if parameter.get("type") == "bool":
+        return ["true", "false"]
+    return list(map(str, parameter.get("choices") or [_word(parameter.get("default"))]))
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _of_the_site(ctx: typer.Context, incomplete: str, key: str) -> list[str]:
+    site = ctx.params.get("site")
+    return [name for name in _mapping("site", site, key) if name.startswith(incomplete)] if site else []
+
+
+def _listed(file: Path) -> list[str]:
+    """The keys of ``metrics`` as they stand in a file: to read some sixty as YAML takes longer than people wait."""
+    try:
+        block = re.search(r"^metrics:\n((?: .*\n|\n|#.*\n)+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+    except (OSError, ValueError):
+        return []
+    return re.findall(r"^  (\w+):", block[1], re.MULTILINE) if block else []
+
+
+def _mapping(kind: KindName, name: str, key: str) -> dict[str, Any]:
+    """One key of a file and of those that it extends; a list's items as keys. Empty where they cannot be read."""
+    import yaml
+
+    from hidl_cli.errors import HidlError
+    from hidl_cli.inputs.overlay import list_all
+
+    files = {entry.name: entry for entry in list_all(kind, bases=True)}
+    found: dict[str, Any] = {}
+    entry = files.get(name)
+    for _ in range(_DEPTH):
+        if entry is None:
+            break
+        try:
+            document = yaml.load(entry.path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        except (OSError, ValueError, yaml.YAMLError, HidlError):
+            break
+        if not isinstance(document, dict):
+            break
+        own = document.get(key) or {}
+        below = own if isinstance(own, dict) else dict.fromkeys(own)
+        found = {name: _laid_over(below.get(name), found.get(name)) for name in {**below, **found}}
+        base = document.get("extends")
+        # A file that extends its own name extends the one that it hides.
+        entry = next(iter(entry.shadows), None) if base == entry.name else files.get(str(base))
+    return found
+
+
+def _laid_over(below: Any, above: Any) -> Any:
+    """Return one value of a file over that of the file that it extends: of mappings, each key."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {**below, **above}
+    return below if above is None else above
+
+
+# What a shell is answered when it asks how a command line could go on.
+
 
 VARIABLE = "_HIDL_COMPLETE"
 

@@ -25,8 +25,7 @@ def show(
     from typing import get_args
 
     from hidl_cli import paths
-    from hidl_cli.commands.render import emit_json, say
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.inputs.overlay import KindName, list_all
 
     rows = [
@@ -51,8 +50,7 @@ def show(
 @app.command()
 def plugins(json: JsonOption = False) -> None:
     """Show the plug-ins that installed packages add, and whether each can be loaded."""
-    from hidl_cli.commands.render import emit_json, say
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.doctor.rules.plugins import find_plugins
 
     rows = [

@@ -27,7 +27,7 @@ app = typer.Typer(
 
 def complete_rules(incomplete: str) -> list[str]:
     """Complete rule ids."""
-    from hidl_cli.doctor.registry import list_rules
+    from hidl_cli.doctor.context import list_rules
 
     return [rule.id for rule in list_rules() if rule.id.startswith(incomplete.upper())]
 
@@ -105,8 +105,8 @@ def doctor(
     from hidl_cli.errors import ExitCode
     from hidl_cli.launch.hosts import named_hosts, on_hosts
     from hidl_cli.site.load import load_site
+    from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.installation import roots
-    from hidl_cli.stack.load import load_stack
 
     named = named_hosts(hosts, hostfile)
     machine = on_hosts(load_site(site), named)
@@ -118,7 +118,7 @@ def doctor(
     examined = examine(asked)
     fixed: list[dict[str, str]] = []
     if fix:
-        from hidl_cli.doctor.fix import fix as apply_fixes
+        from hidl_cli.doctor.context import fix as apply_fixes
 
         for finding, done in apply_fixes(examined.findings, say):
             fixed.append({"rule": finding.rule, "done": done})
@@ -127,8 +127,8 @@ def doctor(
         if fixed:
             examined = examine(contexts(machine, roots=places, stack=stack, nodes=nodes, deep=deep))
     if nodes is not None:
-        from hidl_cli.doctor.nodes.examine import examine_nodes
-        from hidl_cli.launch.allocation import Asked
+        from hidl_cli.doctor.nodes import examine_nodes
+        from hidl_cli.launch.placement import Asked
 
         preferred = sorted(asked, key=lambda context: not context.is_active)
         installed = next((context.installation for context in preferred if context.installation), None)
@@ -146,7 +146,7 @@ def explain(
 ) -> None:
     """Explain what a rule checks, why it matters, and whether --fix applies."""
     from hidl_cli.commands.render import emit_json, write
-    from hidl_cli.doctor.registry import find_rule
+    from hidl_cli.doctor.context import find_rule
 
     found = find_rule(rule)
     document = _document(found)
@@ -162,9 +162,8 @@ def explain(
 @app.command()
 def rules(json: JsonOption = False) -> None:
     """List every rule: on this machine, inside jobs, and on a job's output."""
-    from hidl_cli.commands.render import emit_json
-    from hidl_cli.commands.tables import show_table
-    from hidl_cli.doctor.registry import list_rules
+    from hidl_cli.commands.render import emit_json, show_table
+    from hidl_cli.doctor.context import list_rules
 
     documents = [_document(rule) for rule in list_rules()]
     if json:
@@ -201,7 +200,7 @@ def _only(option: str, others: list[str]) -> None:
 def _collect(directory: Path, site: str | None, *, json: bool) -> None:
     """Record this machine, and say what to do with it."""
     from hidl_cli.commands.render import emit_json, say
-    from hidl_cli.doctor.recording import collect
+    from hidl_cli.doctor.examine import collect
 
     files = collect(directory, site)
     if json:
@@ -213,7 +212,7 @@ def _collect(directory: Path, site: str | None, *, json: bool) -> None:
 
 
 def _examine_recorded(directory: Path, site: str | None, *, json: bool) -> None:
-    from hidl_cli.doctor.recording import examine_recorded
+    from hidl_cli.doctor.examine import examine_recorded
     from hidl_cli.errors import ExitCode
 
     examined, name, host = examine_recorded(directory, site)
@@ -226,9 +225,8 @@ def _diagnose(log: str, *, json: bool) -> None:
     """Show the likely causes of what a log shows, likeliest first."""
     from dataclasses import replace
 
-    from hidl_cli.commands.findings import show, summary
-    from hidl_cli.commands.render import emit_json, say
-    from hidl_cli.diagnoses.search import search_file
+    from hidl_cli.commands.render import emit_json, say, show, summary
+    from hidl_cli.diagnoses import search_file
     from hidl_cli.errors import ExitCode, UsageError
 
     try:
@@ -253,7 +251,7 @@ def _diagnose(log: str, *, json: bool) -> None:
 def _document(rule: Rule[Any]) -> dict[str, Any]:
     from inspect import getdoc
 
-    from hidl_cli.doctor.registry import fixes
+    from hidl_cli.doctor.context import fixes
 
     fix = fixes().get(rule.id)
     return {
@@ -267,8 +265,7 @@ def _document(rule: Rule[Any]) -> dict[str, Any]:
 
 
 def _tell(examined: Examined, site: str, host: str, fixed: list[dict[str, str]], *, json: bool) -> None:
-    from hidl_cli.commands.findings import show, summary
-    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.commands.render import emit_json, say, show, summary
 
     if json:
         findings = [finding.to_json() for finding in examined.findings]

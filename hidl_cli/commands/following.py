@@ -11,24 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hidl_cli.commands.render import emit_json, say, show_error, stderr, stdout
-from hidl_cli.commands.tables import runs_table, show_runs
-from hidl_cli.diagnoses.causes import read_warnings
+from hidl_cli.commands.render import emit_json, runs_table, say, show_error, show_runs, stderr, stdout
+from hidl_cli.diagnoses import read_warnings
 from hidl_cli.errors import ExitCode, HidlError, JobFailed, MetricMissing, ToldToEnd
 from hidl_cli.plan.launch_plan import create_run, plan_of
 from hidl_cli.plan.parameters import format_parameters
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
+from hidl_cli.record.run import Run, State, Status
 from hidl_cli.redaction import redact_variable, shown_output
-from hidl_cli.runs.conclude import conclude, describe_company
+from hidl_cli.runs.conclude import Conclusion, conclude, describe_company
 from hidl_cli.runs.follow import end, ends_with_the_terminal, follow, scheduler_of
 from hidl_cli.runs.history import run_document
-from hidl_cli.runs.judging import Conclusion
 from hidl_cli.schedulers.decision import read_status
-from hidl_cli.tuning.settings import COMPARED, compared_variables
+from hidl_cli.tuning.judge import COMPARED, compared_variables
 
 if TYPE_CHECKING:
-    from hidl_cli.analysis.nodes.pairs import Field
+    from hidl_cli.analysis.nodes import Field
     from hidl_cli.plan.launch_plan import Plan
 
 _LEGIBLE = 2.0  # the width of an interval of logarithms beyond which it is not shown
@@ -119,13 +116,13 @@ def leave(run: Run, _: KeyboardInterrupt) -> None:
 
 def show(run: Run, conclusion: Conclusion) -> None:
     """Print metrics, the scaling table and the verdict for people."""
-    from hidl_cli.analysis.overhead import overheads
-    from hidl_cli.report.tables.overhead import overhead_table
+    from hidl_cli.analysis.ranking import overheads
+    from hidl_cli.report.tables import overhead_table
 
     out = stdout()
     if conclusion.study is not None:
-        from hidl_cli.report.plots.scaling import draw_scaling
-        from hidl_cli.report.tables.scaling import scaling_table
+        from hidl_cli.report.plots import draw_scaling
+        from hidl_cli.report.tables import scaling_table
 
         out.print(scaling_table(conclusion.study))
         picture = run.directory / "scaling.png"
@@ -139,7 +136,7 @@ def show(run: Run, conclusion: Conclusion) -> None:
         for each in suites:
             out.print(overhead_table(each))
     elif conclusion.ranking is not None:
-        from hidl_cli.report.tables.scaling import ranking_table
+        from hidl_cli.report.tables import ranking_table
 
         out.print(ranking_table(conclusion.ranking))
     else:
@@ -173,8 +170,8 @@ def _show_metrics(steps: list[dict[str, Any]]) -> None:
 
 def _show_pairs(run: Run, fields: Sequence[Field]) -> None:
     """What was measured between every two nodes, as tables and as a picture."""
-    from hidl_cli.report.plots.pairs import draw_pairs
-    from hidl_cli.report.tables.pairs import pairs_tables
+    from hidl_cli.report.plots import draw_pairs
+    from hidl_cli.report.tables import pairs_tables
 
     for each in fields:
         for table in pairs_tables(each):

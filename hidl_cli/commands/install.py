@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,14 +21,16 @@ from hidl_cli.commands.arguments import (
     complete_stacks,
     limit_in_seconds,
 )
-from hidl_cli.commands.completers import complete_partitions
+from hidl_cli.commands.completion import complete_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from hidl_cli.site.asking import Completed
+    from hidl_cli.site.answers import Completed
+    from hidl_cli.stack.install import LeftOut, Result
     from hidl_cli.stack.order import Order
-    from hidl_cli.stack.several import LeftOut, Result
+
 
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Use uv's cache and local wheels only, no network.")]
 
@@ -116,10 +119,9 @@ def install(
 ) -> None:
     """Install stacks: each is locked, installed into a prefix of its own, verified on MPI ranks and published."""
     from hidl_cli.api.installing import arrange, first_line
-    from hidl_cli.commands.progress import progress
-    from hidl_cli.commands.render import emit_json, printable, say, write
-    from hidl_cli.launch.allocation import Asked
-    from hidl_cli.stack.several import exit_code
+    from hidl_cli.commands.render import emit_json, printable, progress, say, write
+    from hidl_cli.launch.placement import Asked
+    from hidl_cli.stack.install import exit_code
 
     arranged = arrange(
         stacks or (),
@@ -184,8 +186,7 @@ def install(
 def _show_table(results: Sequence[Result], left_out: Sequence[LeftOut]) -> None:
     """A row for each stack: what was done, where it is, or why it is not there."""
     from hidl_cli.api.installing import first_line
-    from hidl_cli.commands.render import say
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import say, show_table
 
     rows = [
         {
@@ -224,8 +225,7 @@ def _dry_run(
     orders: Sequence[Order], asked: Completed, left_out: Sequence[LeftOut], verified: str, *, json: bool
 ) -> None:
     """Print the plans that the same command without ``--dry-run`` would carry out."""
-    from hidl_cli.commands.progress import progress
-    from hidl_cli.commands.render import emit_json, printable, write
+    from hidl_cli.commands.render import emit_json, printable, progress, write
     from hidl_cli.quoting import sh_line
     from hidl_cli.stack.install import preview
 
@@ -284,3 +284,56 @@ def _report_obstacles(documents: Sequence[dict[str, Any]]) -> None:
         show_error(HidlError(obstacle["error"], hint=obstacle["hint"]))
     if obstacles:
         raise typer.Exit(obstacles[-1]["exit_code"])
+
+
+# ``hidl uninstall``.
+
+
+def uninstall(
+    stack: Annotated[str, typer.Argument(help="An installed stack.", autocompletion=complete_stacks)],
+    *,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All installations of the stack, not only the one in use.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove it although runs, processes or other users may need it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Remove a stack's installation with its modulefile. Locks and logs stay.
+
+    Installations that runs, processes, module collections or other users may need are removed with --force only.
+    """
+    import sys
+
+    from hidl_cli.commands.render import emit_json, printable, progress, write
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+    from hidl_cli.stack.installation import is_shared, shared
+    from hidl_cli.stack.pruning import Pruning, installed
+    from hidl_cli.stack.pruning import uninstall as remove
+
+    where = load_site(site)
+    root = installation.root_of(where, stack, prefix)
+    if not yes and sys.stdin.isatty() and sys.stderr.isatty():
+        for found in installed(root, where.name, stack, everything=everything):
+            typer.echo(printable(f"{found}  {installation.size(found) / 2**20:,.0f} MiB"), err=True)
+        typer.confirm("Remove?", abort=True, err=True)
+    pruning = Pruning.older_than(0, where, (root,), 0.0)
+
+    def reasons(found: Path) -> Iterator[str]:
+        if force:
+            return
+        yield from pruning.users_of(found)
+        if is_shared(where, root):
+            yield "jobs of other users may run from it"
+
+    with shared(where, root):
+        removed = remove(root, where.name, stack, everything=everything, reasons=reasons, on_wait=progress().say)
+    if json:
+        emit_json("hidl.uninstall/1", stack=stack, site=where.name, removed=[str(path) for path in removed])
+    else:
+        write("".join(f"{stack}: removed {printable(str(path))}\n" for path in removed))

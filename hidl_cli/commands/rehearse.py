@@ -47,8 +47,7 @@ def rehearse(
     """
     import sys
 
-    from hidl_cli.commands.render import emit_json, printable, say
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import emit_json, printable, say, show_table
     from hidl_cli.documents import write_text
     from hidl_cli.errors import UsageError
     from hidl_cli.inputs.overlay import list_all

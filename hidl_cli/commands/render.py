@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hidl_cli.inputs.problems import visible
 from hidl_cli.redaction import remember, shown
+from hidl_cli.stack.pip_settings import Downloads
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterable
 
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from hidl_cli.doctor.examine import Examined
     from hidl_cli.errors import HidlError
+    from hidl_cli.plan.launch_plan import Plan
+    from hidl_cli.plan.workload import DeviceChoice, Parameter, Workload
+    from hidl_cli.site.schema import Site
+    from hidl_cli.stack.order import Progress
+    from hidl_workloads.doctor.finding import Finding
 
 
 @cache
@@ -169,3 +185,400 @@ def show_interrupt() -> None:
     """Tell that the user ended the command, unless the terminal is gone."""
     with suppress(OSError):
         say("interrupted")
+
+
+# How an installation is followed: a spinner on a terminal, lines elsewhere; both on stderr.
+
+
+def progress() -> Progress:
+    """The one that suits stderr."""
+    return _Terminal() if sys.stderr.isatty() else _Lines()
+
+
+# What make says of a build that CMake has set up: how far it is, and which target is complete.
+_PERCENT = re.compile(r"\[ *\d+%\] .*")
+_TARGET = re.compile(r"\[ *\d+%\] Built target .*")
+_POLL_SECONDS = 1.0
+
+
+class _Lines:
+    """One line for each step as it begins, and for each target or package that is built; no rich is imported for it."""
+
+    def say(self, text: str) -> None:
+        sys.stderr.write(printable(shown(text)) + "\n")
+
+    @contextmanager
+    def step(self, title: str, log: Path | None = None) -> Iterator[None]:
+        self.say(title)
+        if log is None:
+            yield
+            return
+        over = threading.Event()
+        teller = threading.Thread(target=self._tell_targets, args=(log, _size(log), over), daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            over.set()
+            teller.join()
+
+    def _tell_targets(self, log: Path, told: int, over: threading.Event) -> None:
+        """Say each target that make completes, each package of Spack's, and each download of uv's, as its line comes.
+
+        ``told`` is how much of the log is old.
+        """
+        from hidl_cli.stack.providers.spack.call import done
+
+        downloads = Downloads()
+        while True:
+            last = over.wait(_POLL_SECONDS)
+            new = _read(log, told)
+            whole = new[: new.rfind(b"\n") + 1]
+            told += len(whole)
+            for line in whole.decode("utf-8", "replace").splitlines():
+                before, downloads = downloads, downloads.after(line)
+                if downloads.done - before.done:
+                    self.say(f"  {line.strip().lower()} ({downloads})")
+                elif _TARGET.fullmatch(line):
+                    self.say(f"  {line}")
+                elif package := done(line):
+                    self.say(f"  built {package}")
+            if last:
+                return
+
+
+class _Terminal:
+    """A spinner with the step's time and the last line of its log; then one line with how long it took."""
+
+    def say(self, text: str) -> None:
+        say(text, style="yellow")
+
+    @contextmanager
+    def step(self, title: str, log: Path | None = None) -> Iterator[None]:
+        from rich.console import Group
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        began = time.monotonic()
+        old = _size(log) if log is not None else 0
+
+        class Status:
+            """What the spinner says, updated for each frame; while uv downloads, a bar of the bytes is below it."""
+
+            def __rich__(self) -> RenderableType:
+                spinner.update(text=_status(title, time.monotonic() - began, log))
+                lines = [] if log is None else _read(log, old).decode("utf-8", "replace").splitlines()
+                downloads = Downloads().after_all(lines)
+                return Group(spinner, _bar(downloads)) if downloads.under_way else spinner
+
+        spinner = Spinner("dots")
+        with Live(Status(), console=stderr(), transient=True, refresh_per_second=10):
+            yield
+        stderr().print(f"[green]done[/] {title} [dim]{time.monotonic() - began:.1f} s")
+
+
+def _bar(downloads: Downloads) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    row = Table.grid(padding=(0, 1))
+    row.add_row("", ProgressBar(total=downloads.bytes, completed=downloads.done_bytes, width=30), str(downloads))
+    return row
+
+
+def _status(title: str, seconds: float, log: Path | None) -> Text:
+    from rich.text import Text
+
+    return Text.assemble(
+        f"{title}  ", (f"{seconds:.0f} s  {_last_line(log)}", "dim"), overflow="ellipsis", no_wrap=True
+    )
+
+
+def _last_line(log: Path | None) -> str:
+    """What the step's program said last: uv names each download, make how far it is (warnings between do not count)."""
+    if log is None:
+        return ""
+    tail = _read(log, max(0, _size(log) - 65536)).decode("utf-8", "replace")
+    lines = [line.strip() for line in tail.split("\n") if line.strip()]
+    percent = next((line for line in reversed(lines) if _PERCENT.fullmatch(line)), None)
+    return shown(printable(percent or (lines[-1] if lines else "")))
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.is_file() else 0
+
+
+def _read(log: Path, begin: int) -> bytes:
+    """The log from ``begin`` on; nothing where there is none yet."""
+    if not log.is_file():
+        return b""
+    with log.open("rb") as file:
+        file.seek(begin)
+        return file.read()
+
+
+# Tables for people: runs, results, workloads.
+
+
+def show_table(rows: Sequence[Mapping[str, Any]], *, whole: Collection[str] = ()) -> None:
+    """Print rows of one shape as a table; the keys are the heads of the columns, ``whole`` those that never wrap."""
+    if not rows:
+        say("none")
+        return
+    stdout().print(_table(rows, whole))
+
+
+def _table(rows: Sequence[Mapping[str, Any]], whole: Collection[str] = ()) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold")
+    for head in rows[0] if rows else ():
+        table.add_column(head, no_wrap=head in whole)
+    for row in rows:
+        table.add_row(
+            *(Text(printable("" if value is None else str(value)), overflow="fold") for value in row.values())
+        )
+    return table
+
+
+def show_sites(documents: Sequence[dict[str, Any]]) -> None:
+    """The sites, a line each."""
+    show_table(
+        [
+            {
+                "name": document["name"],
+                "status": document["status"] or "unknown",
+                "scheduler": document["scheduler"] or "unknown",
+                "launchers": ", ".join(document["launchers"]) or "unknown",
+                "runs": "yes" if document["runs"] else f"no: {document['why_not']}",
+                "title": document["title"],
+            }
+            for document in documents
+        ]
+    )
+
+
+def show_runs(documents: Sequence[dict[str, Any]]) -> None:
+    """The last runs, a line each."""
+    show_table(_rows(documents))
+
+
+def runs_table(documents: Sequence[dict[str, Any]]) -> Table:
+    """The same, to be redrawn."""
+    return _table(_rows(documents))
+
+
+def _rows(documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "run": document["run"],
+            "state": document["state"],
+            "job": document["job"],
+            "step": f"{document['step']}/{document['steps_planned']}",
+            "seconds": _format_seconds(document["seconds"]),
+            "stack": document["stack"],
+            "verdict": (document["verdict"] or {}).get("verdict"),
+            "reason": document["reason"],
+        }
+        for document in documents
+    ]
+
+
+def show_run(document: dict[str, Any]) -> None:
+    """One run, a line for each thing known."""
+    keys = ("run", "directory", "created", "site", "stack", "workload", "launcher")
+    rows = [{"": key, " ": document[key]} for key in keys]
+    more = ("scheduler", "job", "state", "reason")
+    rows += [{"": key, " ": document[key]} for key in more]
+    rows += [
+        {"": "seconds", " ": _format_seconds(document["seconds"])},
+        {"": "exit_status", " ": document["exit_status"]},
+    ]
+    rows.append({"": "step", " ": f"{document['step']} of {document['steps_planned']}"})
+    rows += [{"": "earlier attempt", " ": _format_attempt(each)} for each in document["attempts"]]
+    verdict = document["verdict"]
+    if verdict:
+        rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})
+    rows += [{"": "cause", " ": f"{cause['title']} ({cause['rule']})"} for cause in document["causes"][:3]]
+    show_table(rows)
+
+
+def _format_seconds(seconds: float | None) -> str | None:
+    return None if seconds is None else f"{seconds:.1f}"
+
+
+def _format_attempt(attempt: dict[str, Any]) -> str:
+    """Format an attempt after which the job was put back into the queue: ``CANCELLED after 35 s on n1, n2``."""
+    ran = attempt["started"] is not None and attempt["ended"] is not None
+    after = f" after {attempt['ended'] - attempt['started']:.0f} s" if ran else ""
+    return f"{attempt['state']}{after} on {', '.join(attempt['hosts']) or 'no host'}"
+
+
+def show_results(documents: Sequence[dict[str, Any]]) -> None:
+    """Judged runs with what they yielded: the mean of one metric for the largest step."""
+    show_table([_result(document) for document in documents], whole=("run",))
+
+
+def _result(document: dict[str, Any]) -> dict[str, Any]:
+    largest = max((step["ranks"] for step in document["steps"]), default=None)
+    metrics = [step["metrics"] for step in document["steps"] if step["ranks"] == largest]
+    names = [name for each in metrics for name in each]
+    name = document["metric"] if document["metric"] in names or not names else names[0]
+    found = [each[name] for each in metrics if name in each]
+    return {
+        "run": document["run"],
+        "site": document["site"],
+        "ranks": largest,
+        "metric": name,
+        "value": f"{sum(metric['value'] for metric in found) / len(found):.4g}" if found else None,
+        "unit": found[0]["unit"] if found else None,
+        "efficiency": None if document["efficiency"] is None else f"{document['efficiency']:.3f}",
+        "verdict": document["verdict"]["verdict"],
+    }
+
+
+def show_result(document: dict[str, Any]) -> None:
+    """One judged run: where it comes from, and each metric of each size and point over its repetitions."""
+    from hidl_cli.analysis.ranking import overheads
+    from hidl_cli.plan.parameters import format_parameters
+    from hidl_cli.report.tables import overhead_table
+
+    keys = ("run", "directory", "created", "site", "partition", "workload", "stack", "lock", "launcher", "mpi")
+    rows = [{"": key, " ": document[key]} for key in keys]
+    for key in ("parameters", "tuning"):
+        rows.append({"": key, " ": ", ".join(f"{name}={value}" for name, value in document[key].items())})
+    verdict = document["verdict"]
+    rows.append({"": "verdict", " ": f"{verdict['verdict'] or 'none'}: {verdict['reason']}"})
+    show_table(rows)
+    values: dict[tuple[str, int, int, str, str], list[float]] = {}
+    for step in document["steps"]:
+        for name, metric in step["metrics"].items():
+            measure = (format_parameters(step["parameters"]), step["nodes"], step["ranks"], name, metric["unit"])
+            values.setdefault(measure, []).append(metric["value"])
+    show_table(
+        [
+            {
+                **({"matrix": point} if any(step["parameters"] for step in document["steps"]) else {}),
+                "nodes": nodes,
+                "ranks": ranks,
+                "metric": name,
+                "mean": f"{sum(found) / len(found):.6g}",
+                "least": f"{min(found):.6g}",
+                "most": f"{max(found):.6g}",
+                "unit": unit,
+                "repetitions": len(found),
+            }
+            for (point, nodes, ranks, name, unit), found in values.items()
+        ]
+    )
+    for overhead in overheads(document["steps"]):
+        stdout().print(overhead_table(overhead))
+
+
+def show_workload(workload: Workload) -> None:
+    """A workload's parameters and metrics."""
+    from hidl_cli.plan.workload import names_of
+
+    found = {name: each.pattern for each in workload.program.patterns for name in names_of([each])}
+    stdout().print(f"{workload.name}: {workload.title}", markup=False)
+    stdout().print("stacks: " + ", ".join(choice.stack for choice in workload.stacks), markup=False)
+    devices = ", ".join(map(_format_device, workload.devices or ()))
+    stdout().print(f"devices: {devices or 'the program decides'}", markup=False)
+    if workload.scaling:
+        scaling = workload.scaling
+        stdout().print(f"scaling: {scaling.kind}, by {scaling.metric}, target {scaling.target:g}", markup=False)
+    show_table(
+        [
+            {
+                "parameter (--set)": name,
+                "default": _format_default(parameter),
+                "values": ", ".join(parameter.choices) or parameter.type,
+                "unit": parameter.unit,
+                "": parameter.help,
+            }
+            for name, parameter in workload.parameters.items()
+        ]
+    )
+    show_table(
+        [
+            {
+                "metric": name,
+                "unit": metric.unit,
+                "better": metric.better,
+                "required": metric.required,
+                **({"pattern": found.get(name)} if found else {}),
+            }
+            for name, metric in workload.metrics.items()
+        ]
+    )
+
+
+def _format_default(parameter: Parameter) -> str:
+    """A default, and those on GPUs: ``8 (GPUs: 256 or 64)``."""
+    on_gpus = " or ".join(str(each.value) for each in parameter.on_gpus)
+    return f"{parameter.default} (GPUs: {on_gpus})" if on_gpus else str(parameter.default)
+
+
+def _format_device(choice: DeviceChoice) -> str:
+    """A device with its conditions: ``gpu (buffer=cupy; requires cupy)``."""
+    from hidl_cli.plan.parameters import format_parameters
+
+    when = {name: "|".join(map(str, values)) for name, values in choice.when.items()}
+    conditions = [format_parameters(when)] if when else []
+    conditions += [f"requires {', '.join(choice.packages)}"] if choice.packages else []
+    return choice.device + (f" ({'; '.join(conditions)})" if conditions else "")
+
+
+# Show findings, and stop at errors.
+
+
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def show(findings: Iterable[Finding], *, on_stderr: bool = False) -> None:
+    """Print findings grouped by rule: where, what was found, the fix, and why it matters."""
+    from itertools import groupby
+
+    from rich.text import Text
+
+    console = stderr() if on_stderr else stdout()
+
+    def line(label: str, text: str) -> None:
+        console.print(Text.assemble((f"  {label}: ", "bold"), printable(text)), soft_wrap=True)
+
+    for (severity, rule), group in groupby(findings, key=lambda finding: (finding.severity, finding.rule)):
+        alike = list(group)
+        console.print(Text.assemble((f"{severity} {rule}", _STYLES[severity]), " ", alike[0].title), soft_wrap=True)
+        for finding in alike:
+            if finding.where and finding.where not in finding.seen:
+                line("where", finding.where)
+            line("seen", finding.seen)
+            line("fix", finding.fix)
+        line("why", alike[0].why)
+
+
+def summary(findings: Iterable[Finding]) -> str:
+    """The number of findings of each severity: ``1 error, 2 warnings``."""
+    from hidl_workloads.doctor.finding import SEVERITIES
+
+    severities = [finding.severity for finding in findings]
+    counts = [(severities.count(severity), severity) for severity in SEVERITIES]
+    words = [f"{count} {name}{'s' if count > 1 and name != 'info' else ''}" for count, name in counts if count]
+    return ", ".join(words) or "no problems found"
+
+
+def check_before_run(plan: Plan, site: Site, *, hypothetical: bool) -> None:
+    """Apply the cheap rules, and stop at errors as ``stop_at_errors`` does."""
+    from hidl_cli.doctor.examine import before_runs
+
+    stop_at_errors(before_runs([plan], site), hypothetical=hypothetical)
+
+
+def stop_at_errors(examined: Examined, *, hypothetical: bool = False) -> None:
+    """Show errors and warnings on stderr. Raises ``MissingPrecondition`` at errors, unless ``hypothetical``."""
+    from hidl_cli.api.options import refusal
+
+    show([finding for finding in examined.findings if finding.severity != "info"], on_stderr=True)
+    if examined.errors and not hypothetical:
+        raise refusal(examined)

@@ -11,7 +11,7 @@ from hidl_cli.commands.arguments import JsonOption, complete_runs, complete_site
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hidl_cli.report.loaded import Loaded
+    from hidl_cli.report.model import Loaded
 
 
 def report(
@@ -45,27 +45,27 @@ def report(
     from datetime import datetime, timezone
 
     from hidl_cli import __version__
-    from hidl_cli.analysis.changes.changepoints import find_changes
+    from hidl_cli.analysis.changes import find_changes
     from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.errors import UsageError
-    from hidl_cli.report import select
+    from hidl_cli.report import model
     from hidl_cli.report.build import page_of
-    from hidl_cli.report.html.page import to_html
+    from hidl_cli.report.html import to_html
 
     if output == "-" and (open_ or json):
         raise UsageError("a page that goes to stdout leaves no room for --open or --json", hint="--output report.html")
     names = runs or []
-    found = select.chosen(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
+    found = model.chosen(names, site=site, workload=workload, since=moment(since) if since else None, most=number)
     if not found:
         raise UsageError("no run fits", hint="hidl status lists the runs that this hidl reads")
-    read, notes = select.loaded(found)
+    read, notes = model.loaded(found)
     related = _related(read, notes) if names else []
     page = page_of(
         read,
         detect=find_changes,
         generated=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         hidl=__version__,
-        selection=select.format_selection(names, site, workload, since),
+        selection=model.format_selection(names, site, workload, since),
         related=related,
         baseline=_baseline(baseline, number) if baseline else None,
         notes=notes,
@@ -88,15 +88,15 @@ def _baseline(word: str, number: int) -> Loaded | list[Loaded]:
     """The run that is named, or those of a site (``site=S``) or on an MPI library (``mpi=M``: its name or family)."""
     from hidl_cli.errors import UsageError
     from hidl_cli.record.run import find
-    from hidl_cli.report import select
-    from hidl_cli.report.loaded import load
+    from hidl_cli.report import model
+    from hidl_cli.report.model import load
 
     kind, equals, name = word.partition("=")
     if not equals:
         return load(find(word))
     if kind not in ("site", "mpi") or not name:
         raise UsageError(f"--baseline {word!r} is not understood", hint="a run, site=NAME or mpi=NAME")
-    read, _ = select.loaded(select.chosen((), site=name if kind == "site" else None, most=number))
+    read, _ = model.loaded(model.chosen((), site=name if kind == "site" else None, most=number))
     found = [run for run in read if kind == "site" or name in (run.plan.mpi.name, run.plan.mpi.family)]
     if not found:
         raise UsageError(f"no run fits --baseline {word}", hint="hidl status lists the runs that this hidl reads")
@@ -106,7 +106,7 @@ def _baseline(word: str, number: int) -> Loaded | list[Loaded]:
 def _related(read: list[Loaded], notes: list[str]) -> list[Loaded]:
     """The history of runs that were chosen by name; without a store there is none, which the page then says."""
     from hidl_cli.errors import HidlError
-    from hidl_cli.report.select import related_runs
+    from hidl_cli.report.model import related_runs
     from hidl_cli.store.store import Store
 
     try:

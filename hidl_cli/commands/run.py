@@ -1,11 +1,15 @@
-"""``hidl run``: plan, submit, follow, judge."""
+"""Options of a job and of its ranks that several commands share."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from hidl_cli.commands.arguments import (
     TIME,
@@ -21,25 +25,318 @@ from hidl_cli.commands.arguments import (
     complete_workloads,
     limit_in_seconds,
 )
-from hidl_cli.commands.completers import complete_matrix, complete_parameters
-from hidl_cli.commands.job_options import (
-    AccountOption,
-    ConstraintOption,
-    DeviceOption,
-    LauncherOption,
-    MpiOption,
-    NodesOption,
-    PartitionOption,
-    QosOption,
-    ReservationOption,
-    ThreadsOption,
-    TuneOption,
+from hidl_cli.commands.completion import (
+    complete_launchers,
+    complete_libraries,
+    complete_matrix,
+    complete_parameters,
+    complete_partitions,
+    complete_tuning,
 )
-from hidl_cli.commands.own_program import Scaling, describe_environment, describe_program, program_after
+from hidl_cli.errors import UsageError
+from hidl_cli.quoting import sh_line
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan
+    from hidl_cli.runs.forecast import Expected, PointForecast
     from hidl_cli.site.schema import Site
+
+
+class Device(str, Enum):
+    """What a run computes on."""
+
+    cpu = "cpu"
+    gpu = "gpu"
+
+
+NodesOption = Annotated[
+    int | None, typer.Option("--nodes", min=1, help="Number of nodes (default: 1; with --hosts all of them).")
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", min=1, help="Threads of each rank (default: the node's cores divided among its ranks)."),
+]
+DeviceOption = Annotated[
+    Device | None,
+    typer.Option(
+        "--device",
+        help="Compute on processors or GPUs (default: GPUs if the nodes have some); cpu requests no GPUs, and takes a "
+        "partition without them if there is one and --partition names none.",
+    ),
+]
+LauncherOption = Annotated[
+    str | None,
+    typer.Option(
+        "--launcher",
+        help="Starts the ranks (default: the site's first that serves the MPI library).",
+        autocompletion=complete_launchers,
+    ),
+]
+MpiOption = Annotated[
+    str | None,
+    typer.Option(
+        "--mpi",
+        help="One of the site's MPI libraries, or `stack`: the stack's own (default: the site's default).",
+        autocompletion=complete_libraries,
+    ),
+]
+TuneOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tune",
+        "--mv2",
+        metavar="NAME=VALUE",
+        help="Set a run-time variable of the MPI library (MV2_*, MPIR_CVAR_*, OMPI_MCA_*, ...); repeatable.",
+        autocompletion=complete_tuning,
+    ),
+]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option("--partition", "-p", help="Partition (default: the site's).", autocompletion=complete_partitions),
+]
+AccountOption = Annotated[str | None, typer.Option("--account", "-A", help="The project that pays.")]
+QosOption = Annotated[str | None, typer.Option("--qos", "-q", help="Quality of service.")]
+ConstraintOption = Annotated[str | None, typer.Option("--constraint", "-C", help="Node features.")]
+ReservationOption = Annotated[str | None, typer.Option("--reservation", help="A reservation.")]
+
+
+# The words after ``--`` of ``hidl run``: a program of the user's own.
+
+
+_COMMAND = "hidl.command"
+_PYTHON = (".py",)
+_SHELL = (".sh", ".bash")
+
+
+class Scaling(str, Enum):
+    """How the work of a program grows with the ranks."""
+
+    strong = "strong"
+    weak = "weak"
+
+
+class WithWords(TyperCommand):
+    """A command that takes all words after the first ``--`` as they are."""
+
+    shown = "[-- ARG...]"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words after ``--`` from the parser, which would take those after a second one apart."""
+        at = args.index("--") if "--" in args else len(args)
+        ctx.meta[_COMMAND] = tuple(args[at + 1 :])
+        return list(super().parse_args(ctx, args[:at]))
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Show the words after ``--``."""
+        return [*super().collect_usage_pieces(ctx), self.shown]
+
+
+class WithOwnProgram(WithWords):
+    """``hidl run``: the words after ``--`` are a program."""
+
+    shown = "[-- PROGRAM...]"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse ``--`` without a program, and a file in the place of a workload."""
+        if "--" in args and args.index("--") == len(args) - 1:
+            raise UsageError("no program after --", hint="for example: hidl run --nodes 2 -- python train.py --lr 0.1")
+        if "--" not in args:
+            self._refuse_file(args)
+        return super().parse_args(ctx, args)
+
+    def _refuse_file(self, words: list[str]) -> None:
+        """Raise an error with the line that runs the file, if one is named where a workload is expected."""
+        at = self._first_argument(words)
+        if at is None or not is_own_file(Path(words[at])):
+            return
+        name = words[at]
+        refuse_source(name)
+        line = sh_line(["hidl", "run", *words[:at], "--", *program_line(name), *words[at + 1 :]])
+        raise UsageError(f"{name} is a file, not a workload", hint=f"to run it: {line}")
+
+    def _first_argument(self, words: list[str]) -> int | None:
+        takes_value = {
+            name for one in self.params for name in one.opts if name.startswith("-") and not getattr(one, "is_flag", 0)
+        }
+        waiting = False
+        for at, word in enumerate(words):
+            if waiting:
+                waiting = False
+            elif word.startswith("-"):
+                waiting = word in takes_value
+            else:
+                return at
+        return None
+
+
+def given_words(ctx: typer.Context) -> tuple[str, ...]:
+    """Return the words after ``--``; empty if there are none."""
+    words: tuple[str, ...] = ctx.meta.get(_COMMAND, ())
+    return words
+
+
+def program_after(ctx: typer.Context, workload: str | None, *, further: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the words after ``--``; empty if a workload is named in their place.
+
+    ``further`` are arguments after the workload that mean nothing. ``UsageError`` unless exactly one is given.
+    """
+    command = given_words(ctx)
+    if command and workload is not None:
+        given = sh_line([workload, *further])
+        hint = f"--matrix {given}" if "=" in workload else "omit one of them"
+        raise UsageError(f"{given} before -- and a program after it exclude each other", hint=hint)
+    if not command and workload is None:
+        raise UsageError(
+            "no workload and no program", hint="hidl run WORKLOAD (hidl workload list), or hidl run -- PROGRAM ARG..."
+        )
+    if further:
+        raise UsageError(f"{' '.join(further)!r} is more than one workload", hint="--set NAME=VALUE, or --matrix")
+    return command
+
+
+def describe_program(plan: Plan) -> None:
+    """Say where the program starts, how its world is checked, and what a study is judged by."""
+    from hidl_cli.commands.render import say
+    from hidl_cli.plan.workload import TIMES
+
+    program, scaling = plan.workload.program, plan.workload.scaling
+    check = (
+        "after a launch that checks MPI's world (--no-mpi skips it)"
+        if program.mpi
+        else "without a check of MPI's world: each rank compares the number of ranks that its launcher says"
+    )
+    say(f"starts in {program.directory}, {check}", style="dim")
+    if plan.stdin is not None:
+        say(f"standard input of rank 0: {plan.stdin}", style="dim")
+    if plan.is_study and scaling is not None and plan.target is not None:
+        what = "the whole launch" if scaling.metric in TIMES else "as the program prints it"
+        judged = f"{scaling.kind} scaling of {scaling.metric} ({what}), target {plan.target:g}"
+        say(f"judged by {judged}: --scaling, --metric and --target change it", style="dim")
+
+
+def describe_environment(plan: Plan) -> None:
+    """Say which Python and which MPI library the ranks get."""
+    from hidl_cli.commands.render import say
+
+    one = plan.user_environment
+    if one is None:
+        return
+    if one.mpi_stack is not None:
+        mpi = f"the MPI library of stack {one.mpi_stack} ({plan.mpi.family})"
+    elif plan.mpi_of_the_stack:
+        mpi = f"its own MPI library ({plan.mpi.family})"
+    else:
+        mpi = f"the site's MPI library {plan.mpi.name} ({plan.mpi.family})"
+    count = f"{len(one.packages)} package{'' if len(one.packages) == 1 else 's'}"
+    say(f"in {one.directory} ({one.kind}): Python {one.python}, {count}, {mpi}", style="dim")
+
+
+def program_line(file: str) -> list[str]:
+    """Return the words that run a file: by its interpreter, or by its path."""
+    suffix = Path(file).suffix
+    if suffix in _PYTHON:
+        return ["python", file]
+    if suffix in _SHELL and not os.access(file, os.X_OK):
+        return ["bash", file]
+    return [file if "/" in file else f"./{file}"]
+
+
+def refuse_source(file: str) -> None:
+    """``UsageError`` with the line that compiles ``file``, if it is source code."""
+    from hidl_cli.plan.own import compiled_by
+
+    if (compiled := compiled_by(file)) is not None:
+        raise UsageError(f"{file} is source code, not a program", hint=compiled)
+
+
+def is_own_file(path: Path) -> bool:
+    """Is this a program's file or source code, and not the name of a workload?"""
+    try:
+        is_file = path.is_file()
+    except PermissionError:  # of the current directory, which may be unreadable
+        return False
+    if not is_file or ("/" not in str(path) and _is_workload(path.name)):
+        return False
+    from hidl_cli.plan.own import compiled_by
+
+    return path.suffix.lower() in (*_PYTHON, *_SHELL) or os.access(path, os.X_OK) or compiled_by(path.name) is not None
+
+
+def _is_workload(name: str) -> bool:
+    from hidl_cli.inputs.overlay import list_all
+
+    return any(entry.name == name for entry in list_all("workload"))
+
+
+# ``hidl run --estimate``: what a run costs at most, and what its metrics are expected to be.
+
+
+def show_estimate(plan: Plan, *, json: bool) -> None:
+    """Print both; nothing is run but the workload's own module that tells its metrics."""
+    from dataclasses import asdict
+
+    from hidl_cli.commands.render import emit_json, write
+    from hidl_cli.plan.planning import estimate, format_estimate
+    from hidl_cli.site.load import load_site
+
+    site = load_site(plan.site)
+    found = estimate(plan, site.partition(plan.partition))
+    told = _forecasts(plan, site.interconnect)
+    if json:
+        fields: dict[str, Any] = {"site": plan.site, "partition": plan.partition, **asdict(found)}
+        emit_json("hidl.estimate/1", **fields, forecasts=[each.to_json() for each in told])
+        return
+    write("\n".join(format_estimate(found, plan)) + "\n")
+    for each in told:
+        _show(each)
+
+
+def _forecasts(plan: Plan, interconnect: str | None) -> list[PointForecast]:
+    """What the workload's module tells; nothing where it has none, or where the stack that it needs is not there."""
+    from hidl_cli.commands.render import say
+    from hidl_cli.runs.forecast import find_python, forecast_plan
+
+    if plan.workload.estimate is None:
+        return []
+    if plan.device == "gpu":
+        say("the speed can be predicted for processors only: --device cpu", style="yellow")
+        return []
+    python = find_python(plan)
+    if python is None:
+        say(f"the speed cannot be predicted without its stack: hidl install {plan.stack}", style="yellow")
+        return []
+    return forecast_plan(plan, python, interconnect)
+
+
+def _show(forecast: PointForecast) -> None:
+    from hidl_cli.commands.render import show_table, write
+    from hidl_cli.plan.parameters import format_parameters
+
+    write(f"\n{format_parameters(forecast.point) if forecast.point else 'expected'}:\n")
+    rows = [
+        {"nodes": placement.nodes, "ranks": placement.ranks, **dict(_columns(expected))}
+        for placement, expected in zip(forecast.placements, forecast.forecast.expected, strict=True)
+        if expected.problem is None
+    ]
+    if rows:
+        show_table(rows, whole=rows[0])
+    for placement, expected in zip(forecast.placements, forecast.forecast.expected, strict=True):
+        if expected.problem is not None:
+            write(f"{placement.ranks} rank(s): {expected.problem}\n")
+    lines = [f"  {name}: {value}" for name, value in forecast.forecast.assumptions.items()]
+    errors = [f"  {error}" for error in forecast.forecast.known_errors]
+    write("\n".join(["assuming:", *lines, *(["how wrong it can be:", *errors] if errors else [])]) + "\n")
+
+
+def _columns(expected: Expected) -> Iterator[tuple[str, str]]:
+    for figure in expected.figures:
+        yield (
+            f"{figure.name}\n({figure.unit})",
+            f"{figure.value:,.0f}" if figure.value >= 1000 else f"{figure.value:.4g}",
+        )
+
+
+# ``hidl run``: plan, submit, follow, judge.
 
 
 class Suite(str, Enum):
@@ -195,11 +492,9 @@ def run(
 ) -> None:
     """Run a workload or a program of your own, study how it scales (--scale), or compare parameters (--matrix)."""
     from hidl_cli.api.options import refuse_options_of_programs, with_suite
-    from hidl_cli.commands.findings import check_before_run
-    from hidl_cli.commands.render import emit_json, say
-    from hidl_cli.launch.allocation import Asked
+    from hidl_cli.commands.render import check_before_run, emit_json, say
     from hidl_cli.launch.hosts import named_hosts, on_hosts
-    from hidl_cli.launch.limits import clock
+    from hidl_cli.launch.placement import Asked, clock
     from hidl_cli.plan.input_files import find_stdin
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.plan.prepare import RunRequest, prepare, read_precision
@@ -255,8 +550,6 @@ def run(
     if save_tuning:
         _require_comparison(plan, wait=wait)
     if estimate:
-        from hidl_cli.commands.estimating import show_estimate
-
         show_estimate(plan, json=json)
         _warn(plan)
         return
@@ -286,8 +579,7 @@ def run(
 
 
 def _show_dry_run(plan: Plan, machine: Site, *, json: bool, check: bool) -> None:
-    from hidl_cli.commands.findings import check_before_run
-    from hidl_cli.commands.render import emit_json, write
+    from hidl_cli.commands.render import check_before_run, emit_json, write
     from hidl_cli.plan.job_script import job_script
     from hidl_cli.redaction import Secrets
 
@@ -305,7 +597,7 @@ def _show_dry_run(plan: Plan, machine: Site, *, json: bool, check: bool) -> None
 def _require_comparison(plan: Plan, *, wait: bool) -> None:
     """Raise ``UsageError`` if the run cannot end with a winner to save."""
     from hidl_cli.errors import UsageError
-    from hidl_cli.tuning.settings import compared_variables
+    from hidl_cli.tuning.judge import compared_variables
     from hidl_workloads.repetitions import LEAST
 
     if not any(map(compared_variables, plan.points)):
@@ -317,7 +609,7 @@ def _require_comparison(plan: Plan, *, wait: bool) -> None:
 
 
 def _warn(plan: Plan) -> None:
-    from hidl_cli.api.launching import warnings_of
+    from hidl_cli.api.options import warnings_of
     from hidl_cli.commands.render import say
 
     for warning in warnings_of(plan):
@@ -328,7 +620,7 @@ def _show_launches(plan: Plan) -> None:
     """Print the tuning and its origin, and one launch line for each size and compared variable (``-v``: in full)."""
     from hidl_cli.commands.render import say, say_detail
     from hidl_cli.redaction import redact_variable
-    from hidl_cli.tuning.settings import compared_variables
+    from hidl_cli.tuning.judge import compared_variables
 
     if plan.user_environment is not None:
         describe_environment(plan)

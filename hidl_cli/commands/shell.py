@@ -18,7 +18,7 @@ from hidl_cli.commands.arguments import (
     complete_stacks,
     limit_in_seconds,
 )
-from hidl_cli.commands.job_options import (
+from hidl_cli.commands.run import (
     AccountOption,
     ConstraintOption,
     DeviceOption,
@@ -74,17 +74,14 @@ def shell(
     from pathlib import Path
 
     from hidl_cli import terminal
-    from hidl_cli.commands.findings import check_before_run
-    from hidl_cli.commands.render import emit_json, say, write
+    from hidl_cli.commands.render import check_before_run, emit_json, say, write
     from hidl_cli.errors import UsageError
-    from hidl_cli.launch.allocation import Asked
     from hidl_cli.launch.hosts import named_hosts, on_hosts
+    from hidl_cli.launch.placement import Asked
     from hidl_cli.plan.prepare import RunRequest
     from hidl_cli.quoting import sh_line
     from hidl_cli.schedulers import scheduler
-    from hidl_cli.shell.files import make_files
-    from hidl_cli.shell.prepare import plan_shell, require_terminal
-    from hidl_cli.shell.session import open_shell
+    from hidl_cli.shell.session import make_files, open_shell, plan_shell, require_terminal
     from hidl_cli.site.load import load_site
 
     program = command[1:] if command and command[0] == "--" else command or []

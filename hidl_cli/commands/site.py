@@ -25,9 +25,8 @@ def list_(json: JsonOption = False) -> None:
     """
     from dataclasses import asdict
 
-    from hidl_cli.api.listing import sites
-    from hidl_cli.commands.render import emit_json
-    from hidl_cli.commands.tables import show_sites
+    from hidl_cli.api.running import sites
+    from hidl_cli.commands.render import emit_json, show_sites
 
     rows = [asdict(site) for site in sites()]
     if json:
@@ -85,10 +84,9 @@ def check(
     from hidl_cli.inputs.load import counted, examine, faulty
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.inputs.problems import as_document
-    from hidl_cli.plan.runnable import reason_not_runnable
+    from hidl_cli.plan.devices import reason_not_runnable
     from hidl_cli.site.checks import RULES
-    from hidl_cli.site.load import resolve
-    from hidl_cli.site.unknown import consequence, unknown_facts
+    from hidl_cli.site.load import consequence, resolve, unknown_facts
 
     entries = [_named(word) for word in sites] if sites else list_all("site")
     examined = [examine(RULES, entry) for entry in entries]
@@ -130,8 +128,7 @@ def _check_on_host(sites: list[str] | None, *, json: bool) -> None:
     """Ask this machine about the software of sites; ends with 3 where a file is wrong about it."""
     from dataclasses import asdict
 
-    from hidl_cli.commands.render import emit_json, say
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.errors import InvalidInput
     from hidl_cli.inputs.load import examine, valid
     from hidl_cli.site.checks import RULES
@@ -168,7 +165,7 @@ def externals(spack: SpackOption = None) -> None:
     from hidl_cli.commands.render import write
     from hidl_cli.site.load import load_site
     from hidl_cli.stack.providers.spack.drafting import draft as found
-    from hidl_cli.stack.providers.spack.instance import find as find_spack
+    from hidl_cli.stack.providers.spack.host import find as find_spack
 
     write(found(find_spack(load_site(), directory(spack), os.environ)))
 
@@ -178,14 +175,12 @@ def detect(json: JsonOption = False) -> None:
     """Show which site this is and why, and what hidl finds on this machine."""
     from dataclasses import asdict
 
-    from hidl_cli.commands.render import emit_json, say
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.site.detect import choose
     from hidl_cli.site.detect import detect as detect_sites
-    from hidl_cli.site.explain import FALLBACK, as_document, explained
+    from hidl_cli.site.load import FALLBACK, as_document, explained
     from hidl_cli.site.machine import gpus, machine
-    from hidl_cli.site.probes.cluster import schedulers
-    from hidl_cli.site.probes.host import ThisHost
+    from hidl_cli.site.probes.host import ThisHost, schedulers
 
     host = ThisHost()
     outcomes = detect_sites(host, thorough=True)
@@ -239,7 +234,7 @@ def new(
     What is not found is null. Run it on a login node of the cluster that you want to describe.
     """
     from hidl_cli.commands.render import emit_json, say, write
-    from hidl_cli.site import drafting
+    from hidl_cli.site import draft as drafting
     from hidl_cli.site.draft import default_name, draft
     from hidl_cli.site.probes.host import ThisHost
     from hidl_cli.site.probes.survey import survey
@@ -291,7 +286,7 @@ def new(
 def schema() -> None:
     """Print the JSON Schema of site files, for editors."""
     from hidl_cli.commands.render import write
-    from hidl_cli.inputs.jsonschema import text
+    from hidl_cli.inputs.load import text
 
     write(text("site"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,15 +18,15 @@ from hidl_cli.commands.arguments import (
     directory,
     provider_name,
 )
-from hidl_cli.commands.completers import complete_ids
+from hidl_cli.commands.completion import complete_ids
 from hidl_cli.commands.install import OfflineOption
 from hidl_cli.errors import UsageError
-from hidl_cli.stack.target import PORTABLE_PLATFORMS
+from hidl_cli.stack import PORTABLE_PLATFORMS
 
 if TYPE_CHECKING:
-    from hidl_cli.stack.installation import Installation
+    from hidl_cli.stack.installation import Installation, Switch
     from hidl_cli.stack.lock import Locked
-    from hidl_cli.stack.switching import Switch
+
 
 app = typer.Typer(no_args_is_help=True, help="Stacks: what can be installed, and what is.")
 
@@ -37,14 +38,13 @@ def list_(site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption
     """List the stacks, and where they are installed."""
     from dataclasses import asdict
 
-    from hidl_cli.api.listing import stacks
-    from hidl_cli.commands.render import emit_json
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.api.running import stacks
+    from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
 
     where = load_site(site)
-    root = installation.root(where, prefix)
+    root = installation.installation_root(where, prefix)
     documents = [asdict(stack) for stack in stacks(site, prefix=prefix)]
     if json:
         emit_json("hidl.stack-list/1", site=where.name, root=str(root), stacks=documents)
@@ -73,18 +73,17 @@ def show(
 ) -> None:
     """Show a stack: its recipe with what it extends, its lock and its installations."""
     from hidl_cli.api.installing import for_device
-    from hidl_cli.api.listing import summarize_installation
-    from hidl_cli.commands.render import emit_json
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.api.running import summarize_installation
+    from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation, lock
-    from hidl_cli.stack.load import load_stack
-    from hidl_cli.stack.requirement import bare, name_of
+    from hidl_cli.stack.checks import load_stack
+    from hidl_cli.stack.schema import bare, name_of
     from hidl_cli.stack.target import detect
     from hidl_workloads.kernels import CHECK
 
     where, stack = for_device(load_site(site), device), load_stack(name)
-    root = installation.root(where, prefix)
+    root = installation.installation_root(where, prefix)
     target = detect(where, stack)
     choice = lock.choose(stack, target, lock.directories(root))
     installed = [
@@ -147,22 +146,21 @@ def lock(
 ) -> None:
     """Make a new lock of a stack, with the newest versions that its recipe allows; print its file."""
     from hidl_cli.api.installing import for_device
-    from hidl_cli.commands.progress import progress
-    from hidl_cli.commands.render import emit_json, say, write
-    from hidl_cli.site import asking
+    from hidl_cli.commands.render import emit_json, progress, say, write
+    from hidl_cli.site import answers
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
+    from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.install import draft, make_lock
-    from hidl_cli.stack.load import load_stack
     from hidl_cli.stack.order import Order
 
     if platform not in (None, *PORTABLE_PLATFORMS):
         raise UsageError(f"invalid value for --platform: {platform!r}", hint=" or ".join(PORTABLE_PLATFORMS))
-    where = for_device(asking.complete(load_site(site), provider_name(provider), keep=not check, say=say).site, device)
+    where = for_device(answers.complete(load_site(site), provider_name(provider), keep=not check, say=say).site, device)
     order = Order(
         where,
         load_stack(name),
-        installation.root(where, prefix),
+        installation.installation_root(where, prefix),
         locked=check,
         offline=offline,
         provider=provider_name(provider),
@@ -202,22 +200,21 @@ def fetch(
     There: hidl install STACK --offline --mirror DIR
     """
     from hidl_cli.api.installing import for_device
-    from hidl_cli.commands.progress import progress
-    from hidl_cli.commands.render import emit_json, printable, say, write
-    from hidl_cli.site import asking
+    from hidl_cli.commands.render import emit_json, printable, progress, say, write
+    from hidl_cli.site import answers
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
+    from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.fetching import fetch as bring
-    from hidl_cli.stack.load import load_stack
     from hidl_cli.stack.order import Order
 
-    where = for_device(asking.complete(load_site(site), provider_name(provider), keep=True, say=say).site, device)
+    where = for_device(answers.complete(load_site(site), provider_name(provider), keep=True, say=say).site, device)
     place = directory(to)
     assert place is not None
     order = Order(
         where,
         load_stack(name),
-        installation.root(where, prefix),
+        installation.installation_root(where, prefix),
         provider=provider_name(provider),
         spack=directory(spack),
     )
@@ -251,18 +248,17 @@ def push(
     There: hidl install STACK --provider spack --cache-only
     """
     from hidl_cli.api.installing import for_device
-    from hidl_cli.commands.progress import progress
-    from hidl_cli.commands.render import emit_json, printable, say, write
-    from hidl_cli.site import asking
+    from hidl_cli.commands.render import emit_json, printable, progress, say, write
+    from hidl_cli.site import answers
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
+    from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.fetching import push as bring
-    from hidl_cli.stack.load import load_stack
     from hidl_cli.stack.order import Order
 
-    where = for_device(asking.complete(load_site(site), "spack", keep=True, say=say).site, device)
+    where = for_device(answers.complete(load_site(site), "spack", keep=True, say=say).site, device)
     local = directory(cache) if cache not in where.spack.build_caches and ":" not in cache else None
-    root = installation.root(where, prefix)
+    root = installation.installation_root(where, prefix)
     order = Order(where, load_stack(name), root, provider="spack", spack=directory(spack))
     url, plan = bring(order, str(local or cache), progress(), key=key)
     if json:
@@ -296,9 +292,10 @@ def use(
     json: JsonOption = False,
 ) -> None:
     """Use another installation of a stack than now. Jobs under way keep the one that they started with."""
-    from hidl_cli.commands.progress import progress
+    from hidl_cli.commands.render import progress
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack import installation, switching
+    from hidl_cli.stack import installation
+    from hidl_cli.stack import installation as switching
 
     where = load_site(site)
     root = installation.root_of(where, name, prefix)
@@ -310,9 +307,10 @@ def rollback(
     name: StackArgument, site: SiteOption = None, prefix: PrefixOption = None, json: JsonOption = False
 ) -> None:
     """Use the installation of a stack that was in use before the present one; repeat it to undo."""
-    from hidl_cli.commands.progress import progress
+    from hidl_cli.commands.render import progress
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack import installation, switching
+    from hidl_cli.stack import installation
+    from hidl_cli.stack import installation as switching
 
     where = load_site(site)
     root = installation.root_of(where, name, prefix)
@@ -389,3 +387,146 @@ def _changes(before: Locked | None, now: Locked) -> list[str]:
     new = {package.name: package.version for package in now.packages}
     words = {name: (old.get(name, "new"), new.get(name, "gone")) for name in sorted(old | new)}
     return [f"{name}: {was} -> {is_}" for name, (was, is_) in words.items() if was != is_] if before else []
+
+
+# ``hidl stack verify``, ``hidl stack sbom`` and ``hidl stack audit``: what installed stacks hold.
+
+
+@app.command()
+def verify(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[STACK]...", help="Stacks (default: all in use).", autocompletion=complete_stacks),
+    ] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Also installations that are not in use.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Replace what is damaged or missing, from the cache or the index.")
+    ] = False,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    offline: OfflineOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Read every file of installed stacks, and name those that are not as they were installed; exit code 4 if any."""
+    from hidl_cli.commands.render import emit_json, progress, say, show_table
+    from hidl_cli.errors import ExitCode
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack.target import selected
+    from hidl_cli.stack.verify import inspect
+
+    where = load_site(site)
+    inspected = [
+        inspect(found, where, progress(), repair=repair, offline=offline)
+        for found in selected(where, prefix, names or [], every=every)
+    ]
+    if json:
+        emit_json("hidl.stack-verify/1", site=where.name, installations=[each.to_json() for each in inspected])
+    else:
+        show_table([each.row for each in inspected])
+        for each in inspected:
+            for line in each.lines:
+                say(line)
+    if not all(each.now.is_whole for each in inspected):
+        raise typer.Exit(ExitCode.MISSING_PRECONDITION)
+
+
+@app.command()
+def sbom(
+    name: StackArgument,
+    id_: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[ID]",
+            help="An installation's id, or its start (default: the one in use).",
+            autocompletion=complete_ids,
+        ),
+    ] = None,
+    *,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it (default: stdout).")
+    ] = None,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+) -> None:
+    """Print an installation's software bill of materials (CycloneDX 1.6, JSON): packages, builds, patches, licenses."""
+    from hidl_cli.commands.render import say, write
+    from hidl_cli.documents import write_text
+    from hidl_cli.inventory.bill import cyclonedx
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack import installation
+    from hidl_cli.stack import installation as switching
+    from hidl_cli.stack.target import selected
+
+    where = load_site(site)
+    if id_:
+        found = switching.choose(where, name, id_, root=installation.root_of(where, name, prefix))
+    else:
+        found = selected(where, prefix, [name], every=False)[0]
+    text = cyclonedx(found)
+    if output is None:
+        write(text)
+        return
+    try:
+        write_text(output, text)
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror}") from error
+    say(f"{output}: the bill of materials of {name}")
+
+
+@app.command()
+def audit(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[STACK]...", help="Stacks (default: all in use).", autocompletion=complete_stacks),
+    ] = None,
+    *,
+    advisories: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--advisories",
+            metavar="FILE",
+            help="Advisories in OSV's format: JSON or YAML, a zip archive or a directory of it. Repeatable.",
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option("--ignore", metavar="ID", help="An advisory that does not count. Repeatable.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Also installations that are not in use.")] = False,
+    site: SiteOption = None,
+    prefix: PrefixOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Hold installed stacks against published vulnerabilities, without a network; exit code 4 if any counts."""
+    from hidl_cli.commands.render import emit_json, printable, say, write
+    from hidl_cli.errors import ExitCode
+    from hidl_cli.inventory.audit import audit as find_vulnerabilities
+    from hidl_cli.site.load import load_site
+    from hidl_cli.stack.target import selected
+
+    where = load_site(site)
+    installations = selected(where, prefix, names or [], every=every)
+    vulnerabilities = find_vulnerabilities(installations, advisories or [], ignore or [])
+    found = list(zip(installations, vulnerabilities, strict=True))
+    if json:
+        documents = [
+            {
+                "stack": each.prefix.parent.name,
+                "prefix": str(each.prefix),
+                "current": each.is_current,
+                "vulnerabilities": [one.to_json() for one in known],
+            }
+            for each, known in found
+        ]
+        emit_json("hidl.stack-audit/1", site=where.name, installations=documents)
+    else:
+        for each, known in found:
+            for one in known:
+                rated = f", {one.severity}" if one.severity else ""
+                write(printable(f"{one.id}{rated}: {one.package} {one.version} of {each.prefix.parent.name}\n"))
+                write(printable(f"  what: {one.text}\n"))
+                write(printable(f"  {'does not count' if one.handled else 'fix'}: {one.handled or one.advice}\n"))
+        count = sum(one.handled is None for _, known in found for one in known)
+        say(f"{len(found)} installation(s), {count} known vulnerabilities that count")
+    if any(one.handled is None for _, known in found for one in known):
+        raise typer.Exit(ExitCode.MISSING_PRECONDITION)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hidl_cli.commands.arguments import JsonOption, RunArgument
-from hidl_cli.commands.completers import complete_variables
+from hidl_cli.commands.completion import complete_variables
 
 app = typer.Typer(no_args_is_help=True, help="The run-time variables of MPI libraries.")
 
@@ -36,8 +36,7 @@ def list_(
     json: JsonOption = False,
 ) -> None:
     """List variables: values, readers and meaning."""
-    from hidl_cli.commands.render import emit_json
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import emit_json, show_table
     from hidl_cli.tuning.describe import format_rows, list_variables
 
     documents = list_variables(pattern, mpi)
@@ -85,7 +84,7 @@ def save_winner(name: str | None) -> None:
     from hidl_cli.record.run import find
     from hidl_cli.site.tuned import save_tuning
     from hidl_cli.site.yamledit import MEASURED
-    from hidl_cli.tuning.settings import compared_variables
+    from hidl_cli.tuning.judge import compared_variables
 
     run = find(name)
     plan, ranking = plan_of(run), (run.document("verdict") or {}).get("ranking") or {}
@@ -108,8 +107,7 @@ def save_winner(name: str | None) -> None:
 
 
 def _show(document: dict[str, Any]) -> None:
-    from hidl_cli.commands.render import stdout
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import show_table, stdout
     from hidl_cli.tuning.describe import format_readers
 
     stdout().print(document["name"], style="bold", markup=False)
@@ -155,6 +153,6 @@ def _show(document: dict[str, Any]) -> None:
 
 
 def _show_pairs(pairs: dict[str, str]) -> None:
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import show_table
 
     show_table([{"": key, " ": value} for key, value in pairs.items()])

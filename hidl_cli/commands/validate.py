@@ -18,7 +18,7 @@ from hidl_cli.commands.arguments import (
     SiteOption,
     limit_in_seconds,
 )
-from hidl_cli.commands.job_options import AccountOption, DeviceOption, QosOption, ReservationOption
+from hidl_cli.commands.run import AccountOption, DeviceOption, QosOption, ReservationOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +77,7 @@ def validate(
 ) -> None:
     """Validate a site with ReFrame: each check's verdict, by statistics where it is about scaling."""
     from hidl_cli.api.options import absolute
-    from hidl_cli.commands.findings import stop_at_errors
-    from hidl_cli.commands.render import emit_json, say
+    from hidl_cli.commands.render import emit_json, say, stop_at_errors
     from hidl_cli.errors import UsageError
     from hidl_cli.launch.hosts import named_hosts
     from hidl_cli.validate import session
@@ -117,7 +116,7 @@ def validate(
         _announce(validation, listed, left_out)
         cases = session.run(validation, listed, _tell)
     if junit:
-        from hidl_cli.validate.junit import write
+        from hidl_cli.validate.judge import write
 
         write(junit, cases, name=f"hidl validate {validation.site.name}")
     code = gravest(cases)
@@ -149,8 +148,7 @@ def _tell(line: str) -> None:
 
 
 def _show(cases: Sequence[Case]) -> None:
-    from hidl_cli.commands.render import say
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.commands.render import say, show_table
 
     show_table(
         [

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hidl_cli.commands.arguments import JsonOption, PrefixOption, SiteOption, complete_stacks, complete_workloads
-from hidl_cli.commands.own_program import Scaling, WithWords, given_words, program_line, refuse_source
+from hidl_cli.commands.run import Scaling, WithWords, given_words, program_line, refuse_source
 
 app = typer.Typer(no_args_is_help=True, help="Workloads: what can be run.")
 
@@ -17,12 +17,10 @@ def list_(json: JsonOption = False) -> None:
     """List the workloads, and where each comes from."""
     from dataclasses import asdict
 
-    from hidl_cli.api.listing import workloads
-    from hidl_cli.commands.render import emit_json, say
-    from hidl_cli.commands.tables import show_table
+    from hidl_cli.api.running import workloads
+    from hidl_cli.commands.render import emit_json, say, show_table
     from hidl_cli.inputs.problems import render
-    from hidl_cli.store.references.check import find_unmatched
-    from hidl_cli.store.references.published import load_references
+    from hidl_cli.store.references import find_unmatched, load_references
 
     rows = [asdict(workload) for workload in workloads()]
     if json:
@@ -39,9 +37,8 @@ def show(
     json: JsonOption = False,
 ) -> None:
     """Show a workload: its parameters, metrics and how it scales."""
-    from hidl_cli.commands.render import emit_json
-    from hidl_cli.commands.tables import show_workload
-    from hidl_cli.plan.load import load_workload
+    from hidl_cli.commands.render import emit_json, show_workload
+    from hidl_cli.plan.checks import load_workload
 
     workload = load_workload(name)
     if json:
@@ -85,7 +82,7 @@ def new(
     from hidl_cli.commands.render import emit_json, say, write
     from hidl_cli.plan.drafting import SECONDS, draft_workload, may_read_options, read_options
     from hidl_cli.plan.own import STACK, stem_of
-    from hidl_cli.site import drafting
+    from hidl_cli.site import draft as drafting
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
 
@@ -132,6 +129,6 @@ def new(
 def schema() -> None:
     """Print the JSON Schema of workload files, for editors."""
     from hidl_cli.commands.render import write
-    from hidl_cli.inputs.jsonschema import text
+    from hidl_cli.inputs.load import text
 
     write(text("workload"))

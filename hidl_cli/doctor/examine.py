@@ -1,24 +1,294 @@
-"""Examine all subjects in parallel."""
+"""Known errors in a run's output, as rules: for ``hidl doctor rules`` and ``explain``."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from hidl_cli.doctor.cached_host import CachedHost
-from hidl_cli.doctor.context import Context, stack_directories
-from hidl_cli.doctor.registry import load_subjects
-from hidl_cli.doctor.subject import Subject
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from hidl_cli import paths
+from hidl_cli.batch_systems import SYSTEMS
+from hidl_cli.diagnoses import Diagnosis, load_diagnoses
+from hidl_cli.doctor.context import CachedHost, Context, Subject, load_subjects, stack_directories
+from hidl_cli.errors import InvalidInput, SchedulerUnreachable, UsageError
+from hidl_cli.inputs.check import Strict
+from hidl_cli.launch.launchers.srun import mpi_type
+from hidl_cli.launch.library import launcher_for, library_for, site_tuning
+from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.workload import Value
+from hidl_cli.site.detect import choose, detect
+from hidl_cli.site.load import load_site
+from hidl_cli.site.machine import machine
+from hidl_cli.site.outputs import survey_folder
 from hidl_cli.site.probes.facts import Batch
 from hidl_cli.site.probes.host import Host, ThisHost
+from hidl_cli.site.probes.survey import DESCRIPTION, RecordingHost, load_host, survey
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
-from hidl_workloads.doctor.finding import Finding, worst_first
+from hidl_cli.stack.installation import UNSET, roots
+from hidl_workloads.doctor.finding import Evidence, Finding, Rules, worst_first
+
+RULES: Rules[str] = Rules()
+
+
+def _register(diagnosis: Diagnosis) -> None:
+    """Make the diagnosis a rule, with its first example as its documentation."""
+
+    def matches(text: str) -> Iterator[Evidence]:
+        match = diagnosis.first_match(text)
+        if match is not None:
+            finding = diagnosis.finding(match)
+            yield Evidence(finding.seen, finding.fix, finding.where)
+
+    example = next(matches(diagnosis.examples[0].text))
+    matches.__doc__ = f"From the output of a job, for example: {example.seen}"
+    RULES.rule(diagnosis.id, diagnosis.title, severity=diagnosis.severity, why=diagnosis.why)(matches)
+
+
+for _diagnosis in load_diagnoses():
+    _register(_diagnosis)
+
+
+# Published vulnerabilities of packages, from ``recipes/advisories.yaml``: no network is used.
+
+
+def _specifier(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+class Advisory(Strict):
+    """One vulnerability: ``affected`` version ranges, and the first fixed version; None: ``fix`` describes a
+    workaround."""
+
+    id: Annotated[str, Field(pattern=r"^(CVE|GHSA|PYSEC)-[0-9A-Za-z-]+$")]
+    packages: Annotated[list[str], Field(min_length=1)]
+    affected: Annotated[list[Annotated[str, AfterValidator(_specifier)]], Field(min_length=1)]
+    fixed: str | None
+    text: str
+    fix: str | None = None
+    url: Annotated[str, Field(pattern=r"^https://")]
+
+    @model_validator(mode="after")
+    def _mendable(self) -> Advisory:
+        if (self.fixed is None) == (self.fix is None):
+            raise ValueError(f"{self.id}: either `fixed` or `fix`")
+        return self
+
+    def affects(self, version: str) -> bool:
+        """Whether that version is affected; False if it is not a PEP 440 version."""
+        try:
+            parsed = Version(version)
+        except InvalidVersion:
+            return False
+        return any(SpecifierSet(each).contains(parsed, prereleases=True) for each in self.affected)
+
+
+class Advisories(Strict):
+    """All advisories, as of a date."""
+
+    as_of: date
+    advisories: list[Advisory]
+
+
+@cache
+def load_advisories() -> Advisories:
+    """Read the shipped advisories. Raises ``InvalidInput`` if the file is invalid."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    file = paths.shipped() / "recipes" / "advisories.yaml"
+    try:
+        return Advisories.model_validate(yaml.load(file.read_text(encoding="utf-8"), loader))
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        raise InvalidInput(f"invalid advisories in {file}: {error}") from error
+
+
+def find_advisories(versions: Mapping[str, str]) -> Iterator[tuple[str, str, list[Advisory]]]:
+    """Yield the affected packages of ``versions`` (name to version), with their version and advisories."""
+    for package, version in versions.items():
+        found = [each for each in load_advisories().advisories if package in each.packages and each.affects(version)]
+        if found:
+            yield package, version, found
+
+
+# The planned job: its MPI library, its launcher, and the environment of its ranks.
+
+
+#: Launchers that are not part of an MPI library.
+_OF_THE_SITE = ("srun", "ibrun", "jsrun")
+_EXPORTING = ("-export", "-export-all")
+_GPU_ARRAYS = ("cupy", "numba")
+
+
+@dataclass(frozen=True)
+class PlannedJob:
+    """The job of the plan, or the one that hidl would plan by default.
+
+    ``library``: linked by its ranks, None if unknown. ``program``: of its launcher, a path or a name; ``mpi_type``: of
+    ``srun --mpi=``. ``given``: variables that hidl or the site sets for all ranks. ``carried``: other variables of the
+    shell that started hidl; they reach the ranks if ``is_carried``. ``planned``: the run is about to be submitted.
+    ``device_buffers``: its program passes GPU memory to MPI. ``is_active``: the stack is activated in the shell, where
+    launchers may be called manually.
+    """
+
+    library: Library | None = None
+    launcher: str | None = None
+    program: str | None = None
+    mpi_type: str | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+    carried: Mapping[str, str] = field(default_factory=dict)
+    is_carried: bool = True
+    planned: bool = False
+    device_buffers: bool = False
+    is_active: bool = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of the ranks."""
+        return {**(self.carried if self.is_carried else {}), **self.given}
+
+
+def plan_job(context: Context) -> PlannedJob:
+    """The job of the plan, of the installation, or one with only an environment."""
+    plan, site = context.plan, context.site
+    library: Library | None
+    launcher: str | None
+    program: str | None
+    if plan is not None:
+        launch = plan.steps[0].launch
+        library, launcher, program = plan.mpi, plan.launcher, launch.argv[0]
+        kind = next((word.partition("=")[2] for word in launch.argv if word.startswith("--mpi=")), None)
+        given = {**plan.environment, **launch.environment}
+    else:
+        library = _library(context)
+        launcher = _launcher(context, library) if library else None
+        program = _program(library, launcher) if library and launcher else None
+        kind = mpi_type(library) if library and launcher == "srun" else None
+        given = {**site.policies.environment, **_of_the_library(context, library)}
+    carried = {
+        name: value for name, value in context.host.environment.items() if name not in given and name not in UNSET
+    }
+    return PlannedJob(
+        library=library,
+        launcher=launcher,
+        program=program,
+        mpi_type=kind,
+        given=given,
+        carried=carried,
+        is_carried=site.policies.export != "none" and (launcher != "mpirun_rsh" or _exports(library)),
+        planned=plan is not None,
+        device_buffers=plan is not None and uses_device_buffers(plan),
+        is_active=context.is_active,
+    )
+
+
+def _library(context: Context) -> Library | None:
+    installation = context.installation
+    if installation is None or (noted := installation.mpi) is None:
+        return None
+    own = Library(context.stack or "", noted[0], version=noted[1], prefix=str(installation.prefix))
+    return library_for(context.site, own, None, gpus=bool(context.gpus))
+
+
+def _launcher(context: Context, library: Library) -> str | None:
+    with suppress(UsageError):
+        return launcher_for(context.site, library, None)
+    return None
+
+
+def _program(library: Library, launcher: str) -> str:
+    return launcher if launcher in _OF_THE_SITE else library.program(launcher)
+
+
+def _of_the_library(context: Context, library: Library | None) -> dict[str, str]:
+    """The site's environment and tuning of its library."""
+    if library is None or library.name not in context.site.mpi:
+        return {}
+    tuning = site_tuning(context.site, library, gpus=bool(context.gpus))
+    return {**library.environment, **{name: str(value) for name, value in tuning.items()}}
+
+
+def _exports(library: Library | None) -> bool:
+    """Whether the site makes mpirun_rsh export the environment, which is not its default."""
+    return any(word in _EXPORTING for word in library.launcher_arguments.get("mpirun_rsh", ())) if library else False
+
+
+def uses_device_buffers(plan: Plan) -> bool:
+    """Whether any step passes arrays in GPU memory to MPI."""
+    on_gpus = plan.device == "gpu"
+    return any(_on_device({**plan.parameters, **step.point}, on_gpus=on_gpus) for step in plan.steps)
+
+
+def _on_device(parameters: Mapping[str, Value], *, on_gpus: bool) -> bool:
+    """By the parameters of the shipped workloads: OMB's buffers, training's direct ones, Dask over MPI."""
+    of_dask = on_gpus and parameters.get("protocol") == "mpi"
+    direct = on_gpus and parameters.get("gpu_buffers") == "direct"
+    placed = on_gpus and "D" in str(parameters.get("places", "")).split("-")
+    return of_dask or direct or placed or parameters.get("buffer") in _GPU_ARRAYS
+
+
+# Record a machine for somebody who looks into it elsewhere, and examine one that was recorded.
+
+
+def collect(directory: Path, site: str | None) -> Sequence[str]:
+    """Ask this machine all that ``hidl site new``, ``detect`` and ``doctor`` ask, and write it to ``directory``.
+
+    ``site``: its name, None for the detected one. Returns the names of the files.
+    """
+    found = load_site(site)
+    host = RecordingHost(CachedHost(ThisHost()))
+    this = machine()
+    try:
+        survey(host, this)
+    except SchedulerUnreachable:  # recorded too
+        survey(host, this, alone=True)
+    detect(host, thorough=True)
+    examine(contexts(found, roots=roots(found), host=host))
+    return host.write(directory, this)
+
+
+def examine_recorded(directory: Path, site: str | None) -> tuple[Examined, str, str]:
+    """Examine a recorded machine, or saved outputs; also return the names of its site and of the host.
+
+    ``site``: None for the one whose ``match`` holds for the recording; ``UsageError`` if there is none.
+    """
+    saved = None
+    if directory.is_dir() and not (directory / DESCRIPTION).is_file():
+        saved = survey_folder(directory).batch
+    host = load_host(directory)
+    name = site or choose(detect(host))
+    if name is None:
+        raise UsageError(
+            f"no site matches the machine in {directory}",
+            hint=f"name one with --site; hidl site new --from {directory} drafts one",
+        )
+    found = load_site(name)
+    if saved is not None and saved.scheduler != found.scheduler:
+        raise UsageError(
+            f"{directory} holds outputs of {SYSTEMS[saved.scheduler].title}, and the scheduler of site {name} is "
+            f"{found.scheduler}",
+            hint="name the site that they are of with --site",
+        )
+    return examine(contexts(found, roots=(Path(os.devnull),), host=host, saved=saved)), found.name, host.hostname
+
+
+# Examine all subjects in parallel.
+
 
 _AT_ONCE = 16
 

@@ -1,20 +1,289 @@
-"""A document against its model: every fault at once, each at its place."""
+"""pydantic's errors in a person's words: what is wrong, and what was expected there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticKnownError, core_schema
 
 from hidl_cli.errors import Problem
-from hidl_cli.inputs.faults import Check, Fault
-from hidl_cli.inputs.tree import YamlNode, place, plain
-from hidl_cli.inputs.wording import fault_of
+from hidl_cli.inputs import problems as scalars
+from hidl_cli.inputs.problems import Check, Fault, clipped, dotted, nearest, one_of
+from hidl_cli.inputs.source import YamlNode, describe, place, plain
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+    from hidl_cli.plugins import Registry
+
+
+Context = Mapping[str, Any]
+
+_YAML_1_1_BOOLEANS = {"yes": "true", "y": "true", "on": "true", "no": "false", "n": "false", "off": "false"}
+
+
+def fault_of(model: type[BaseModel], detail: ErrorDetails) -> Fault:
+    """The fault that one of pydantic's errors about ``model`` stands for."""
+    spot = locate(model, detail["loc"])
+    return _WORDING.get(detail["type"], _wrong_type)(spot, detail["input"], detail.get("ctx", {}))
+
+
+def _missing(spot: Spot, _value: Any, _context: Context) -> Fault:
+    inside = f" in {dotted(spot.path[:-1])}" if spot.path[:-1] else ""
+    return Fault(spot.path, f"missing key `{spot.path[-1]}`{inside}", _expected(spot))
+
+
+def _unknown_key(spot: Spot, _value: Any, _context: Context) -> Fault:
+    suggestion = nearest(spot.path[-1], spot.siblings)
+    return Fault(spot.path, f"unknown key `{dotted(spot.path)}`", one_of(spot.siblings), suggestion, on_key=True)
+
+
+def _wrong_choice(spot: Spot, value: Any, context: Context) -> Fault:
+    words = choices(spot.annotation)
+    if not isinstance(value, str):
+        return _wrong_type(spot, value, context)
+    return Fault(spot.path, f"invalid `{dotted(spot.path)}`: `{clipped(value)}`", one_of(words), nearest(value, words))
+
+
+def _wrong_form(spot: Spot, value: Any, context: Context) -> Fault:
+    pattern = str(context["pattern"])
+    expected = PATTERNS.get(pattern, f"text that matches {pattern}")
+    return Fault(spot.path, f"invalid value `{clipped(value)}`", expected, on_key=spot.on_key)
+
+
+def _too_long(spot: Spot, value: Any, context: Context) -> Fault:
+    return Fault(
+        spot.path, f"`{clipped(value)}` is too long", f"at most {context['max_length']} characters", on_key=spot.on_key
+    )
+
+
+def _empty(spot: Spot, _value: Any, _context: Context) -> Fault:
+    return Fault(spot.path, f"`{dotted(spot.path)}` is empty", "at least one entry")
+
+
+def _out_of_range(bound: str, words: str) -> Callable[[Spot, Any, Context], Fault]:
+    def wording(spot: Spot, value: Any, context: Context) -> Fault:
+        return Fault(spot.path, f"`{dotted(spot.path)}` is {clipped(str(value))}", f"{words} {context[bound]:g}")
+
+    return wording
+
+
+def _not_finite(spot: Spot, value: Any, _context: Context) -> Fault:
+    return Fault(spot.path, f"`{dotted(spot.path)}` is {value}", "a finite number")
+
+
+def _wrong_type(spot: Spot, value: Any, _context: Context) -> Fault:
+    return Fault(
+        spot.path,
+        f"`{dotted(spot.path)}` is {describe(value)}",
+        _expected(spot),
+        _as_meant(value, phrase(spot.annotation)),
+    )
+
+
+_WORDING: dict[str, Callable[[Spot, Any, Context], Fault]] = {
+    "missing": _missing,
+    "extra_forbidden": _unknown_key,
+    "literal_error": _wrong_choice,
+    "string_pattern_mismatch": _wrong_form,
+    "string_too_long": _too_long,
+    "too_short": _empty,
+    "greater_than_equal": _out_of_range("ge", "at least"),
+    "greater_than": _out_of_range("gt", "more than"),
+    "less_than_equal": _out_of_range("le", "at most"),
+    "less_than": _out_of_range("lt", "less than"),
+    "finite_number": _not_finite,
+}
+
+
+def _expected(spot: Spot) -> str:
+    words = phrase(spot.annotation)
+    return f"{words} ({spot.description})" if spot.description else words
+
+
+def _as_meant(value: Any, expected: str) -> str | None:
+    """The value as it was probably meant: a number without its quotes, ``true`` for ``yes``, ``4`` for ``4.0``."""
+    if isinstance(value, float) and expected == "a whole number" and value.is_integer():
+        return str(int(value))
+    if not isinstance(value, str):
+        return None
+    if expected == "true or false" and value.lower() in _YAML_1_1_BOOLEANS:
+        return _YAML_1_1_BOOLEANS[value.lower()]
+    try:
+        meant = scalars.resolve(value)
+    except ValueError:
+        return None
+    fits = expected == describe(meant) or (expected == "a number" and type(meant) is int)
+    return value if fits and not isinstance(meant, str) else None
+
+
+# The building blocks of the schemas: the strict base model, and the kinds of words that people write in files.
+
+
+_NAME = r"^[a-z0-9][a-z0-9._-]*$"
+_IDENTIFIER = r"^[a-z][a-z0-9_]*$"
+_MODULE = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+_SCHEDULER_WORD = r"^[A-Za-z0-9_][A-Za-z0-9_.:/+@=,&|*()\[\]-]*$"
+_FILE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]*$"
+_SHA256 = r"^[0-9a-f]{64}$"
+PATTERN_OF_TIMES = r"^([0-9]{1,4}-[0-9]{1,3}|[0-9]{1,7})(:[0-5]?[0-9]){0,2}$"
+
+MAX_REGEX = 1000  # longer regular expressions are a mistake, and slow to compile
+
+#: What each pattern means, in words.
+PATTERNS = {
+    _NAME: "lower-case letters, digits, and . _ - after the first character",
+    _IDENTIFIER: "lower-case letters, digits and _, starting with a letter",
+    _MODULE: "a Python module name, such as package.module",
+    _VARIABLE: "an environment variable name: letters, digits and _, not starting with a digit",
+    _SCHEDULER_WORD: "one word without spaces or quotes, not starting with a sign",
+    _FILE_NAME: "a file name without a directory: letters, digits and . _ + -",
+    _SHA256: "64 hexadecimal digits, in lower case",
+    PATTERN_OF_TIMES: "a time in a form of Slurm's: minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
+    "days-hours:minutes or days-hours:minutes:seconds, such as 90, 48:00:00 or 2-00",
+}
+
+Name = Annotated[str, Field(pattern=_NAME, max_length=64, description=PATTERNS[_NAME])]
+Identifier = Annotated[str, Field(pattern=_IDENTIFIER, max_length=64, description=PATTERNS[_IDENTIFIER])]
+Module = Annotated[str, Field(pattern=_MODULE, description=PATTERNS[_MODULE])]
+EnvironmentVariable = Annotated[str, Field(pattern=_VARIABLE, max_length=128, description=PATTERNS[_VARIABLE])]
+SchedulerWord = Annotated[str, Field(pattern=_SCHEDULER_WORD, max_length=128, description=PATTERNS[_SCHEDULER_WORD])]
+FileName = Annotated[str, Field(pattern=_FILE_NAME, max_length=255, description=PATTERNS[_FILE_NAME])]
+Sha256 = Annotated[str, Field(pattern=_SHA256, description=PATTERNS[_SHA256])]
+WallTime = Annotated[str, Field(pattern=PATTERN_OF_TIMES, description=PATTERNS[PATTERN_OF_TIMES])]
+Scalar = bool | int | float | str
+Regex = Annotated[str, Field(max_length=MAX_REGEX)]
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True)
+class NameIn:
+    """Annotates text that must be a name of a registry; plug-ins are searched for only if it is no built-in name."""
+
+    registry: Registry[Any]
+    also: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        """Return the valid names."""
+        return (*self.registry.names(), *self.also)
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validate)
+
+    def __get_pydantic_json_schema__(self, _schema: Any, _handler: Any) -> dict[str, Any]:
+        return {"enum": list(self.names()), "type": "string"}
+
+    def _validate(self, value: object) -> str:
+        if not isinstance(value, str) or (value not in self.registry and value not in self.also):
+            raise PydanticKnownError("literal_error", {"expected": ", ".join(self.names())})
+        return value
+
+
+class Strict(BaseModel):
+    """The base of all that is read from YAML: immutable; an unknown key is an error, a string is no number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
+
+
+# What a model expects at a place of a document: read from the model's annotations.
+
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", list: "a list"}
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A place in a document as its model sees it.
+
+    ``path`` is the place; ``annotation`` what may stand there (None: nothing may); ``description`` the field's own
+    words; ``siblings`` the keys that are valid beside it; ``on_key``: the key itself is meant, not its value.
+    """
+
+    path: tuple[str | int, ...]
+    annotation: Any
+    description: str | None = None
+    siblings: tuple[str, ...] = ()
+    on_key: bool = False
+
+
+def locate(model: type[BaseModel], location: Sequence[str | int]) -> Spot:
+    """The place that the location of a pydantic error stands for.
+
+    pydantic appends steps that are no places of the document: ``[key]`` for a mapping's key, and the names of a
+    union's branches.
+    """
+    spot = Spot((), model)
+    below_dict = False
+    for step in location:
+        if step == "[key]" and below_dict:
+            return Spot(spot.path, spot.annotation, on_key=True)
+        inner = _bare(spot.annotation)
+        path = (*spot.path, step)
+        below_dict = get_origin(inner) is dict
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            field = inner.model_fields.get(str(step))
+            siblings = tuple(inner.model_fields)
+            if field is None:
+                return Spot(path, None, siblings=siblings, on_key=True)
+            names = next((each for each in field.metadata if isinstance(each, NameIn)), None)
+            annotation = Annotated[field.annotation, names] if names else field.annotation
+            spot = Spot(path, annotation, field.description, siblings)
+        elif below_dict or get_origin(inner) is list:
+            spot = Spot(path, get_args(inner)[-1])
+        else:
+            return spot
+    return spot
+
+
+def phrase(annotation: Any) -> str:
+    """What may stand there, in a person's words."""
+    bare = _bare(annotation)
+    if words := choices(annotation):
+        return f"one of: {', '.join(words)}"
+    if get_origin(bare) in (Union, types.UnionType):
+        *others, last = dict.fromkeys(phrase(branch) for branch in get_args(bare) if branch is not int)
+        return f"{', '.join(others)} or {last}" if others else last
+    return _WORDS.get(get_origin(bare) or bare, "a mapping of `key: value` lines")
+
+
+def choices(annotation: Any) -> tuple[str, ...]:
+    """The words of a ``Literal``, or the names of a registry; nothing for any other annotation."""
+    if names := _names(annotation):
+        return names.names()
+    bare = _bare(annotation)
+    return tuple(map(str, get_args(bare))) if get_origin(bare) is Literal else ()
+
+
+def _names(annotation: Any) -> NameIn | None:
+    """The registry that the annotation, without an alternative None, is bound to."""
+    if get_origin(annotation) is Annotated:
+        _, *metadata = get_args(annotation)
+        return next((each for each in metadata if isinstance(each, NameIn)), None)
+    if get_origin(annotation) in (Union, types.UnionType):
+        branches = [branch for branch in get_args(annotation) if branch is not type(None)]
+        return _names(branches[0]) if len(branches) == 1 else None
+    return None
+
+
+def _bare(annotation: Any) -> Any:
+    """The annotation without ``Annotated`` and without an alternative None."""
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        branches = [branch for branch in get_args(annotation) if branch is not type(None)]
+        return _bare(branches[0]) if len(branches) == 1 else annotation
+    return annotation
+
+
+# A document against its model: every fault at once, each at its place.
+
 
 M = TypeVar("M", bound=BaseModel)
 

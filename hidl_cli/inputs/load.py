@@ -1,21 +1,98 @@
-"""From a name to a checked model: find the file, lay it over what it extends, validate it as a whole."""
+"""The user's YAML files as checked models, and the JSON schemas of the models."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
 from hidl_cli.errors import InvalidInput, Problem
-from hidl_cli.inputs import overlay, tree, yamlfile
+from hidl_cli.inputs import source, yamlfile
 from hidl_cli.inputs.check import check
-from hidl_cli.inputs.faults import Check, Fault, nearest, one_of
-from hidl_cli.inputs.overlay import Entry, KindName
-from hidl_cli.inputs.problems import clipped
-from hidl_cli.inputs.tree import YamlNode
+from hidl_cli.inputs.overlay import Entry, KindName, find, list_all
+from hidl_cli.inputs.problems import Check, Fault, clipped, nearest, one_of
+from hidl_cli.inputs.source import YamlNode
+
+# The schemas for editors and other programs: JSON Schema (draft 2020-12) made from the models.
+
+
+_MODELS: dict[KindName, tuple[str, str]] = {
+    "site": ("hidl_cli.site.schema", "Site"),
+    "stack": ("hidl_cli.stack.schema", "Stack"),
+    "workload": ("hidl_cli.plan.workload", "Workload"),
+}
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_EXTENDS = {"properties": {"extends": {"type": "string"}}, "required": ["extends"]}
+_WHOLE = "Whole"
+
+
+def schema(kind: KindName) -> dict[str, Any]:
+    """The JSON Schema of a file of this kind.
+
+    A file that extends another may leave out any key, on any level: the root requires none. Where a file extends
+    nothing, it must be whole, which is a second set of definitions.
+    """
+    document = _closed(model_schema(kind))
+    definitions = document.pop("$defs", {})
+    whole = _renamed({**definitions, "": document})
+    relaxed = _without_required({**document, "$defs": definitions})
+    return {
+        "$schema": _DIALECT,
+        **relaxed,
+        "if": {"not": _EXTENDS},
+        "then": {"$ref": f"#/$defs/{_WHOLE}"},
+        "$defs": relaxed["$defs"] | {f"{_WHOLE}{name}": definition for name, definition in whole.items()},
+    }
+
+
+def text(kind: KindName) -> str:
+    """The JSON Schema as the text of a file."""
+    return json.dumps(schema(kind), indent=2) + "\n"
+
+
+def model_schema(kind: KindName) -> dict[str, Any]:
+    """What pydantic says of the model alone: descriptions, defaults, and the keys that a whole file must have."""
+    module, name = _MODELS[kind]
+    model: type[BaseModel] = getattr(import_module(module), name)
+    return model.model_json_schema()
+
+
+def _closed(part: Any) -> Any:
+    """``part`` with no key allowed in a mapping but those of the pattern (pydantic says it by the pattern alone)."""
+    if isinstance(part, dict):
+        closing = {"additionalProperties": False} if "patternProperties" in part else {}
+        return closing | {key: _closed(value) for key, value in part.items()}
+    return [_closed(item) for item in part] if isinstance(part, list) else part
+
+
+def _without_required(part: Any) -> Any:
+    """``part`` with no key required; ``required`` as the name of a property stays."""
+    if isinstance(part, dict):
+        return {
+            key: _without_required(value)
+            for key, value in part.items()
+            if not (key == "required" and isinstance(value, list))
+        }
+    return [_without_required(item) for item in part] if isinstance(part, list) else part
+
+
+def _renamed(part: Any) -> Any:
+    """``part`` with its references going to the whole definitions."""
+    if isinstance(part, dict):
+        return {
+            key: value.replace("#/$defs/", f"#/$defs/{_WHOLE}") if key == "$ref" else _renamed(value)
+            for key, value in part.items()
+        }
+    return [_renamed(item) for item in part] if isinstance(part, list) else part
+
+
+# From a name to a checked model: find the file, lay it over what it extends, validate it as a whole.
+
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -47,7 +124,7 @@ class Examined(Generic[M]):
 
 def load(rules: Rules[M], name: str) -> M:
     """The model of the named entry; ``UsageError`` for an unknown name, ``InvalidInput`` with all that is wrong."""
-    return valid(examine(rules, overlay.find(rules.kind, name)))
+    return valid(examine(rules, find(rules.kind, name)))
 
 
 def valid(examined: Examined[M]) -> M:
@@ -80,7 +157,7 @@ def examine(rules: Rules[M], entry: Entry) -> Examined[M]:
     for link in links[1:]:
         if link.root is not None:
             dropped = rules.own if link.entry.name != entry.name else frozenset({"extends"})
-            merged = tree.merge(tree.without(link.root, dropped), merged, appended=rules.appended)
+            merged = source.merge(source.without(link.root, dropped), merged, appended=rules.appended)
     across = rules.checks if complete else ()  # what these would miss may stand in what could not be read
     checks = (*across, lambda data: _names_its_file(data, entry))
     model, faults = check(merged, rules.model, checks, complete=complete)
@@ -108,8 +185,8 @@ def _chain(entry: Entry) -> tuple[list[_Link], bool]:
             return [*links, _Link(following, None, problems)], False
         base = _base(following, root, [link.entry for link in links])
         if isinstance(base, Fault):
-            fault = Problem(base.message, base.expected, base.path, tree.place(root, base.path), base.suggestion)
-            root = tree.without(root, {"extends"})
+            fault = Problem(base.message, base.expected, base.path, source.place(root, base.path), base.suggestion)
+            root = source.without(root, {"extends"})
             return [*links, _Link(following, root, (*problems, fault))], False
         links.append(_Link(following, root, problems))
         following = base
@@ -118,13 +195,13 @@ def _chain(entry: Entry) -> tuple[list[_Link], bool]:
 
 def _base(entry: Entry, root: YamlNode, above: Sequence[Entry]) -> Entry | Fault | None:
     """What ``entry`` extends: nothing, another entry, or the one of its own name that it hides."""
-    name = tree.plain(root).get("extends")
+    name = source.plain(root).get("extends")
     if name is None:
         return None
     path = ("extends",)
     if not isinstance(name, str):
-        return Fault(path, f"`extends` is {tree.describe(name)}", f"the name of a {entry.kind}")
-    known = {candidate.name: candidate for candidate in overlay.list_all(entry.kind, bases=True)}
+        return Fault(path, f"`extends` is {source.describe(name)}", f"the name of a {entry.kind}")
+    known = {candidate.name: candidate for candidate in list_all(entry.kind, bases=True)}
     base = known.get(name)
     if name == entry.name:
         base = entry.shadows[0] if entry.shadows else None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hidl_cli.errors import Mark, Problem
@@ -92,3 +95,82 @@ def _for_display(text: str) -> str:
 
 def _shown(text: str) -> str:
     return clipped(visible(text), _WORDS)
+
+
+# A fault by its path in the document, and what helps to word one.
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A problem that does not know its place in the file yet: ``path`` leads there, to the key with ``on_key``."""
+
+    path: tuple[str | int, ...]
+    message: str
+    expected: str
+    suggestion: str | None = None
+    on_key: bool = False
+
+
+#: A check across fields: sees the plain data, however broken, and yields what is wrong with it.
+Check = Callable[[Mapping[str, Any]], Iterable[Fault]]
+
+
+def nearest(word: object, words: Iterable[str]) -> str | None:
+    """The one of ``words`` that ``word`` is most likely a misspelling of, if any."""
+    by_folded = {candidate.casefold(): candidate for candidate in words}
+    near = difflib.get_close_matches(clipped(str(word)).casefold(), by_folded, n=1)
+    return by_folded[near[0]] if near else None
+
+
+def one_of(words: Iterable[str]) -> str:
+    """``words`` as what was expected."""
+    return f"one of: {', '.join(words) or '(none)'}"
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """The path as people write it: ``stacks[0].when``."""
+    steps = (f"[{step}]" if isinstance(step, int) else f".{clipped(step)}" for step in path)
+    return "".join(steps).removeprefix(".")
+
+
+def mapping(data: Any, key: str) -> Mapping[str, Any]:
+    """``data[key]`` where that is a mapping, else an empty one: checks see data of any form."""
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+# Plain scalars by the core schema of YAML 1.2 (section 10.3.2).
+
+
+Scalar = str | int | float | bool | None
+
+MAX_DIGITS = 100  # longer numbers are a mistake, and slow to convert
+
+_NULL = {"", "~", "null", "Null", "NULL"}
+_BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_INFINITY = re.compile(r"([-+]?)\.(?:inf|Inf|INF)")
+_NAN = re.compile(r"\.(?:nan|NaN|NAN)")
+_BASES = {"0o": 8, "0x": 16}
+
+
+def resolve(text: str) -> Scalar:
+    """The value that the plain scalar ``text`` stands for; ``ValueError`` for a number of more than 100 characters."""
+    if text in _NULL:
+        return None
+    if text in _BOOL:
+        return _BOOL[text]
+    if _INT.fullmatch(text):
+        return int(_short(text), _BASES.get(text[:2], 10))
+    if _FLOAT.fullmatch(text):
+        return float(_short(text))
+    if found := _INFINITY.fullmatch(text):
+        return float(found[1] + "inf")
+    return float("nan") if _NAN.fullmatch(text) else text
+
+
+def _short(text: str) -> str:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of {len(text)} characters")
+    return text

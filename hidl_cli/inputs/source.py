@@ -1,4 +1,4 @@
-"""A text file that a person wrote, read safely: what cannot be used is refused with a problem, quickly."""
+"""A document as a tree whose every key and value knows its place, across all files that it was merged from."""
 
 from __future__ import annotations
 
@@ -7,11 +7,117 @@ import os
 import re
 import stat
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path as FilePath
+from typing import Any
 
 from hidl_cli.errors import InvalidInput, Mark, Problem
+
+Keys = tuple[str | int, ...]
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a file, from offset ``start`` up to ``end``."""
+
+    source: Source
+    start: int
+    end: int
+
+    def mark(self) -> Mark:
+        """The place for people: line and column."""
+        return self.source.mark(self.start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class YamlNode:
+    """A value and where it is written; an alias shares the node of its anchor."""
+
+    span: Span
+    content: Scalar | Sequence[YamlNode] | dict[str, Member]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A mapping's entry: where its key is written, and its value."""
+
+    key: Span
+    value: YamlNode
+
+
+def plain(node: YamlNode) -> Any:
+    """The node as nested dicts, lists and scalars."""
+    match node.content:
+        case dict() as members:
+            return {key: plain(member.value) for key, member in members.items()}
+        case list() as items:
+            return [plain(item) for item in items]
+        case scalar:
+            return scalar
+
+
+def place(root: YamlNode, path: Keys, *, on_key: bool = False) -> Mark:
+    """Where ``path`` is written: its value, or with ``on_key`` its key; the nearest thing around it if it is not there.
+
+    A mapping or list stands for many lines, so its key is shown in its stead.
+    """
+    node, key = root, _first_key(root)
+    for step in path:
+        below = _step(node, step)
+        if below is None:
+            return key.mark()
+        node, key = below[0], below[1]
+    return key.mark() if on_key or isinstance(node.content, dict | list) else node.span.mark()
+
+
+def merge(base: YamlNode, own: YamlNode, *, appended: Collection[Keys] = (), _path: Keys = ()) -> YamlNode:
+    """``own`` laid over ``base``: mappings merge key by key, all else is replaced; lists at ``appended`` paths grow."""
+    if isinstance(base.content, dict) and isinstance(own.content, dict):
+        members = dict(base.content)
+        for key, member in own.content.items():
+            below = base.content.get(key)
+            value = merge(below.value, member.value, appended=appended, _path=(*_path, key)) if below else member.value
+            members[key] = Member(member.key, value)
+        return replace(own, content=members)
+    if _path in appended and isinstance(base.content, list) and isinstance(own.content, list):
+        inherited = [plain(item) for item in base.content]
+        return replace(own, content=base.content + [item for item in own.content if plain(item) not in inherited])
+    return own
+
+
+def without(root: YamlNode, keys: Collection[str]) -> YamlNode:
+    """The mapping without some of its keys."""
+    assert isinstance(root.content, dict)
+    return replace(root, content={key: member for key, member in root.content.items() if key not in keys})
+
+
+def describe(value: Any) -> str:
+    """What kind of value this is, in a person's words; takes what ``plain`` gives, and a node's content."""
+    words = {type(None): "empty (null)", bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    return words.get(type(value)) or ("a mapping" if isinstance(value, dict) else "a list")
+
+
+def _step(node: YamlNode, step: str | int) -> tuple[YamlNode, Span] | None:
+    """The node one step below and the span of its key (a list item's is its own), or None."""
+    if isinstance(node.content, dict) and isinstance(step, str) and step in node.content:
+        member = node.content[step]
+        return member.value, member.key
+    if isinstance(node.content, list) and isinstance(step, int) and step < len(node.content):
+        return node.content[step], node.content[step].span
+    return None
+
+
+def _first_key(root: YamlNode) -> Span:
+    if isinstance(root.content, dict) and root.content:
+        return next(iter(root.content.values())).key
+    return root.span
+
+
+# A text file that a person wrote, read safely: what cannot be used is refused with a problem, quickly.
+
 
 MAX_BYTES = 1 << 20
 
@@ -31,7 +137,7 @@ _WIDE_ENCODINGS = (
 class Source:
     """A file's text. Offsets count characters from 0; a leading byte order mark is not part of the text."""
 
-    file: Path
+    file: FilePath
     text: str
 
     def mark(self, start: int, end: int) -> Mark:
@@ -55,12 +161,12 @@ class Source:
         return [0, *(found.end() for found in _LINE_BREAK.finditer(self.text))]
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: FilePath) -> Source:
     """The text of a regular UTF-8 file of at most 1 MiB; raises ``InvalidInput`` with one problem for any other."""
     return Source(path, _decoded(path, _read_bytes(path)))
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_bytes(path: FilePath) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # does not wait for a FIFO's writer
         try:
@@ -77,7 +183,7 @@ def _read_bytes(path: Path) -> bytes:
     return content
 
 
-def _refuse_by_status(path: Path, status: os.stat_result) -> None:
+def _refuse_by_status(path: FilePath, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
         kind = kinds.get(stat.S_IFMT(status.st_mode), "a device")
@@ -86,7 +192,7 @@ def _refuse_by_status(path: Path, status: os.stat_result) -> None:
         raise _refusal(path, f"the file is too large: {status.st_size:,} bytes", f"at most {MAX_BYTES:,} bytes")
 
 
-def _decoded(path: Path, content: bytes) -> str:
+def _decoded(path: FilePath, content: bytes) -> str:
     for mark, encoding in _WIDE_ENCODINGS:
         if content.startswith(mark):
             raise _refusal(path, f"the file is encoded in {encoding}", "UTF-8")
@@ -121,6 +227,6 @@ def _decoded(path: Path, content: bytes) -> str:
     return text
 
 
-def _refusal(path: Path, message: str, expected: str) -> InvalidInput:
+def _refusal(path: FilePath, message: str, expected: str) -> InvalidInput:
     """The error for a file that is faulty as a whole."""
     return InvalidInput(f"{path}: {message}", problems=[Problem(message, expected, mark=Mark(path))])

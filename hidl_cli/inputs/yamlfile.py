@@ -16,10 +16,9 @@ from typing import Any, NoReturn
 import yaml
 
 from hidl_cli.errors import InvalidInput, Problem
-from hidl_cli.inputs import scalars
+from hidl_cli.inputs import problems as scalars
 from hidl_cli.inputs.problems import clipped
-from hidl_cli.inputs.source import UNPRINTABLE, Source, read_source
-from hidl_cli.inputs.tree import Member, Span, YamlNode, describe, plain
+from hidl_cli.inputs.source import UNPRINTABLE, Member, Source, Span, YamlNode, describe, plain, read_source
 from hidl_cli.redaction import may_hold, remember
 
 MAX_DEPTH = 50

@@ -1,10 +1,14 @@
-"""The software bill of materials of an installation, in CycloneDX's format (ECMA-424)."""
+"""What an installation consists of: wheels, builds with patches, packages of Spack, RPMs, and hidl's own wheels."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclonedx.contrib.license.factories import LicenseFactory
 from cyclonedx.model import AttachedText, HashAlgorithm, HashType, Property
@@ -15,13 +19,122 @@ from cyclonedx.model.dependency import Dependency
 from cyclonedx.model.tool import ToolRepository
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
+from packaging.utils import canonicalize_name
 
 from hidl_cli import __version__
-from hidl_cli.inventory.components import Component, components
+from hidl_cli.errors import MissingPrecondition
+from hidl_cli.stack import lock
 from hidl_cli.stack.installation import Installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+#: ``build``: a wheel that was built here; ``program``: what has no Python in it, and was built here too.
+Kind = Literal["wheel", "build", "program", "spack", "external", "rpm", "own"]
+
+_LICENSE = 100  # characters, from which on the field `License` holds a text and not a name
+
+
+@dataclass(frozen=True)
+class Component:
+    """A package of an installation.
+
+    ``hashes``: SHA-256 of the files that may be installed (of a wheel there may be several, one for each build), or of
+    the source that it was built from. ``patches``: the name and SHA-256 of each. ``notes``: what else identifies it.
+    """
+
+    kind: Kind
+    name: str
+    version: str
+    hashes: tuple[str, ...] = ()
+    license: str | None = None
+    patches: tuple[tuple[str, str], ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_of_pypi(self) -> bool:
+        """Does PyPI know it by this name and version?"""
+        return self.kind in ("wheel", "build")
+
+
+def components(installation: Installation) -> list[Component]:
+    """All packages of an installation, by kind and name. Raises ``MissingPrecondition`` if its lock is not there."""
+    manifest = installation.manifest
+    licenses = _licenses(installation.prefix)
+    found = [*_built(manifest, licenses), *_spack(manifest), *_rpm(manifest), *_own(manifest, licenses)]
+    built = {component.name for component in found if component.kind in ("build", "own")}
+    found += [wheel for wheel in _wheels(installation, licenses) if wheel.name not in built]
+    return sorted(found, key=lambda component: (component.kind, component.name, component.version))
+
+
+def _wheels(installation: Installation, licenses: Mapping[str, str]) -> Iterator[Component]:
+    file = installation.prefix / "lock.txt"
+    if not file.is_file():
+        raise MissingPrecondition(
+            f"{installation.prefix} has no lock.txt", hint="hidl stack verify names what else is missing"
+        )
+    for package in lock.read(file).packages:
+        yield Component("wheel", package.name, package.version, package.hashes, licenses.get(package.name))
+
+
+def _built(manifest: Mapping[str, Any], licenses: Mapping[str, str]) -> Iterator[Component]:
+    for build in manifest.get("builds", ()):
+        yield Component(
+            "build" if build["kind"] == "wheel" else "program",
+            build["name"],
+            build["version"],
+            (build["source"]["sha256"],),
+            licenses.get(canonicalize_name(build["name"])),
+            tuple((patch["file"], patch["sha256"]) for patch in build["patches"]),
+            (("source", build["source"]["file"]), *sorted(build["against"].items())),
+        )
+
+
+def _spack(manifest: Mapping[str, Any]) -> Iterator[Component]:
+    part = manifest.get("spack")
+    if part is None:
+        return
+    repositories = tuple((f"repository {name}", commit) for name, commit in sorted(part["repositories"].items()))
+    for name, node in part["hashes"].items():
+        external = part["externals"].get(name)
+        notes = (("spack hash", node), *((("path", external),) if external else repositories))
+        yield Component("external" if external else "spack", name, str(manifest["packages"][name]), notes=notes)
+
+
+def _rpm(manifest: Mapping[str, Any]) -> Iterator[Component]:
+    part = manifest.get("rpm")
+    if part is not None:
+        version = manifest["mpi"]["version"] or "unknown"
+        yield Component("rpm", part["name"], version, (part["sha256"],), notes=(("file", Path(part["file"]).name),))
+
+
+def _own(manifest: Mapping[str, Any], licenses: Mapping[str, str]) -> Iterator[Component]:
+    for name, wheel in manifest.get("own", {}).items():
+        notes = (("digest of its files", wheel["digest"]),)
+        yield Component("own", name, wheel["version"], license=licenses.get(name), notes=notes)
+
+
+def _licenses(prefix: Path) -> dict[str, str]:
+    """The license of each distribution in the prefix, as its metadata names it: an SPDX expression, or a name."""
+    places = [str(place) for place in prefix.glob("lib/python3*/site-packages")]
+    found: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions(path=places):
+        metadata = distribution.metadata
+        named = next((metadata[key].strip() for key in ("License-Expression", "License") if key in metadata), "")
+        classifiers = [
+            line.rpartition(" :: ")[2]
+            for line in metadata.get_all("Classifier") or ()
+            if line.startswith("License ::") and line != "License :: OSI Approved"
+        ]
+        license_ = named if named and len(named) <= _LICENSE and "\n" not in named else ", ".join(classifiers)
+        if license_ and "Name" in metadata:
+            found[canonicalize_name(metadata["Name"])] = license_
+    return found
+
+
+# The software bill of materials of an installation, in CycloneDX's format (ECMA-424).
+
 
 _NAMESPACE = uuid.UUID("5a2c2f0e-6a1d-4f0b-8a5e-0c5b1f1d7a11")
 _TYPES = {"wheel": "pypi", "build": "pypi", "rpm": "rpm"}  # of purls; anything else is generic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
-from hidl_cli.inputs.fields import Scalar
+from hidl_cli.inputs.check import Scalar
 from hidl_cli.launchers import LAUNCHERS, misfit_of_ssh, require_fit, starts, through_ssh
 from hidl_cli.mpi import Library
 from hidl_cli.site.schema import Mpi, MpiWithGpus, Site

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeGuard
 
 from pydantic import ValidationError
 
-from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
-from hidl_cli.inputs.load import Rules
-from hidl_cli.inputs.problems import clipped
-from hidl_cli.inputs.tree import describe
-from hidl_cli.plan.arguments import PLACEHOLDER, SIZES
-from hidl_cli.plan.patterns import Mistake, Pattern, captures_of, mistakes
-from hidl_cli.plan.workload import Workload
+from hidl_cli.inputs.load import Rules, examine, load, valid
+from hidl_cli.inputs.overlay import at_path
+from hidl_cli.inputs.problems import Fault, clipped, mapping, nearest, one_of
+from hidl_cli.inputs.source import describe
+from hidl_cli.plan.parameters import PLACEHOLDER, SIZES
+from hidl_cli.plan.workload import Mistake, Pattern, Workload, captures_of, mistakes
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 _WORDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
@@ -163,7 +163,7 @@ def scaling_metric(data: Mapping[str, Any]) -> Iterator[Fault]:
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Check that each MPI family reads the variables set for it, and that their values are valid."""
     if data.get("tuning"):
-        from hidl_cli.tuning.checks import check_by_family  # 13 ms, which files without tuning need not spend
+        from hidl_cli.tuning.judge import check_by_family  # 13 ms, which files without tuning need not spend
 
         yield from check_by_family(data)
 
@@ -222,3 +222,17 @@ RULES = Rules(
     Workload,
     (one_program, estimated_program, placeholders, patterns, parameters, conditions, scaling_metric, tuning),
 )
+
+
+# Workloads by name.
+
+
+def load_workload(name: str) -> Workload:
+    """Load a workload, or a YAML file by its path, with what it extends.
+
+    ``UsageError`` if unknown, ``InvalidInput`` if invalid.
+    """
+    file = Path(name)
+    if file.suffix in (".yaml", ".yml") and file.is_file():
+        return valid(examine(RULES, at_path("workload", file)))
+    return load(RULES, name)

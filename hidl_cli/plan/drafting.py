@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from hidl_cli import process
 from hidl_cli.documents import read_json
 from hidl_cli.errors import ProcessFailed, UsageError
-from hidl_cli.inputs.fields import Identifier
+from hidl_cli.inputs.check import Identifier
 from hidl_cli.inputs.load import examine, valid
 from hidl_cli.inputs.overlay import at_path
 from hidl_cli.plan.checks import RULES

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from hidl_cli.launchers import LAUNCHERS
 from hidl_cli.schedulers import scheduler
 from hidl_cli.templates import render_script
-from hidl_cli.tuning.preload import preloads
-from hidl_cli.tuning.settings import LD_PRELOAD
+from hidl_cli.tuning.judge import LD_PRELOAD
+from hidl_cli.tuning.layers import preloads
 
 if TYPE_CHECKING:
     from hidl_cli.plan.launch_plan import Plan
@@ -51,7 +51,7 @@ def values_of(plan: Plan) -> dict[str, Any]:
         "meets": plan.workload.program.directory is not None,
         "until_settled": plan.until_settled,
         # Reads the metrics in the output between two rounds, as is done after the run.
-        "reader": (sys.executable, "-m", "hidl_cli.runs.found") if plan.until_settled and reads_output else (),
+        "reader": (sys.executable, "-m", "hidl_cli.runs.history") if plan.until_settled and reads_output else (),
         "run_module": (f"{plan.prefix}/bin/python", plan.user_environment.starter if plan.user_environment else "-m"),
         "mpi_has_programs": plan.user_environment is None or plan.user_environment.mpi_stack is None,
         "seconds": int(plan.allocation.time_limit or 0),

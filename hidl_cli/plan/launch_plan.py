@@ -14,21 +14,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from hidl_cli import __version__, paths
 from hidl_cli.errors import HidlError
-from hidl_cli.launch.allocation import Allocation
 from hidl_cli.launch.launchers.contract import Launch
-from hidl_cli.launch.placement import Placement
+from hidl_cli.launch.placement import Allocation, Placement
 from hidl_cli.mpi import Library
-from hidl_cli.plan.arguments import arguments, command
 from hidl_cli.plan.input_files import PIPED, copy_stdin, record_inputs
-from hidl_cli.plan.parameters import format_parameters
-from hidl_cli.plan.patterns import Pattern
-from hidl_cli.plan.workload import Parser, Value, Workload
+from hidl_cli.plan.parameters import arguments, command, format_parameters
+from hidl_cli.plan.workload import Parser, Pattern, Value, Workload
 from hidl_cli.quoting import sh_line
 from hidl_cli.record.run import Run, create
 from hidl_cli.redaction import Secrets, may_hold, remember
-from hidl_cli.stack.environment import Described, prepare_support
+from hidl_cli.stack.activation import Described, prepare_support
 from hidl_cli.stack.schema import Device
-from hidl_cli.tuning.settings import COMPARED, DEFAULT, MATRIX, Setting, compared_variables, without_variables
+from hidl_cli.tuning.judge import COMPARED, DEFAULT, MATRIX, Setting, compared_variables, without_variables
 
 SCHEMA = "hidl.plan/2"
 

@@ -1,4 +1,4 @@
-"""Make the launch plan from choices that are already made."""
+"""The maximum cost of a run: its node-hours times the site's charge."""
 
 from __future__ import annotations
 
@@ -7,27 +7,85 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
-from hidl_cli.launch.allocation import Asked, allocate, missing, requested_gpus
+from hidl_cli.launch import placement as limits
 from hidl_cli.launch.launchers.contract import Gpus, Launch, Launcher, Request
-from hidl_cli.launch.placement import Placement
+from hidl_cli.launch.placement import Asked, Placement, allocate, missing, requested_gpus
 from hidl_cli.mpi import Library
-from hidl_cli.plan.arguments import SIZES, arguments, command
 from hidl_cli.plan.devices import DEVICE, GPUS_PER_RANK, DeviceUse, gives_gpu_memory
 from hidl_cli.plan.launch_plan import Baseline, Plan, Step
-from hidl_cli.plan.patterns import ranks_kept
-from hidl_cli.plan.workload import Program, Value, Workload
+from hidl_cli.plan.parameters import SIZES, arguments, command
+from hidl_cli.plan.workload import Program, Value, Workload, ranks_kept
 from hidl_cli.schedulers import scheduler_for
-from hidl_cli.site.schema import Site
-from hidl_cli.stack.environment import Described
+from hidl_cli.site.schema import Partition, Site
+from hidl_cli.stack.activation import Described
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.schema import Stack
-from hidl_cli.tuning.settings import Setting, compared_variables, without_variables
+from hidl_cli.tuning.judge import Setting, compared_variables, without_variables
 from hidl_workloads.own_program import STDIN, encode
 from hidl_workloads.world import CHOOSES_GPU, GPU_AWARE
+
+if TYPE_CHECKING:
+    from hidl_cli.plan.launch_plan import Plan
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """``node_hours`` = ``nodes`` x ``seconds`` / 3600, an upper bound: the job may end before its time limit.
+
+    ``cost`` = ``node_hours`` x ``charge``, in the site's units (node-hours if it charges 1). None: unknown.
+    ``max_nodes`` and ``max_seconds`` are the partition's limits for a job of this size.
+    """
+
+    nodes: int
+    seconds: float | None
+    node_hours: float | None
+    charge: float | None
+    cost: float | None
+    min_nodes: int | None
+    max_nodes: int | None
+    max_seconds: float | None
+
+
+def estimate(plan: Plan, partition: Partition | None) -> Estimate:
+    """Estimate the cost of a plan."""
+    nodes, seconds = plan.allocation.nodes, plan.allocation.time_limit
+    node_hours = None if seconds is None else nodes * seconds / 3600
+    return Estimate(
+        nodes=nodes,
+        seconds=seconds,
+        node_hours=node_hours,
+        charge=plan.charge,
+        cost=None if node_hours is None or plan.charge is None else node_hours * plan.charge,
+        min_nodes=partition.min_nodes if partition else None,
+        max_nodes=partition.max_nodes if partition else None,
+        max_seconds=limits.longest(partition, nodes),
+    )
+
+
+def format_estimate(estimate: Estimate, plan: Plan) -> list[str]:
+    """Format the estimate in lines for people."""
+    where = f"partition {plan.partition} of site {plan.site}" if plan.partition else f"site {plan.site}"
+    if estimate.seconds is None or estimate.node_hours is None:
+        lines = [f"{where}: {estimate.nodes} node(s), without a time limit (--time): no upper bound"]
+    else:
+        most = limits.clock(estimate.seconds)
+        lines = [f"{where}: {estimate.nodes} node(s) for {most} at most = {estimate.node_hours:g} node-hours at most"]
+    if estimate.charge is None:
+        lines.append("cost: unknown: the site's file gives no charge for this partition")
+    elif estimate.cost is not None:
+        lines.append(f"cost: {estimate.charge:g} a node-hour = {estimate.cost:g} of the site's units at most")
+    nodes = f"{estimate.min_nodes or 1} to {estimate.max_nodes or '(unknown)'} nodes"
+    wall = "an unknown time" if estimate.max_seconds is None else limits.clock(estimate.max_seconds)
+    lines.append(f"limits: {nodes}, {wall} for a job of this size: allowed")
+    return lines
+
+
+# Make the launch plan from choices that are already made.
+
 
 #: What the job script sets only when it runs, and every rank must get.
 SET_BY_THE_SCRIPT = (

@@ -8,18 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hidl_cli.errors import InvalidInput, MissingPrecondition, Problem, SubmitRefused, UsageError
-from hidl_cli.launch.allocation import Asked, requested_gpus
 from hidl_cli.launch.hosts import Hosts, on_hosts
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import OF_THE_STACK, launcher_for, library_for, site_tuning
-from hidl_cli.launch.placement import Placement, bind_to_cores
+from hidl_cli.launch.placement import Asked, Placement, bind_to_cores, requested_gpus
 from hidl_cli.mpi import WHEEL_NETMODS, Abi, Library
+from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DeviceUse, NoGpuStack, NoGpuUse, choose_device, require_stack
 from hidl_cli.plan.input_files import PIPED, require_readable
 from hidl_cli.plan.launch_plan import Baseline, Plan
-from hidl_cli.plan.load import load_workload
-from hidl_cli.plan.metric_option import with_metrics
-from hidl_cli.plan.own import ScalingKind, own_workload
+from hidl_cli.plan.own import ScalingKind, own_workload, with_metrics
 from hidl_cli.plan.parameters import expand_matrix, format_parameters, gpu_defaults, resolve
 from hidl_cli.plan.planning import Choices, can_be_copied, make_plan
 from hidl_cli.plan.workload import Value, Workload, holds
@@ -28,16 +26,25 @@ from hidl_cli.redaction import remember
 from hidl_cli.schedulers import scheduler_for
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
-from hidl_cli.stack import environment as environments
+from hidl_cli.stack import activation as environments
 from hidl_cli.stack import installation
-from hidl_cli.stack.environment import Environment
+from hidl_cli.stack.activation import Environment
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.installation import Installation
-from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.schema import Device, Stack
 from hidl_cli.tuning.catalogue import main_name
-from hidl_cli.tuning.judge import Fit, judge
+from hidl_cli.tuning.judge import (
+    COMPARED,
+    DEFAULT,
+    MATRIX,
+    Fit,
+    Layer,
+    Setting,
+    compared_variables,
+    judge,
+    without_variables,
+)
 from hidl_cli.tuning.layers import merge_layers
-from hidl_cli.tuning.settings import COMPARED, DEFAULT, MATRIX, Layer, Setting, compared_variables, without_variables
 
 #: The option that sets run-time variables of the MPI library; it is the origin of their values.
 _TUNE = "--tune"
@@ -275,7 +282,11 @@ def _choices(
 
 
 def _environment(request: RunRequest, site: Site) -> Environment | None:
-    return None if request.env is None else environments.read(request.env, installation.root(site, request.prefix))
+    return (
+        None
+        if request.env is None
+        else environments.read(request.env, installation.installation_root(site, request.prefix))
+    )
 
 
 def _library_beside(environment: Environment, request: RunRequest, site: Site, stack: Stack) -> Library:

@@ -24,12 +24,12 @@ from hidl_cli.cluster.cluster import Cluster, shared
 from hidl_cli.cluster.twin.users import Users
 from hidl_cli.documents import write_text
 from hidl_cli.errors import ExitCode, HidlError, ProcessFailed
-from hidl_cli.launch.hostlist import fold
-from hidl_cli.plan.runnable import reason_not_runnable
+from hidl_cli.launch.hosts import fold
+from hidl_cli.plan.devices import reason_not_runnable
 from hidl_cli.quoting import sh_line
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
-from hidl_cli.stack.exclusive import held
+from hidl_cli.stack.installation import held
 from hidl_cli.stack.verify import verification_place
 
 #: The project that pays for a twin's jobs: any name will do there.

@@ -1,21 +1,408 @@
-"""Build the page's model from loaded runs."""
+"""Curves by message size in one chart: of suites, of MPI libraries, of sites."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
+from math import inf
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
 
-from hidl_cli.analysis.changes.scale import Scale
-from hidl_cli.redaction import Secrets, redact_variable
-from hidl_cli.report.comparisons import comparisons
-from hidl_cli.report.curves import curves, held_against
-from hidl_cli.report.loaded import Loaded
-from hidl_cli.report.model import Change, Mark, Outcome, Page, Point, Scaling, Standing, Trend
-from hidl_cli.report.nodes import all_maps
-from hidl_cli.report.pairs import pair_map
-from hidl_cli.report.provenance import packages_of, record_of, size_of
-from hidl_cli.report.text import counted, when
-from hidl_cli.runs.provenance import Provenance, differences
+from hidl_cli.analysis.changes import Scale
+from hidl_cli.analysis.nodes import describe_slow, fields_of, natural, relative_rates, slow_host_list
+from hidl_cli.analysis.ranking import SUITE
+from hidl_cli.analysis.scaling import nodes
+from hidl_cli.errors import SubmitRefused
+from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.record.run import job_id
+from hidl_cli.redaction import Secrets, redact_document, redact_variable
+from hidl_cli.report.model import (
+    Change,
+    Comparison,
+    Curve,
+    HeatMap,
+    HeatRow,
+    Line,
+    Loaded,
+    Mark,
+    Measured,
+    Outcome,
+    Page,
+    PairMap,
+    Pairs,
+    Point,
+    RunRecord,
+    Scaling,
+    Standing,
+    Trend,
+    Tuned,
+)
+from hidl_cli.report.text import counted, minute, when
+from hidl_cli.runs.conclude import error_for
+from hidl_cli.runs.verifying import Provenance, differences, fold_or_join, format_mpi
+from hidl_cli.stack.installation import at
+from hidl_workloads.repetitions import rounding
+
+MOST_LINES = 5  # more cannot be told apart
+
+
+def comparisons(newest: Sequence[Loaded]) -> tuple[Comparison, ...]:
+    """Yield the charts of runs (the newest of each kind) that differ only in suite, MPI library or site."""
+    alike: dict[object, list[Loaded]] = {}
+    for run in newest:
+        alike.setdefault(_same(run), []).append(run)
+    return tuple(found for runs in alike.values() if len(runs) > 1 for found in _of(runs))
+
+
+def _of(runs: Sequence[Loaded]) -> Iterator[Comparison]:
+    names = _names(runs)
+    for metric in dict.fromkeys(metric for run in runs for metric in metrics_by_size(run)):
+        drawn = [(name, run, line_of(run, metric)) for name, run in zip(names, runs, strict=True)]
+        lines = tuple((name, line) for name, _, line in drawn if line is not None)[:MOST_LINES]
+        if len(lines) > 1:
+            first = next(run for _, run, line in drawn if line is not None)
+            yield Comparison(first.plan.workload.name, metric, *unit_of(first, metric), lines)
+
+
+def _same(run: Loaded) -> object:
+    plan = run.plan
+    parameters = tuple(sorted((name, str(value)) for name, value in plan.telling_parameters.items() if name != SUITE))
+    return plan.workload.name, parameters, plan.unit, run.largest()
+
+
+def _names(runs: Sequence[Loaded]) -> list[str]:
+    """Name each run by what differs between them."""
+    aspects = [
+        [
+            {"c": "C", "python": "Python"}.get(str(run.plan.parameters.get(SUITE, "")), ""),
+            f"{run.plan.mpi.name} {run.plan.mpi.version or ''}".strip(),
+            "/".join(part for part in (run.plan.site, run.plan.partition) if part),
+            run.plan.stack,
+            run.plan.launcher,
+            counted(max(step.placement.nodes for step in run.plan.steps), "nodes"),
+        ]
+        for run in runs
+    ]
+    differ = [number for number, values in enumerate(zip(*aspects, strict=True)) if len(set(values)) > 1]
+    return [
+        ", ".join(its[number] for number in differ if its[number]) or run.run.id
+        for its, run in zip(aspects, runs, strict=True)
+    ]
+
+
+# Metrics by message size, from point-to-point and collective benchmarks.
+
+
+LARGEST = 2**63  # bytes: no message has more
+
+
+def held_against(group: Sequence[Loaded], baseline: Loaded | Sequence[Loaded] | None) -> Loaded | None:
+    """Return the run that the newest of ``group`` is compared with.
+
+    ``baseline``: this run, whatever it measured; of several, the newest with the same workload, parameters and size;
+    None: the first of the group with curves. Returns None if there is only the newest itself.
+    """
+    with_sizes = [run for run in group if metrics_by_size(run)]
+    if baseline is None:
+        found = with_sizes[0] if with_sizes else None
+    elif isinstance(baseline, Loaded):
+        found = baseline
+    else:
+        same = [point for run in baseline for point in run.by_point() if with_sizes and _alike(point, with_sizes[-1])]
+        found = max(same, key=lambda run: run.plan.created, default=None)
+    return None if found and with_sizes and found.run.id == with_sizes[-1].run.id else found
+
+
+def _alike(one: Loaded, other: Loaded) -> bool:
+    first, second = (
+        (run.plan.workload.name, run.plan.telling_parameters, run.plan.unit, run.largest()) for run in (one, other)
+    )
+    return first == second
+
+
+def curves(group: Sequence[Loaded], other: Loaded | None, *, name: str, where: str) -> Iterator[Curve]:
+    """Return the curves of the newest run of ``group`` that has any, each against those of ``other``, if given."""
+    with_sizes = [run for run in group if metrics_by_size(run)]
+    if not with_sizes:
+        return
+    newest = with_sizes[-1]
+    for metric in metrics_by_size(newest):
+        line = line_of(newest, metric)
+        before = line_of(other, metric) if other else None
+        if line is not None:
+            yield Curve(name, where, metric, *unit_of(newest, metric), line, before)
+
+
+def unit_of(run: Loaded, metric: str) -> tuple[str, str | None]:
+    """Return the metric's unit and direction, if known."""
+    promised = run.plan.workload.metrics.get(metric)
+    unit = next(step["metrics"][metric]["unit"] for step in run.steps if metric in step["metrics"])
+    return unit, promised.better if promised else None
+
+
+def metrics_by_size(run: Loaded) -> list[str]:
+    """Return the metrics that have samples by size, each once."""
+    return list(dict.fromkeys(m for step in run.steps for m, found in step["metrics"].items() if found.get("sizes")))
+
+
+def line_of(run: Loaded, metric: str) -> Line | None:
+    """Return the geometric means over the repetitions of the largest step by size; None without any.
+
+    A size of 0 is shown in the table only, since the axis is logarithmic.
+    """
+    by_size: dict[int, list[float]] = {}
+    for step in run.steps:
+        found = step["metrics"].get(metric, {})
+        if step.get(run.plan.unit) != run.largest() or not found.get("sizes"):
+            continue
+        for size, value in zip(found["sizes"], found["samples"], strict=True):
+            if isinstance(value, (int, float)) and 0 < value < inf and size < LARGEST:
+                by_size.setdefault(size, []).append(float(value))
+    points = tuple((size, geometric_mean(values)) for size, values in sorted(by_size.items()))
+    return Line(run.run.id, run.plan.created, points) if any(size for size, _ in points) else None
+
+
+# Slow nodes: each host's values compared with the median of all hosts.
+
+
+MOST_COLUMNS = 12
+LATELY = 3  # columns: one bad night condemns no node, and an old one does not redeem it
+
+Columns = dict[str, dict[str, float]]
+
+
+def heat_map(runs: Sequence[Loaded], metric: str, better: str, *, name: str, where: str) -> HeatMap | None:
+    """The map of one metric over runs of one kind; None where it was not measured on two hosts.
+
+    A run that measured several hosts is a column of its own. Runs that measured one host each are pooled: the usual
+    of that host. The last ``MOST_COLUMNS`` columns are shown.
+    """
+    columns = _columns(runs, metric)
+    hosts = sorted({host for values in columns.values() for host in values}, key=natural)
+    if len(hosts) < 2:
+        return None
+    shown = {column: _rates(values, better) for column, values in list(columns.items())[-MOST_COLUMNS:]}
+    relative = [_relative(rates) for rates in shown.values()]
+    printed = [value for column in list(shown)[-LATELY:] for value in columns[column].values() if value > 0]
+    slow = slow_hosts(list(shown.values())[-LATELY:], digits=rounding(printed) if printed else None)
+    rows = []
+    for host in hosts:
+        cells = tuple(column.get(host) for column in relative)
+        measured = [cell for cell in cells if cell is not None]
+        if measured:
+            rows.append(HeatRow(host, cells, median(measured[-LATELY:]), host in slow))
+    return HeatMap(name, where, metric, tuple(shown), tuple(rows))
+
+
+def slow_hosts(rounds: Sequence[Mapping[str, float]], *, digits: float | None = None) -> set[str]:
+    """Return the hosts whose rates are slow over these rounds, by the rule of the verdict on copies.
+
+    ``digits``: see ``nodes``.
+    """
+    return {node.host for node in nodes(dict(enumerate(rounds)), digits=digits) if node.slow}
+
+
+def _columns(runs: Sequence[Loaded], metric: str) -> Columns:
+    columns: Columns = {}
+    alone: dict[str, list[float]] = {}
+    alone_runs = 0
+    for run in runs:
+        of_run: dict[str, list[float]] = {}
+        for host, value in _by_host(run, metric):
+            of_run.setdefault(host, []).append(value)
+        if len(of_run) > 1:
+            columns[_unused(minute(run.plan.created), columns)] = {
+                host: median(values) for host, values in of_run.items()
+            }
+        elif of_run:
+            alone_runs += 1
+            for host, values in of_run.items():
+                alone.setdefault(host, []).append(median(values))
+    if len(alone) > 1:
+        usual = {host: median(values) for host, values in alone.items()}
+        columns = {f"{alone_runs} runs on one node": usual, **columns}
+    return columns
+
+
+def _unused(name: str, columns: Columns) -> str:
+    """Return the name of a further column: several runs may have been planned in the same minute."""
+    numbered = (f"{name} ({number})" for number in count(2))
+    return next(each for each in chain([name], numbered) if each not in columns)
+
+
+def _by_host(run: Loaded, metric: str) -> Iterator[tuple[str, float]]:
+    """What single hosts yielded in a run: copies, ranks that have a sample each, or a step that ran on one host."""
+    study = run.study
+    copies = [each for each in study.observations if each.kind == "copy"] if study and study.metric == metric else []
+    if copies:
+        yield from ((copy.hosts[0], copy.value) for copy in copies)
+        return
+    smallest = min(step.size for step in run.plan.steps)
+    for step, hosts in zip(run.steps, run.worlds, strict=True):
+        found = step["metrics"].get(metric)
+        if found is None or not hosts:
+            continue
+        ranks = found.get("ranks")
+        measured: list[tuple[str, object]] = []
+        if ranks is not None and max(ranks, default=0) < len(hosts):
+            measured = [(hosts[rank], sample) for rank, sample in zip(ranks, found["samples"], strict=True)]
+        elif len(set(hosts)) == 1 and step.get(run.plan.unit) == smallest:
+            measured = [(hosts[0], found["value"])]
+        yield from ((host, float(value)) for host, value in measured if isinstance(value, (int, float)))
+
+
+def _rates(values: Mapping[str, float], better: str) -> dict[str, float]:
+    """The values as rates: the higher, the better."""
+    positive = {host: value for host, value in values.items() if value > 0}
+    return {host: 1 / value for host, value in positive.items()} if better == "lower" else positive
+
+
+def _relative(rates: Mapping[str, float]) -> dict[str, float]:
+    """By how much each host is better than the median (0.05: 5 %)."""
+    middle = median(rates.values()) if rates else 1.0
+    return {host: rate / middle - 1 for host, rate in rates.items()}
+
+
+def all_maps(groups: Iterable[tuple[str, str, Sequence[Loaded]]]) -> tuple[HeatMap, ...]:
+    """The maps of every (name, place, runs of one kind), for each metric that knows which direction is better."""
+    maps = []
+    for name, where, runs in groups:
+        for metric, promised in runs[-1].plan.workload.metrics.items():
+            if promised.better is None:
+                continue
+            found = heat_map(runs, metric, promised.better, name=name, where=where)
+            if found is not None:
+                maps.append(found)
+    return tuple(maps)
+
+
+# Maps of metrics measured between every two nodes, of the newest run of each kind.
+
+
+MOST_NODES = 64  # of more, no cell of a map could be read
+
+
+def pair_map(group: Sequence[Loaded], *, name: str, where: str) -> Iterator[PairMap]:
+    """Yield one map for each metric of pairs of nodes."""
+    for run in reversed(group):
+        fields = fields_of(run.plan.workload.metrics, run.steps)
+        for each in fields:
+            rates = relative_rates(each)
+            names = each.names if len(each.names) <= MOST_NODES else ()
+            yield PairMap(
+                name=name,
+                where=where,
+                run=run.run.id,
+                created=run.plan.created,
+                metric=each.metric,
+                unit=each.unit,
+                usual=median(each.values.values()),
+                names=names,
+                cells=tuple(tuple(rates[a, b] - 1 if (a, b) in rates else None for b in names) for a in names),
+                slow=tuple(describe_slow([each])),
+                exclude=slow_host_list([each]),
+            )
+        if fields:
+            return
+
+
+# The provenance of a run's numbers: everything of its plan that a reader may want to know, formatted.
+
+
+def record_of(loaded: Loaded) -> RunRecord:
+    """Return one run with its provenance."""
+    plan, status = loaded.plan, loaded.status
+    reason, hint = _why(loaded)
+    return RunRecord(
+        id=loaded.run.id,
+        created=plan.created,
+        workload=plan.workload.name,
+        title=plan.workload.title,
+        site=plan.site,
+        partition=plan.partition,
+        outcome=loaded.outcome,
+        state=status.state.value,
+        reason=reason,
+        hint=hint,
+        job=job_id(loaded.run.document("job") or {}, status),
+        seconds=status.seconds,
+        size=size_of(plan),
+        parameters=_pairs(redact_document(dict(plan.parameters))),
+        stack=plan.stack,
+        lock=plan.lock,
+        packages=packages_of(loaded),
+        mpi=format_mpi(plan),
+        launcher=plan.launcher,
+        scheduler=plan.scheduler,
+        launch_line=plan.command_line(plan.steps[-1]),
+        modules=plan.modules,
+        tuning=tuple(
+            Tuned(setting.name, redact_variable(setting.name, setting.value), setting.origin) for setting in plan.tuning
+        ),
+        hosts=fold_or_join(status.hosts),
+        host_count=len(set(status.hosts)),
+        hidl=plan.hidl,
+        directory=str(loaded.run.directory),
+        warnings=plan.warnings,
+        measured=tuple(_measured(loaded)),
+        complaint=loaded.complaint() if loaded.outcome is Outcome.BROKEN else "",
+    )
+
+
+def size_of(plan: Plan) -> str:
+    """Format the planned sizes: ``1, 2, 4 ranks, 5 times``."""
+    sizes = sorted({step.size for step in plan.steps})
+    unit = plan.unit.removesuffix("s") if sizes == [1] else plan.unit
+    times = max(step.repetition for step in plan.steps)
+    return f"{', '.join(map(str, sizes))} {unit}" + (f", {times} times" if times > 1 else "")
+
+
+def packages_of(loaded: Loaded) -> Pairs:
+    """Return the versions that the program reported, and those of the installation's packages if it still exists."""
+    installation = at(Path(loaded.plan.prefix))
+    of_the_stack: Mapping[str, Any] = {}
+    if installation is not None and installation.lock == loaded.plan.lock:
+        of_the_stack = installation.manifest["packages"]
+    return _pairs({**loaded.versions, **of_the_stack})
+
+
+def _why(loaded: Loaded) -> tuple[str, str | None]:
+    """Return the reason of the outcome, and what to do next."""
+    if loaded.outcome is Outcome.BROKEN:
+        error = error_for(loaded.run, loaded.status)
+        first = error.message.partition("\n")[0]
+        return first if isinstance(error, SubmitRefused) else first.removeprefix(f"run {loaded.run.id} "), error.hint
+    if loaded.outcome is Outcome.ACTIVE:
+        status = loaded.status
+        what = f"{status.state.value.lower()}, step {status.step} of {len(loaded.plan.steps)}"
+        return f"{what}: {status.reason}" if status.reason else what, None
+    return str(loaded.verdict.get("reason") or ""), _optional(loaded.verdict.get("hint"))
+
+
+def _measured(loaded: Loaded) -> Iterator[Measured]:
+    """Yield the metrics of each size with all repetitions."""
+    found: dict[tuple[int, str, str], list[float | str]] = {}
+    for step in loaded.steps:
+        for metric, measured in step["metrics"].items():
+            value = measured["value"]
+            values = found.setdefault((step[loaded.plan.unit], metric, str(measured["unit"])), [])
+            values.append(value if isinstance(value, (int, float)) else str(value))
+    for (size, metric, unit), values in found.items():
+        yield Measured(counted(size, loaded.plan.unit), metric, tuple(values), unit)
+
+
+def _pairs(values: Mapping[str, Any]) -> Pairs:
+    return tuple((str(name), str(value)) for name, value in values.items())
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+# Build the page's model from loaded runs.
+
 
 #: Finds where a history steps to another level: (values, days) -> places of the first value of each new level.
 Detector = Callable[[Sequence[float], Sequence[float]], Sequence[int]]

@@ -17,13 +17,12 @@ from hidl_cli import process
 from hidl_cli.documents import read_json
 from hidl_cli.errors import HidlError, MissingPrecondition, ProcessFailed
 from hidl_cli.launch.placement import Placement
-from hidl_cli.plan.arguments import arguments
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.plan.parameters import format_parameters
+from hidl_cli.plan.parameters import arguments, format_parameters
 from hidl_cli.plan.workload import Value
 from hidl_cli.site.load import load_site
 from hidl_cli.stack import installation
-from hidl_cli.tuning.settings import without_variables
+from hidl_cli.tuning.judge import without_variables
 
 SCHEMA = "hidl.forecast/1"
 

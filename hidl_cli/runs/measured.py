@@ -1,19 +1,137 @@
-"""Read the metrics that the steps of an ended run left in its directory."""
+"""Read the metrics file that rank 0 wrote, and check it against the workload."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from hidl_cli.documents import read_json
+from hidl_cli.errors import MetricMissing
 from hidl_cli.plan.launch_plan import OUTPUT, TIMING, Plan, Step
-from hidl_cli.plan.patterns import names_of
-from hidl_cli.plan.workload import TIMES, Metric
+from hidl_cli.plan.workload import TIMES, Metric, names_of
 from hidl_cli.record.run import Run
-from hidl_cli.runs.metrics import check_metrics, read_metrics
 from hidl_cli.runs.parsers import parse
 from hidl_cli.runs.parsers.patterns import read_patterns
 from hidl_workloads.enough import is_disturbed
+
+SCHEMA = "hidl.metrics/1"
+_ALWAYS = ("value", "unit", "samples")
+_KEYS = ("sizes", "ranks", "pairs")  # what the samples may belong to
+
+
+def read_metrics(path: Path, promised: Mapping[str, Metric], *, ranks: int) -> dict[str, dict[str, Any]]:
+    """Return the metrics by name: ``{"value", "unit", "samples"}``; numbers or, for checksums, text.
+
+    If samples belong to message sizes, ranks or pairs of nodes, ``sizes``, ``ranks`` or ``pairs`` says which. Raises
+    ``MetricMissing`` if the file is missing, invalid or from a world of another size, lacks a required metric, or has a
+    value that is not finite, in another unit, or not one per rank where it must be.
+    """
+    try:
+        document = read_json(path)
+    except FileNotFoundError:
+        if not any(metric.required for metric in promised.values()):
+            return {}
+        raise MetricMissing(
+            f"the program ended well but wrote no metrics to {path}",
+            hint="rank 0 must write the file named by $HIDL_METRICS; see docs/reference/metrics.md",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise MetricMissing(f"the metrics in {path} cannot be read: {error}") from error
+    metrics = _by_name(document, path)
+    size = document.get("world", {}).get("size") if isinstance(document.get("world"), dict) else None
+    if size != ranks:
+        raise MetricMissing(f"the metrics in {path} are from {size} rank(s), expected {ranks}")
+    return check_metrics(metrics, promised, ranks=ranks, source=path)
+
+
+def check_metrics(
+    metrics: dict[str, dict[str, Any]], promised: Mapping[str, Metric], *, ranks: int, source: Path
+) -> dict[str, dict[str, Any]]:
+    """Return ``metrics`` (read from ``source``) if they are as promised; else raise ``MetricMissing``."""
+    for name, metric in promised.items():
+        if name in metrics:
+            _check(name, metrics[name], metric, ranks, source)
+        elif metric.required:
+            found = ", ".join(metrics) or "none"
+            raise MetricMissing(f"metric {name} is not in {source}", hint=f"it holds: {found}")
+    return metrics
+
+
+def describe_unequal_ranks(metrics: Mapping[str, dict[str, Any]], promised: Mapping[str, Metric]) -> str | None:
+    """Say which metric differs between ranks although it must not; None if none does."""
+    for name, metric in promised.items():
+        if metric.equal_on_all_ranks and name in metrics and len(set(metrics[name]["samples"])) > 1:
+            samples = metrics[name]["samples"]
+            other = next(rank for rank, sample in enumerate(samples) if sample != samples[0])
+            return (
+                f"{name} differs between ranks (rank 0: {str(samples[0])[:12]}..., rank {other}: "
+                f"{str(samples[other])[:12]}...)"
+            )
+    return None
+
+
+def _by_name(document: Any, path: Path) -> dict[str, dict[str, Any]]:
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise MetricMissing(f"{path} is not a document of schema {SCHEMA}")
+    metrics = document.get("metrics")
+    keys = {"name", *_ALWAYS}
+    if not isinstance(metrics, list) or not all(isinstance(m, dict) and keys <= m.keys() for m in metrics):
+        raise MetricMissing(f"{path}: `metrics` must be a list of objects with name, value, unit and samples")
+    for metric in metrics:
+        _check_keys(metric, path)
+    return {metric["name"]: {key: metric[key] for key in (*_ALWAYS, *_KEYS) if key in metric} for metric in metrics}
+
+
+def _check_keys(metric: Mapping[str, Any], path: Path) -> None:
+    """Require one whole number (``sizes``, ``ranks``) or pair of different names (``pairs``) per sample, without
+    repeats.
+    """
+    for key in _KEYS:
+        if key not in metric:
+            continue
+        numbers, samples = metric[key], metric["samples"]
+        what = "pair of names" if key == "pairs" else "whole number"
+        fits = isinstance(numbers, list) and all((_is_pair if key == "pairs" else _is_whole)(each) for each in numbers)
+        if not fits or not isinstance(samples, list) or not _count_of(numbers) == len(numbers) == len(samples):
+            raise MetricMissing(f"metric {metric['name']} in {path}: `{key}` is not one {what} for each sample")
+
+
+def _is_whole(number: object) -> bool:
+    return type(number) is int and number >= 0
+
+
+def _is_pair(pair: object) -> bool:
+    return (
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(name, str) for name in pair) and pair[0] != pair[1]
+    )
+
+
+def _count_of(numbers: list[Any]) -> int:
+    """Count the different ones; a pair is the same in either order."""
+    return len({tuple(sorted(each)) if isinstance(each, list) else each for each in numbers})
+
+
+def _check(name: str, found: Mapping[str, Any], promised: Metric, ranks: int, path: Path) -> None:
+    if found["unit"] != promised.unit:
+        raise MetricMissing(f"metric {name} in {path} has unit {found['unit']!r}, expected {promised.unit!r}")
+    samples = found["samples"]
+    if not isinstance(samples, list):
+        raise MetricMissing(f"metric {name} in {path}: `samples` must be a list")
+    if promised.equal_on_all_ranks:
+        if len(samples) != ranks or not all(isinstance(sample, (str, int, float)) for sample in samples):
+            raise MetricMissing(
+                f"metric {name} in {path} has {len(samples)} sample(s), not one for each of {ranks} rank(s)"
+            )
+        samples = [sample for sample in samples if not isinstance(sample, str)]  # digests
+    for value in samples if promised.equal_on_all_ranks else (found["value"], *samples):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value):
+            raise MetricMissing(f"metric {name} in {path} is {value!r}: not a finite number")
+
+
+# Read the metrics that the steps of an ended run left in its directory.
+
 
 #: Written by a job that found its study settled: how many repetitions it measured.
 ENOUGH = "enough"

@@ -1,7 +1,4 @@
-"""Verify an installation in a job: on compute nodes, with the site's MPI library and launcher.
-
-Two ranks on the login host do not test the library that runs will use, and some centres forbid them.
-"""
+"""Where a run's numbers come from, and how that differs between two runs."""
 
 from __future__ import annotations
 
@@ -12,19 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli import paths
-from hidl_cli.errors import BuildFailed, SubmitRefused, UsageError
-from hidl_cli.launch.allocation import Asked
+from hidl_cli.errors import BuildFailed, InvalidInput, SubmitRefused, UsageError
+from hidl_cli.launch.hosts import fold
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.library import launcher_for, library_for
-from hidl_cli.launch.limits import longest
-from hidl_cli.launch.placement import Placement, bind_to_cores
+from hidl_cli.launch.placement import Asked, Placement, bind_to_cores, longest
 from hidl_cli.mpi import Library
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run
 from hidl_cli.plan.planning import Choices, make_plan
 from hidl_cli.plan.workload import Parameter, Program, StackChoice, Workload
-from hidl_cli.record.run import Run, job_id
-from hidl_cli.record.state import State, Status
+from hidl_cli.record.run import Run, State, Status, job_id
+from hidl_cli.redaction import redact_document
 from hidl_cli.runs.conclude import error_for
 from hidl_cli.runs.follow import follow, scheduler_of
 from hidl_cli.schedulers import scheduler_for
@@ -33,6 +29,60 @@ from hidl_cli.stack import verify
 from hidl_cli.stack.installation import Installation
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.verify import Verified
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What decides a run's numbers: its plan, its hosts, and the versions of its packages."""
+
+    plan: Plan
+    hosts: tuple[str, ...]
+    packages: Mapping[str, str]
+
+
+def differences(before: Provenance, after: Provenance) -> tuple[str, ...]:
+    """Describe how the provenance of two runs of one kind differs; empty if it does not."""
+    old, new = before.plan, after.plan
+    found = [
+        f"{what}: {was or 'none'} → {now or 'none'}"
+        for what, was, now in (
+            ("site", old.site, new.site),
+            ("partition", old.partition, new.partition),
+            ("launcher", old.launcher, new.launcher),
+            ("lock", old.lock[:12], new.lock[:12]),
+            ("MPI", format_mpi(old), format_mpi(new)),
+            ("hosts", fold_or_join(before.hosts), fold_or_join(after.hosts)),
+            ("modules", " ".join(old.modules), " ".join(new.modules)),
+            ("hidl", old.hidl, new.hidl),
+        )
+        if was != now
+    ]
+    tuning = [redact_document({setting.name: setting.value for setting in plan.tuning}) for plan in (old, new)]
+    return (*found, *_changed("", *tuning), *_changed("version of ", before.packages, after.packages))
+
+
+def fold_or_join(hosts: tuple[str, ...]) -> str:
+    """Fold the hosts into one expression; joined with commas if one of them is not a host name."""
+    try:
+        return fold(hosts)
+    except InvalidInput:
+        return ",".join(hosts)
+
+
+def format_mpi(plan: Plan) -> str:
+    """Format the MPI library: family, version and whether it is the stack's or the site's."""
+    version = f" {plan.mpi.version}" if plan.mpi.version else ""
+    whose = "of the stack" if plan.mpi_of_the_stack else f"{plan.mpi.name} of the site"
+    return f"{plan.mpi.family}{version} ({whose})"
+
+
+def _changed(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return [f"{what}{name}: {before.get(name, 'not set')} → {after.get(name, 'not set')}" for name in names]
+
+
+# Verify an installation in a job: on compute nodes, with the site's MPI library and launcher.
+
 
 _MINUTES = 15.0
 #: Beside the files of a prefix that waits for its job: which run that is.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from hidl_cli.batch_systems import SCHEDULERS
 from hidl_cli.errors import InvalidInput, MissingPrecondition
-from hidl_cli.schedulers.backend import Backend
+from hidl_cli.schedulers.backend import Backend, Scheduler
 from hidl_cli.schedulers.batch import Batch
-from hidl_cli.schedulers.contract import Scheduler
 from hidl_cli.site.schema import Site
 
 __all__ = ["Scheduler", "names", "scheduler", "scheduler_for", "unusable"]

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from hidl_cli import batch_systems
 from hidl_cli.errors import MissingPrecondition, SubmitRefused
-from hidl_cli.launch import limits
-from hidl_cli.launch.allocation import Asked, allocate, missing
-from hidl_cli.launch.placement import Placement, bind_to_cores
+from hidl_cli.launch import placement
+from hidl_cli.launch.placement import Asked, Placement, allocate, bind_to_cores, missing
 from hidl_cli.schedulers import scheduler
 from hidl_cli.schedulers.backend import options
 
@@ -44,7 +43,7 @@ def build_command(site: Site, environ: Mapping[str, str], asked: Asked) -> tuple
     partition = asked.partition or site.spack.partition
     time = asked.time_limit
     if time is None and site.policies.default_time is None:
-        time = limits.longest(site.partition(partition), 1)
+        time = placement.longest(site.partition(partition), 1)
     placements = bind_to_cores(site, [Placement.of_nodes(1, 1)], partition=partition)
     wanted = replace(asked, partition=partition, time_limit=time, gpus=False)
     allocation = allocate(site, "hidl-build", placements, wanted)

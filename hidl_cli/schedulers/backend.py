@@ -1,26 +1,317 @@
-"""What one batch system adds to the common core (``batch.py``): its commands, how to read their answers, its header."""
+"""What every scheduler offers to the rest of hidl."""
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import shlex
+import signal
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import resources
 from os.path import realpath
 from pathlib import Path
+from typing import Any, Protocol
 
+from hidl_cli import process
 from hidl_cli.batch_systems import BatchSystem
-from hidl_cli.launch.allocation import Allocation
-from hidl_cli.process import Completed
-from hidl_cli.record.run import Run
+from hidl_cli.errors import HidlError, ProcessFailed
+from hidl_cli.launch.placement import Allocation
+from hidl_cli.process import Completed, Deferred
+from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers.decision import Job, Never
-from hidl_cli.schedulers.programs import NoAnswer, Programs, complaint
-from hidl_cli.schedulers.ticket import Ticket
 from hidl_cli.site.schema import Policies
+
+
+class Scheduler(Protocol):
+    """Takes a run's job script, says how it fares, and ends it."""
+
+    @property
+    def name(self) -> str:
+        """As site files name it."""
+
+    @property
+    def submits_with(self) -> str | None:
+        """The program that takes jobs; None: none is needed."""
+
+    @property
+    def directory_variable(self) -> str | None:
+        """The variable in which a job finds the directory that it was submitted from; None: it starts there."""
+
+    @property
+    def functions(self) -> str:
+        """Shell code for job scripts: ``list_hosts`` prints the allocation's hosts, one a line, ``job_id`` its id.
+
+        It may define ``is_ending``, which succeeds if the scheduler is ending the job, and export variables that
+        its launcher reads.
+        """
+
+    def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
+        """Comment lines at the top of a job script that request the allocation, such as ``#SBATCH --nodes=4``."""
+
+    def submit(self, run: Run) -> None:
+        """Submit the run's script, in which the time limit stands.
+
+        Raises ``SubmitRefused`` if it is refused, ``SchedulerUnreachable`` if the scheduler does not answer.
+        """
+
+    def interactive(self, header: Sequence[str], mark: str, *, terminal: bool) -> tuple[str, ...] | None:
+        """Return the command that runs ``./job.sh`` with its own streams in an allocation as ``header`` requests.
+
+        ``mark``: by what the job is recognized, if not by its directory; ``terminal``: the streams are a terminal.
+        None: unsupported.
+        """
+
+    def attend(self, run: Run, header: Sequence[str], deferred: Deferred, *, terminal: bool) -> int:
+        """Run that command to its end, or that of hidl (``deferred``); returns its exit status, negative for a signal.
+
+        Raises what ``submit`` raises, and ``MissingPrecondition`` if unsupported.
+        """
+
+    def release(self, run: Run) -> None:
+        """End what is left of a run that was attended: its job, its processes.
+
+        Raises ``SchedulerUnreachable`` if the scheduler does not answer.
+        """
+
+    def adopt(self, run: Run, job: str, directory: str) -> None:
+        """Record that ``job``, which another program submitted from ``directory``, is the run's job."""
+
+    def poll(self, runs: Sequence[Run]) -> list[Status]:
+        """Return the status of each run, in the same order, at the cost of one query for all of them.
+
+        While the scheduler does not answer, a run keeps its last known status, with the error as its ``reason``. A job
+        that vanished without a trace is LOST.
+        """
+
+    def cancel(self, run: Run, *, state: State) -> bool:
+        """End the run and all its processes; it ends in ``state`` (CANCELLED, INTERRUPTED or TIMEOUT).
+
+        Returns whether anything was left to end.
+        """
+
+    def pause(self, seconds: float) -> float:
+        """Seconds to wait before the next poll of a run that was submitted ``seconds`` ago."""
+
+
+# ``job.json``: which job of which cluster a run is.
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """``id`` is None while unknown: hidl was killed, or had no answer, when it submitted the run.
+
+    ``cluster`` is the cluster's name, None if unknown; ``submitted`` is in seconds since the epoch. ``directory`` is
+    where the job was submitted from, if not from the run's directory (ReFrame has one of its own). ``foreign``: the
+    directory is a copy of the run's, and the job is not known. ``cancelled``: hidl has had the scheduler end the job.
+    """
+
+    id: str | None
+    cluster: str | None
+    submitted: float
+    directory: str | None = None
+    foreign: bool = False
+    cancelled: bool = False
+
+
+def write_ticket(run: Run, scheduler: str, ticket: Ticket) -> Ticket:
+    """Write and return it; on a full disk the run stays as it is, and its job is found by its mark."""
+    document: dict[str, object] = {"id": ticket.id, "cluster": ticket.cluster, "submitted": ticket.submitted}
+    if ticket.directory is not None:
+        document["directory"] = ticket.directory
+    if ticket.cancelled:
+        document["cancelled"] = True
+    with suppress(OSError):
+        run.write("job", {"schema": "hidl.job/1", "scheduler": scheduler, **document, "of": identify(run.directory)})
+    return ticket
+
+
+def read_ticket(run: Run) -> Ticket:
+    """Return the ticket of a run; of one without a readable one, or of another's copy, what its directory says."""
+    document = read_job(run)
+    if document is None or is_copied(document, run):
+        return Ticket(None, None, time_of(run.directory), foreign=document is not None)
+    submitted = document.get("submitted")
+    since = float(submitted) if isinstance(submitted, int | float) else 0.0
+    id, cluster, directory = (_text(document.get(name)) for name in ("id", "cluster", "directory"))
+    return Ticket(id, cluster, since, directory, cancelled=document.get("cancelled") is True)
+
+
+def read_job(run: Run) -> dict[str, Any] | None:
+    """Return ``job.json``; None if it is missing or cannot be read."""
+    with suppress(HidlError):
+        return run.document("job")
+    return None
+
+
+def is_newer(run: Run) -> bool:
+    """Whether ``status.json`` was written after ``job.json``: by a job that was submitted again by hand."""
+    try:
+        return (run.directory / "status.json").stat().st_mtime_ns > (run.directory / "job.json").stat().st_mtime_ns
+    except OSError:
+        return False
+
+
+def time_of(directory: Path) -> float:
+    """Return when a directory was made or changed last, in seconds since the epoch; also of one that was copied."""
+    return directory.stat().st_ctime
+
+
+def identify(directory: Path) -> dict[str, object]:
+    """Return what a directory keeps under other mounts, and its path: a copy has neither."""
+    return {"inode": directory.stat().st_ino, "path": os.path.realpath(directory)}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def is_copied(document: Mapping[str, object], run: Run) -> bool:
+    """Whether ``job.json`` was written for another directory, of which this one is a copy."""
+    of = document.get("of")
+    return isinstance(of, dict) and not (identify(run.directory).items() & of.items())
+
+
+# A batch system's own programs: run with a time limit, and without variables that change their answers.
+
+
+QUERY_SECONDS = 30.0
+SUBMIT_SECONDS = 120.0
+
+
+class NoAnswer(Exception):
+    """The batch system did not answer; the message says why."""
+
+
+class NoProgram(NoAnswer):
+    """The batch system's programs are not on PATH."""
+
+
+class NotTaken(NoAnswer):
+    """The batch system did not answer, and certainly took no job."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The programs of one batch system.
+
+    ``dropped``: prefixes of variables of an enclosing job, and of options in disguise, which the programs do not get;
+    ``kept``: exceptions; ``added``: variables that they get. ``unreachable`` matches complaints that the server did
+    not answer; ``waiting``: lines that a program prints until it has its answer, which is what counts then.
+    """
+
+    dropped: tuple[str, ...]
+    unreachable: re.Pattern[str]
+    waiting: re.Pattern[str] = re.compile(r"(?!)")
+    kept: frozenset[str] = frozenset()
+    added: Mapping[str, str] = field(default_factory=dict)
+    variables: Callable[[], Mapping[str, str]] = lambda: os.environ
+
+    def environment(self, keep: Collection[str] = ()) -> dict[str, str]:
+        """Return the environment that the programs get; ``keep`` names further exceptions."""
+        return {
+            name: value
+            for name, value in self.variables().items()
+            if name in self.kept or name in keep or not name.startswith(self.dropped)
+        } | dict(self.added)
+
+    def call(
+        self,
+        *command: str | Path,
+        timeout: float = QUERY_SECONDS,
+        cwd: Path | None = None,
+        keep: Collection[str] = (),
+    ) -> Completed:
+        """Run a program and return what it printed, whatever its exit status.
+
+        Raises ``NoAnswer`` after ``timeout`` seconds, or if the program says that the server did not answer;
+        ``NoProgram`` if it is not found.
+        """
+        try:
+            completed = process.run(command, timeout=timeout, check=False, cwd=cwd, env=self.environment(keep))
+        except ProcessFailed as error:
+            if error.status == -signal.SIGKILL:
+                raise NoAnswer(f"{command[0]} had no answer within {timeout:g} s") from error
+            raise NoProgram(f"{command[0]} cannot be started: {error.output}") from error
+        return completed if completed.status == 0 else self.answer_of(completed)
+
+    def answer_of(self, failed: Completed) -> Completed:
+        """Return what a program that failed printed, without the lines from before its answer."""
+        printed = [text.splitlines() for text in (failed.stdout, failed.stderr)]
+        stdout, stderr = (
+            "\n".join(line for line in lines if line.strip() and not self.waiting.search(line)) for lines in printed
+        )
+        is_silent = not (stdout or stderr) and any(printed)
+        if is_silent or self.unreachable.search(f"{stderr}\n{stdout}"):
+            raise NoAnswer(complaint(failed))
+        return replace(failed, stdout=stdout, stderr=stderr)
+
+
+def batches(ids: Sequence[str], size: int = 1000) -> Iterator[Sequence[str]]:
+    """Split job ids into command lines of ``size`` ids: a kernel accepts 2 MiB of words with the environment."""
+    return (ids[first : first + size] for first in range(0, len(ids), size))
+
+
+def whole_lines(completed: Completed) -> list[str]:
+    """Return the lines of a listing. Raises ``NoAnswer`` if its last line was cut, since jobs may be missing then."""
+    if completed.status == 0 and completed.stdout and not completed.stdout.endswith("\n"):
+        raise NoAnswer(f"{Path(completed.command[0]).name} printed an incomplete answer")
+    return completed.stdout.splitlines()
+
+
+def complaint(completed: Completed) -> str:
+    """Return a program's error message on one line, without its own name before each line; else its output."""
+    lines = (completed.stderr.strip() or completed.stdout.strip()).splitlines()
+    own = re.escape(Path(completed.command[0]).name)
+    short = [re.sub(rf"^({own}(-\w+)?: )?((error|fatal): )?", "", line, flags=re.IGNORECASE).strip() for line in lines]
+    return "; ".join(line for line in short[-5:] if line) or f"status {completed.status}"
+
+
+# The guard of an attended job: a process that takes the job back if this one is killed and its client hangs.
+
+
+_GRACE_SECONDS = 5
+#: Reads the client's number, then a word when hidl is done with it; the end of the file instead means that hidl died.
+_SCRIPT = """
+read -r client && [ "$client" != done ] || exit 0
+read -r _ && exit 0
+sleep "$1"
+if [ "$(cat "/proc/$client/comm" 2>/dev/null)" = "$2" ]; then kill -KILL "$client"; fi
+shift 2
+cd /  # modules of the directory that hidl was called in may be another user's
+exec "$@" >/dev/null 2>&1
+"""
+
+
+@contextmanager
+def guarded(run: Run, program: str) -> Iterator[Callable[[int], object]]:
+    """Start the guard of a run; give what tells it the process number of the client, whose name is ``program``."""
+    cancel = (sys.executable, "-m", "hidl_cli", "cancel", str(run.directory))
+    command = ("sh", "-c", _SCRIPT, "sh", str(_GRACE_SECONDS), program, *cancel)
+    with Path(os.devnull).open("wb") as nowhere:
+        guard = process.start_conversation(command, env=os.environ, stderr=nowhere)
+    assert guard.stdin is not None
+    assert guard.stdout is not None
+    pipe = guard.stdin
+
+    def tell(text: str) -> None:
+        with suppress(BrokenPipeError):
+            pipe.write(f"{text}\n".encode())
+
+    try:
+        yield lambda client: tell(str(client))
+    finally:
+        tell("done")
+        pipe.close()
+        guard.stdout.close()
+        guard.wait()
+
+
+# What one batch system adds to the common core (``batch.py``): its commands, how to read their answers, its header.
 
 
 @dataclass(frozen=True)
@@ -66,8 +357,10 @@ class Backend(ABC):
 
     @cached_property
     def functions(self) -> str:
-        """See ``Scheduler.functions``: ``job.sh`` beside the backend's module."""
-        return resources.files(type(self).__module__).joinpath("job.sh").read_text(encoding="utf-8")
+        """See ``Scheduler.functions``: ``NAME.sh`` beside the module NAME of the backend, ``job.sh`` in a package."""
+        module = Path(inspect.getfile(type(self)))
+        script = module.with_name("job.sh") if module.stem == "__init__" else module.with_suffix(".sh")
+        return script.read_text(encoding="utf-8")
 
     @abstractmethod
     def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:

@@ -11,16 +11,22 @@ from pathlib import Path
 from hidl_cli import process
 from hidl_cli.documents import write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, SchedulerUnreachable, SubmitRefused
-from hidl_cli.launch.allocation import Allocation
+from hidl_cli.launch.placement import Allocation
 from hidl_cli.process import Deferred
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.backend import Backend, Refused
+from hidl_cli.record.run import Run, State, Status
+from hidl_cli.schedulers.backend import (
+    Backend,
+    NoAnswer,
+    NoProgram,
+    NotTaken,
+    Refused,
+    Ticket,
+    guarded,
+    read_ticket,
+    write_ticket,
+)
 from hidl_cli.schedulers.decision import read_status
-from hidl_cli.schedulers.guard import guarded
 from hidl_cli.schedulers.poller import SUBMISSION_SECONDS, Poller
-from hidl_cli.schedulers.programs import NoAnswer, NoProgram, NotTaken
-from hidl_cli.schedulers.ticket import Ticket, read_ticket, write_ticket
 from hidl_cli.site.schema import Policies
 
 _SEARCHES = 3

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from hidl_cli.errors import HidlError
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
+from hidl_cli.record.run import Run, State, Status
 
 #: Seconds for which what a job wrote last may be on its way through a shared file system.
 LAG_SECONDS = 3.0

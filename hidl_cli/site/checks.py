@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hidl_cli.batch_systems import SSH
-from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
-from hidl_cli.inputs.fields import MAX_REGEX
+from hidl_cli.inputs.check import MAX_REGEX
 from hidl_cli.inputs.load import Rules
-from hidl_cli.inputs.problems import clipped
+from hidl_cli.inputs.problems import Fault, clipped, mapping, nearest, one_of
 from hidl_cli.launchers import misfit_of_ssh, through_ssh
 from hidl_cli.site.schema import Site
 
@@ -98,7 +97,7 @@ def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Each MPI library reads the variables that the site sets for it, with valid values."""
     libraries = mapping(data, "mpi")
     if data.get("tuning") or any(mapping(libraries, name).get("tuning") for name in libraries):
-        from hidl_cli.tuning.checks import check_site  # 13 ms, which files without tuning need not spend
+        from hidl_cli.tuning.judge import check_site  # 13 ms, which files without tuning need not spend
 
         yield from check_site(data)
 

@@ -11,13 +11,13 @@ from functools import cached_property
 from pydantic import ValidationError
 
 from hidl_cli.errors import InvalidInput, Problem
-from hidl_cli.inputs import overlay, tree, yamlfile
+from hidl_cli.inputs import overlay, yamlfile
+from hidl_cli.inputs import source as tree
 from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import Entry
 from hidl_cli.inputs.source import Source, read_source
 from hidl_cli.site.checks import RULES, conditions
-from hidl_cli.site.probes.cluster import Cluster, cluster
-from hidl_cli.site.probes.host import Host, ThisHost
+from hidl_cli.site.probes.host import Cluster, Host, ThisHost, cluster
 from hidl_cli.site.schema import Match, Site
 
 _MATCH_BLOCK = re.compile(r"^match[ \t]*:.*(?:\n(?:[ \t#].*)?)*", re.MULTILINE)

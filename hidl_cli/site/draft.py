@@ -1,21 +1,343 @@
-"""A site file, drafted from what probes found: what they did not find is null, and each says where it is from."""
+"""From nodes to kinds of nodes: those with the same cores, memory, GPUs and features are one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Literal, Protocol
 
+from ClusterShell.NodeSet import NodeSet
+from pydantic import TypeAdapter, ValidationError
+
+from hidl_cli import documents
 from hidl_cli.batch_systems import SYSTEMS
+from hidl_cli.errors import HidlError, UsageError
+from hidl_cli.inputs import overlay
+from hidl_cli.inputs.check import PATTERNS, Name, SchedulerWord
+from hidl_cli.inputs.overlay import KindName
 from hidl_cli.launchers import LAUNCHERS, fitting
 from hidl_cli.mpi import TRAITS
-from hidl_cli.site.node_kinds import Kind, folded, simple, unique
-from hidl_cli.site.open_questions import Topic, open_questions, sentence
-from hidl_cli.site.probes.facts import Batch, Hardware, Library
-from hidl_cli.site.probes.gpus import Cards, architecture
+from hidl_cli.site.probes.facts import Batch, Hardware, Library, ProbedNode, Queue
+from hidl_cli.site.probes.host import Cards, architecture
 from hidl_cli.site.probes.survey import Found
-from hidl_cli.site.queues import Part, Parts, parts
-from hidl_cli.site.yamltext import Item, document
+from hidl_cli.site.yamledit import Item, document
+
+_ALIKE = 1.03  # memory that differs by less is what firmware keeps for itself, not another kind of node
+_PLACES = 3  # a feature of which there are more variants by number (rack1, rack2, ...) says where a node is, not what
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
+_MOST_CLASSES = 8  # of the same hardware, by their features; beyond, features say something else
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Nodes of one kind, by their names; ``features``: those that all of them have."""
+
+    name: str
+    hardware: Hardware
+    nodes: tuple[ProbedNode, ...]
+    features: frozenset[str]
+
+    @property
+    def arch(self) -> str | None:
+        """The architecture of those that have been up, if they agree."""
+        known = {node.arch for node in self.nodes if node.arch}
+        return known.pop() if len(known) == 1 else None
+
+
+def kinds(nodes: Sequence[ProbedNode]) -> tuple[Kind, ...]:
+    """The kinds of nodes, the most frequent first, each with a name of its own."""
+    found = [kind for alike in _by_hardware(nodes) for kind in _by_features(alike)]
+    found.sort(key=lambda kind: -len(kind.nodes))
+    return tuple(replace(kind, name=name) for kind, name in zip(found, _names(found), strict=True))
+
+
+def telling_feature(kind: Kind, others: Iterable[Kind]) -> str | None:
+    """A feature that all nodes of this kind have, and none of the others."""
+    elsewhere = frozenset().union(*(node.features for other in others for node in other.nodes))
+    return min(kind.features - elsewhere, key=lambda feature: (len(feature), feature), default=None)
+
+
+def simple(text: str) -> str:
+    """``text`` as a site file's names are: lower-case letters, digits and . _ -; possibly empty."""
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:48].rstrip("-._")
+
+
+def unique(name: str, taken: Iterable[str]) -> str:
+    """The name, with a number after it where it is taken."""
+    taken, number, candidate = set(taken), 2, name
+    while candidate in taken:
+        candidate, number = f"{name}-{number}", number + 1
+    return candidate
+
+
+def _by_hardware(nodes: Sequence[ProbedNode]) -> Iterator[list[ProbedNode]]:
+    """Nodes of the same hardware; of memories that are nearly the same, the smallest counts.
+
+    Of nodes of which nothing is known, those that share a queue are taken for the same.
+    """
+    yield from _by_queues([node for node in nodes if node.hardware == Hardware()])
+    nodes = [node for node in nodes if node.hardware != Hardware()]
+    groups: dict[Hardware, list[ProbedNode]] = {}
+    for node in nodes:
+        groups.setdefault(replace(node.hardware, memory_mib=None), []).append(node)
+    for hardware, group in groups.items():
+        sizes = sorted({node.hardware.memory_mib for node in group if node.hardware.memory_mib})
+        smallest: dict[int | None, int | None] = {None: None}
+        first = 0
+        for size in sizes:
+            first = first if first and size <= first * _ALIKE else size
+            smallest[size] = first
+        classes: dict[int | None, list[ProbedNode]] = {}
+        for node in group:
+            classes.setdefault(smallest[node.hardware.memory_mib or None], []).append(node)
+        for memory, alike in classes.items():
+            yield [replace(node, hardware=replace(hardware, memory_mib=memory)) for node in alike]
+
+
+def _by_queues(nodes: Sequence[ProbedNode]) -> Iterator[list[ProbedNode]]:
+    groups: list[tuple[set[str], list[ProbedNode]]] = []
+    for queues in dict.fromkeys(node.queues for node in nodes):
+        sharing = [group for group in groups if group[0] & {*queues}]
+        its = [*(node for group in sharing for node in group[1]), *(node for node in nodes if node.queues == queues)]
+        groups = [group for group in groups if group not in sharing]
+        groups.append(({*queues}.union(*(group[0] for group in sharing)), its))
+    yield from (group[1] for group in groups)
+
+
+def _by_features(nodes: list[ProbedNode]) -> Iterator[Kind]:
+    variants: dict[str, set[str]] = {}
+    for feature in frozenset().union(*(node.features for node in nodes)):
+        variants.setdefault(re.sub(r"\d+", "#", feature), set()).add(feature)
+    places = {one for stem, ones in variants.items() if "#" in stem and len(ones) > _PLACES for one in ones}
+    classes: dict[frozenset[str], list[ProbedNode]] = {}
+    for node in nodes:
+        classes.setdefault(node.features - places, []).append(node)
+    if len(classes) > _MOST_CLASSES:
+        classes = {frozenset.intersection(*classes): nodes}
+    for features, alike in classes.items():
+        yield Kind("", alike[0].hardware, tuple(alike), features)
+
+
+def _names(found: Sequence[Kind]) -> list[str]:
+    """A name for each: its GPU's model, or ``cpu``; where several share that, with what distinguishes them."""
+    bases = [_base(kind) for kind in found]
+    shared = Counter(bases)
+    names: list[str] = []
+    for kind, base in zip(found, bases, strict=True):
+        name = base
+        if shared[base] > 1:
+            rivals = [other for other, its in zip(found, bases, strict=True) if its == base and other is not kind]
+            if word := simple(_difference(kind, rivals) or ""):
+                name = f"{base}-{word}"
+        names.append(unique(name, names))
+    return names
+
+
+def _base(kind: Kind) -> str:
+    hardware = kind.hardware
+    if hardware == Hardware() and kind.nodes and len(kind.nodes[0].queues) > 0:
+        return simple(kind.nodes[0].queues[0]) or "node"
+    if hardware.gpus:
+        model = hardware.gpu_model or ""
+        return simple(model) if model and "," not in model and simple(model) else "gpu"
+    return "node" if hardware.gpus is None else "cpu"
+
+
+def _difference(kind: Kind, rivals: Sequence[Kind]) -> str | None:
+    """What tells a kind from those that would have the same name: a feature, its memory, cores or GPUs; else the
+    feature that the fewest of them have."""
+    if feature := telling_feature(kind, rivals):
+        return feature
+    for key, form in (("memory_mib", "{:.0f}g"), ("cores", "{}c"), ("gpus", "{}gpus")):
+        value = getattr(kind.hardware, key)
+        if value is not None and all(getattr(rival.hardware, key) != value for rival in rivals):
+            return form.format(value / 1024 if key == "memory_mib" else value)
+    shared = {feature: sum(feature in rival.features for rival in rivals) for feature in sorted(kind.features)}
+    rarest = min(shared, key=lambda feature: shared[feature], default=None)
+    return rarest if rarest is not None and shared[rarest] < len(rivals) else None
+
+
+def folded(names: Sequence[str], width: int) -> str:
+    """``gpu[001-032]``, cut off after ``width`` characters."""
+    plain = [name for name in names if _PLAIN_NAME.fullmatch(name)]
+    odd = [name for name in names if not _PLAIN_NAME.fullmatch(name)]
+    text = ",".join([str(NodeSet.fromlist(plain)), *odd] if plain else odd)
+    return text if len(text) <= width else f"{text[:width]}..."
+
+
+# A scheduler's queues as the partitions of a site: each refers to one kind of node.
+
+
+MOST_PARTITIONS, MOST_KINDS = 300, 100  # in one draft: a file of more is of no use to people
+
+
+@dataclass(frozen=True)
+class Part:
+    """A partition of the draft: ``key`` in the file, the scheduler's queue, its kind of node and the feature for it."""
+
+    key: str
+    queue: Queue
+    kind: Kind
+    constraint: str | None = None
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All partitions of a draft, and what was left out of it, with the reasons; ``others``: kinds of no queue."""
+
+    parts: tuple[Part, ...]
+    left_out: tuple[str, ...]
+    others: tuple[Kind, ...] = ()
+
+    @property
+    def default(self) -> str | None:
+        """The key of the scheduler's default queue; of one with several kinds, that of its most frequent."""
+        return next((part.key for part in self.parts if part.queue.is_default), None)
+
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of node that the partitions refer to, in their order, and the others."""
+        return tuple(dict.fromkeys((*(part.kind for part in self.parts), *self.others)))
+
+
+def parts(batch: Batch, unknown_nodes: Hardware | None = None) -> Parts:
+    """The partitions for a scheduler's queues.
+
+    ``unknown_nodes``: where the scheduler tells of no node, what is known of those that all its queues then have. A
+    queue with nodes of several kinds becomes a partition for each kind that a feature tells apart (``constraint``);
+    where none does, the most frequent kind stands for all.
+    """
+    wanted = {queue.name for queue in batch.queues if queue.left_out is None}
+    known = kinds([node for node in batch.nodes if wanted & set(node.queues)])[:MOST_KINDS]
+    members = {kind: Counter(queue for node in kind.nodes for queue in node.queues) for kind in known}
+    found: list[Part] = []
+    left_out: list[str] = []
+    for queue in batch.queues:
+        count = {kind: members[kind][queue.name] for kind in known if members[kind][queue.name]}
+        reason = queue.left_out
+        if unknown_nodes is not None:
+            count = {Kind("node", unknown_nodes, (), frozenset()): 1}
+        if reason is None and not count:
+            reason = "no node of it is known"
+        if reason is None and not _is_scheduler_word(queue.name):
+            reason = "its name cannot stand in a job script"
+        if reason is None and len(found) >= MOST_PARTITIONS:
+            reason = f"there are more than {MOST_PARTITIONS}"
+        if reason is not None:
+            left_out.append(f"{queue.name}: {reason}")
+            continue
+        these = list(_of(queue, count))
+        for part in these:
+            found.append(replace(part, key=unique(part.key, (one.key for one in found))))
+        unasked = [f"{count[kind]} x {kind.name}" for kind in count if kind not in [part.kind for part in these]]
+        if unasked:
+            left_out.append(f"{queue.name}: no feature asks for {', '.join(unasked)} alone")
+    return Parts(tuple(found), tuple(left_out), () if batch.queues else kinds(batch.nodes)[:MOST_KINDS])
+
+
+def _of(queue: Queue, count: Mapping[Kind, int]) -> Iterator[Part]:
+    """The partitions of one queue, which has so many nodes of each kind."""
+    key = simple(queue.name) or "queue"
+    main = max(count, key=lambda kind: count[kind])
+    if len(count) == 1:
+        yield Part(key, queue, main, remarks=queue.remarks)
+        return
+    features = {kind: telling_feature(kind, [other for other in count if other is not kind]) for kind in count}
+    asked = {kind: feature for kind, feature in features.items() if feature and _is_scheduler_word(feature)}
+    mixed = f"its nodes: {', '.join(f'{count[kind]} x {kind.name}' for kind in count)}"
+    if main not in asked:
+        mixed += f"; no feature asks for {main.name} alone"
+    yield Part(key, queue, main, asked.get(main), (*queue.remarks, mixed))
+    for kind, feature in asked.items():
+        if kind is not main:
+            here = f"the {count[kind]} x {kind.name} of {queue.name}"
+            yield Part(f"{key}-{kind.name}"[:60], queue, kind, feature, (here,))
+
+
+@cache
+def _scheduler_words() -> TypeAdapter[str]:
+    return TypeAdapter(SchedulerWord)
+
+
+def _is_scheduler_word(text: str) -> bool:
+    """Whether the schema of sites takes this as a queue's name or a feature."""
+    try:
+        _scheduler_words().validate_python(text)
+    except ValidationError:
+        return False
+    return True
+
+
+# What outputs that were saved by hand leave open, and the command that would tell it.
+
+
+Topic = Literal["scheduler", "nodes", "queues", "processor", "GPUs", "interconnect", "MPI", "launchers"]
+
+_ON_LOGIN, _ON_NODE = "on a login node", "on a compute node"
+_SCHEDULER = (
+    "`scontrol show config > scontrol-show-config.txt` (Slurm), `lsid > lsid.txt` (LSF), "
+    "`qstat -Bf > qstat-Bf.txt` (PBS) or "
+    f"`flux resource list > flux-resource-list.txt` (Flux) {_ON_LOGIN}"
+)
+_GPUS = (
+    "`nvidia-smi -L > nvidia-smi.txt`, `rocm-smi --showproductname > rocm-smi.txt` or "
+    f"`xpu-smi discovery > xpu-smi.txt` {_ON_NODE} with GPUs"
+)
+_MPI = (
+    "`module avail > module-avail.txt 2>&1`, `mpichversion > mpichversion.txt` or "
+    f"`ompi_info > ompi_info.txt` {_ON_LOGIN}"
+)
+_NODES = {
+    "slurm": "`scontrol show node > scontrol-show-node.txt`",
+    "lsf": "`lshosts -w > lshosts-w.txt` and `bhosts -w > bhosts-w.txt`",
+    "pbs": "`pbsnodes -a > pbsnodes-a.txt`",
+    "flux": "`flux resource list > flux-resource-list.txt`",
+}
+_QUEUES = {
+    "slurm": "`scontrol show partition > scontrol-show-partition.txt`",
+    "lsf": "`bqueues -l > bqueues-l.txt`",
+    "pbs": "`qstat -Qf > qstat-Qf.txt`",
+    "flux": "`flux queue list > flux-queue-list.txt`",
+}
+
+
+def open_questions(found: Found) -> dict[Topic, str]:
+    """What is not recorded, each with how to record it; none where a machine itself was asked."""
+    if not found.read:
+        return {}
+    asked: dict[Topic, str] = {}
+    batch = found.batch
+    if batch is None:
+        asked["scheduler"] = _SCHEDULER
+    else:
+        if not any(node.hardware.cores or node.hardware.processors for node in batch.nodes):
+            asked["nodes"] = f"{_NODES[batch.scheduler]} {_ON_LOGIN}"
+        if not batch.queues:
+            asked["queues"] = f"{_QUEUES[batch.scheduler]} {_ON_LOGIN}"
+    if not found.machine.cpu:
+        asked["processor"] = f"`lscpu > lscpu.txt` {_ON_NODE}"
+    if not found.cards and not (batch and any(node.hardware.gpus is not None for node in batch.nodes)):
+        asked["GPUs"] = _GPUS
+    if found.interconnect is None:
+        asked["interconnect"] = f"`ibstat > ibstat.txt` {_ON_NODE}"
+    if not found.libraries:
+        asked["MPI"] = _MPI
+    if not found.launchers and (batch is None or batch.scheduler == "lsf"):
+        asked["launchers"] = f"`mpirun --version > mpirun.txt` {_ON_LOGIN}, or name what starts ranks"
+    return asked
+
+
+def sentence(topic: Topic, how: str) -> str:
+    """``processor: not recorded; run ...``."""
+    return f"{topic}: not recorded; run {how}"
+
+
+# A site file, drafted from what probes found: what they did not find is null, and each says where it is from.
+
 
 _MOST_SHAPES, _LONGEST_PATTERN = 6, 500
 _OWN_LAUNCHERS = {"slurm": "srun", "flux": "flux"}
@@ -82,7 +404,9 @@ def _workstation(found: Found, name: str) -> Iterator[Item]:
     yield from _interconnect(found)
     own = _gpu_facts(found.cards, found.cards.model if found.cards else None)
     if own:
-        host = Item("host", (Item("detect", True), *own), f"cores and memory are found at run time; {_of(found.cards)}")
+        host = Item(
+            "host", (Item("detect", True), *own), f"cores and memory are found at run time; {_of_of_draft(found.cards)}"
+        )
         yield Item("node_types", (host,))
     yield from _mpi(found.libraries, ("mpiexec",), ())
 
@@ -233,7 +557,7 @@ def _gpu_facts(cards: Cards | None, model: str | None) -> list[Item]:
     return [fact for fact in facts if fact.value is not None]
 
 
-def _of(cards: Cards | None) -> str:
+def _of_of_draft(cards: Cards | None) -> str:
     return f"{cards.source}: {cards.count} x {cards.model}" if cards else ""
 
 
@@ -275,3 +599,91 @@ def _mpi(libraries: Sequence[Library], launchers: Sequence[str], offered: Sequen
         why = f"`srun --mpi=` takes {', '.join(offered)}" if offered else ""
         yield Item("mpi", tuple(entries), why)
         yield Item("default_mpi", None, "null: each stack's own MPI library")
+
+
+# Where a draft goes, and that it is never half written, never over a file that is there, and never faulty.
+
+
+class HasText(Protocol):
+    """A draft of any kind."""
+
+    @property
+    def text(self) -> str:
+        """The file's text."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The name of what is drafted, and its file; None: standard output."""
+
+    name: str
+    file: Path | None
+    kind: KindName = "site"
+
+
+def target(name: str | None, output: str | None, default: str, *, kind: KindName = "site") -> Target:
+    """Where to write: ``output`` (``-``: standard output), else the user's own files of that kind.
+
+    ``default`` is the name if none is given; ``-draft`` is put after it where hidl or the centre has a file of that
+    name, which is not to be hidden unasked.
+    Raises ``UsageError`` for an invalid name, and for a file of another name.
+    """
+    if output is None or output == "-":
+        chosen = name
+        if chosen is None:
+            known = {
+                one.name for entry in overlay.list_all(kind) for one in (entry, *entry.shadows) if one.origin != "user"
+            }
+            chosen = f"{default}-draft" if default in known else default
+        _require_name(chosen, kind)
+        (_, directory), *_ = overlay.directories(kind)
+        return Target(chosen, None if output == "-" else directory / f"{chosen}.yaml", kind)
+    file = Path(output)
+    chosen = file.stem if name is None else name
+    _require_name(chosen, kind)
+    if file.is_dir():
+        return Target(chosen, file / f"{chosen}.yaml", kind)
+    if file.name != f"{chosen}.yaml":
+        raise UsageError(
+            f"{kind} {chosen} cannot be written to {file.name}, as hidl finds a {kind} by its file's name",
+            hint=f"call the file {chosen}.yaml",
+        )
+    return Target(chosen, file, kind)
+
+
+def require_free(target: Target, *, force: bool) -> None:
+    """Raises ``UsageError`` where the file is there already, unless ``force``."""
+    if target.file is not None and (target.file.exists() or target.file.is_symlink()) and not force:
+        raise UsageError(
+            f"{target.file} is there already",
+            hint=f"name another {target.kind} or --output, or overwrite it with --force",
+        )
+
+
+def write(draft: HasText, file: Path) -> None:
+    """Write the draft beside its place and rename it into it; ``HidlError`` where that cannot be done."""
+    try:
+        documents.write_text(file, draft.text)
+    except OSError as error:
+        raise HidlError(
+            f"{file} cannot be written: {error.strerror or error}", hint="write it elsewhere with --output FILE"
+        ) from error
+
+
+def is_found(target: Target) -> bool:
+    """Whether hidl finds this file by the name."""
+    return any(entry.path == target.file for entry in overlay.list_all(target.kind))
+
+
+def hidden(target: Target) -> tuple[Path, ...]:
+    """The files of the same name that this one hides from now on."""
+    entries = [entry for entry in overlay.list_all(target.kind) if entry.path == target.file]
+    return tuple(below.path for entry in entries for below in entry.shadows)
+
+
+def _require_name(name: str, kind: KindName) -> None:
+    try:
+        TypeAdapter(Name).validate_python(name)
+    except ValidationError:
+        pattern = next(words for words in PATTERNS.values() if words.startswith("lower-case letters, digits, and"))
+        raise UsageError(f"'{name}' cannot be a {kind}'s name", hint=f"a name is {pattern}") from None

@@ -10,8 +10,7 @@ from hidl_cli import documents, paths
 from hidl_cli.inputs import overlay
 from hidl_cli.site import yamledit
 from hidl_cli.site.answers import Answer
-from hidl_cli.site.yamledit import Value
-from hidl_cli.site.yamltext import Item, document
+from hidl_cli.site.yamledit import Item, Value, document
 
 _SCHEMA = "hidl.asked/1"
 

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from hidl_cli.mpi import TELLERS, TRAITS
-from hidl_cli.site.probes import compilers, externals
-from hidl_cli.site.probes.externals import VERSION, same_version
+from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import Host
-from hidl_cli.site.schema import Mpi, Site
-from hidl_cli.site.software import Compiler, External
+from hidl_cli.site.probes.software import VERSION, same_version
+from hidl_cli.site.schema import Compiler, External, Mpi, Site
 
 Verdict = Literal["right", "wrong", "not checked"]
 
@@ -43,13 +42,13 @@ def check(site: Site, host: Host) -> tuple[Checked, ...]:
 
 def _compiler(name: str, compiler: Compiler, host: Host) -> Checked:
     path = ("compilers", name)
-    given = compiler.c or compilers.PROGRAMS.get(compiler.package, ("cc",))[0]
+    given = compiler.c or software.PROGRAMS.get(compiler.package, ("cc",))[0]
     program = given if "/" in given or not compiler.prefix else f"{compiler.prefix}/bin/{given}"
     if not compiler.prefix and "/" not in given:
         return _by_modules(path, compiler.modules)
     if not Path(program).is_file():
         return Checked(path, "wrong", f"{program} not found")
-    return _version(path, program, compiler.version, compilers.version(host, program, compiler.package))
+    return _version(path, program, compiler.version, software.compiler_version(host, program, compiler.package))
 
 
 def _external(name: str, external: External, host: Host) -> Checked:
@@ -58,12 +57,12 @@ def _external(name: str, external: External, host: Host) -> Checked:
         return _by_modules(path, external.modules)
     if not Path(external.prefix).is_dir():
         return Checked(path, "wrong", f"directory {external.prefix} not found")
-    if name not in externals.TELL:
+    if name not in software.TELL:
         return Checked(path, "not checked", f"{external.prefix} is there; no known program prints its version")
-    program = f"{external.prefix}/{externals.TELL[name][0]}"
+    program = f"{external.prefix}/{software.TELL[name][0]}"
     if not Path(program).exists():
         return Checked(path, "wrong", f"{program} not found")
-    return _version(path, program, external.version, externals.version(host, name, program))
+    return _version(path, program, external.version, software.program_version(host, name, program))
 
 
 def _mpi(name: str, mpi: Mpi, host: Host) -> Iterator[Checked]:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.site.outputs.folder import foreign, survey_folder
-from hidl_cli.site.probes.recorded import DESCRIPTION, load_host
-from hidl_cli.site.probes.survey import Found, survey_recorded
+from hidl_cli.site.outputs import foreign, survey_folder
+from hidl_cli.site.probes.survey import DESCRIPTION, Found, load_host, survey_recorded
 
 
 def survey_from(directory: Path, *, alone: bool = False) -> tuple[Found, Sequence[str]]:

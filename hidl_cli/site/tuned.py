@@ -18,7 +18,7 @@ from hidl_cli.site.checks import RULES
 from hidl_cli.site.keeping import user_file
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
-from hidl_cli.site.yamltext import Item, document
+from hidl_cli.site.yamledit import Item, document
 
 
 def list_settings(names: frozenset[str]) -> list[dict[str, Any]]:

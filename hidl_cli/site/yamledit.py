@@ -1,19 +1,90 @@
-"""Put values into a YAML file that a person wrote: their keys, comments and order stay as they are."""
+"""YAML that people read: mappings in order, each key with a comment that says why its value is what it is."""
 
 from __future__ import annotations
 
 import copy
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hidl_cli.inputs import tree, yamlfile
-from hidl_cli.inputs.source import Source
-from hidl_cli.inputs.tree import YamlNode
-from hidl_cli.site.yamltext import Item, document, scalar
+from hidl_cli.inputs import problems, source, yamlfile
+from hidl_cli.inputs.source import Source, YamlNode
+from hidl_cli.quoting import comment
+
+Scalar = str | int | float | bool | None
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./+-]*")
+_WORDS_OF_YAML_1_1 = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}
+_WIDTH = 118
+_LONGEST_COMMENT = 400
+
+
+@dataclass(frozen=True)
+class Item:
+    """A key with its value, which is a scalar, a list of scalars, or the items of a mapping; ``why``: its comment."""
+
+    key: str
+    value: Scalar | Sequence[Scalar] | Sequence[Item]
+    why: str = ""
+
+
+def document(items: Sequence[Item], *, head: Sequence[str] = ()) -> str:
+    """The text of a file; ``head``: the comments at its top, a paragraph each."""
+    return "".join(f"{line}\n" for line in (*_comments(head, 0), *_lines(items, 0)))
+
+
+def scalar(value: Scalar) -> str:
+    """One value on one line: plain where every version of YAML reads it as it is, else quoted.
+
+    Characters that YAML does not hold outside of an escape sequence become spaces.
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, str):
+        return f"{value:g}" if isinstance(value, float) and value == round(value, 3) and value < 1e5 else str(value)
+    text = comment(value)
+    plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML_1_1 and problems.resolve(text) == text
+    return text if plain else "'" + text.replace("'", "''") + "'"
+
+
+def _lines(items: Sequence[Item], depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for item in items:
+        yield from _comments([item.why] if item.why else [], depth)
+        key = f"{indent}{scalar(item.key)}:"
+        value = item.value
+        if not isinstance(value, (list, tuple)):
+            yield f"{key} {scalar(value)}"  # type: ignore[arg-type] # a str is a Sequence too
+        elif not value:
+            yield f"{key} {{}}" if isinstance(value, tuple) else f"{key} []"
+        elif isinstance(value[0], Item):
+            yield key
+            yield from _lines(value, depth + 1)
+        else:
+            flow = f"{key} [{', '.join(scalar(one) for one in value)}]"
+            if len(flow) <= _WIDTH:
+                yield flow
+            else:
+                yield key
+                yield from (f"{indent}  - {scalar(one)}" for one in value)
+
+
+def _comments(paragraphs: Sequence[str], depth: int) -> Iterator[str]:
+    indent = "  " * depth + "# "
+    for paragraph in paragraphs:
+        text = " ".join(comment(paragraph).split())
+        if len(text) > _LONGEST_COMMENT:
+            text = text[: _LONGEST_COMMENT - 4] + " ..."
+        yield from textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+# Put values into a YAML file that a person wrote: their keys, comments and order stay as they are.
+
 
 #: How the comment of a value begins that was put here; such a comment goes with its value.
 ORIGIN = "asked of "
@@ -57,7 +128,7 @@ def values_at(text: str, path: tuple[str, ...]) -> dict[str, Any]:
     node = _root(text)
     for key in path:
         node = node.content[key].value if node and isinstance(node.content, dict) and key in node.content else None
-    found = tree.plain(node) if node and isinstance(node.content, dict) else {}
+    found = source.plain(node) if node and isinstance(node.content, dict) else {}
     return {key: value for key, value in found.items() if not isinstance(value, dict | list)}
 
 
@@ -145,7 +216,7 @@ def _root(text: str) -> YamlNode | None:
 
 def _plain(text: str) -> Any:
     root = _root(text)
-    return None if root is None else tree.plain(root)
+    return None if root is None else source.plain(root)
 
 
 def _put(data: Any, path: tuple[str, ...], value: str) -> bool:

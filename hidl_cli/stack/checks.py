@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hidl_cli.inputs.faults import Fault, mapping, nearest, one_of
-from hidl_cli.inputs.load import Rules
-from hidl_cli.inputs.problems import clipped
+from hidl_cli.inputs.load import Rules, load
+from hidl_cli.inputs.problems import Fault, clipped, mapping, nearest, one_of
 from hidl_cli.mpi import WHEELS
 from hidl_cli.stack import own_wheel
 from hidl_cli.stack.schema import Stack
@@ -82,19 +81,19 @@ def builds(data: Mapping[str, Any]) -> Iterator[Fault]:
 
 def requirements(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Further requirements are packages of an index, and none brings another MPI library."""
-    from hidl_cli.stack import requirement  # imports packaging later, and only files that have requirements need it
+    from hidl_cli.stack import schema  # imports packaging later, and only files that have requirements need it
 
     mpi = data.get("mpi")
     for path, given in _required(data):
         for index, text in enumerate(given if isinstance(given, list) else []):
             place = (*path, index)
             try:
-                parsed = requirement.parse(text) if isinstance(text, str) else None
+                parsed = schema.parse(text) if isinstance(text, str) else None
                 if parsed is not None and parsed != text:
                     yield Fault(place, f"`{clipped(text)}` is not in its plain form", f"`{clipped(parsed)}`")
                 if parsed is not None and path[-1] == "requirements" and mpi in WHEELS:
-                    requirement.refuse_other_build(parsed, mpi=mpi)
-            except requirement.Unusable as error:
+                    schema.refuse_other_build(parsed, mpi=mpi)
+            except schema.Unusable as error:
                 yield Fault(place, error.message, error.expected)
 
 
@@ -138,7 +137,7 @@ def variants(data: Mapping[str, Any]) -> Iterator[Fault]:
 def tuning(data: Mapping[str, Any]) -> Iterator[Fault]:
     """Each MPI family reads the variables that are set for it, and their values fit."""
     if data.get("tuning"):
-        from hidl_cli.tuning.checks import check_by_family  # 13 ms, which files without tuning need not spend
+        from hidl_cli.tuning.judge import check_by_family  # 13 ms, which files without tuning need not spend
 
         yield from check_by_family(data)
 
@@ -162,3 +161,11 @@ RULES = Rules(
         }
     ),
 )
+
+
+# Stacks by name.
+
+
+def load_stack(name: str) -> Stack:
+    """The stack of that name with what it extends; ``UsageError`` if unknown, ``InvalidInput`` if faulty."""
+    return load(RULES, name)

@@ -1,8 +1,6 @@
-"""What the files of an installation must be: their sizes and SHA-256, and who they are of.
+"""Libraries that a compiled module requires: ``DT_NEEDED`` entries of a 64-bit little-endian ELF file (elf(5)).
 
-``content.json`` in the prefix is written once, before the manifest. Of files that wheels brought, it has what the
-wheels' own ``RECORD`` says (PyPA's specification of recorded projects), so that a damaged cache is found, too; all
-other files are read then. Python's own caches (``__pycache__``) are no part of it.
+The dynamic segment refers to strings by their offset in a table that is given by its address.
 """
 
 from __future__ import annotations
@@ -10,8 +8,11 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import mmap
 import os
-from collections.abc import Iterator, Mapping
+import re
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,74 @@ from typing import Any
 
 from hidl_cli import documents
 from hidl_cli.errors import BuildFailed, MissingPrecondition
+from hidl_cli.mpi import abi_of
+from hidl_cli.quoting import sh
 from hidl_cli.stack.installation import MANIFEST
+from hidl_workloads.doctor.finding import Evidence, Finding
+
+_MAGIC = b"\x7fELF\x02\x01"
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NEEDED, _DT_STRTAB = 1, 5
+_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")  # type, flags, offset, address, physical address, size, in memory, align
+_ENTRY = struct.Struct("<QQ")
+
+
+def needed(file: Path) -> tuple[str, ...] | None:
+    """The names, such as ``libmpi.so.12``; None if the file cannot be read, or is not such an ELF file."""
+    try:
+        with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return tuple(_needed(data)) if data[: len(_MAGIC)] == _MAGIC else None
+    except (OSError, OverflowError, ValueError, struct.error):  # ValueError: an empty file cannot be mapped
+        return None
+
+
+def _needed(data: mmap.mmap) -> Iterator[str]:
+    (headers,) = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    segments = [_PROGRAM_HEADER.unpack_from(data, headers + size * number) for number in range(count)]
+    for dynamic in (segment for segment in segments if segment[0] == _PT_DYNAMIC):
+        start, length = dynamic[2], dynamic[5]
+        entries = [_ENTRY.unpack_from(data, start + place) for place in range(0, length - 15, _ENTRY.size)]
+        address = next((value for tag, value in entries if tag == _DT_STRTAB), None)
+        table = next((s[2] + address - s[3] for s in segments if s[0] == _PT_LOAD and _holds(s, address)), None)
+        for tag, value in entries:
+            if tag == _DT_NEEDED and table is not None:
+                yield data[table + value : data.find(b"\0", table + value)].decode("utf-8", "replace")
+
+
+def _holds(segment: tuple[int, ...], address: int | None) -> bool:
+    return address is not None and segment[3] <= address < segment[3] + segment[5]
+
+
+# The binary interfaces of MPI that compiled Python packages were built for.
+
+
+#: What mpi4py's wheels call the interface that is neither MPICH's nor Open MPI's: any library serves.
+ANY = "mpiabi"
+
+#: Modules of mpi4py: one per ABI in wheels, a single one if compiled against one library.
+_OF_A_WHEEL = re.compile(r"MPI\.(mpich|openmpi|impi|mpiabi|msmpi)\.")
+_OF_WHEELS = {"impi": "mpich"}
+
+
+def of_mpi4py(package: Path) -> frozenset[str]:
+    """The ABIs that the mpi4py in this directory was built for; empty if unknown."""
+    found: set[str] = set()
+    for module in package.glob("MPI.*.so"):
+        if of_a_wheel := _OF_A_WHEEL.match(module.name):
+            found.add(_OF_WHEELS.get(of_a_wheel[1], of_a_wheel[1]))
+        else:
+            found |= of_modules([module])
+    return frozenset(found)
+
+
+def of_modules(modules: Iterable[Path]) -> frozenset[str]:
+    """The ABIs of the MPI libraries that compiled modules are linked to; empty: of none."""
+    return frozenset(abi for module in modules for name in needed(module) or () if (abi := abi_of(name)))
+
+
+# What the files of an installation must be: their sizes and SHA-256, and who they are of.
+
 
 FILE = "content.json"
 #: Files of the prefix that are no part of the content: about the installation, written by hidl.
@@ -200,3 +268,39 @@ def _text(files: Mapping[str, File], links: Mapping[str, str]) -> str:
         "links": dict(sorted(links.items())),
     }
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+# Rule HD085: what is said where files of an installation are damaged, by the doctor and of a failed run.
+
+
+RULE = "HD085"
+TITLE = "Files of the installation are damaged or missing"
+WHY = "Programs crash, do not start, or compute with other code than was verified."
+
+_SHOWN = 3
+
+
+def look(prefix: Path, *, deep: bool) -> Evidence | None:
+    """Hold the installation at ``prefix`` against its recorded content, by sizes or ``deep``; None if it is whole."""
+    stack = prefix.parent.name
+    if not prefix.is_dir():
+        return Evidence(f"{prefix} is gone: it was removed", f"hidl install {sh(stack)}, and run it again", str(prefix))
+    try:
+        found = compare(prefix, read(prefix), deep=deep)
+    except (MissingPrecondition, OSError) as error:
+        return Evidence(str(error), f"hidl uninstall {sh(stack)}, and install it again", where=str(prefix))
+    wrong = [*found.damaged, *found.missing]
+    if not wrong:
+        return None
+    more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+    return Evidence(
+        f"{len(found.damaged)} file(s) damaged and {len(found.missing)} missing in {prefix}: "
+        f"{', '.join(wrong[:_SHOWN])}{more}",
+        f"hidl stack verify {sh(stack)} --repair (jobs that run are not disturbed)",
+        where=str(prefix),
+    )
+
+
+def finding(evidence: Evidence) -> Finding:
+    """The same as a finding."""
+    return Finding(RULE, "error", TITLE, evidence.seen, WHY, evidence.fix, evidence.where)

@@ -23,10 +23,9 @@ from hidl_cli import documents, paths
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import install, own_wheel
 from hidl_cli.stack.builds.sources import sha256
-from hidl_cli.stack.providers.spack import caches, call, python
-from hidl_cli.stack.providers.spack.part import part_of
-from hidl_cli.stack.providers.spack.python import CLINGO
-from hidl_cli.stack.providers.spack.repositories import COMMIT
+from hidl_cli.stack.providers.spack import caches, call, host
+from hidl_cli.stack.providers.spack.environment import COMMIT, part_of
+from hidl_cli.stack.providers.spack.host import CLINGO
 from hidl_cli.stack.providers.wheels import Wheels
 
 if TYPE_CHECKING:
@@ -107,7 +106,7 @@ def _wheels(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progre
 def _sources(plan: InstallPlan, uv: Wheels, to: Path, log: Path, progress: Progress) -> dict[str, Any]:
     """A mirror of the lock's sources; what each package has there, by its hash."""
     part = part_of(plan)
-    interpreter = python.python(plan.target, uv, log, progress, offline=False, wheels=to / "wheels")
+    interpreter = host.python(plan.target, uv, log, progress, offline=False, wheels=to / "wheels")
     with paths.temporary_directory("fetch") as directory:
         # Spack empties the stages of what it mirrors: those of an installation under way are left alone.
         staged = part.environment.staged_in(Path(directory, "stage"))

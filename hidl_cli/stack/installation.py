@@ -1,35 +1,228 @@
-"""Installations: prefixes that hold one locked stack each, found by site and stack.
-
-::
-
-    <root>/<site>/<stack>/<id>/              a prefix; it counts as soon as its manifest.json is there, written last
-    <root>/<site>/<stack>/current            a link to the installation in use
-    <root>/<site>/<stack>/previous           a link to the one that was in use before it
-    <root>/modulefiles/<site>/<stack>/<id>   the modulefile of each, and .version, which names the one in use
-    <root>/locks/                            locks that were made here
-    <root>/logs/                             what was said while installing
-"""
+"""One hidl at a time: a lock that its owner takes along into the grave, and that names its owner to those who wait."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import grp
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hidl_cli import paths
 from hidl_cli.documents import read_json, write_text
-from hidl_cli.errors import MissingPrecondition
+from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.quoting import sh
+from hidl_cli.site.schema import Site
 from hidl_cli.stack import own_wheel
 
 if TYPE_CHECKING:
     from hidl_cli.mpi import Family
     from hidl_cli.site.schema import Site
+
+
+#: What a file system without locks answers.
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_POLL_SECONDS = 0.2
+_ATTEMPTS = 100
+
+
+@contextmanager
+def held(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lock ``file`` (made where it is missing); ``on_wait`` gets one line for the user if another has it.
+
+    Raises ``HidlError`` if it is a link or no file: where others may write, it could lead to a file of this user,
+    which would be overwritten.
+
+    The kernel frees the lock when its owner ends in whatever way, so there are no stale ones; the file stays. This is
+    ``flock`` itself and not the package filelock, because the locked file carries the owner, and for the 60 ms that
+    importing it takes.
+    """
+    descriptor = _opened(file)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait(f"waiting for {_owner(descriptor)}, which works in {file.parent}")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                with _held_by_name(file, on_wait):
+                    yield
+                return
+            if not _was_removed(descriptor, file):
+                break
+            removed, descriptor = descriptor, _opened(file)
+            os.close(removed)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(_self()).encode(), 0)
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _was_removed(descriptor: int, file: Path) -> bool:
+    """Return whether the owner removed the file before it freed the lock: another process may lock a new one."""
+    try:
+        return not os.path.samestat(os.fstat(descriptor), file.lstat())
+    except FileNotFoundError:
+        return True
+
+
+def _opened(file: Path) -> int:
+    for attempt in range(_ATTEMPTS):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            break
+        except (FileNotFoundError, FileExistsError):  # the last owner removed the directory just now
+            if attempt == _ATTEMPTS - 1:
+                raise
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise _refused(file, "a link") from error
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
+        return descriptor
+    os.close(descriptor)
+    raise _refused(file, "a second name of another file" if status.st_nlink > 1 else "no file")
+
+
+def _refused(file: Path, what: str) -> HidlError:
+    return HidlError(f"cannot lock {file}: it is {what}", hint=f"see who made it: ls -l {sh(str(file))}")
+
+
+@contextmanager
+def _held_by_name(file: Path, on_wait: Callable[[str], None]) -> Iterator[None]:
+    """The same where the file system knows no locks, as NFS without its lock daemon.
+
+    A directory that holds its owner's name takes the place ``<file>.d``, which succeeds only while that is missing or
+    empty. Of an owner that was killed the name is removed: by whoever waits on the same host, elsewhere by hand.
+    """
+    owner = f"{os.uname().nodename}:{os.getpid()}"
+    place, mine = file.with_name(f"{file.name}.d"), file.with_name(f"{file.name}.{owner}")
+    shutil.rmtree(mine, ignore_errors=True)  # of a process before this one with its number
+    mine.mkdir()
+    (mine / owner).touch()
+    try:
+        _take(place, mine, on_wait)
+        yield
+    finally:
+        (place / owner).unlink(missing_ok=True)
+        shutil.rmtree(mine, ignore_errors=True)
+
+
+def _take(place: Path, mine: Path, on_wait: Callable[[str], None]) -> None:
+    told = False
+    while True:
+        try:
+            mine.rename(place)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return
+        for name in place.iterdir() if place.is_dir() else ():
+            if _is_gone(name.name):
+                name.unlink(missing_ok=True)
+            elif not told:
+                on_wait(f"waiting for hidl on {name.name}; if it has ended: rm {sh(str(name))}")
+                told = True
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_gone(owner: str) -> bool:
+    """Was it a process of this host, and is there none of its number?"""
+    host, _, pid = owner.rpartition(":")
+    return host == os.uname().nodename and pid.isdecimal() and not Path("/proc", pid).exists()
+
+
+def _self() -> dict[str, object]:
+    since = datetime.now().astimezone().isoformat(timespec="seconds")
+    user = os.environ.get("USER") or f"uid {os.getuid()}"
+    return {"pid": os.getpid(), "user": user, "host": os.uname().nodename, "since": since}
+
+
+def _owner(descriptor: int) -> str:
+    """Who holds the lock, in words; it may be about to write that down."""
+    try:
+        owner = json.loads(os.pread(descriptor, 4096, 0))
+        return f"hidl with pid {owner['pid']} of {owner['user']} on {owner['host']}, started {owner['since']}"
+    except (ValueError, KeyError, TypeError):
+        return "another hidl"
+
+
+# A centre's root, into which several people install: its directories' group, and the umask of what is made there.
+
+
+#: With a group and no umask: its members may change what is installed, others may read it.
+_UMASK = "002"
+
+
+@contextmanager
+def shared(site: Site, root: Path) -> Iterator[None]:
+    """Files are made below the site's own root as ``install.group`` and ``install.umask`` say; elsewhere as ever.
+
+    The umask is the process', for all its threads. Raises ``MissingPrecondition`` where there is no such group, or the
+    root cannot be given to it.
+    """
+    group, umask = site.install.group, site.install.umask
+    if not is_shared(site, root) or not (group or umask):
+        yield
+        return
+    before = os.umask(int(umask or _UMASK, 8) | 0o002)
+    try:
+        if group is not None:
+            _give(root, group)
+        yield
+    finally:
+        os.umask(before)
+
+
+def is_shared(site: Site, root: Path) -> bool:
+    """Is it the place that the site's file names, where others find what is installed?"""
+    return site.install.root is not None and root == installation_root(site)
+
+
+def _give(root: Path, group: str) -> None:
+    """Make the root a directory of the group, which all that is made in it inherits (setgid)."""
+    try:
+        number = grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise MissingPrecondition(
+            f"there is no group {group!r} on this machine", hint="see `install.group` in the site's file"
+        ) from None
+    root.mkdir(parents=True, exist_ok=True)
+    status = root.stat()
+    wanted = stat.S_IMODE(status.st_mode) | stat.S_ISGID | stat.S_IRWXG
+    if (status.st_gid, stat.S_IMODE(status.st_mode)) == (number, wanted):
+        return
+    try:
+        os.chown(root, -1, number)
+        root.chmod(wanted)
+    except PermissionError as error:
+        raise MissingPrecondition(
+            f"{root} cannot be given to the group {group}: {error.strerror}",
+            hint=f"its owner, as a member of that group: chgrp -R {sh(group)} {sh(str(root))} && "
+            f"find {sh(str(root))} -type d -exec chmod g+rwxs {{}} + -o -name .lock -exec chmod g+rw {{}} +",
+        ) from error
+
+
+# Installations: prefixes that hold one locked stack each, found by site and stack.
+
 
 SCHEMA = "hidl.installation/1"
 CURRENT, PREVIOUS = "current", "previous"
@@ -111,7 +304,7 @@ def variables(prefix: Path, stack: str) -> dict[str, str]:
     return {"VIRTUAL_ENV": str(prefix), "HIDL_STACK": stack}
 
 
-def root(site: Site, prefix: str | None = None) -> Path:
+def installation_root(site: Site, prefix: str | None = None) -> Path:
     """Where installations for ``site`` lie: ``prefix`` if given, else the site's place, else the user's own.
 
     ``MissingPrecondition`` where the site's place names a variable that is not set.
@@ -129,7 +322,7 @@ def roots(site: Site, prefix: str | None = None) -> tuple[Path, ...]:
 
     Raises what ``root`` raises.
     """
-    usual = root(site, prefix)
+    usual = installation_root(site, prefix)
     return (usual,) if prefix else tuple(dict.fromkeys((own_root(), usual)))
 
 
@@ -312,3 +505,79 @@ def discard(prefix: Path) -> None:
         gone = prefix.with_name(f".removed-{prefix.name}")
         prefix.rename(gone)
         shutil.rmtree(gone)
+
+
+# Which installation of a stack is in use: another one, or the one before.
+
+
+@dataclass(frozen=True)
+class Switch:
+    """``used`` is in use now, ``before`` was until now; both are the same where nothing had to be done."""
+
+    used: Installation
+    before: Path | None
+
+
+def use(site: Site, stack: str, which: str, *, root: Path, on_wait: Callable[[str], None]) -> Switch:
+    """Make the installation whose id starts with ``which`` the one in use.
+
+    Raises what ``choose`` raises, and ``MissingPrecondition`` where it is of another hidl.
+    """
+    return _switch(site, choose(site, stack, which, root=root), root, on_wait)
+
+
+def choose(site: Site, stack: str, which: str, *, root: Path) -> Installation:
+    """The installation whose id starts with ``which``.
+
+    Raises ``MissingPrecondition`` where there is none, and ``UsageError`` where there are several.
+    """
+    fitting = [found for found in _published(root / site.name / stack) if found.prefix.name.startswith(which)]
+    if not which or not fitting:
+        raise MissingPrecondition(
+            f"stack {stack} has no installation {which!r} for site {site.name} in {root}",
+            hint=_others(site, stack, root),
+        )
+    if len(fitting) > 1:
+        raise UsageError(
+            f"{len(fitting)} installations of stack {stack} match {which!r}", hint=_others(site, stack, root)
+        )
+    return fitting[0]
+
+
+def rollback(site: Site, stack: str, *, root: Path, on_wait: Callable[[str], None]) -> Switch:
+    """Make the installation that was in use before the one in use again; a second time takes that back.
+
+    ``MissingPrecondition`` where none was, or it is gone.
+    """
+    before = current(root / site.name / stack, PREVIOUS)
+    found = at(before) if before else None
+    if found is None:
+        gone = f"the installation {before} is gone or damaged" if before else "no other one was in use before"
+        raise MissingPrecondition(
+            f"stack {stack} on site {site.name} cannot be rolled back: {gone}", hint=_others(site, stack, root)
+        )
+    return _switch(site, found, root, on_wait)
+
+
+def _switch(site: Site, wanted: Installation, root: Path, on_wait: Callable[[str], None]) -> Switch:
+    directory, stack = wanted.prefix.parent, wanted.prefix.parent.name
+    if foreign := of_another_hidl(wanted):
+        raise MissingPrecondition(foreign, hint=f"use it with that hidl, or: {hint(stack, site, root)}")
+    if current(directory) == wanted.prefix:
+        return Switch(wanted, wanted.prefix)
+    with shared(site, root), changing(directory), held(directory / ".lock", on_wait):
+        before = current(directory)
+        publish(wanted.prefix)
+    return Switch(wanted, before)
+
+
+def _published(directory: Path) -> list[Installation]:
+    return [found for prefix in prefixes(directory) if (found := at(prefix))]
+
+
+def _others(site: Site, stack: str, root: Path) -> str:
+    """What can be used instead."""
+    directory = root / site.name / stack
+    used = current(directory)
+    ids = [f"{each.prefix.name}{' (in use)' * (each.prefix == used)}" for each in _published(directory)]
+    return f"installed: {', '.join(ids)}; hidl stack use {sh(stack)} ID" if ids else hint(stack, site, root)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hidl_cli import paths
 from hidl_cli.errors import InvalidInput, Mark, Problem
-from hidl_cli.stack.architectures import find_unserved
+from hidl_cli.stack.schema import find_unserved
 
 if TYPE_CHECKING:
     from hidl_cli.stack.schema import Stack

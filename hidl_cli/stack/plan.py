@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.stack.architectures import find_wheel
 from hidl_cli.stack.builds.planned import PlannedBuild
 from hidl_cli.stack.lock import Locked
 from hidl_cli.stack.own_wheel import OwnWheel
+from hidl_cli.stack.schema import find_wheel
 from hidl_cli.stack.target import Target
 
 if TYPE_CHECKING:

@@ -1,17 +1,4 @@
-"""Find what hidl has made and nobody uses any more, with the reason for each item that stays; remove it.
-
-::
-
-    installation   neither in use nor the one before; no run, process, file or recipe names it, nor was it used lately
-    unfinished     a prefix that an installation began and never completed
-    build          a product in the cache of builds
-    log            what was said while installing
-    bisect         what a bisect has measured, with its runs; the installations of its two sides stay as long as it
-    temporary      what a killed hidl has left in the directory for temporary files, and beside prefixes
-
-How long ago is told by times of files: a Python that starts reads ``pyvenv.cfg`` of its prefix. Of a file system that
-notes no such times (``noatime``), the age of the installation and this user's own runs tell it.
-"""
+"""Removing installations."""
 
 from __future__ import annotations
 
@@ -30,17 +17,115 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli import paths
-from hidl_cli.errors import HidlError
+from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.inputs.overlay import list_all
+from hidl_cli.quoting import sh
 from hidl_cli.record.run import Run, all_runs
 from hidl_cli.site.schema import Site
-from hidl_cli.stack import installation, uninstall
-from hidl_cli.stack.builds import cache
-from hidl_cli.stack.exclusive import held
+from hidl_cli.stack import installation
+from hidl_cli.stack.builds import building
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.install import draft
-from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.installation import held, is_shared, shared
+from hidl_cli.stack.lock import SCHEMA
 from hidl_cli.stack.order import Order
-from hidl_cli.stack.sharing import is_shared, shared
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+def installed(root: Path, site: str, stack: str, *, everything: bool) -> list[Path]:
+    """The prefixes that ``uninstall`` would remove: the one in use, or all of the stack, those only begun included.
+
+    Raises ``MissingPrecondition`` where there is none, and ``UsageError`` where one is not hidl's: it is reached over
+    a link, or does not hold the lock that hidl writes into a prefix first of all.
+    """
+    if not _NAME.fullmatch(stack):
+        raise UsageError(f"invalid stack name {stack!r}")
+    directory = root / site / stack
+    current = installation.current(directory)
+    found = installation.prefixes(directory) if everything else [current] if current else []
+    if not found:
+        others = len(installation.prefixes(directory))
+        hint = f"{others} that are not in use: remove them with --all" if others else "see `hidl stack list`"
+        raise MissingPrecondition(f"stack {stack} is not installed for site {site} in {root}", hint=hint)
+    for prefix in found:
+        if not is_ours(prefix):
+            raise UsageError(f"{prefix} is not an installation of hidl; nothing is removed")
+    return found
+
+
+def uninstall(
+    root: Path,
+    site: str,
+    stack: str,
+    *,
+    everything: bool,
+    reasons: Callable[[Path], Iterable[str]],
+    on_wait: Callable[[str], None],
+) -> list[Path]:
+    """Remove installations of a stack, with their modulefiles and the link to the one in use. Locks and logs stay.
+
+    Args:
+        root: Directory of the installations.
+        site: Name of the site.
+        stack: Name of the stack.
+        everything: Remove all installations of the stack, not only the one in use.
+        reasons: Return why a prefix must stay. Nothing is removed if one prefix must.
+        on_wait: Called with one line for the user if another process holds the lock of the stack.
+
+    Raises:
+        MissingPrecondition: Nothing is installed, or a prefix must stay.
+        UsageError: A prefix is not an installation of hidl.
+    """
+    installed(root, site, stack, everything=everything)
+    directory = root / site / stack
+    with installation.changing(directory), held(directory / ".lock", on_wait):
+        found = installed(root, site, stack, everything=everything)
+        kept = [f"{prefix}: {reason}" for prefix in found for reason in reasons(prefix)]
+        if kept:
+            raise MissingPrecondition(
+                "the installation is in use; nothing was removed" + "".join(f"\n  {line}" for line in kept),
+                hint=f"wait until it is no longer needed, or: hidl uninstall {sh(stack)} --force",
+            )
+        for prefix in found:
+            remove(prefix)
+    return found
+
+
+def remove(prefix: Path) -> None:
+    """Remove one prefix of those that ``is_ours`` answers for, with its modulefile and the links to it.
+
+    The lock of its stack must be held.
+    """
+    directory = prefix.parent
+    modulefiles = installation.modulefiles(prefix.parents[2], prefix.parents[1].name, directory.name)
+    for link in (installation.CURRENT, installation.PREVIOUS):
+        if installation.current(directory, link) == prefix:
+            (directory / link).unlink()
+            if link == installation.CURRENT:
+                (modulefiles / ".version").unlink(missing_ok=True)
+    (modulefiles / prefix.name).unlink(missing_ok=True)
+    installation.discard(prefix)
+    if modulefiles.is_dir() and not any(modulefiles.iterdir()):
+        modulefiles.rmdir()
+
+
+def is_ours(prefix: Path) -> bool:
+    """Is it reached over no link below its root, and does it hold the lock that hidl writes into it first of all?"""
+    root, site, stack = prefix.parents[2], prefix.parents[1].name, prefix.parent.name
+    return prefix.resolve() == root.resolve() / site / stack / prefix.name and _has_our_lock(prefix)
+
+
+def _has_our_lock(prefix: Path) -> bool:
+    try:
+        with (prefix / "lock.txt").open(encoding="utf-8") as file:
+            return file.readline().strip() == f"# schema: {SCHEMA}"
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+# Find what hidl has made and nobody uses any more, with the reason for each item that stays; remove it.
+
 
 _DAY = 86400.0
 #: What is left of killed work is no one's after a day.
@@ -115,10 +200,10 @@ class Pruning:
             with shared(self.site, item.path.parents[2]), held(item.path.parent / ".lock", on_wait):
                 again = self._prefix(item.path)
                 if again.kept is None:
-                    uninstall.remove(item.path)
+                    remove(item.path)
                 return again.kept
         if item.kind == "build":
-            cache.remove(item.path, on_wait)
+            building.remove(item.path, on_wait)
         elif item.path.is_dir():
             shutil.rmtree(item.path)
         else:
@@ -138,7 +223,7 @@ class Pruning:
         published = installation.at(prefix) is not None
         used = _last_used(prefix) if published else prefix.stat().st_mtime
         kept = next(self._reasons(prefix, used), None) if published else self._recent(used, _LEFT_SECONDS)
-        if not uninstall.is_ours(prefix):
+        if not is_ours(prefix):
             kept = "not an installation of hidl"
         return Item("installation" if published else "unfinished", prefix, installation.size(prefix), used, kept)
 
@@ -237,10 +322,10 @@ class Pruning:
 
     def _builds(self) -> Iterator[Item]:
         def item(product: Path) -> Item:
-            used = cache.last_used(product)
+            used = building.last_used(product)
             return Item("build", product, installation.size(product), used, self._recent(used, self.age))
 
-        return _items(cache.products(), item)
+        return _items(building.products(), item)
 
     def _logs(self) -> Iterator[Item]:
         def item(log: Path) -> Item:

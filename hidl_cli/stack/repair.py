@@ -18,13 +18,11 @@ from hidl_cli import documents
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack import activation, content, own_wheel
 from hidl_cli.stack.content import Content, Difference
-from hidl_cli.stack.exclusive import held
 from hidl_cli.stack.install import draft, new_log
-from hidl_cli.stack.installation import Installation
+from hidl_cli.stack.installation import Installation, held, shared
 from hidl_cli.stack.order import Order, Progress
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.venv import FromWheels
-from hidl_cli.stack.sharing import shared
 
 
 def repair(order: Order, prefix: Path, wrong: Difference, progress: Progress) -> Difference:

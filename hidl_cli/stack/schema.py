@@ -1,16 +1,214 @@
-"""What a stack is: a named set of packages with versions and one MPI library (``recipes/stacks/*.yaml``)."""
+"""Which GPUs the kernels in a wheel serve: ``recipes/facts/wheels.yaml``, read from the wheels themselves."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import Field
 
-from hidl_cli.inputs.fields import EnvironmentVariable, FileName, Module, Name, Scalar, Sha256, Strict
-from hidl_cli.mpi import Family
-from hidl_cli.site.software import Spec
-from hidl_cli.stack.architectures import Accelerator
-from hidl_cli.stack.requirement import name_of
+from hidl_cli import paths
+from hidl_cli.inputs.check import EnvironmentVariable, FileName, Module, Name, Scalar, Sha256, Strict
+from hidl_cli.mpi import ABI_TITLES, TRAITS, WHEELS, Family
+from hidl_cli.site.schema import Spec
+from hidl_workloads.kernels import serves
+
+if TYPE_CHECKING:
+    from hidl_cli.mpi import Family
+
+
+#: What computes on a node: its processors, or its GPUs by what they are programmed by, as PyTorch names its builds.
+Accelerator = Literal["cpu", "cuda", "rocm", "xpu"]
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A release of ``package`` on PyPI. ``architectures``: sm_* (kernels) and compute_* (PTX, for newer GPUs too)."""
+
+    package: str
+    version: str
+    platform: str
+    cuda: str
+    architectures: tuple[str, ...]
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The version as numbers."""
+        return tuple(int(part) for part in self.version.split("."))
+
+
+@cache
+def load_wheels() -> tuple[Wheel, ...]:
+    """Return all rows."""
+    import yaml
+
+    text = (paths.shipped() / "recipes" / "facts" / "wheels.yaml").read_text(encoding="utf-8")
+    rows = yaml.safe_load(text)["wheels"]
+    return tuple(Wheel(**{**row, "architectures": tuple(row["architectures"])}) for row in rows)
+
+
+@dataclass(frozen=True)
+class Unserved:
+    """A GPU that a release has no kernels for; ``last``: the last release that serves it and the others, if any."""
+
+    wheel: Wheel
+    gpu: str
+    last: Wheel | None
+
+    def __str__(self) -> str:
+        """``its torch 2.13.0 has kernels for ..., and none for sm_70; the last release ... is 2.10.0``."""
+        listed = ", ".join(self.wheel.architectures)
+        return f"its {self.wheel.package} {self.wheel.version} has kernels for {listed}, and none for {self.gpu}; " + (
+            f"the last release on PyPI that serves it is {self.last.version}"
+            if self.last
+            else "no release known here serves it"
+        )
+
+
+def find_wheel(package: str, version: str, machine: str) -> Wheel | None:
+    """Return the row of a release for a machine, such as aarch64; None if the table lacks it."""
+    return next((wheel for wheel in _releases(package, machine) if wheel.version == version), None)
+
+
+def last_for_cuda(package: str, major: int, machine: str) -> Wheel | None:
+    """Return the row of the last release that is built for CUDA ``major``; None if the table has none."""
+    rows = [wheel for wheel in _releases(package, machine) if wheel.cuda.partition(".")[0] == str(major)]
+    return max(rows, key=lambda wheel: wheel.order, default=None)
+
+
+def find_unserved(package: str, version: str, gpus: Sequence[str], machine: str | None) -> Unserved | None:
+    """Return which of these GPUs the release has no kernels for; None if it serves them.
+
+    ``gpus``: architectures; the first counts, the others where one release serves all of them. ``machine``: such as
+    aarch64 (None: x86_64). A release that the table lacks, a build of another index (``2.13.0+cu126``), and GPUs of
+    other vendors than NVIDIA are not judged.
+    """
+    wanted = [gpu for gpu in gpus if gpu.startswith("sm_")]
+    if not wanted:
+        return None
+    machine = machine or "x86_64"
+    this = find_wheel(package, version, machine)
+    if this is None:
+        return None
+    rows = _releases(package, machine)
+    serving = _serving(rows, wanted)
+    if not serving:
+        wanted, serving = wanted[:1], _serving(rows, wanted[:1])
+    lacking = next((gpu for gpu in wanted if not serves(this.architectures, gpu)), None)
+    return Unserved(this, lacking, max(serving, key=lambda wheel: wheel.order, default=None)) if lacking else None
+
+
+def serves_any(package: str, versions: str, gpu: str | None, machine: str) -> bool:
+    """Return whether a release serves the GPU; true where the table cannot tell.
+
+    ``versions``: a specifier (PEP 440), empty for any. ``gpu``: an architecture, None if unknown.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    rows = _releases(package, machine)
+    if not rows or gpu is None or not gpu.startswith("sm_"):
+        return True
+    return any(wheel.version in SpecifierSet(versions) for wheel in _serving(rows, [gpu]))
+
+
+def _releases(package: str, machine: str) -> list[Wheel]:
+    """The rows of a package's wheels for a machine."""
+    return [wheel for wheel in load_wheels() if (wheel.package, wheel.platform) == (package, f"linux-{machine}")]
+
+
+def _serving(rows: Sequence[Wheel], gpus: Sequence[str]) -> list[Wheel]:
+    """The releases that serve all of these GPUs."""
+    return [wheel for wheel in rows if all(serves(wheel.architectures, gpu) for gpu in gpus)]
+
+
+# A requirement as packaging tools write it (PEP 508), and why a stack cannot take one.
+
+
+#: What to do with a package that no index has.
+OF_A_WHEEL = "a package of an index or a wheelhouse: build a wheel (uv build --wheel) and name its directory in \
+PIP_FIND_LINKS"
+
+_HASH = re.compile(r"\s--hash[= ](\S+)")
+_SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
+_OPTION = re.compile(r"\s(--?[a-z][a-z-]*)")
+_FILE = re.compile(r"(\.{0,2}/|~).*|.*\.(whl|tar\.gz|zip)|\S*://.*|\.{1,2}")
+_GPU_BUILD = re.compile(r"\+(cu\d+|rocm\S*|xpu)$")
+
+
+class Unusable(ValueError):
+    """A requirement that no stack can take: what is wrong with it, and what was expected."""
+
+    def __init__(self, message: str, expected: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.expected = expected
+
+
+def parse(text: str) -> str:
+    """Return the requirement in the form that a stack keeps; ``Unusable`` if it is invalid or names no package."""
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
+    hashes = tuple(sorted(set(_HASH.findall(text))))
+    if others := [value for value in hashes if not _SHA256.fullmatch(value)]:
+        raise Unusable(f"unsupported hash {others[0][:20]!r}", "--hash=sha256: and 64 hexadecimal digits")
+    bare = _HASH.sub("", text).strip()
+    if option := _OPTION.search(bare):
+        raise Unusable(f"unsupported option {option[1]} of a requirement", "no option other than --hash")
+    if _FILE.fullmatch(bare):
+        raise Unusable("a URL or a file cannot be locked", OF_A_WHEEL)
+    try:
+        requirement = Requirement(bare)
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0].rstrip(":")
+        raise Unusable(f"invalid requirement: {reason}", "name==1.2, name[extra]>=1,<2 or name (PEP 508)") from None
+    if requirement.url is not None:
+        raise Unusable("a URL or a file cannot be locked", OF_A_WHEEL)
+    requirement.name = canonicalize_name(requirement.name)
+    requirement.extras = {canonicalize_name(extra) for extra in requirement.extras}
+    return " ".join([str(requirement), *(f"--hash={value}" for value in hashes)])
+
+
+def name_of(requirement: str) -> str:
+    """Return the name of the package."""
+    return re.split(r"[^a-z0-9.-]", requirement, maxsplit=1)[0]
+
+
+def bare(requirement: str) -> str:
+    """Return the requirement without hashes."""
+    return requirement.partition(" --hash=")[0]
+
+
+def hashes_of(requirement: str) -> frozenset[str]:
+    """Return the SHA-256 of the files that may serve, in hexadecimal; empty: any file."""
+    return frozenset(re.findall(r" --hash=sha256:([0-9a-f]{64})", requirement))
+
+
+def refuse_other_build(requirement: str, *, mpi: Family, accelerator: Accelerator | None = None) -> None:
+    """Raise ``Unusable`` for a requirement that replaces the stack's MPI library, or torch by a build for other nodes.
+
+    ``accelerator``: of the site's nodes, None if unknown.
+    """
+    name = name_of(requirement)
+    if name in WHEELS and name != mpi:
+        title = ABI_TITLES[TRAITS[mpi].abi]
+        raise Unusable(
+            f"{name} brings an MPI library of its own; the stack's is {mpi}",
+            f"mpi4py, which the stack has for {title}; or a stack with another MPI library (hidl stack list)",
+        )
+    version = bare(requirement).partition(";")[0].strip()
+    if accelerator == "cpu" and (build := _GPU_BUILD.search(version)):
+        raise Unusable(
+            f"{version} is a build for GPUs, and the site's nodes have none",
+            f"{version.removesuffix(build[0])}: hidl takes the CPU build",
+        )
+
+
+# What a stack is: a named set of packages with versions and one MPI library (``recipes/stacks/*.yaml``).
+
 
 #: What programs compute on: the processors of a node, or its GPUs.
 Device = Literal["cpu", "gpu"]

@@ -12,10 +12,9 @@ from pathlib import Path
 from hidl_cli import __version__, paths
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import SCHEMA, plan_of
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
+from hidl_cli.record.run import Run, State, Status
 from hidl_cli.store.extract import RunRecord, record_of
-from hidl_cli.store.sqlite.database import Outdated
+from hidl_cli.store.sqlite import Outdated
 from hidl_cli.store.store import Store
 
 #: Called with how many directories of how many have been read.

@@ -1,10 +1,10 @@
-"""The store of results: an index over run directories with one row per sample. It can be rebuilt at any time."""
+"""Filters of queries, as SQL with separate values."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from heapq import merge
 from itertools import islice
@@ -16,10 +16,95 @@ from hidl_cli import paths
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.errors import UsageError
 from hidl_cli.store.extract import RunRecord, StoredRun
-from hidl_cli.store.filters import Filters, of_a_series, of_runs, of_samples
-from hidl_cli.store.sqlite.database import Absent, Database
-from hidl_cli.store.sqlite.inserting import drop, insert, note, purge
-from hidl_cli.store.sqlite.reading import Key, read
+from hidl_cli.store.sqlite import Absent, Database, Key, drop, insert, note, purge, read
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Conditions on samples; None: any. ``since`` and ``until`` apply to when the run was planned (inclusive).
+
+    ``host``: the step ran on this host, possibly among others. ``of_ranks``: include values of single ranks.
+    """
+
+    run: str | None = None
+    workload: str | None = None
+    site: str | None = None
+    partition: str | None = None
+    stack: str | None = None
+    series: str | None = None
+    metric: str | None = None
+    host: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    of_ranks: bool = True
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Part of a WHERE clause, and the values of its question marks."""
+
+    sql: str
+    values: tuple[str | int, ...]
+
+
+def of_runs(filters: Filters) -> Condition:
+    """Return the condition on runs (``r``) that can have such samples."""
+    parts = [*_columns(filters), *_times("r", filters)]
+    steps = []
+    if filters.series is not None:
+        steps.append(("t.series = (SELECT id FROM series WHERE digest = ?)", (filters.series,)))
+    if filters.host is not None:
+        steps.append(("t.host_list IN (SELECT host_list FROM hosts WHERE host = ?)", (filters.host,)))
+    for sql, values in steps:
+        parts.append((f"r.id IN (SELECT t.run FROM steps t WHERE {sql})", values))
+    if filters.metric is not None:
+        named = "s.metric IN (SELECT id FROM metrics WHERE name = ?)"
+        parts.append((f"EXISTS (SELECT 1 FROM samples s WHERE s.run = r.id AND {named})", (filters.metric,)))
+    return _all(parts)
+
+
+def of_samples(filters: Filters) -> Condition:
+    """Return the condition on samples (``s``) and their steps (``t``), beyond that on their runs."""
+    parts: list[tuple[str, tuple[str | int, ...]]] = []
+    parts += _times("s", filters)
+    if filters.series is not None:
+        parts.append(("s.series = (SELECT id FROM series WHERE digest = ?)", (filters.series,)))
+    if filters.metric is not None:
+        parts.append(("s.metric IN (SELECT id FROM metrics WHERE name = ?)", (filters.metric,)))
+    if filters.host is not None:
+        parts.append(("t.host_list IN (SELECT host_list FROM hosts WHERE host = ?)", (filters.host,)))
+    if not filters.of_ranks:
+        parts.append(("s.rank = -1", ()))
+    return _all(parts)
+
+
+def of_a_series(filters: Filters) -> Condition:
+    """Return all conditions but the metric's on samples (``s``), steps (``t``), runs (``r``): one series over time."""
+    samples = of_samples(replace(filters, metric=None))
+    return _all([*_columns(filters), (samples.sql, samples.values)])
+
+
+def _columns(filters: Filters) -> list[tuple[str, tuple[str | int, ...]]]:
+    asked = ((name, getattr(filters, name)) for name in ("run", "workload", "site", "partition", "stack"))
+    return [(f"r.{name} = ?", (value,)) for name, value in asked if value is not None]
+
+
+def _times(table: str, filters: Filters) -> list[tuple[str, tuple[str | int, ...]]]:
+    parts: list[tuple[str, tuple[str | int, ...]]] = []
+    if filters.since is not None:
+        parts.append((f"{table}.time >= ?", (int(filters.since.timestamp()),)))
+    if filters.until is not None:
+        parts.append((f"{table}.time <= ?", (int(filters.until.timestamp()),)))
+    return parts
+
+
+def _all(parts: list[tuple[str, tuple[str | int, ...]]]) -> Condition:
+    sql = " AND ".join(part for part, _ in parts)
+    return Condition(sql or "1", tuple(value for _, values in parts for value in values))
+
+
+# The store of results: an index over run directories with one row per sample. It can be rebuilt at any time.
+
 
 _ANY = Filters()
 #: Samples, and runs, that are read in one go: no reader holds up a writer for longer.
@@ -276,3 +361,35 @@ def _batches(records: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
             batch, samples = [], 0
     if batch:
         yield batch
+
+
+# Judged runs as plain data, from the store alone; the directories may be gone.
+
+
+def result_document(store: Store, run: StoredRun, *, metric: str | None = None) -> dict[str, Any]:
+    """Return a run with its verdict and steps; with only one metric if named.
+
+    ``parameters`` of a step are those of the matrix. A metric has a value and a unit, and ``ranks`` if there is a value
+    for each rank.
+    """
+    steps: dict[tuple[str, int, tuple[str, ...]], dict[str, Any]] = {}
+    for sample in store.samples(Filters(run=run.run, metric=metric)):
+        key = (sample.series, sample.repetition, sample.hosts)
+        step = steps.setdefault(
+            key,
+            {
+                "series": sample.series,
+                "nodes": sample.nodes,
+                "ranks": sample.ranks,
+                "parameters": dict(sample.point),
+                "repetition": sample.repetition,
+                "hosts": list(sample.hosts),
+                "metrics": {},
+            },
+        )
+        found = step["metrics"].setdefault(sample.metric, {"value": sample.value, "unit": sample.unit})
+        if sample.rank is not None:
+            found.setdefault("ranks", []).append(sample.value)
+    document = asdict(run)
+    verdict = {"verdict": document.pop("verdict"), "reason": document.pop("reason")}
+    return {**document, "metric": metric or run.metric, "verdict": verdict, "steps": list(steps.values())}

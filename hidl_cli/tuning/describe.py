@@ -7,13 +7,12 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from hidl_cli.errors import UsageError
-from hidl_cli.inputs.faults import nearest
+from hidl_cli.inputs.problems import nearest
 from hidl_cli.mpi import FAMILIES, Family
 from hidl_cli.tuning import catalogue
-from hidl_cli.tuning.catalogue import Pattern, Variable
-from hidl_cli.tuning.counterparts import list_counterparts
-from hidl_cli.tuning.presets import load_presets
-from hidl_cli.tuning.values import format_expectation
+from hidl_cli.tuning.catalogue import Pattern, Variable, format_expectation
+from hidl_cli.tuning.judge import list_counterparts
+from hidl_cli.tuning.layers import load_presets
 
 
 def parse_library(text: str) -> tuple[Family, str | None]:

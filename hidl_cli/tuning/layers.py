@@ -1,15 +1,162 @@
-"""The effective tuning of a run: the value of each variable, and its origin."""
+"""``LD_PRELOAD`` of the MPI library against ``MV2_SUPPORT_DL``: one of them, never both.
+
+A Python program loads CUDA before MPI, too early for MVAPICH2-GDR to track GPU memory. There are two remedies. The user
+guide of MVAPICH2-GDR 2.3.7 (section 7.3) requires ``MV2_SUPPORT_DL=1`` without preloading; known job scripts set it
+since 2.3.4. Tutorials (MUG 2022), MPI4Dask and MPI4DL preload ``libmpi.so`` and do not set it. hidl sets the variable,
+a preset of the family, since 2.3.4 and if the version is unknown, and preloads before. With ``MV2_SUPPORT_DL=0`` it
+preloads in any version; if the user preloads ``libmpi.so``, it does not set the variable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
+from hidl_cli import paths
 from hidl_cli.errors import InvalidInput, Problem
-from hidl_cli.mpi import Library
-from hidl_cli.tuning.judge import Fit, Misfit, judge
-from hidl_cli.tuning.preload import conflict, preloads_libmpi
-from hidl_cli.tuning.presets import load_presets
-from hidl_cli.tuning.settings import LD_PRELOAD, Layer, Setting
+from hidl_cli.inputs.check import Scalar
+from hidl_cli.mpi import Family, Library
+from hidl_cli.tuning.catalogue import numbers, variable
+from hidl_cli.tuning.judge import LD_PRELOAD, Fit, Layer, Misfit, Setting, judge
+
+_DL = ("MV2_SUPPORT_DL", "MV2_SUPPORT_TENSOR_FLOW")  # the second is the older name
+_GPUS = ("MV2_USE_CUDA", "MV2_USE_ROCM")
+_LIBMPI = re.compile(r"(^|[\s:/])libmpi(cxx|ch)?\.so[0-9.]*($|[\s:])")
+
+
+def preloads(library: Library, settings: Iterable[Setting]) -> bool:
+    """Whether the launcher must preload the library's ``libmpi.so`` into the ranks.
+
+    Only MVAPICH2-GDR with GPUs and without ``MV2_SUPPORT_DL``, and only if it is not preloaded already.
+    """
+    values = {setting.name: setting.value for setting in settings}
+    if library.family != "mvapich2-gdr" or not any(values.get(name) == "1" for name in _GPUS):
+        return False
+    return not preloads_libmpi(values, library.environment) and not any(values.get(name) == "1" for name in _DL)
+
+
+def preloads_libmpi(values: Mapping[str, object], environment: Mapping[str, str]) -> bool:
+    """Whether the tuning (``values``) or the site's environment of the library preloads ``libmpi.so``."""
+    return any(_names_libmpi(where.get(LD_PRELOAD)) for where in (values, environment))
+
+
+def conflict(settings: Iterable[Setting], environment: Mapping[str, str]) -> Problem | None:
+    """A problem if both remedies are set; ``environment``: the site's for the library."""
+    by_name = {setting.name: setting for setting in settings}
+    chosen = next((by_name[name] for name in _DL if name in by_name and by_name[name].value == "1"), None)
+    preload = by_name.get(LD_PRELOAD)
+    if chosen is None:
+        return None
+    value, origin = environment.get(LD_PRELOAD), "the site's environment for this library"
+    if preload is not None:
+        value, origin = preload.value, preload.origin
+    if not _names_libmpi(value):
+        return None
+    return Problem(
+        f"{chosen.name}=1 ({chosen.origin}) and {LD_PRELOAD} of libmpi.so ({origin}) exclude each other",
+        f"one of them: no {LD_PRELOAD}, or {chosen.name}=0",
+        (LD_PRELOAD,),
+    )
+
+
+def _names_libmpi(value: object) -> bool:
+    return isinstance(value, str) and _LIBMPI.search(value) is not None
+
+
+# Presets that the guide of an MPI family recommends, from ``recipes/tuning/presets.yaml``.
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Variables that a family's guide recommends, under conditions; None or empty: always.
+
+    ``compared``: whether times are compared with those of other launches. ``needs``: variables with values, at least
+    one of them in effect.
+    """
+
+    family: Family
+    values: Mapping[str, Scalar]
+    source: str
+    gpus: bool | None = None
+    compared: bool | None = None
+    version: str | None = None
+    unless: tuple[str, ...] = ()
+    needs: tuple[tuple[str, str], ...] = ()
+
+    def applies(
+        self,
+        library: Library,
+        switched_on: frozenset[str],
+        in_effect: Mapping[str, str],
+        *,
+        gpus: bool,
+        compared: bool,
+    ) -> bool:
+        """Whether the preset applies.
+
+        ``switched_on``: variables that a layer sets to anything but 0. ``in_effect``: the values of the layers and of
+        earlier presets, by main name; other variables have their defaults.
+        """
+        return (
+            library.family == self.family
+            and self.gpus in (None, gpus)
+            and self.compared in (None, compared)
+            and _includes(self.version, library.version)
+            and not switched_on.intersection(self.unless)
+            and (not self.needs or any(self._in_effect(*need, in_effect) for need in self.needs))
+        )
+
+    def _in_effect(self, name: str, value: str, in_effect: Mapping[str, str]) -> bool:
+        known = variable(name, self.family)
+        return known is not None and in_effect.get(known.name, known.default) == value
+
+    @property
+    def conditions(self) -> str:
+        """When it applies, for tables."""
+        words = {None: [], True: ["with GPUs"], False: ["without GPUs"]}[self.gpus]
+        words += {None: [], True: ["where times are compared"], False: ["where no times are compared"]}[self.compared]
+        words += [f"since version {self.version.removeprefix('>=')}"] if self.version else []
+        words += [f"unless {' or '.join(self.unless)} is set"] if self.unless else []
+        needs = " or ".join(f"{name}={value}" for name, value in self.needs)
+        words += [f"only with {needs}"] if needs else []
+        return ", ".join(words)
+
+
+@cache
+def load_presets() -> tuple[Preset, ...]:
+    """The presets of all families."""
+    import yaml
+
+    text = (paths.shipped() / "recipes" / "tuning" / "presets.yaml").read_text(encoding="utf-8")
+    document: dict[Family, list[dict[str, Any]]] = yaml.safe_load(text)
+    return tuple(_preset(family, entry) for family, entries in document.items() for entry in entries)
+
+
+def _preset(family: Family, entry: Mapping[str, Any]) -> Preset:
+    when = entry.get("when", {})
+    unless = tuple(entry.get("unless", ()))
+    needs = tuple((name, value) for name, _, value in (word.partition("=") for word in entry.get("needs", ())))
+    return Preset(
+        family=family,
+        values=entry["set"],
+        source=entry["source"],
+        gpus=when.get("gpus"),
+        compared=when.get("compared"),
+        version=when.get("version"),
+        unless=unless,
+        needs=needs,
+    )
+
+
+def _includes(wanted: str | None, version: str | None) -> bool:
+    own = numbers(version)
+    return wanted is None or not own or own >= numbers(wanted.removeprefix(">="))
+
+
+# The effective tuning of a run: the value of each variable, and its origin.
 
 
 def merge_layers(

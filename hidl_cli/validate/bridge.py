@@ -2,7 +2,7 @@
 
 The check's job starts the very script that ``hidl run`` would have submitted, in an allocation that is asked for in the
 same words. So all repetitions of a study take place in one allocation, baseline and scaled steps interleaved, and the
-verdict is that of ``hidl_cli.analysis.scaling.judge``: ReFrame compares one number with a constant and knows no noise.
+verdict is that of ``hidl_cli.analysis.scaling``: ReFrame compares one number with a constant and knows no noise.
 What is left is a run's directory like any other.
 """
 
@@ -18,24 +18,22 @@ from typing import Any
 from hidl_cli import batch_systems
 from hidl_cli.batch_systems import SSH
 from hidl_cli.errors import UsageError
-from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.hosts import Hosts, on_hosts, parse_hosts
+from hidl_cli.launch.placement import Asked
+from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
-from hidl_cli.plan.load import load_workload
 from hidl_cli.plan.prepare import RunRequest, prepare
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
-from hidl_cli.runs.conclude import conclude
+from hidl_cli.record.run import Run, State, Status
+from hidl_cli.runs.conclude import Conclusion, conclude
 from hidl_cli.runs.follow import Watch
-from hidl_cli.runs.judging import Conclusion
 from hidl_cli.schedulers import scheduler
 from hidl_cli.schedulers.decision import read_status
 from hidl_cli.schedulers.ssh.header import started_run
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.schema import Device
-from hidl_cli.validate.scales import scale
+from hidl_cli.validate.reframe import scale
 
 _END_SECONDS = 60.0
 #: Names the file that lists the runs of one validation, one a line, so that an interrupt can end them.

@@ -22,17 +22,16 @@ from hidl_cli.documents import write_json, write_text
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.plan.prepare import prepare as prepare_run
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
+from hidl_cli.record.run import Run, State
 from hidl_cli.runs.follow import end
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
-from hidl_cli.stack.exclusive import held
-from hidl_cli.validate import backends, reframe
+from hidl_cli.stack.installation import held
+from hidl_cli.validate import reframe
+from hidl_cli.validate import reframe as backends
 from hidl_cli.validate.bridge import RUNS_FILE, Place
 from hidl_cli.validate.judge import Case, complete, judged, to_json
-from hidl_cli.validate.reframe import Listed, Selection
-from hidl_cli.validate.scales import NAMES, offered
+from hidl_cli.validate.reframe import NAMES, Listed, Selection, offered
 from hidl_cli.validate.settings import configuration, word
 
 SCHEMA = "hidl.validation/1"
@@ -112,7 +111,7 @@ class Validation:
         """The text of ``settings``."""
         ours, place = backends.needed(self.site), self.asked.place
         registration = [
-            "from hidl_cli.validate.backends import register",
+            "from hidl_cli.validate.reframe import register",
             "from hidl_cli.validate.bridge import Place",
             "",
             f"register(Place(site={place.site!r}, hosts={place.hosts!r}).load_site())  # {', '.join(ours)}",

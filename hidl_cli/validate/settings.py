@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -12,20 +13,20 @@ from typing import Any
 
 from hidl_cli import batch_systems
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.allocation import allocate
-from hidl_cli.launch.placement import Placement
-from hidl_cli.plan.runnable import default_launcher, reason_not_runnable
+from hidl_cli.inputs.overlay import list_all
+from hidl_cli.launch.placement import Placement, allocate
+from hidl_cli.plan.checks import load_workload
+from hidl_cli.plan.devices import default_launcher, reason_not_runnable
 from hidl_cli.quoting import sh
 from hidl_cli.schedulers import scheduler_for
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import NodeType, Site
 from hidl_cli.stack import installation
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.installation import Installation
-from hidl_cli.validate.backends import register, scheduler_in_reframe
 from hidl_cli.validate.bridge import Place
-from hidl_cli.validate.launchers import name_in_reframe
-from hidl_cli.validate.reframe import accounting_answers
-from hidl_cli.validate.scales import offered
+from hidl_cli.validate.reframe import accounting_answers, directories, name_in_reframe, offered, scheduler_in_reframe
+from hidl_cli.validate.reframe import register_backends as register
 
 _JOBS_AT_ONCE = 8
 _MODULES = {"lmod": "LMOD_CMD", "tmod4": "MODULES_CMD"}
@@ -200,3 +201,32 @@ _LOGGING: dict[str, Any] = {
         }
     ],
 }
+
+
+# The stacks that a site's checks use: those of the workloads that they name.
+
+
+def of_checks() -> tuple[str, ...]:
+    """Every stack that a workload named in a file of checks can run on, the smallest first.
+
+    The files are read and not run: ReFrame would take seconds.
+    """
+    known = {entry.name for entry in list_all("workload")}
+    named = sorted(known & {word for directory in directories() for word in _words(directory)})
+    used = {choice.stack for name in named for choice in load_workload(name).stacks}
+    stacks = {name: load_stack(name) for name in used}
+    return tuple(sorted(stacks, key=lambda name: (len(stacks[name].builds), len(stacks[name].packages), name)))
+
+
+def _words(directory: Path) -> set[str]:
+    """Every string in the Python files there; a file that is not Python has none."""
+    found: set[str] = set()
+    for file in sorted(directory.glob("*.py")):
+        try:
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError):
+            continue
+        found |= {
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+    return found

@@ -11,6 +11,6 @@
 
 from hidl_checks.run import Run
 from hidl_checks.study import Study
-from hidl_cli.validate.scales import FULL, LARGE, NAMES, SMALL
+from hidl_cli.validate.reframe import FULL, LARGE, NAMES, SMALL
 
 __all__ = ["FULL", "LARGE", "NAMES", "SMALL", "Run", "Study"]

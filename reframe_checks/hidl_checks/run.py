@@ -13,15 +13,15 @@ from reframe.core.exceptions import PerformanceError, ReframeError, SanityError
 from reframe.core.runtime import runtime
 
 from hidl_cli.errors import ExitCode, HidlError
+from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.launch_plan import plan_of
-from hidl_cli.plan.load import load_workload
 from hidl_cli.plan.parameters import resolve
 from hidl_cli.plan.prepare import stack_for
 from hidl_cli.quoting import sh
 from hidl_cli.record.run import Run as Record
 from hidl_cli.site.load import load_site
 from hidl_cli.validate import bridge
-from hidl_cli.validate.scales import offered
+from hidl_cli.validate.reframe import offered
 
 _load_site, _load_workload = cache(load_site), cache(load_workload)
 

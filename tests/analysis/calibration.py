@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hidl_cli.analysis.changes.changepoints import find_changes, histories
-from hidl_cli.analysis.changes.compare import compare
-from hidl_cli.analysis.culprit.search import Mixture
-from hidl_cli.analysis.nodes.pairs import field
-from hidl_cli.analysis.nodes.slow_nodes import SIGNIFICANT, nodes
+from hidl_cli.analysis import scaling
+from hidl_cli.analysis.changes import compare, find_changes, histories
+from hidl_cli.analysis.culprit import Mixture
+from hidl_cli.analysis.nodes import field
 from hidl_cli.analysis.ranking import rank
-from hidl_cli.analysis.scaling import cold_start
-from hidl_cli.analysis.scaling.study import Observation
+from hidl_cli.analysis.scaling import SLOW as SIGNIFICANT
+from hidl_cli.analysis.scaling import Observation, nodes
 from hidl_workloads.repetitions import interval
 from tests.analysis.changes.simulated_nights import Year, correlated
 from tests.analysis.culprit.simulated_machine import Effect, Machine, bisect, nothing, one, recorded_by
@@ -182,7 +181,7 @@ def _cold(noise: Noise) -> Study:
     def study(seed: int) -> tuple[float, bool]:
         rates = np.exp(noise(np.random.default_rng(seed), 10)).reshape(5, 2)
         values = [Observation(2**step, turn, float(rates[turn - 1, step])) for turn in range(1, 6) for step in range(2)]
-        return 1 - cold_start.SIGNIFICANT, not list(cold_start.cold_rounds(values, 1))
+        return 1 - scaling.COLD, not list(scaling.cold_rounds(values, 1))
 
     return study
 

@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hidl_cli.analysis.ranking import compare
-from hidl_cli.analysis.scaling.judge import judge
-from hidl_cli.analysis.scaling.study import Observation
+from hidl_cli.analysis.scaling import Observation, judge
 from hidl_cli.analysis.statistics import half_widths
 from hidl_workloads.repetitions import LEAST, WRONG, Bounds, _quantile, compared_enough, enough, interval, typical
 

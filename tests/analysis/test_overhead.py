@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hidl_cli.analysis.overhead import Row, overheads
+from hidl_cli.analysis.ranking import Row, overheads
 
 
 def step(suite: str, latencies: dict[int, float], *, metric: str = "latency", **parameters: Any) -> dict[str, Any]:

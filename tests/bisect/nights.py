@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hidl_cli.analysis.measures import Measure
-from hidl_cli.bisect.changes import Side
-from hidl_cli.bisect.sides import Metric
+from hidl_cli.analysis.samples import Measure
+from hidl_cli.bisect.journal import Metric, Side
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.prepare import RunRequest, prepare
-from hidl_cli.runs.provenance import Provenance
+from hidl_cli.runs.verifying import Provenance
 
 PROGRAM = ("python", "train.py", "--batch", "8")
 

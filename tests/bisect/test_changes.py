@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.bisect.changes import Change, Changes, Side, changes_between, mixture
+from hidl_cli.bisect.journal import Change, Changes, Side, changes_between, mixture
 from hidl_cli.mpi import Library
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan

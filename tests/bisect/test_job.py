@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.bisect.job import plan_job, script_of
 from hidl_cli.bisect.journal import Bisect, Question
+from hidl_cli.bisect.verdict import plan_job, script_of
 from hidl_cli.errors import UsageError
-from hidl_cli.launch.allocation import Asked
+from hidl_cli.launch.placement import Asked
 from hidl_cli.site.load import load_site
 from tests.bisect.nights import metric, planned, side
 from tests.conftest import SHELLCHECK

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.analysis.samples import Sample
-from hidl_cli.bisect.sides import LEAST_SLOWDOWN, Night, metric_of, side_of
+from hidl_cli.bisect.journal import LEAST_SLOWDOWN, Night, metric_of, side_of
 from hidl_cli.errors import UsageError
 from tests.bisect.nights import planned
 

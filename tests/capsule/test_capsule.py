@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.capsule.capsule import Capsule, Input, read
+from hidl_cli.capsule import Capsule, Input, read
 from hidl_cli.errors import InvalidInput, UsageError
 
 MEMBERS = {

@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.analysis.changes.compare import compare
-from hidl_cli.capsule.capsule import read
-from hidl_cli.capsule.replay import Replayed
+from hidl_cli.analysis.changes import compare
+from hidl_cli.capsule import Replayed, read
 from hidl_cli.stack.lock import parse
 from tests.analysis.sampled import one_run
 from tests.cluster.cluster import LivingCluster

@@ -11,15 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hidl_cli.capsule.capsule import parse
-from hidl_cli.capsule.collect import capsule_of
-from hidl_cli.capsule.replay import needed_words, request_of, unpacked
-from hidl_cli.launch.allocation import Asked
+from hidl_cli.capsule import capsule_of, needed_words, parse, request_of, unpacked
+from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.launch_plan import Plan, create_run, plan_of
 from hidl_cli.plan.prepare import RunRequest, prepare
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
+from hidl_cli.record.run import Run, State
 from hidl_cli.site.load import load_site
 from tests.conftest import Hidl
 

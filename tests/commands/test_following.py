@@ -10,8 +10,7 @@ import pytest
 
 from hidl_cli.commands import following
 from hidl_cli.errors import ToldToEnd
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
+from hidl_cli.record.run import Run, State
 from hidl_cli.runs import follow
 
 

@@ -16,7 +16,7 @@ import pytest
 from pyarrow import parquet
 
 from hidl_cli.commands import results
-from hidl_cli.store.sqlite import write_lock as writers
+from hidl_cli.store import sqlite as writers
 from tests.conftest import Hidl
 from tests.store.run_directories import judged, of_another_version
 

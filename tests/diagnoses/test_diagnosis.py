@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.diagnoses.causes import find_causes
-from hidl_cli.diagnoses.diagnosis import Diagnosis, Example, Harmless, load_diagnoses, load_harmless
-from hidl_cli.diagnoses.search import fixed_word
-from hidl_cli.doctor.registry import list_rules
+from hidl_cli.diagnoses import Diagnosis, Example, Harmless, find_causes, fixed_word, load_diagnoses, load_harmless
+from hidl_cli.doctor.context import list_rules
 
 try:
     from re import _constants as kinds  # type: ignore[attr-defined]

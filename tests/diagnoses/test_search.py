@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hidl_cli.diagnoses.search import read_blocks, search
+from hidl_cli.diagnoses import read_blocks, search
 from tests.tiers import deep
 
 KILLED = b"srun: error: node1: task 3: Killed\n"

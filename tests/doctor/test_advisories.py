@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from hidl_cli import paths
-from hidl_cli.doctor.advisories import Advisory, find_advisories, load_advisories
+from hidl_cli.doctor.examine import Advisory, find_advisories, load_advisories
 from hidl_cli.stack import lock
 
 ADVISORIES = load_advisories().advisories

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
-from hidl_cli.doctor.cached_host import CachedHost
+from hidl_cli.doctor.context import CachedHost
 from hidl_cli.site.probes.host import Host, ThisHost
 from tests.doctor.machines import host
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.planned_job import plan_job, uses_device_buffers
-from hidl_cli.launch.allocation import Asked
+from hidl_cli.doctor.examine import plan_job, uses_device_buffers
+from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.prepare import RunRequest, prepare
 from tests.doctor.machines import context, host, installed, local, slurm
 

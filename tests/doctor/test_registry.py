@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.doctor import rules
-from hidl_cli.doctor.registry import all_rules, find_rule, fixes, list_rules, load_subjects
+from hidl_cli.doctor.context import all_rules, find_rule, fixes, list_rules, load_subjects
 from hidl_cli.errors import UsageError
 from tests.conftest import REPOSITORY
 from tools.reference.rules import pages
@@ -32,7 +32,7 @@ def test_rules_are_sorted_by_id_and_unique() -> None:
 
 
 def test_an_id_is_shared_only_with_a_diagnosis_of_output() -> None:
-    ids = [rule.id for rule in all_rules() if rule.check.__module__ != "hidl_cli.doctor.output"]
+    ids = [rule.id for rule in all_rules() if rule.check.__module__ != "hidl_cli.doctor.examine"]
     taken = [id for id, times in Counter(ids).items() if times > 1]
     assert taken == [], "take another id: hidl doctor rules lists those of all subjects"
 

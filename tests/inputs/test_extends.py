@@ -9,10 +9,10 @@ import pytest
 from hidl_cli.errors import InvalidInput
 from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import find
-from hidl_cli.plan.load import load_workload
+from hidl_cli.plan.checks import load_workload
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.load import load_site
-from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.checks import load_stack
 
 BASE = """\
 name: base

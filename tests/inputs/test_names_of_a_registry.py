@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, ValidationError
 
-from hidl_cli.inputs.fields import NameIn, Strict
-from hidl_cli.inputs.wording import fault_of
+from hidl_cli.inputs.check import NameIn, Strict, fault_of
 from hidl_cli.plugins import Registry
 
 FRUIT: Registry[object] = Registry("hidl.parsers", "fruit", {"apple": "a:a", "pear": "a:b"})

@@ -12,12 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hidl_cli.inputs import yamlfile
-from hidl_cli.inputs.jsonschema import schema
-from hidl_cli.inputs.load import Rules, examine
+from hidl_cli.inputs.load import Rules, examine, schema
 from hidl_cli.inputs.overlay import KindName, at_path
 from hidl_cli.inputs.problems import render
-from hidl_cli.inputs.source import Source
-from hidl_cli.inputs.tree import place, plain
+from hidl_cli.inputs.source import Source, place, plain
 from hidl_cli.plan.checks import RULES as WORKLOAD
 from hidl_cli.site.checks import RULES as SITE
 from hidl_cli.stack.checks import RULES as STACK

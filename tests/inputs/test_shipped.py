@@ -11,10 +11,9 @@ import pytest
 
 from hidl_cli import paths
 from hidl_cli.inputs import yamlfile
-from hidl_cli.inputs.jsonschema import schema, text
-from hidl_cli.inputs.load import Rules, examine
+from hidl_cli.inputs.load import Rules, examine, schema, text
 from hidl_cli.inputs.overlay import KindName, at_path, list_all
-from hidl_cli.inputs.tree import plain
+from hidl_cli.inputs.source import plain
 from hidl_cli.plan.checks import RULES as WORKLOAD
 from hidl_cli.site.checks import RULES as SITE
 from hidl_cli.stack.checks import RULES as STACK

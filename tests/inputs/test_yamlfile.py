@@ -11,8 +11,7 @@ import yaml
 from hidl_cli.errors import Problem
 from hidl_cli.inputs import yamlfile
 from hidl_cli.inputs.problems import render
-from hidl_cli.inputs.source import MAX_BYTES, Source
-from hidl_cli.inputs.tree import place, plain
+from hidl_cli.inputs.source import MAX_BYTES, Source, place, plain
 
 
 @pytest.fixture(params=["CSafeLoader", "SafeLoader"], autouse=True)

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from hidl_cli.errors import InvalidInput, UsageError
-from hidl_cli.inventory import osv
-from hidl_cli.inventory.osv import Record, read
+from hidl_cli.inventory import audit
+from hidl_cli.inventory.audit import Record, read
 
 
 def record(events: list[dict[str, str]], package: str = "Some_Package", **keys: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def test_a_file_that_is_no_advisory_is_refused_by_name(tmp_path: Path, name: str
 def test_a_file_that_is_too_large_or_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         read(tmp_path / "none.json", set())
-    monkeypatch.setattr(osv, "_LARGEST", 100)
+    monkeypatch.setattr(audit, "_LARGEST", 100)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as opened:
         opened.writestr("a.json", " " * 1000)
     with pytest.raises(InvalidInput, match="larger than"):

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.errors import UsageError
-from hidl_cli.launch.allocation import Allocation, Asked, allocate, missing
-from hidl_cli.launch.placement import Placement
-from hidl_cli.schedulers.pbs import header as pbs
-from hidl_cli.schedulers.slurm import header as slurm
+from hidl_cli.launch.placement import Allocation, Asked, Placement, allocate, missing
+from hidl_cli.schedulers import pbs, slurm
 from hidl_cli.site.schema import Policies
 from tests.launch.sites import site
 

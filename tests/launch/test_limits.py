@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hidl_cli.errors import SubmitRefused, UsageError
-from hidl_cli.launch.limits import check_nodes, clock, longest, seconds, time_limit
+from hidl_cli.launch.placement import check_nodes, clock, longest, seconds, time_limit
 from hidl_cli.site.schema import Partition
 from tests.launch.sites import site
 

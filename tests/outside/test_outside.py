@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from hidl_cli.diagnoses.causes import find_causes
+from hidl_cli.diagnoses import find_causes
 from hidl_cli.process import Completed
-from hidl_cli.record.state import State
-from hidl_cli.schedulers.lsf import commands
-from hidl_cli.schedulers.programs import complaint
-from hidl_cli.schedulers.slurm import jobs, reasons
-from hidl_cli.site.probes import gpus, lsf, mpi, slurm
+from hidl_cli.record.run import State
+from hidl_cli.schedulers import lsf as commands
+from hidl_cli.schedulers import slurm as jobs
+from hidl_cli.schedulers import slurm as reasons
+from hidl_cli.schedulers.backend import complaint
+from hidl_cli.site.probes import host as gpus
+from hidl_cli.site.probes import lsf, slurm, software
 from tests.site.recording import RecordedHost
 
 PLACE = Path(__file__).parent
@@ -33,7 +35,7 @@ def host(*programs: str, environment: Mapping[str, str] | None = None, **answers
 
 
 def mpi_modules(text: str) -> Any:
-    found = mpi.libraries(host("modulecmd", environment={"MODULES_CMD": "/usr/bin/modulecmd"}, modulecmd=text))
+    found = software.libraries(host("modulecmd", environment={"MODULES_CMD": "/usr/bin/modulecmd"}, modulecmd=text))
     return [[library.family, library.version, library.source] for library in found]
 
 
@@ -44,7 +46,7 @@ def queues(text: str) -> Any:
 
 
 def amd_gpus(text: str) -> Any:
-    cards = gpus.probe(host("rocm-smi", rocm_smi=text))
+    cards = gpus.probe_gpus(host("rocm-smi", rocm_smi=text))
     assert cards is not None
     return [cards.count, cards.model, cards.arch]
 

@@ -22,8 +22,7 @@ from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import at_path
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.draft import Draft, draft
-from hidl_cli.site.probes.recorded import load_host
-from hidl_cli.site.probes.survey import survey_recorded
+from hidl_cli.site.probes.survey import load_host, survey_recorded
 from hidl_cli.site.recordings import survey_from
 from tests.site.recording import DIRECTORY as RECORDED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.plan.arguments import arguments, command
+from hidl_cli.plan.parameters import arguments, command
 from hidl_cli.plan.workload import Parameter, Program
 
 VALUES = {"benchmark": "latency", "most": 4096, "validate": True, "full": False}

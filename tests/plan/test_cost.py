@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.launch.allocation import Asked
-from hidl_cli.plan.cost import Estimate, estimate, format_estimate
+from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.launch_plan import Plan
+from hidl_cli.plan.planning import Estimate, estimate, format_estimate
 from hidl_cli.plan.prepare import RunRequest, prepare
 from hidl_cli.site.load import load_site
 

@@ -10,16 +10,16 @@ import pytest
 
 from hidl_cli.errors import ExitCode, HidlError
 from hidl_cli.inputs.overlay import list_all
-from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.launchers import launcher
+from hidl_cli.launch.placement import Asked
+from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import DEVICE
 from hidl_cli.plan.launch_plan import Plan
-from hidl_cli.plan.load import load_workload
 from hidl_cli.plan.planning import planned_again
 from hidl_cli.plan.prepare import RunRequest, prepare
 from hidl_cli.site.load import load_site
-from hidl_cli.stack import devices
-from hidl_cli.stack.load import load_stack
+from hidl_cli.stack import target
+from hidl_cli.stack.checks import load_stack
 
 OWN = {"workload": "", "command": ("python", "train.py"), "directory": "/home/user"}
 
@@ -212,8 +212,8 @@ def test_an_older_installation_without_it_is_refused_with_what_brings_it(
     stack: str, site: str, installed: dict[str, str], needed: list[str], hint: str | None
 ) -> None:
     node = load_site(site).node_type()
-    assert devices.reason_without_gpu(load_stack(stack), installed, needed, node)
-    assert devices.install_hint(load_stack(stack), needed, load_site(site), node) == hint
+    assert target.reason_without_gpu(load_stack(stack), installed, needed, node)
+    assert target.install_hint(load_stack(stack), needed, load_site(site), node) == hint
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_where_the_default_partition_has_no_gpus_the_hint_says_for_which_to_inst
     stack: str, needed: list[str], hint: str
 ) -> None:
     site = load_site("anvil")
-    assert devices.install_hint(load_stack(stack), needed, site, site.node_type("gpu")) == hint
+    assert target.install_hint(load_stack(stack), needed, site, site.node_type("gpu")) == hint
 
 
 @pytest.mark.parametrize(
@@ -245,15 +245,15 @@ def test_where_the_default_partition_has_no_gpus_the_hint_says_for_which_to_inst
 )
 def test_of_an_installed_stack_the_builds_count(version: str, reason: str | None) -> None:
     stack = load_stack("pytorch")
-    assert devices.reason_without_gpu(stack, {"torch": version, "numpy": "2.0"}, []) == reason
-    assert devices.reason_without_gpu(stack, {"torch": version}, ["torch"]) == reason
+    assert target.reason_without_gpu(stack, {"torch": version, "numpy": "2.0"}, []) == reason
+    assert target.reason_without_gpu(stack, {"torch": version}, ["torch"]) == reason
 
 
 def test_any_build_of_a_package_serves() -> None:
     stack = load_stack("mpi")
     for name in ("cupy", "cupy-cuda13x", "cupy-rocm-5-0"):
-        assert devices.reason_without_gpu(stack, {name: "13.0"}, ["cupy"]) is None
-    assert devices.reason_without_gpu(stack, {"cupylike": "1"}, ["cupy"]) == "it has no cupy"
+        assert target.reason_without_gpu(stack, {name: "13.0"}, ["cupy"]) is None
+    assert target.reason_without_gpu(stack, {"cupylike": "1"}, ["cupy"]) == "it has no cupy"
 
 
 @pytest.mark.parametrize(
@@ -319,8 +319,8 @@ def test_what_a_stack_compiles_must_be_for_the_gpus(
     site: str, installed_for: str | None, reason: str | None, hint: str | None
 ) -> None:
     node, stack, needed = load_site(site).node_type(), load_stack("omb"), ["osu-micro-benchmarks"]
-    assert devices.reason_without_gpu(stack, {"mpich": "5.0.2"}, needed, node, accelerator=installed_for) == reason
-    assert devices.install_hint(stack, needed, load_site(site), node) == hint
+    assert target.reason_without_gpu(stack, {"mpich": "5.0.2"}, needed, node, accelerator=installed_for) == reason
+    assert target.install_hint(stack, needed, load_site(site), node) == hint
 
 
 def test_points_of_a_matrix_share_a_device() -> None:

@@ -12,7 +12,7 @@ from hidl_cli.errors import Problem
 from hidl_cli.inputs.load import examine
 from hidl_cli.inputs.overlay import at_path
 from hidl_cli.plan.checks import RULES
-from hidl_cli.plan.patterns import Capture, Mistake, captures_of
+from hidl_cli.plan.workload import Capture, Mistake, captures_of
 
 FILE = """\
 name: x

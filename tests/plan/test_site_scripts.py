@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.launch.allocation import Asked
+from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.prepare import RunRequest, prepare
 from tests.conftest import SHELLCHECK

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.analysis.changes.changepoints import find_changes
+from hidl_cli.analysis.changes import find_changes
 from hidl_cli.record.run import Run
 from hidl_cli.report.build import page_of
-from hidl_cli.report.html.page import to_html
-from hidl_cli.report.loaded import load
-from hidl_cli.report.model import Page
+from hidl_cli.report.html import to_html
+from hidl_cli.report.model import Page, load
 from tests.report import example
 from tests.report.html.browser import Tab, browser, program
 

@@ -18,8 +18,7 @@ from hidl_cli.documents import write_json, write_text
 from hidl_cli.errors import HidlError
 from hidl_cli.plan.launch_plan import Plan, Step, create_run
 from hidl_cli.plan.prepare import RunRequest, prepare
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
+from hidl_cli.record.run import Run, State
 from hidl_cli.runs.conclude import conclude
 
 SITE: dict[str, Any] = {

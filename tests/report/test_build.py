@@ -8,16 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from hidl_cli.analysis.scaling.judge import judge
-from hidl_cli.analysis.scaling.study import Observation, to_json
+from hidl_cli.analysis.scaling import Observation, judge, to_json
 from hidl_cli.plan.prepare import RunRequest
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
-from hidl_cli.report.build import grouped, page_of
-from hidl_cli.report.html.page import to_html
-from hidl_cli.report.loaded import Loaded, load
-from hidl_cli.report.model import Curve, HeatMap, Outcome, Page, Standing, Trend
-from hidl_cli.report.nodes import slow_hosts
+from hidl_cli.record.run import Run, State
+from hidl_cli.report.build import grouped, page_of, slow_hosts
+from hidl_cli.report.html import to_html
+from hidl_cli.report.model import Curve, HeatMap, Loaded, Outcome, Page, Standing, Trend, load
 from tests.report import example
 
 STUDY = RunRequest("resnet50", scale="1,2", repeat=3, target=0.8, ranks_per_node=4)

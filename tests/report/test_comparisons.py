@@ -12,9 +12,8 @@ from hidl_cli.plan.launch_plan import plan_of
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
 from hidl_cli.report.build import page_of
-from hidl_cli.report.html.page import to_html
-from hidl_cli.report.loaded import load
-from hidl_cli.report.model import Page
+from hidl_cli.report.html import to_html
+from hidl_cli.report.model import Page, load
 from tests.report import example
 from tests.report.html.browser import Tab
 

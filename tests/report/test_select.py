@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.plan.prepare import RunRequest
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
+from hidl_cli.record.run import Run, State
 from hidl_cli.report.build import page_of
-from hidl_cli.report.html.page import to_html
-from hidl_cli.report.loaded import load
-from hidl_cli.report.model import Outcome
-from hidl_cli.report.select import chosen, format_selection, loaded, related_runs
+from hidl_cli.report.html import to_html
+from hidl_cli.report.model import Outcome, chosen, format_selection, load, loaded, related_runs
 from hidl_cli.store.extract import record_of
 from hidl_cli.store.store import Store
 from tests.report import example

@@ -13,9 +13,8 @@ from hidl_cli.errors import JobFailed
 from hidl_cli.plan.launch_plan import OUTPUT, plan_of
 from hidl_cli.plan.prepare import RunRequest
 from hidl_cli.record.run import Run
-from hidl_cli.runs.conclude import conclude
+from hidl_cli.runs.conclude import _earlier, conclude
 from hidl_cli.runs.history import refresh
-from hidl_cli.runs.judging import _earlier
 from hidl_cli.runs.measured import count_complete_repetitions
 from hidl_cli.store.extract import series_of
 from hidl_cli.store.indexing import update

@@ -14,13 +14,11 @@ from typing import Any
 
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import HidlError
-from hidl_cli.launch.allocation import Allocation
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
-from hidl_cli.schedulers.backend import Backend, Receipt, Refused
+from hidl_cli.launch.placement import Allocation
+from hidl_cli.record.run import Run, State
+from hidl_cli.schedulers.backend import Backend, NoAnswer, Receipt, Refused
 from hidl_cli.schedulers.decision import Job, Never
 from hidl_cli.schedulers.lsf import Lsf
-from hidl_cli.schedulers.programs import NoAnswer
 from hidl_cli.site.schema import Policies
 
 LIVE = (State.PENDING, State.RUNNING)

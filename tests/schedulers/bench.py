@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 
 from hidl_cli.errors import SubmitRefused
-from hidl_cli.launch.allocation import Allocation
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers.backend import Backend
+from hidl_cli.launch.placement import Allocation
+from hidl_cli.record.run import Run, State, Status
+from hidl_cli.schedulers.backend import Backend, Scheduler, read_ticket
 from hidl_cli.schedulers.batch import Batch
-from hidl_cli.schedulers.contract import Scheduler
-from hidl_cli.schedulers.ticket import read_ticket
 from hidl_cli.site.schema import Policies
 from tests.waiting import until
 

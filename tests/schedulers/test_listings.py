@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers import ticket
-from hidl_cli.schedulers.backend import Backend
+from hidl_cli.record.run import Run, State, Status
+from hidl_cli.schedulers import backend as ticket
+from hidl_cli.schedulers.backend import Backend, NoAnswer
 from hidl_cli.schedulers.batch import Batch
 from hidl_cli.schedulers.flux import Flux
 from hidl_cli.schedulers.lsf import Lsf
 from hidl_cli.schedulers.pbs import Pbs
-from hidl_cli.schedulers.programs import NoAnswer
 from hidl_cli.schedulers.slurm import Slurm
 from tests.waiting import until
 

@@ -25,9 +25,10 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from hidl_cli import paths
 from hidl_cli.documents import write_json
 from hidl_cli.errors import HidlError
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers import batch, decision, poller, query_cache, ticket
+from hidl_cli.record.run import Run, State, Status
+from hidl_cli.schedulers import backend as ticket
+from hidl_cli.schedulers import batch, decision, poller
+from hidl_cli.schedulers import poller as query_cache
 from hidl_cli.schedulers.batch import Batch
 from tests.schedulers.adversary import Adversary, Hostile, HostileLsf, Killed, SimulatedJob
 

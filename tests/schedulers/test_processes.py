@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.cluster.batch import host
-from hidl_cli.schedulers import processes
+from hidl_cli.schedulers import local
 from tests.waiting import until
 
 NOBODY = 65534
@@ -47,12 +47,12 @@ def test_a_process_of_another_user_with_the_runs_variables_is_spared(
 ) -> None:
     own, other = pair
     if kill == "run":
-        assert list(processes.of_run(RUN)) == [own.pid]
-        processes.kill_run(RUN)
+        assert list(local.of_run(RUN)) == [own.pid]
+        local.kill_run(RUN)
     elif kill == "job":
-        processes.kill_job(tmp_path)
+        local.kill_job(tmp_path)
     elif kill == "guard":
-        text = Path(processes.__file__).with_name("ssh").joinpath("guard.sh").read_text()
+        text = Path(local.__file__).with_name("ssh").joinpath("guard.sh").read_text()
         functions = text[text.index("own_environments() {") : text.index("leave() {")]
         subprocess.run(["bash", "-c", f"run={RUN}; say() {{ :; }}\n{functions}\nsweep"], check=True, timeout=60)
     else:
@@ -64,11 +64,11 @@ def test_a_process_of_another_user_with_the_runs_variables_is_spared(
 def test_a_signal_reaches_only_the_process_that_was_meant() -> None:
     with subprocess.Popen(["sleep", "20"]) as process:
         try:
-            born = processes.birth(process.pid)
-            processes.send(process.pid, signal.SIGKILL, lambda: processes.birth(process.pid) == f"{born}0")
+            born = local.birth(process.pid)
+            local.send(process.pid, signal.SIGKILL, lambda: local.birth(process.pid) == f"{born}0")
             assert process.poll() is None
-            processes.send(process.pid, signal.SIGTERM, lambda: processes.birth(process.pid) == born)
+            local.send(process.pid, signal.SIGTERM, lambda: local.birth(process.pid) == born)
             assert process.wait() == -signal.SIGTERM
-            processes.send(process.pid, signal.SIGTERM, lambda: True)  # it has ended
+            local.send(process.pid, signal.SIGTERM, lambda: True)  # it has ended
         finally:
             process.kill()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import SchedulerUnreachable
-from hidl_cli.schedulers.query_cache import QueryCache, Snapshot
+from hidl_cli.schedulers.poller import QueryCache, Snapshot
 from tests.conftest import REPOSITORY
 from tests.waiting import patience
 
@@ -53,7 +53,7 @@ def test_processes_that_look_at_once_ask_once(tmp_path: Path) -> None:
     program = f"""
 import time
 from pathlib import Path
-from hidl_cli.schedulers.query_cache import QueryCache
+from hidl_cli.schedulers.poller import QueryCache
 def ask():
     with open({str(tmp_path / "questions")!r}, "a") as file:
         file.write("?")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from hidl_cli.site.probes import recorded as recordings
+from hidl_cli.site.probes import survey as recordings
 from hidl_cli.site.probes.survey import Found, survey
 
 DIRECTORY = Path(__file__).parent / "recorded"

@@ -10,10 +10,8 @@ import pytest
 
 from hidl_cli.errors import InvalidInput
 from hidl_cli.site.detect import Detection, choose, detect
-from hidl_cli.site.explain import explained
-from hidl_cli.site.load import load_site
-from hidl_cli.site.probes.cluster import cluster, schedulers
-from hidl_cli.site.probes.host import ThisHost
+from hidl_cli.site.load import explained, load_site
+from hidl_cli.site.probes.host import ThisHost, cluster, schedulers
 from tests.site.recording import DIRECTORY, RecordedHost
 
 REST = """\
@@ -236,7 +234,7 @@ def test_a_real_scontrol_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest
     program = tmp_path / "scontrol"
     program.write_text("#!/bin/sh\nsleep 600\n")
     program.chmod(0o755)
-    monkeypatch.setattr("hidl_cli.site.probes.cluster.SECONDS", 0.2)
+    monkeypatch.setattr("hidl_cli.site.probes.host.SECONDS", 0.2)
     here = ThisHost({"PATH": f"{tmp_path}:{os.environ['PATH']}"})
 
     assert cluster(here).name is None

@@ -20,7 +20,7 @@ from hidl_cli.site.detect import detect
 from hidl_cli.site.draft import Draft, default_name, draft, host_pattern
 from hidl_cli.site.machine import Machine
 from hidl_cli.site.probes.facts import Batch, Hardware, Library, ProbedNode, Queue
-from hidl_cli.site.probes.gpus import Cards
+from hidl_cli.site.probes.host import Cards
 from hidl_cli.site.probes.survey import Found, survey
 from hidl_cli.site.schema import Site
 from tests.site.recording import DIRECTORY, SYSTEMS, RecordedHost, found, recorded

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
-from hidl_cli.launch.allocation import Allocation
+from hidl_cli.launch.placement import Allocation
 from hidl_cli.schedulers import scheduler, unusable
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site

@@ -10,10 +10,10 @@ import pytest
 from hidl_cli.errors import HidlError
 from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
-from hidl_cli.launch.allocation import Asked
+from hidl_cli.launch.placement import Asked
+from hidl_cli.plan.devices import reason_not_runnable
 from hidl_cli.plan.job_script import job_script
 from hidl_cli.plan.prepare import RunRequest, prepare
-from hidl_cli.plan.runnable import reason_not_runnable
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.detect import choose, detect
 from hidl_cli.site.probes.host import ThisHost

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from hidl_cli.site.load import unknown_facts
 from hidl_cli.site.schema import Site
-from hidl_cli.site.unknown import unknown_facts
 
 NUMBERS = {"sockets": 1, "cores": 8, "threads_per_core": 1, "memory_gib": 4.0, "count": 2}
 NODE = {"cpu": "c", "arch": "a", "gpus": 0, **NUMBERS}

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.inputs import tree, yamlfile
+from hidl_cli.inputs import source, yamlfile
 from hidl_cli.inputs.source import Source
-from hidl_cli.site.yamledit import Value, edited
-from hidl_cli.site.yamltext import scalar
+from hidl_cli.site.yamledit import Value, edited, scalar
 
 WHY = "asked of login1 on 2026-11-23: mpiname -a"
 VERSION = Value(("mpi", "mvapich2", "version"), "2.3.7", WHY)
@@ -111,7 +110,7 @@ def test_whatever_is_put_in_nothing_else_changes(data: object, path: list[str], 
         assert len(kept) >= len([line for line in text.splitlines() if "null" not in line])
         root = yamlfile.parse(Source(Path("x"), made)).root
         assert root is not None
-        found = tree.plain(root)
+        found = source.plain(root)
         for step in path:
             found = found[step]
         assert found == value

@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.inputs import tree, yamlfile
+from hidl_cli.inputs import source, yamlfile
 from hidl_cli.inputs.source import Source
-from hidl_cli.site.yamltext import Item, document, scalar
+from hidl_cli.site.yamledit import Item, document, scalar
 
 printable = st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), max_size=60)
 numbers = st.integers(0, 10**6).map(lambda number: number / 100)  # as sizes in GiB are
@@ -21,7 +21,7 @@ def read(text: str) -> object:
     found = yamlfile.parse(Source(Path("x.yaml"), text))
     assert found.problems == ()
     assert found.root is not None
-    return tree.plain(found.root)
+    return source.plain(found.root)
 
 
 @given(st.lists(printable | st.none() | st.booleans() | st.integers() | numbers, max_size=8), printable)

@@ -13,11 +13,10 @@ import yaml
 
 from hidl_cli.inputs.load import load
 from hidl_cli.site.checks import RULES
-from hidl_cli.site.schema import Mpi, Site
-from hidl_cli.site.software import Compiler, External
-from hidl_cli.stack.load import load_stack
+from hidl_cli.site.schema import Compiler, External, Mpi, Site
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.providers.spack.environment import environment
-from hidl_cli.stack.providers.spack.places import Places
+from hidl_cli.stack.providers.spack.host import Places
 from tests.spack.conftest import BUILTIN, HIDL_REPOSITORY, ROOT, Spack
 
 pytestmark = [

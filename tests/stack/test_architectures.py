@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.site.load import load_site
-from hidl_cli.stack import devices
-from hidl_cli.stack.architectures import find_unserved, load_wheels
-from hidl_cli.stack.load import load_stack
+from hidl_cli.stack import target
+from hidl_cli.stack.checks import load_stack
+from hidl_cli.stack.schema import find_unserved, load_wheels
 from tools.wheel_architectures import read
 
 
@@ -35,10 +35,10 @@ def test_releases_that_the_table_lacks_are_not_judged(version: str) -> None:
 
 def test_a_stack_whose_kernels_serve_no_gpu_of_the_nodes_is_refused() -> None:
     node = load_site("pitzer").node_type("gpu-dual")
-    said = devices.reason_without_gpu(load_stack("pytorch"), {"torch": "2.13.0"}, [], node)
+    said = target.reason_without_gpu(load_stack("pytorch"), {"torch": "2.13.0"}, [], node)
     assert said is not None
     assert "none for sm_70; the last release on PyPI that serves it is 2.10.0" in said
-    assert devices.reason_without_gpu(load_stack("pytorch"), {"torch": "2.10.0"}, [], node) is None
+    assert target.reason_without_gpu(load_stack("pytorch"), {"torch": "2.10.0"}, [], node) is None
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_stack_whose_kernels_serve_no_gpu_of_the_nodes_is_refused() -> None:
 )
 def test_a_build_for_another_vendors_gpus_is_refused(site: str, version: str, reason: str | None) -> None:
     node = load_site(site).node_type()
-    said = devices.reason_without_gpu(load_stack("pytorch"), {"torch": version}, [], node)
+    said = target.reason_without_gpu(load_stack("pytorch"), {"torch": version}, [], node)
     assert said == reason or (reason is not None and said is not None and said.startswith(reason[:-2]))
 
 

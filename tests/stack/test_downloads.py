@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hidl_cli.stack.downloads import Downloads
+from hidl_cli.stack.pip_settings import Downloads
 
 SAID = """\
 Resolved 14 packages in 476ms
@@ -43,7 +43,7 @@ def test_what_was_never_announced_does_not_count() -> None:
 FOLLOWED = """
 import sys, time
 from pathlib import Path
-from hidl_cli.commands.progress import progress
+from hidl_cli.commands.render import progress
 
 log = Path(sys.argv[1])
 with progress().step("install 14 packages", log):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hidl_cli.stack.elf import needed
+from hidl_cli.stack.content import needed
 
 HEADER = b"\x7fELF\x02\x01"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import InvalidInput, MissingPrecondition
-from hidl_cli.stack.environment import Described, prepare_support, read
+from hidl_cli.stack.activation import Described, prepare_support, read
 from tests.stack.environments import conda, venv
 from tests.stack.wheelhouse import make_wheel
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import HidlError
-from hidl_cli.stack.exclusive import held
+from hidl_cli.stack.installation import held
 
 
 def test_a_link_in_the_place_of_a_lock_is_refused_and_its_target_stays(tmp_path: Path) -> None:

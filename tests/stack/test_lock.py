@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.lock import Lock, Package, choose, parse, read, requirements, why_unfit
 from hidl_cli.stack.schema import Stack
 from hidl_cli.stack.target import Target

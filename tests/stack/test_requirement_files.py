@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.stack import requirement
-from hidl_cli.stack.requirement_files import Asked, read
+from hidl_cli.stack import schema
+from hidl_cli.stack.derived import Asked, read
 
 SHA = "a" * 64
 
@@ -18,7 +18,7 @@ def accept(text: str) -> None:
 
 
 def for_mpich_on_cpus(text: str) -> None:
-    requirement.refuse_other_build(text, mpi="mpich", accelerator="cpu")
+    schema.refuse_other_build(text, mpi="mpich", accelerator="cpu")
 
 
 def texts(asked: tuple[Asked, ...]) -> list[str]:
@@ -51,7 +51,7 @@ def test_hashes_are_kept_on_one_line(tmp_path: Path) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text(f"six==1.17.0 \\\n    --hash=sha256:{SHA} \\\n    --hash=sha256:{SHA[::-1]}\n    # via x\n")
     assert texts(read([], [file], accept)) == [f"six==1.17.0 --hash=sha256:{SHA}"]
-    assert requirement.hashes_of(f"six==1.17.0 --hash=sha256:{SHA}") == {SHA}
+    assert schema.hashes_of(f"six==1.17.0 --hash=sha256:{SHA}") == {SHA}
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,6 @@ def test_other_files_are_one_error(tmp_path: Path, name: str, content: bytes) ->
 
 
 def test_a_gpu_build_suits_nodes_with_gpus() -> None:
-    requirement.refuse_other_build("torch==2.6.0+cu124", mpi="mpich", accelerator="cuda")
-    requirement.refuse_other_build("mpich>=5", mpi="mpich", accelerator="cpu")
-    requirement.refuse_other_build("mpi4py-fft", mpi="mpich", accelerator="cpu")
+    schema.refuse_other_build("torch==2.6.0+cu124", mpi="mpich", accelerator="cuda")
+    schema.refuse_other_build("mpich>=5", mpi="mpich", accelerator="cpu")
+    schema.refuse_other_build("mpi4py-fft", mpi="mpich", accelerator="cpu")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.errors import BuildFailed
-from hidl_cli.stack.providers.rpm import unpacking
+from hidl_cli.stack.providers import rpm as unpacking
 from tests.conftest import Hidl
 from tests.spack import rpms
 

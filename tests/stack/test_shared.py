@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hidl_cli.stack import exclusive
-from hidl_cli.stack.exclusive import held
+from hidl_cli.stack import installation
+from hidl_cli.stack.installation import held
 from tests.conftest import REPOSITORY, Hidl
 from tests.stack.conftest import recipe, site
 from tests.waiting import patience, until
@@ -320,7 +320,7 @@ def test_without_locks_one_on_another_host_is_named(tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    monkeypatch.setattr(exclusive, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(installation, "_POLL_SECONDS", 0.01)
     owner = tmp_path / "lock.d" / "other:12"
     owner.parent.mkdir()
     owner.touch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.site.load import load_site
-from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.target import detect, site_as_for
 
 

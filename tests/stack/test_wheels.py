@@ -12,13 +12,12 @@ import pytest
 
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition
 from hidl_cli.site.load import load_site
-from hidl_cli.stack.architectures import Accelerator
-from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.lock import Lock, Package
 from hidl_cli.stack.pip_settings import read
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers.wheels import Wheels
-from hidl_cli.stack.schema import Stack, Variant
+from hidl_cli.stack.schema import Accelerator, Stack, Variant
 from hidl_cli.stack.target import Target, detect
 from tests.stack.wheelhouse import make_index, make_wheel
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli.analysis.samples import Sample
+from hidl_cli.store import sqlite
 from hidl_cli.store.extract import RunRecord
-from hidl_cli.store.sqlite import database
 from hidl_cli.store.store import Store
 
 
@@ -61,7 +61,7 @@ def main(file: str, prefix: str, count: str, *options: str) -> None:
     last transaction, when its pages have been written to the file.
     """
     if "without-locks" in options:
-        database.locks_hold = lambda _: False
+        sqlite.locks_hold = lambda _: False
     store = Store(Path(file))
     for number in range(int(count)):
         name = f"{prefix}-{number}"

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hidl_cli.documents import write_json
-from hidl_cli.launch.allocation import Asked
 from hidl_cli.launch.launchers import launcher
-from hidl_cli.launch.placement import Placement, bind_to_cores
+from hidl_cli.launch.placement import Asked, Placement, bind_to_cores
 from hidl_cli.mpi import Library
 from hidl_cli.plan.launch_plan import Plan, create_run
 from hidl_cli.plan.planning import Choices, make_plan
@@ -19,7 +18,7 @@ from hidl_cli.plan.workload import Workload
 from hidl_cli.record.run import Run
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import Installation
-from hidl_cli.tuning.settings import Setting
+from hidl_cli.tuning.judge import Setting
 
 METRICS = {
     "rate": {"unit": "items/s", "better": "higher"},

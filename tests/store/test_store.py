@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from hidl_cli.analysis.samples import Sample
 from hidl_cli.errors import UsageError
 from hidl_cli.store.extract import RunRecord
-from hidl_cli.store.filters import Filters
-from hidl_cli.store.store import Store
+from hidl_cli.store.store import Filters, Store
 from tests.store.records import record
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

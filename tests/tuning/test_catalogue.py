@@ -15,6 +15,7 @@ from hidl_cli.tuning.catalogue import (
     Reader,
     all_names,
     all_variables,
+    format_value,
     nearest_name,
     numbers,
     pattern,
@@ -23,10 +24,8 @@ from hidl_cli.tuning.catalogue import (
     variable,
     variables,
 )
-from hidl_cli.tuning.counterparts import list_counterparts
-from hidl_cli.tuning.judge import Fit, judge
-from hidl_cli.tuning.presets import load_presets
-from hidl_cli.tuning.values import format_value
+from hidl_cli.tuning.judge import Fit, judge, list_counterparts
+from hidl_cli.tuning.layers import load_presets
 from tests.waiting import patience
 
 

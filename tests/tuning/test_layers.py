@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.errors import ExitCode, InvalidInput
-from hidl_cli.inputs.fields import Scalar
+from hidl_cli.inputs.check import Scalar
 from hidl_cli.mpi import Family, Library
+from hidl_cli.tuning.judge import Layer, Setting
 from hidl_cli.tuning.layers import merge_layers
-from hidl_cli.tuning.settings import Layer, Setting
 
 GDR = Library("gdr", "mvapich2-gdr", "2.3.7")
 

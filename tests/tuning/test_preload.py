@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.inputs.fields import Scalar
+from hidl_cli.inputs.check import Scalar
 from hidl_cli.mpi import Family, Library
-from hidl_cli.tuning.layers import merge_layers
-from hidl_cli.tuning.preload import preloads
-from hidl_cli.tuning.settings import Layer
+from hidl_cli.tuning.judge import Layer
+from hidl_cli.tuning.layers import merge_layers, preloads
 
 LIBMPI = "/opt/mvapich2/gdr/2.3.7/lib64/libmpi.so"
 

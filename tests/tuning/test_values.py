@@ -14,9 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.inputs.fields import Scalar
-from hidl_cli.tuning.catalogue import Variable, all_variables, variable
-from hidl_cli.tuning.values import InvalidValue, check_exported, format_expectation, format_plain, format_value
+from hidl_cli.inputs.check import Scalar
+from hidl_cli.tuning.catalogue import (
+    InvalidValue,
+    Variable,
+    all_variables,
+    check_exported,
+    format_expectation,
+    format_plain,
+    format_value,
+    variable,
+)
 from tests.waiting import patience
 
 

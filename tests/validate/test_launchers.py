@@ -12,7 +12,9 @@ from hidl_cli.errors import InvalidInput
 from hidl_cli.inputs.load import load
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
-from hidl_cli.validate.launchers import command, name_in_reframe, register
+from hidl_cli.validate.reframe import launcher_command as command
+from hidl_cli.validate.reframe import name_in_reframe
+from hidl_cli.validate.reframe import register_launchers as register
 
 
 def with_mvapich2(name: str, launcher: str) -> Site:

@@ -24,5 +24,7 @@ def test_nothing_is_imported_from_the_directory_that_it_is_called_in(
     here = tmp_path / "here"
     here.mkdir()
     (here / "json.py").write_text("raise SystemExit('imported')")
-    started = subprocess.run(reframe.command("--version"), cwd=here, capture_output=True, text=True, check=False)
+    started = subprocess.run(
+        reframe.reframe_command("--version"), cwd=here, capture_output=True, text=True, check=False
+    )
     assert (started.returncode, started.stderr) == (0, "")

@@ -8,7 +8,7 @@ from hidl_cli.errors import UsageError
 from hidl_cli.inputs.load import load
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
-from hidl_cli.validate.scales import NAMES, offered, scale
+from hidl_cli.validate.reframe import NAMES, offered, scale
 
 
 def four_nodes() -> Site:

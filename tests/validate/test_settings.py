@@ -13,7 +13,7 @@ import pytest
 from hidl_cli.errors import InvalidInput
 from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
-from hidl_cli.plan.runnable import reason_not_runnable
+from hidl_cli.plan.devices import reason_not_runnable
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
 from hidl_cli.stack.installation import Installation

@@ -217,7 +217,7 @@ def test_where_reframe_is_missing_the_message_says_how_to_get_it(monkeypatch: py
 
     monkeypatch.setattr("importlib.util.find_spec", missing)
     with pytest.raises(MissingPrecondition) as error:
-        reframe.command("--version")
+        reframe.reframe_command("--version")
     assert "pip install 'hidl[validate]'" in str(error.value.hint)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import HidlError
-from hidl_cli.launch.allocation import Asked
+from hidl_cli.launch.placement import Asked
 from hidl_cli.plan.prepare import RunRequest, prepare
 from hidl_cli.process import Completed
 from tests.workloads import gpu_tools, ranks

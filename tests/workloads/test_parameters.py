@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
-from hidl_cli.plan.arguments import arguments as words_of
-from hidl_cli.plan.load import load_workload
+from hidl_cli.plan.checks import load_workload
+from hidl_cli.plan.parameters import arguments as words_of
 from hidl_cli.plan.parameters import resolve
 from hidl_workloads import arguments, parameters
 from hidl_workloads.arguments import parameter

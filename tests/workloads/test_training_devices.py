@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args, get_type_hints
 import pytest
 
 from hidl_cli.errors import HidlError
-from hidl_cli.launch.allocation import Asked
+from hidl_cli.launch.placement import Asked
+from hidl_cli.plan.checks import load_workload
 from hidl_cli.plan.devices import choose_device
-from hidl_cli.plan.load import load_workload
 from hidl_cli.site.load import load_site
 from hidl_workloads.gpus import DEVICE
 from hidl_workloads.parameters import Resnet50

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from hidl_cli.diagnoses.causes import find_causes
+from hidl_cli.diagnoses import find_causes
 
 from .markdown import plain, table
 

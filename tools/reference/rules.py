@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from inspect import getdoc
 from typing import Any
 
-from hidl_cli.doctor.registry import fixes, list_rules
+from hidl_cli.doctor.context import fixes, list_rules
 from hidl_workloads.doctor.finding import Rule
 
 from .markdown import code, plain, table

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from hidl_cli.inputs.fields import PATTERNS
-from hidl_cli.inputs.jsonschema import model_schema
+from hidl_cli.inputs.check import PATTERNS
+from hidl_cli.inputs.load import model_schema
 from hidl_cli.inputs.overlay import KindName
 
 from .markdown import code, plain, table

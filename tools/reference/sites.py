@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
-from hidl_cli.plan.runnable import reason_not_runnable
+from hidl_cli.plan.devices import reason_not_runnable
 from hidl_cli.site.checks import RULES
+from hidl_cli.site.load import unknown_facts
 from hidl_cli.site.schema import Site
-from hidl_cli.site.unknown import unknown_facts
 
 from .markdown import table
 

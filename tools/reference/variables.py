@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hidl_cli.mpi import Family
-from hidl_cli.tuning.catalogue import Variable, all_variables, patterns
-from hidl_cli.tuning.values import format_expectation
+from hidl_cli.tuning.catalogue import Variable, all_variables, format_expectation, patterns
 
 from .markdown import code, plain, table
 

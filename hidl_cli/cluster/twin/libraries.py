@@ -18,8 +18,8 @@ from hidl_cli.mpi import TELLERS, TRAITS, Abi, Family
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Site
 from hidl_cli.stack import installation
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.install import install
-from hidl_cli.stack.load import load_stack
 from hidl_cli.stack.order import Order
 
 #: Programs that say something of themselves when asked for their version, and do their work otherwise.

@@ -11,7 +11,7 @@ from hidl_cli.cluster.twin import programs
 from hidl_cli.cluster.twin.libraries import Provided
 from hidl_cli.documents import write_text
 from hidl_cli.mpi import family_of_module
-from hidl_cli.site.probes.externals import TELL
+from hidl_cli.site.probes.software import TELL
 from hidl_cli.site.schema import Site
 from hidl_cli.templates import render_lua
 

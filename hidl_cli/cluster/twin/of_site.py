@@ -10,12 +10,11 @@ from hidl_cli.batch_systems import SSH
 from hidl_cli.cluster.batch.systems import SYSTEMS
 from hidl_cli.cluster.dress import Dress, Host, Limit, Queue, host_name
 from hidl_cli.errors import InvalidInput, MissingPrecondition, UsageError
-from hidl_cli.launch import hostlist
-from hidl_cli.launch.limits import seconds
+from hidl_cli.launch import hosts as hostlist
+from hidl_cli.launch.placement import seconds
 from hidl_cli.mpi import TRAITS
-from hidl_cli.site.load import load_site
+from hidl_cli.site.load import ASSUMED_CORES, load_site
 from hidl_cli.site.schema import Match, NodeType, Partition, Policies, Site
-from hidl_cli.site.unknown import ASSUMED_CORES
 
 MAX_NODES = 64
 _LAUNCH_HOST = "batch1"  # as on Summit; the scripts of jobs run there

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidl_cli import paths
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.quoting import sh
 from hidl_workloads.doctor.finding import Evidence, Rules
 

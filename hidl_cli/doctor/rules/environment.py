@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.launch.library import OF_THE_STACK
 from hidl_cli.mpi import ABI_TITLES, TRAITS, Abi
 from hidl_cli.quoting import sh
-from hidl_cli.stack.linked import ANY
+from hidl_cli.stack.content import ANY
 from hidl_workloads.doctor.finding import Evidence, Rules
 
 _STACKS: dict[Abi, str] = {"mpich": "mpi", "openmpi": "openmpi"}

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hidl_cli import paths
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.site.probes.host import Host
 from hidl_cli.stack import installation
@@ -97,7 +96,7 @@ def _installations(context: Context) -> str | None:
     if context.installation is not None:
         return str(context.installation.prefix)
     try:
-        return str(next(iter(context.roots), None) or installation.root(context.site))
+        return str(next(iter(context.roots), None) or installation.installation_root(context.site))
     except MissingPrecondition:
         return None
 

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.planned_job import PlannedJob, plan_job
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
+from hidl_cli.doctor.examine import PlannedJob, plan_job
 from hidl_cli.mpi import Library, Query
 from hidl_cli.site.probes.host import Host
 from hidl_workloads.doctor.finding import Evidence, Rules

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hidl_cli.doctor.context import Context, stack_directories
-from hidl_cli.doctor.subject import Fix, Subject
+from hidl_cli.doctor.context import Context, Fix, Subject, stack_directories
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.quoting import sh
 from hidl_cli.stack import installation
-from hidl_cli.stack.exclusive import held
+from hidl_cli.stack.installation import held
 from hidl_workloads.doctor.finding import Evidence, Finding, Rules
 
 #: Lmod and Environment Modules set these.

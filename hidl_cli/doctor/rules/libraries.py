@@ -6,15 +6,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.planned_job import PlannedJob, plan_job
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
+from hidl_cli.doctor.examine import PlannedJob, plan_job
 from hidl_cli.launchers import LAUNCHERS
 from hidl_cli.mpi import ABI_TITLES, Abi
 from hidl_cli.quoting import sh
-from hidl_cli.site.probes.mpi import runtime
 from hidl_cli.site.probes.slurm import mpi_types
-from hidl_cli.stack import linked
+from hidl_cli.site.probes.software import runtime
+from hidl_cli.stack import content
 from hidl_cli.stack.installation import Installation
 from hidl_workloads.doctor.finding import Evidence, Rules
 
@@ -68,7 +67,7 @@ def built_for(installation: Installation) -> frozenset[str] | None:
     """The ABIs that an installation's mpi4py was built for; None if unknown or not installed."""
     patterns = ("lib/python3*", "view/lib*/python3*")  # wheels; what Spack shows
     places = (place for pattern in patterns for place in installation.prefix.glob(f"{pattern}/site-packages/mpi4py"))
-    return frozenset[str]().union(*map(linked.of_mpi4py, places)) or None
+    return frozenset[str]().union(*map(content.of_mpi4py, places)) or None
 
 
 def _mpiexec(context: Context, one: PlannedJob) -> Starter | None:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.planned_job import plan_job
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
+from hidl_cli.doctor.examine import plan_job
 from hidl_cli.quoting import sh
 from hidl_workloads.doctor.finding import Evidence, Rules
 

@@ -10,19 +10,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.errors import HidlError
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.launch.launchers.contract import Launch
 from hidl_cli.mpi import ABI_TITLES, Abi, abi_of
-from hidl_cli.plan.arguments import arguments, command
 from hidl_cli.plan.launch_plan import Plan
 from hidl_cli.plan.own import compiled_by
+from hidl_cli.plan.parameters import arguments, command
 from hidl_cli.quoting import sh
 from hidl_cli.site.probes.host import Host
-from hidl_cli.stack import elf
-from hidl_cli.stack.load import load_stack
+from hidl_cli.stack import content
+from hidl_cli.stack.checks import load_stack
 from hidl_workloads.doctor.finding import Evidence, Rules
 from hidl_workloads.own_program import decode
 
@@ -90,7 +89,7 @@ def probe(context: Context) -> OwnProgram:
         found = _is_found(words[0], plan, context.host)
         is_there = True if found else None if plan.modules else False
         return replace(of_the_plan, is_there=is_there, beside=not found and file.is_file())
-    linked = next((abi for name in elf.needed(file) or () if (abi := abi_of(name))), None)
+    linked = next((abi for name in content.needed(file) or () if (abi := abi_of(name))), None)
     can_run = os.access(file, os.X_OK) and not file.is_dir() if file.exists() else None
     named = _interpreter_of(file) if can_run else None
     lacking_one = named is not None and (not named or not (plan.modules or _is_found(named, plan, context.host)))

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hidl_cli.batch_systems import SCHEDULERS
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.launchers import LAUNCHERS
 from hidl_cli.plan.workload import PARSERS
 from hidl_cli.plugins import Entry, Registry

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.planned_job import plan_job
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
+from hidl_cli.doctor.examine import plan_job
 from hidl_cli.site.probes.host import Host
 from hidl_cli.stack.installation import Installation
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity

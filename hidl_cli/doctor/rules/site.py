@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hidl_cli import batch_systems
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.subject import Subject
-from hidl_cli.launch.limits import seconds
+from hidl_cli.doctor.context import Context, Subject
+from hidl_cli.launch.placement import seconds
 from hidl_cli.quoting import sh
 from hidl_cli.site.keeping import read_record
-from hidl_cli.site.probes import lsf, modules, slurm
+from hidl_cli.site.probes import lsf, slurm, software
 from hidl_cli.site.probes.facts import ProbedNode, Queue
 from hidl_cli.site.probes.host import Host
 from hidl_cli.site.schema import NodeType, Partition, Policies, Site
@@ -61,7 +60,7 @@ def _of_scheduler(context: Context) -> Counterpart:
     program = system.shows
     if program and host.which(program) is None:
         return Counterpart(site, program=program)
-    known = frozenset(modules.available(host) or ())
+    known = frozenset(software.available(host) or ())
     ask = _PROBES.get(system.name)
     return ask(site, host, known) if ask else Counterpart(site, modules=known or None)
 

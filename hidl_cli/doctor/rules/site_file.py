@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
 from hidl_cli.quoting import sh
 from hidl_cli.schedulers import names, unusable
+from hidl_cli.site.load import ASSUMED_CORES
 from hidl_cli.site.schema import Site
-from hidl_cli.site.unknown import ASSUMED_CORES
 from hidl_workloads.doctor.finding import Evidence, Rules
 
 

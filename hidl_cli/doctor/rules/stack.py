@@ -8,17 +8,16 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from hidl_cli.doctor import advisories
-from hidl_cli.doctor.advisories import Advisory
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor import examine
+from hidl_cli.doctor.context import Context, Subject
+from hidl_cli.doctor.examine import Advisory
 from hidl_cli.errors import HidlError
 from hidl_cli.site.schema import Site
-from hidl_cli.stack import damage, own_wheel
+from hidl_cli.stack import content, own_wheel
 from hidl_cli.stack import installation as installations
 from hidl_cli.stack import lock as locks
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.installation import Installation
-from hidl_cli.stack.load import load_stack
 from hidl_workloads.doctor.finding import Evidence, Rules
 
 _SPACK_PYTHON = "py-"
@@ -49,7 +48,7 @@ def probe(context: Context) -> Held:
     """From the installation in use, even if damaged, else from a lock of the stack."""
     if context.installation is not None:
         held = replace(_installed(context.installation, context.site), about_to_run=context.plan is not None)
-        return held if held.about_to_run else replace(held, damage=damage.look(Path(held.source), deep=context.deep))
+        return held if held.about_to_run else replace(held, damage=content.look(Path(held.source), deep=context.deep))
     if context.stack is None:
         return Held()
     try:
@@ -153,7 +152,7 @@ def vulnerable(facts: Held) -> Iterator[Evidence]:
     """An info if no version fixes it. Not checked before runs."""
     if facts.about_to_run:
         return
-    for package, version, found in advisories.find_advisories(facts.versions):
+    for package, version, found in examine.find_advisories(facts.versions):
         fixes = [each.fixed for each in found if each.fixed is not None]
         told = "; ".join(f"{each.id}: {each.text}" for each in found[:_SHOWN])
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
@@ -187,7 +186,7 @@ def not_whole(facts: Held) -> Iterator[Evidence]:
         yield Evidence(f"{facts.source}: {'; '.join(facts.faults)}", fix, where=facts.source)
 
 
-@RULES.rule(damage.RULE, damage.TITLE, severity="error", why=damage.WHY)
+@RULES.rule(content.RULE, content.TITLE, severity="error", why=content.WHY)
 def damaged_files(facts: Held) -> Iterator[Evidence]:
     """Files have another size than as installed, or with --deep another content. Not checked before runs."""
     if facts.damage is not None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from hidl_cli.doctor.cached_host import CachedHost
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import CachedHost, Context, Subject
 from hidl_cli.site.probes.host import ThisHost
 from hidl_workloads.doctor import node
 

@@ -11,17 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from hidl_cli.doctor.context import Context
-from hidl_cli.doctor.planned_job import PlannedJob, plan_job
-from hidl_cli.doctor.subject import Subject
+from hidl_cli.doctor.context import Context, Subject
+from hidl_cli.doctor.examine import PlannedJob, plan_job
 from hidl_cli.mpi import Library
 from hidl_cli.quoting import sh
 from hidl_cli.site.probes.host import Host
 from hidl_cli.tuning import catalogue
-from hidl_cli.tuning.judge import Misfit, judge
-from hidl_cli.tuning.preload import conflict
-from hidl_cli.tuning.settings import LD_PRELOAD, Setting
-from hidl_cli.tuning.values import is_control
+from hidl_cli.tuning.catalogue import is_control
+from hidl_cli.tuning.judge import LD_PRELOAD, Misfit, Setting, judge
+from hidl_cli.tuning.layers import conflict
 from hidl_workloads.doctor.finding import Evidence, Rules, Severity
 
 #: Prefixes of run-time variables of MPI libraries.

@@ -1,21 +1,161 @@
-"""Read metrics from a program's output by the patterns of its workload, in bounded time and memory."""
+"""Numbers as programs print them: ``1,234.5``, ``1e-3``, ``1.0D+03``, ``1.2K``, ``98%``, ``0:01:23``."""
 
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
+from math import fsum, isfinite
 from pathlib import Path
 from typing import Any
 
 from hidl_cli.errors import MetricMissing
-from hidl_cli.plan.patterns import Capture, Mistake, Pattern, captures_of, compile_pattern
-from hidl_cli.plan.units import better_of, convert, is_reciprocal
-from hidl_cli.plan.workload import Metric
-from hidl_cli.runs.parsers.numbers import read_number
-from hidl_cli.runs.parsers.output import Piece, last_lines, pieces
+from hidl_cli.plan.workload import (
+    Capture,
+    Metric,
+    Mistake,
+    Pattern,
+    better_of,
+    captures_of,
+    compile_pattern,
+    convert,
+    is_reciprocal,
+    is_time,
+)
+
+_GROUPED = re.compile(r"[-+]?\d{1,3}(,\d{3})+(\.\d*)?([eE][-+]?\d+)?")
+_FORTRAN = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[dD][-+]?\d+")
+_SUFFIXED = re.compile(r"(.*[\d.])\s?(Ki|Mi|Gi|Ti|[kKMGT])")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d)(?::([0-5]?\d(?:\.\d+)?))?")
+_SUFFIXES = {
+    "k": 1e3,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+    "Ti": 2.0**40,
+}
+_LONGEST = 100
+
+
+def read_number(text: bytes, unit: str) -> float:
+    """Return the number that ``text`` shows; ``ValueError`` if it shows none, or one that is not finite.
+
+    ``[[days-]hours:]minutes:seconds`` is a number of the time ``unit``.
+    """
+    if len(text) > _LONGEST:
+        raise ValueError("not a number")
+    try:
+        number = float(text)
+    except ValueError:
+        number = _read(text.decode(errors="replace").strip(), unit)
+    if not isfinite(number):
+        raise ValueError("not a finite number")
+    return number
+
+
+def _read(text: str, unit: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    if _GROUPED.fullmatch(text):
+        return float(text.replace(",", ""))
+    if _FORTRAN.fullmatch(text):
+        return float(text.lower().replace("d", "e"))
+    if text.endswith("%"):
+        return _read(text[:-1].rstrip(), unit)
+    suffixed = _SUFFIXED.fullmatch(text)
+    if suffixed:
+        return _read(suffixed[1], unit) * _SUFFIXES[suffixed[2]]
+    clock = _CLOCK.fullmatch(text)
+    if clock and is_time(unit):
+        return convert(_seconds(clock), "s", unit)
+    raise ValueError("not a number")
+
+
+def _seconds(clock: re.Match[str]) -> float:
+    days, first, second, third = clock.groups()
+    if third is None:
+        return int(first) * 60 + int(second)
+    return (int(days or 0) * 24 + int(first)) * 3600 + int(second) * 60 + float(third)
+
+
+# Read what a program printed in pieces of bounded size, whatever it is: progress bars, colours, binary data.
+
+
+#: Bytes read at once, and the longest line that is searched as a whole.
+BLOCK = 1 << 18
+#: Bytes at the end of a piece of a longer line that are searched again with the next piece.
+OVERLAP = 1 << 12
+
+_TAIL = 1 << 16  # bytes in which the last lines are looked for
+
+# A carriage return (progress bars) or a backspace begins the line again. NUL bytes fill holes of some file systems.
+_LINE_ENDS = bytes.maketrans(b"\r\b\f\v", b"\n\n\n\n")
+# Colours and other control sequences (ECMA-48), window titles. None goes on in the next line, or one that is never
+# ended (binary data, a program that was killed) would take lines with it.
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\^_])")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some text: whole lines, or a part of a very long one. Matches count that begin from ``start`` up to ``stop``."""
+
+    text: bytes
+    start: int
+    stop: int
+
+
+def pieces(path: Path) -> Iterator[Piece]:
+    """Yield all of a file, cleaned. Raises ``OSError``."""
+    held = lead = b""  # what is not yet searched; the byte before it, if it is not the begin of a line
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            body, line_end, rest = (held + _in_lines(block)).rpartition(b"\n")
+            if line_end:
+                text = lead + without_escapes(body)
+                yield Piece(text, len(lead), len(text) + 1)
+                lead = b""
+            held = rest
+            if len(held) > BLOCK:
+                text = lead + without_escapes(held)
+                stop = max(len(lead), len(text) - OVERLAP)
+                yield Piece(text, len(lead), stop)
+                lead, held = text[max(0, stop - 1) : stop], text[stop:]
+    if held:
+        text = lead + without_escapes(held)
+        yield Piece(text, len(lead), len(text) + 1)
+
+
+def without_escapes(text: bytes) -> bytes:
+    """Return the text without terminal control sequences."""
+    return _ESCAPES.sub(b"", text) if b"\x1b" in text else text
+
+
+def last_lines(path: Path, count: int = 5, width: int = 160) -> list[str]:
+    """Return the last lines of a file that hold text, printable and clipped; empty if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL))
+            text = without_escapes(_in_lines(file.read())).decode(errors="replace")
+    except OSError:
+        return []
+    lines = ["".join(c if c.isprintable() else "?" for c in line.rstrip()[: width + 1]) for line in text.split("\n")]
+    return [line if len(line) <= width else f"{line[:width]}..." for line in lines if line.strip()][-count:]
+
+
+def _in_lines(block: bytes) -> bytes:
+    return block.translate(_LINE_ENDS, b"\0")
+
+
+# Read metrics from a program's output by the patterns of its workload, in bounded time and memory.
+
 
 #: The most samples that a metric keeps: of more, every 2nd, 4th, ... is kept. Its value is that of all.
 MOST_SAMPLES = 10_000

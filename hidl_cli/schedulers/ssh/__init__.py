@@ -12,12 +12,11 @@ from contextlib import suppress
 from hidl_cli import process
 from hidl_cli.batch_systems import SYSTEMS
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.allocation import Allocation
+from hidl_cli.launch.placement import Allocation
 from hidl_cli.record.run import Run
-from hidl_cli.schedulers.backend import Backend, Receipt, Refused
+from hidl_cli.schedulers.backend import Backend, NotTaken, Programs, Receipt, Refused
 from hidl_cli.schedulers.decision import Job
-from hidl_cli.schedulers.processes import kill_run, send
-from hidl_cli.schedulers.programs import NotTaken, Programs
+from hidl_cli.schedulers.local import kill_run, send
 from hidl_cli.schedulers.ssh import header, jobs
 from hidl_cli.schedulers.ssh.needs import look_at_hosts
 from hidl_cli.site.schema import Policies

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.allocation import Allocation
 from hidl_cli.launch.hosts import is_host_name
+from hidl_cli.launch.placement import Allocation
 from hidl_cli.site.schema import Policies
 
 _LINE = re.compile(r"^# ssh: --(hosts|time|share-hosts|run)(?:=(.*))?$", re.MULTILINE)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from hidl_cli import paths
 from hidl_cli.documents import write_json
-from hidl_cli.record.state import State
+from hidl_cli.record.run import State
 from hidl_cli.schedulers.decision import Job
-from hidl_cli.schedulers.processes import birth, of_run
+from hidl_cli.schedulers.local import birth, of_run
 
 #: Records of jobs that ended so many seconds ago are removed.
 _KEPT_SECONDS = 7 * 86400.0

@@ -19,9 +19,8 @@ from pathlib import Path
 from types import FrameType
 
 from hidl_cli import process
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
-from hidl_cli.schedulers.processes import birth, kill_run
+from hidl_cli.record.run import Run, State
+from hidl_cli.schedulers.local import birth, kill_run
 from hidl_cli.schedulers.ssh import ATTENDED
 from hidl_cli.schedulers.ssh.guards import Guards, Needs
 from hidl_cli.schedulers.ssh.header import HostsRequest, read_request

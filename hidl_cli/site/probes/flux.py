@@ -10,10 +10,8 @@ from typing import Any
 from ClusterShell.NodeSet import NodeSetException
 
 from hidl_cli.batch_systems import SYSTEMS
-from hidl_cli.site.probes.columns import rows
-from hidl_cli.site.probes.facts import Batch, Hardware, ProbedNode, Queue
+from hidl_cli.site.probes.facts import MOST_NODES, Batch, Hardware, ProbedNode, Queue, hosts_of, listed, rows
 from hidl_cli.site.probes.host import Host
-from hidl_cli.site.probes.nodelist import MOST_NODES, hosts_of, listed
 
 _SECONDS = 30.0
 RESOURCES = ("flux", "resource", "list")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hidl_cli.site.probes.facts import Batch, Hardware, Policy, ProbedNode, Queue
+from hidl_cli.site.probes.facts import Batch, Hardware, Policy, ProbedNode, Queue, listed
 from hidl_cli.site.probes.host import Host
-from hidl_cli.site.probes.nodelist import listed
 
 _SECONDS = 30.0  # a controller of thousands of nodes takes some
 CONFIG = ("scontrol", "show", "config")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from hidl_cli.stack.order import InstallStep
     from hidl_cli.stack.plan import InstallPlan
     from hidl_cli.stack.schema import Build
-    from hidl_cli.stack.steps import InstallStep
 
 
 @dataclass(frozen=True)

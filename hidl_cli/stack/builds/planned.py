@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli import paths
 from hidl_cli.errors import InvalidInput, MissingPrecondition
 from hidl_cli.stack.builds import sources
-from hidl_cli.stack.requirement import name_of
+from hidl_cli.stack.schema import name_of
 
 if TYPE_CHECKING:
     from hidl_cli.stack.lock import Lock

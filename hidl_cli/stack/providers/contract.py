@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from hidl_cli.stack.steps import InstallStep
+from hidl_cli.stack.order import InstallStep
 
 if TYPE_CHECKING:
     from hidl_cli.stack.lock import Choice, Locked

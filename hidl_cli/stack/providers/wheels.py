@@ -17,13 +17,12 @@ from hidl_cli import documents, paths, process
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
 from hidl_cli.mpi import WHEELS
 from hidl_cli.redaction import redact
-from hidl_cli.stack import pip_settings
-from hidl_cli.stack.architectures import find_unserved, last_for_cuda
+from hidl_cli.stack import PORTABLE_PLATFORMS, pip_settings
 from hidl_cli.stack.lock import Lock, Package, requirements
+from hidl_cli.stack.order import InstallStep, log_command
 from hidl_cli.stack.pip_settings import Sources
-from hidl_cli.stack.requirement import bare, hashes_of, name_of
-from hidl_cli.stack.steps import InstallStep, log_command
-from hidl_cli.stack.target import PORTABLE_PLATFORMS, TORCH_BACKENDS
+from hidl_cli.stack.schema import bare, find_unserved, hashes_of, last_for_cuda, name_of
+from hidl_cli.stack.target import TORCH_BACKENDS
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hidl_cli.analysis.changes.changepoints import LEAST_RUNS, find_changes
+from hidl_cli.analysis.changes import LEAST_RUNS, find_changes
 
 NIGHTS = 365
 NOISE = 0.02

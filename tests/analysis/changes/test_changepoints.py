@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.changes.changepoints import LEAST_RUNS, Circumstance, History, find_changes, histories
+from hidl_cli.analysis.changes import LEAST_RUNS, Circumstance, History, find_changes, histories
 from hidl_cli.analysis.samples import Sample
 from tests.analysis.changes.simulated_nights import YEARS, Year, alarms, found_in_time, steps_in_the_end
 from tests.analysis.sampled import nights, one_run

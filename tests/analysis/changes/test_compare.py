@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hidl_cli.analysis.changes.compare import Comparison, compare
+from hidl_cli.analysis.changes import Comparison, compare
 from hidl_cli.analysis.samples import Sample
 from tests.analysis.sampled import nights, one_run, sample
 

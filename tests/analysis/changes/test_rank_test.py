@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hidl_cli.analysis.changes.rank_test import compare_ranks, describe_effect, holm, least_p
+from hidl_cli.analysis.changes import compare_ranks, describe_effect, holm, least_p
 
 few = st.lists(st.integers(0, 6).map(float), min_size=1, max_size=5)
 
@@ -44,7 +44,7 @@ def test_counted_and_normal_p_values_meet(monkeypatch: pytest.MonkeyPatch) -> No
     random = np.random.default_rng(3)
     a, b = random.normal(size=30).tolist(), random.normal(0.6, size=30).tolist()
     counted = compare_ranks(a, b)
-    monkeypatch.setattr("hidl_cli.analysis.changes.rank_test.EXACT_UP_TO", 0)
+    monkeypatch.setattr("hidl_cli.analysis.changes.EXACT_UP_TO", 0)
     assert compare_ranks(a, b).p == pytest.approx(counted.p, rel=0.05)
 
 

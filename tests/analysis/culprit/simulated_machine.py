@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hidl_cli.analysis.culprit.posterior import Expectation, Observation
-from hidl_cli.analysis.culprit.search import Answer, Mixture, Recorded, answer, next_round
+from hidl_cli.analysis.culprit import Answer, Expectation, Mixture, Observation, Recorded, answer, next_round
 
 Effect = Callable[[Mixture], float]
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.culprit.posterior import PRIORS, Expectation, Explanation, Observation, beliefs, explanations
+from hidl_cli.analysis.culprit import PRIORS, Expectation, Explanation, Observation, beliefs, explanations
 
 THREE = Expectation(0.05, 0.01, (1.0, 1.0, 1.0))
 

@@ -8,8 +8,16 @@ from typing import Any
 
 import pytest
 
-from hidl_cli.analysis.culprit.posterior import Expectation, Explanation, Observation
-from hidl_cli.analysis.culprit.search import LEAST_ROUNDS, Answer, Recorded, answer, next_round
+from hidl_cli.analysis.culprit import (
+    LEAST_ROUNDS,
+    Answer,
+    Expectation,
+    Explanation,
+    Observation,
+    Recorded,
+    answer,
+    next_round,
+)
 from tests.analysis.culprit.simulated_machine import Effect, Machine, bisect, nothing, one, recorded_by
 from tests.tiers import deep
 

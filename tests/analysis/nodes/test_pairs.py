@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hidl_cli.analysis.nodes.pairs import Pair, field, fit, natural
-from hidl_cli.analysis.nodes.slow_nodes import SIGNIFICANT
+from hidl_cli.analysis.nodes import Pair, field, fit, natural
+from hidl_cli.analysis.scaling import SLOW as SIGNIFICANT
 
 
 def simulated(

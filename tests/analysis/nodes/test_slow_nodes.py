@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.nodes.slow_nodes import SIGNIFICANT, nodes
+from hidl_cli.analysis.scaling import SLOW as SIGNIFICANT
+from hidl_cli.analysis.scaling import nodes
 
 
 def rates(hosts: int, *, rounds: int = 5, noise: float = 0.01, slow: float = 1.0, seed: int = 1) -> dict:

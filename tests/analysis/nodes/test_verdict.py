@@ -6,10 +6,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from hidl_cli.analysis.nodes.pairs import relative_rates
-from hidl_cli.analysis.nodes.verdict import fields_of, judge_fields, slow_host_list
+from hidl_cli.analysis.nodes import fields_of, judge_fields, relative_rates, slow_host_list
 from hidl_cli.plan.workload import Metric
-from hidl_cli.report.plots.pairs import draw_pairs
+from hidl_cli.report.plots import draw_pairs
 
 PROMISED = {"latency": Metric(unit="us", better="lower"), "bandwidth": Metric(unit="MB/s", better="higher")}
 

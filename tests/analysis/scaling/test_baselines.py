@@ -7,9 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.scaling.baselines import Earlier, earlier
-from hidl_cli.analysis.scaling.judge import judge
-from hidl_cli.analysis.scaling.study import Observation, Study, from_json, to_json
+from hidl_cli.analysis.scaling import Earlier, Observation, Study, earlier, from_json, judge, to_json
 from tests.analysis.sampled import nights
 
 HOSTS = ("n1", "n2", "n3", "n4")

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hidl_cli.analysis.scaling.cold_start import cold_rounds
-from hidl_cli.analysis.scaling.study import Observation
+from hidl_cli.analysis.scaling import Observation, cold_rounds
 
 
 def observed(*, first: float = 1.0, rounds: int = 5, seed: int = 1) -> list[Observation]:

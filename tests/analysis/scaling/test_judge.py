@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hidl_cli.analysis.scaling.baselines import Earlier
-from hidl_cli.analysis.scaling.judge import judge
-from hidl_cli.analysis.scaling.study import Observation, Study, from_json, to_json
+from hidl_cli.analysis.scaling import Earlier, Observation, Study, from_json, judge, to_json
 from tests.analysis.simulation import verdicts
 from tests.tiers import deep
 

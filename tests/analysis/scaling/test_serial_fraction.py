@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hidl_cli.analysis.scaling.judge import judge
-from hidl_cli.analysis.scaling.serial_fraction import fraction
-from hidl_cli.analysis.scaling.study import Fit, Observation
+from hidl_cli.analysis.scaling import Fit, Observation, fraction, judge
 
 
 def fitted(kind: str, efficiency, *, noise: float = 0.005, steps: tuple[int, ...] = (1, 2, 4, 8)) -> Fit | None:

@@ -12,7 +12,7 @@ from hidl_cli.cluster.rules import job_submit
 from hidl_cli.cluster.twin.of_site import dress_of, environment
 from hidl_cli.errors import InvalidInput, MissingPrecondition, UsageError
 from hidl_cli.inputs.overlay import list_all
-from hidl_cli.plan.runnable import reason_not_runnable
+from hidl_cli.plan.devices import reason_not_runnable
 from hidl_cli.site.load import load_site
 from hidl_cli.site.schema import Match
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.nodes import plan
-from hidl_cli.doctor.nodes.examine import examine_nodes
+from hidl_cli.doctor import nodes
+from hidl_cli.doctor.nodes import examine_nodes
 from hidl_cli.errors import UsageError
 from hidl_cli.site.load import load_site
 from hidl_cli.site.probes.host import ThisHost
@@ -46,7 +46,7 @@ def test_open_mpi_is_started_by_its_own_mpirun(stack_prefix: Callable[[str], Pat
 def test_a_launcher_that_hangs_is_ended_and_reported(
     mpi: installation.Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "PATIENCE_SECONDS", 1)
+    monkeypatch.setattr(nodes, "PATIENCE_SECONDS", 1)
     mpiexec = tmp_path / "broken" / "bin" / "mpiexec"
     mpiexec.parent.mkdir(parents=True)
     mpiexec.write_text("#!/bin/sh\necho waiting for the others >&2\nexec sleep 60\n")

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hidl_cli.doctor.nodes.facts import JobFacts, Ssh, Tried
-from hidl_cli.doctor.nodes.launches import find_in_launches
-from hidl_cli.doctor.nodes.plan import Attempt
+from hidl_cli.doctor.nodes import Attempt, JobFacts, Ssh, Tried, find_in_launches
 from hidl_workloads.doctor.node import Node
 from hidl_workloads.doctor.nodes import Nodes
 from hidl_workloads.doctor.ranks import Rank

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.nodes.plan import Examination, plan_examination
-from hidl_cli.launch.allocation import Asked
+from hidl_cli.doctor.nodes import Examination, plan_examination
+from hidl_cli.launch.placement import Asked
 from hidl_cli.site.load import load_site
 from hidl_cli.stack.installation import Installation
 from tests.conftest import SHELLCHECK

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.planned_job import PlannedJob
+from hidl_cli.doctor.examine import PlannedJob
 from hidl_cli.doctor.rules.gpus import RULES, Gpus, cuda_aware
 from hidl_cli.mpi import Family, Library
 from hidl_cli.site.probes.host import ThisHost

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.planned_job import PlannedJob
+from hidl_cli.doctor.examine import PlannedJob
 from hidl_cli.doctor.rules.libraries import RULES, Libraries, Starter, built_for, probe
 from hidl_cli.mpi import Library
 from hidl_cli.plan.prepare import RunRequest, prepare

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.doctor.planned_job import PlannedJob
+from hidl_cli.doctor.examine import PlannedJob
 from hidl_cli.doctor.rules import tuning
 from hidl_cli.doctor.rules.tuning import RULES, Tuning
 from hidl_cli.mpi import Library

@@ -5,14 +5,12 @@ from collections.abc import Iterable
 
 from hidl_cli.batch_systems import BatchSystem
 from hidl_cli.errors import MetricMissing
-from hidl_cli.launch.allocation import Allocation
 from hidl_cli.launch.launchers.contract import Launch, Launcher, Request
+from hidl_cli.launch.placement import Allocation
 from hidl_cli.launchers import require_fit
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
-from hidl_cli.schedulers.backend import Backend, Receipt
+from hidl_cli.record.run import Run, State
+from hidl_cli.schedulers.backend import Backend, Programs, Receipt
 from hidl_cli.schedulers.decision import Job
-from hidl_cli.schedulers.programs import Programs
 from hidl_cli.site.schema import Policies
 
 

@@ -14,11 +14,10 @@ import pytest
 
 from hidl_cli.plan.launch_plan import Step
 from hidl_cli.plan.prepare import RunRequest
-from hidl_cli.record.state import State
+from hidl_cli.record.run import State
 from hidl_cli.report.build import page_of
-from hidl_cli.report.html.page import shade, to_html
-from hidl_cli.report.loaded import load
-from hidl_cli.report.model import Page
+from hidl_cli.report.html import shade, to_html
+from hidl_cli.report.model import Page, load
 from tests.report import example
 from tests.report.html.browser import Tab
 

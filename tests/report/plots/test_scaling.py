@@ -8,9 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hidl_cli.analysis.scaling.judge import judge
-from hidl_cli.analysis.scaling.study import Kind, Observation, Study
-from hidl_cli.report.plots.scaling import draw_scaling
+from hidl_cli.analysis.scaling import Kind, Observation, Study, judge
+from hidl_cli.report.plots import draw_scaling
 
 pytestmark = pytest.mark.real
 
@@ -83,7 +82,7 @@ def test_other_endings_are_refused(tmp_path: Path) -> None:
 
 def test_importing_results_loads_nothing_heavy() -> None:
     code = (
-        "import hidl_cli.report.plots.scaling, hidl_cli.analysis.scaling.judge, hidl_cli.report.tables.scaling, sys;"
+        "import hidl_cli.report.plots, hidl_cli.analysis.scaling, hidl_cli.report.tables, sys;"
         "print([m for m in ('numpy', 'matplotlib', 'rich', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -94,9 +93,9 @@ def test_pyplot_is_never_loaded(tmp_path: Path) -> None:
     code = f"""if True:
         import sys
         from pathlib import Path
-        from hidl_cli.report.plots.scaling import draw_scaling
-        from hidl_cli.analysis.scaling.judge import judge
-        from hidl_cli.analysis.scaling.study import Observation
+        from hidl_cli.report.plots import draw_scaling
+        from hidl_cli.analysis.scaling import judge
+        from hidl_cli.analysis.scaling import Observation
         draw_scaling(judge(kind="weak", target=0.7, metric="m", unit="1/s", step_unit="ranks",
                    observations=[Observation(1, 1, 1.0)]), Path({str(tmp_path / "x.png")!r}))
         print("matplotlib.pyplot" in sys.modules)"""

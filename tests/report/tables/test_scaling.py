@@ -5,9 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from hidl_cli.analysis.scaling.judge import judge
-from hidl_cli.analysis.scaling.study import Observation, Study
-from hidl_cli.report.tables.scaling import four_digits, scaling_table
+from hidl_cli.analysis.scaling import Observation, Study, judge
+from hidl_cli.report.tables import four_digits, scaling_table
 
 
 def study(steps: dict[int, float], *, target: float = 0.7, unit: str = "images/s", repetitions: int = 5) -> Study:

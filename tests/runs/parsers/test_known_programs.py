@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.plan.metric_option import with_metrics
+from hidl_cli.plan.own import with_metrics
 from hidl_cli.plan.workload import Workload
 from hidl_cli.runs.parsers.patterns import read_patterns
 from tests.conftest import REPOSITORY
@@ -63,7 +63,7 @@ def test_every_sample_has_a_row() -> None:
 
 
 def test_the_file_of_the_page_is_valid(tmp_path: Path, config: Path) -> None:
-    from hidl_cli.plan.load import load_workload
+    from hidl_cli.plan.checks import load_workload
 
     (text,) = re.findall(r"^```yaml\n# ~/.config/hidl/workloads/water.yaml\n(.*?)^```", PAGE.read_text(), re.M | re.S)
     (config / "workloads").mkdir(parents=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.runs.parsers.numbers import read_number
+from hidl_cli.runs.parsers.patterns import read_number
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.errors import MetricMissing
-from hidl_cli.runs.parsers.omb import parse
-from hidl_cli.runs.parsers.omb_titles import benchmark_of
+from hidl_cli.runs.parsers.omb import benchmark_of, parse
 
 SAMPLES = Path(__file__).parent / "samples"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.runs.parsers import output
-from hidl_cli.runs.parsers.output import last_lines, pieces
+from hidl_cli.runs.parsers import patterns
+from hidl_cli.runs.parsers.patterns import last_lines, pieces
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_line_of_any_length_comes_in_bounded_pieces(file: Path) -> None:
     with file.open("wb") as out:
         for _ in range(50):
             out.write(b"x" * 1_000_000)
-    assert max(len(piece.text) for piece in pieces(file)) <= 3 * output.BLOCK
+    assert max(len(piece.text) for piece in pieces(file)) <= 3 * patterns.BLOCK
     searched = sum(min(piece.stop, len(piece.text)) - piece.start for piece in pieces(file))
     assert searched == 50_000_000
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.allocation import Allocation
-from hidl_cli.schedulers.flux.header import header
+from hidl_cli.launch.placement import Allocation
+from hidl_cli.schedulers.flux import header
 from hidl_cli.site.schema import Policies
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.record.state import State
-from hidl_cli.schedulers.flux.jobs import compact, parse
+from hidl_cli.record.run import State
+from hidl_cli.schedulers.flux import compact, parse
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "flux"
 

@@ -19,9 +19,8 @@ from hidl_cli.cluster.batch import service
 from hidl_cli.cluster.batch.settings import Queue, Settings
 from hidl_cli.cluster.batch.store import FINAL, Job, Store
 from hidl_cli.cluster.lsf.system import Lsf as StandInLsf
-from hidl_cli.launch.allocation import Allocation
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
+from hidl_cli.launch.placement import Allocation
+from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers.batch import Batch
 from hidl_cli.schedulers.lsf import Lsf
 from hidl_cli.site.schema import Policies

@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from hidl_cli.errors import MissingPrecondition, SchedulerUnreachable, SubmitRefused
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State, Status
+from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers import batch, scheduler
+from hidl_cli.schedulers import lsf as commands
+from hidl_cli.schedulers import lsf as lsf_jobs
 from hidl_cli.schedulers import lsf as lsf_module
 from hidl_cli.schedulers.batch import Batch
-from hidl_cli.schedulers.lsf import Lsf, commands
-from hidl_cli.schedulers.lsf import jobs as lsf_jobs
+from hidl_cli.schedulers.lsf import Lsf
 from hidl_cli.site.schema import Policies
 from tests.schedulers.lsf.conftest import FakeLsf, is_running, lsf_scheduler
 from tests.waiting import until

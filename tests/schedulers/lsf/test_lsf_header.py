@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.allocation import Allocation
-from hidl_cli.schedulers.lsf.header import header, options
+from hidl_cli.launch.placement import Allocation
+from hidl_cli.schedulers.lsf import header, options
 from hidl_cli.site.schema import Policies
 
 SUMMIT = """\

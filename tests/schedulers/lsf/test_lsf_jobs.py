@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.record.state import State
+from hidl_cli.record.run import State
+from hidl_cli.schedulers.backend import NoAnswer, complaint
 from hidl_cli.schedulers.decision import Never
-from hidl_cli.schedulers.lsf.commands import PROGRAMS
-from hidl_cli.schedulers.lsf.jobs import never_starts, parse, parse_history
-from hidl_cli.schedulers.programs import NoAnswer, complaint
+from hidl_cli.schedulers.lsf import PROGRAMS, never_starts, parse, parse_history
 
 ANSWER = """\
 Cannot connect to LSF. Please wait ...

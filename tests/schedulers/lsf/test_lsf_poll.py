@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from hidl_cli.errors import HidlError
-from hidl_cli.record.state import State, Status
-from hidl_cli.schedulers import poller, ticket
+from hidl_cli.record.run import State, Status
+from hidl_cli.schedulers import backend, poller
 from hidl_cli.schedulers.lsf import Lsf
 from tests.conftest import REPOSITORY
 from tests.schedulers.lsf.conftest import FakeLsf, is_running, lsf_scheduler
@@ -112,7 +112,7 @@ def test_a_hidl_killed_before_it_noted_the_job_finds_it_by_the_runs_name(lsf: Fa
 
 def test_a_hidl_killed_while_it_submitted_is_not_taken_for_a_lost_job(lsf: FakeLsf) -> None:
     run = lsf.run("true")
-    ticket.write_ticket(run, "lsf", ticket.Ticket(None, "fake", time.time() - 1))
+    backend.write_ticket(run, "lsf", backend.Ticket(None, "fake", time.time() - 1))
     (status,) = lsf_scheduler().poll([run])
     assert status.state is State.PENDING
 
@@ -122,7 +122,7 @@ def test_a_run_that_was_never_submitted_is_lost_in_the_end(
 ) -> None:
     monkeypatch.setattr(Lsf, "grace_seconds", 0.3)
     run = lsf.run("true")
-    ticket.write_ticket(run, "lsf", ticket.Ticket(None, "fake", time.time() - 2 * poller.SUBMISSION_SECONDS))
+    backend.write_ticket(run, "lsf", backend.Ticket(None, "fake", time.time() - 2 * poller.SUBMISSION_SECONDS))
     assert polled(run).state is State.LOST
 
 
@@ -130,21 +130,21 @@ def test_the_number_of_a_job_of_somebody_elses_is_not_believed(lsf: FakeLsf) -> 
     """A cluster that is set up again counts from the beginning."""
     lsf.submitted("sleep 60", "run-1")
     run = lsf.run("true", "run-0")
-    ticket.write_ticket(run, "lsf", ticket.Ticket("101", "fake", time.time() - 1))
+    backend.write_ticket(run, "lsf", backend.Ticket("101", "fake", time.time() - 1))
     (status,) = lsf_scheduler().poll([run])
     assert (status.state, status.reason) == (State.PENDING, "LSF does not know job 101; waiting for a word of its end")
 
 
 def test_a_job_of_another_cluster_is_left_alone(lsf: FakeLsf) -> None:
     run = lsf.run("true")
-    ticket.write_ticket(run, "lsf", ticket.Ticket("101", "summit", time.time() - 3600))
+    backend.write_ticket(run, "lsf", backend.Ticket("101", "summit", time.time() - 3600))
     (status,) = lsf_scheduler().poll([run])
     assert (status.state, status.reason) == (State.PENDING, "the job is on cluster summit, and this is fake")
 
 
 def test_a_job_of_another_cluster_is_not_cancelled_from_here(lsf: FakeLsf) -> None:
     run = lsf.run("true")
-    ticket.write_ticket(run, "lsf", ticket.Ticket("101", "summit", time.time() - 3600))
+    backend.write_ticket(run, "lsf", backend.Ticket("101", "summit", time.time() - 3600))
     with pytest.raises(HidlError, match="the job is on cluster summit"):
         lsf_scheduler().cancel(run, state=State.CANCELLED)
 

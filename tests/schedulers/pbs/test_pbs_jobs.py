@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.record.state import State
+from hidl_cli.record.run import State
 from hidl_cli.schedulers.decision import Job, Never
-from hidl_cli.schedulers.pbs.jobs import compact, never_starts, parse
+from hidl_cli.schedulers.pbs import compact, never_starts, parse
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "pbs"
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.launch.allocation import Allocation
-from hidl_cli.schedulers.slurm.header import header, options_of
+from hidl_cli.launch.placement import Allocation
+from hidl_cli.schedulers.slurm import header, options_of
 from hidl_cli.site.schema import Policies
 
 PLAIN = Allocation(job_name="hidl-toy", nodes=4, ranks_per_node=8)

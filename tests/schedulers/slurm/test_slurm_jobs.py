@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.record.run import Run
-from hidl_cli.record.state import State
-from hidl_cli.schedulers.slurm import Slurm
-from hidl_cli.schedulers.slurm.jobs import SlurmJob, minutes, parse, sacct, squeue, state_of
-from hidl_cli.schedulers.ticket import Ticket
+from hidl_cli.record.run import Run, State
+from hidl_cli.schedulers.backend import Ticket
+from hidl_cli.schedulers.slurm import Slurm, SlurmJob, minutes, parse, sacct, squeue, state_of
 
 RECORDED = Path(__file__).parent / "recorded"
 

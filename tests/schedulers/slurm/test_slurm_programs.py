@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.schedulers.programs import NoAnswer, NoProgram, complaint
-from hidl_cli.schedulers.slurm import commands, refusals
+from hidl_cli.schedulers import slurm
+from hidl_cli.schedulers.backend import NoAnswer, NoProgram, complaint
 
 
 def program(directory: Path, name: str, script: str) -> None:
@@ -26,7 +26,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", ["SLURM_CONF", "SLURM_JWT", "HOME", "SLURMISH"])
 def test_what_says_where_slurm_is_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "x")
-    assert commands.PROGRAMS.environment()[name] == "x"
+    assert slurm.PROGRAMS.environment()[name] == "x"
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_what_says_where_slurm_is_stays(name: str, monkeypatch: pytest.MonkeyPat
 )
 def test_what_an_enclosing_job_or_a_users_default_says_goes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "x")
-    assert name not in commands.PROGRAMS.environment()
+    assert name not in slurm.PROGRAMS.environment()
 
 
 def test_a_default_of_the_users_stays_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBATCH_ACCOUNT", "mine")
-    assert commands.PROGRAMS.environment(["SBATCH_ACCOUNT"])["SBATCH_ACCOUNT"] == "mine"
+    assert slurm.PROGRAMS.environment(["SBATCH_ACCOUNT"])["SBATCH_ACCOUNT"] == "mine"
 
 
 @pytest.mark.parametrize(
@@ -65,23 +65,23 @@ def test_a_default_of_the_users_stays_where_it_is_kept(monkeypatch: pytest.Monke
 def test_that_nobody_answered_is_reported_by_its_words(path: Path, words: str) -> None:
     program(path, "squeue", f"cat >&2 <<'EOF'\n{words}\nEOF\nexit 1")
     with pytest.raises(NoAnswer):
-        commands.call("squeue")
+        slurm.call("squeue")
 
 
 def test_a_refusal_is_an_answer(path: Path) -> None:
     program(path, "sbatch", "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1")
-    assert complaint(commands.call("sbatch")) == "invalid partition specified: nope"
+    assert complaint(slurm.call("sbatch")) == "invalid partition specified: nope"
 
 
 def test_a_program_that_takes_too_long_has_no_answer(path: Path) -> None:
     program(path, "squeue", "sleep 60")
     with pytest.raises(NoAnswer, match=r"within 0\.2 s"):
-        commands.call("squeue", timeout=0.2)
+        slurm.call("squeue", timeout=0.2)
 
 
 def test_a_program_that_is_not_there_is_distinguished_from_silence(path: Path) -> None:
     with pytest.raises(NoProgram):
-        commands.call("no-such-program")
+        slurm.call("no-such-program")
 
 
 @pytest.mark.parametrize(
@@ -90,21 +90,21 @@ def test_a_program_that_is_not_there_is_distinguished_from_silence(path: Path) -
 )
 def test_one_controller_that_is_up_is_enough(path: Path, words: str, status: int) -> None:
     program(path, "scontrol", f"printf '{words}\\n'; exit {status}")
-    commands.ping()
+    slurm.ping()
 
 
 def test_no_controller_is_reported_with_its_name(path: Path) -> None:
     program(path, "scontrol", "echo 'Slurmctld(primary) at a is DOWN'; echo '*** RESTORE ***'; exit 1")
     with pytest.raises(NoAnswer, match=r"Slurmctld\(primary\) at a is DOWN"):
-        commands.ping()
+        slurm.ping()
 
 
 def test_the_clusters_name_is_read_from_the_configuration(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(path / "state"))
-    commands.this_cluster.cache_clear()
+    slurm.this_cluster.cache_clear()
     program(path, "scontrol", "echo 'Configuration data as of today'; echo 'ClusterName             = alpha'")
-    assert commands.this_cluster() == "alpha"
-    commands.this_cluster.cache_clear()
+    assert slurm.this_cluster() == "alpha"
+    slurm.this_cluster.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -120,9 +120,9 @@ def test_a_refusal_is_reported_with_what_the_site_has(
     path: Path, words: str, program_name: str, answer: str, fact: str
 ) -> None:
     program(path, program_name, f'for name in {answer}; do echo "$name"; done')
-    assert refusals.explain(words, {})[0] == fact
+    assert slurm.explain(words, {})[0] == fact
 
 
 def test_a_refusal_stands_where_the_sites_values_are_not_to_be_had(path: Path) -> None:
     program(path, "sacctmgr", "echo 'Problem talking to the database' >&2; exit 1")
-    assert refusals.explain("Invalid qos specification", {})[0] is None
+    assert slurm.explain("Invalid qos specification", {})[0] is None

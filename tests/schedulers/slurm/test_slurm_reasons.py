@@ -6,11 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from hidl_cli.record.state import State
+from hidl_cli.record.run import State
 from hidl_cli.schedulers.decision import Never
-from hidl_cli.schedulers.slurm.commands import keys
-from hidl_cli.schedulers.slurm.jobs import SlurmJob
-from hidl_cli.schedulers.slurm.reasons import limits, never_starts
+from hidl_cli.schedulers.slurm import SlurmJob, keys, limits, never_starts
 
 #: As `scontrol show partition small` printed it (Slurm 22.05).
 SMALL = keys("""PartitionName=small

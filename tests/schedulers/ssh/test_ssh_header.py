@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hidl_cli.errors import InvalidInput
-from hidl_cli.launch.allocation import Allocation
+from hidl_cli.launch.placement import Allocation
 from hidl_cli.schedulers.ssh.header import HostsRequest, header, read_request, started_run
 from hidl_cli.site.schema import Policies
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.record.state import State
-from hidl_cli.schedulers.processes import kill_run, of_run
+from hidl_cli.record.run import State
+from hidl_cli.schedulers.local import kill_run, of_run
 from hidl_cli.schedulers.ssh import jobs
 from hidl_cli.schedulers.ssh.jobs import JobRecord
 from tests.waiting import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.site.probes import compilers
+from hidl_cli.site.probes import software
 from tests.site.recording import DIRECTORY, RecordedHost
 
 OPTIONS = ("-dumpfullversion -dumpversion", "--version", "-show")
@@ -32,15 +32,15 @@ def host(**answers: str) -> RecordedHost:
     ],
 )
 def test_a_compiler_says_its_version(package: str, c: str, cxx: str, said: str, version: str) -> None:
-    found = compilers.find(host(**{c: said, cxx: said}), package, compilers.PROGRAMS[package])
+    found = software.find(host(**{c: said, cxx: said}), package, software.PROGRAMS[package])
     assert found is not None
     assert (found.version, found.prefix, found.fortran) == (version, "/opt/x", None)
 
 
 def test_a_fortran_of_another_version_is_not_counted() -> None:
-    names = compilers.PROGRAMS["gcc"]
-    same = compilers.find(host(gcc="9.1.0", gpp="9.1.0", gfortran="9.1.0"), "gcc", names)
-    other = compilers.find(host(gcc="9.1.0", gpp="9.1.0", gfortran="12.2.0"), "gcc", names)
+    names = software.PROGRAMS["gcc"]
+    same = software.find(host(gcc="9.1.0", gpp="9.1.0", gfortran="9.1.0"), "gcc", names)
+    other = software.find(host(gcc="9.1.0", gpp="9.1.0", gfortran="12.2.0"), "gcc", names)
     assert same is not None
     assert other is not None
     assert (same.fortran, other.fortran) == ("gfortran", None)
@@ -48,7 +48,7 @@ def test_a_fortran_of_another_version_is_not_counted() -> None:
 
 @pytest.mark.parametrize("answers", [{"gcc": "9.1.0"}, {"gcc": "9.1.0", "gpp": "8.3.0"}, {"gcc": "", "gpp": ""}, {}])
 def test_c_and_cxx_of_one_version_make_a_compiler(answers: dict[str, str]) -> None:
-    assert compilers.find(host(**answers), "gcc", compilers.PROGRAMS["gcc"]) is None
+    assert software.find(host(**answers), "gcc", software.PROGRAMS["gcc"]) is None
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,6 @@ def test_c_and_cxx_of_one_version_make_a_compiler(answers: dict[str, str]) -> No
 )
 def test_the_compiler_of_an_mpi_is_the_one_that_its_wrapper_calls(shown: str, package: str) -> None:
     programs = {"gcc": "9.1.0", "gpp": "9.1.0", "icx": "2023.1.0", "icpx": "2023.1.0", "mpicc": shown}
-    found = compilers.of_wrapper(host(**programs, clang="17.0.6", clangpp="17.0.6"))
+    found = software.of_wrapper(host(**programs, clang="17.0.6", clangpp="17.0.6"))
     assert found is not None
     assert found.package == package

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.site.probes import externals
+from hidl_cli.site.probes import software
 from tests.site.recording import DIRECTORY, RecordedHost
 
 
@@ -24,9 +24,9 @@ from tests.site.recording import DIRECTORY, RecordedHost
     ],
 )
 def test_a_version_may_have_letters(name: str, printed: str, expected: str | None) -> None:
-    words = " ".join(("it", *externals.TELL[name][1:]))
+    words = " ".join(("it", *software.TELL[name][1:]))
     host = RecordedHost(DIRECTORY / "none", programs={"it": "/it"}, answers={words: printed})
-    assert externals.version(host, name, "/it") == expected
+    assert software.program_version(host, name, "/it") == expected
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,5 @@ def test_a_version_may_have_letters(name: str, printed: str, expected: str | Non
     ],
 )
 def test_versions_are_compared_as_far_as_both_go(one: str, other: str, same: bool) -> None:
-    assert externals.same_version(one, other) is same
-    assert externals.same_version(other, one) is same
+    assert software.same_version(one, other) is same
+    assert software.same_version(other, one) is same

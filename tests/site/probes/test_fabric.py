@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.site.probes import fabric
+from hidl_cli.site.probes import host
 from hidl_cli.site.probes.host import ThisHost
 from tests.site.recording import DIRECTORY, RecordedHost, recorded
 
@@ -45,7 +45,7 @@ def adapters(root: Path, *ports: tuple[str, str, str, str]) -> ThisHost:
 def test_the_kernel_reports_kind_and_speed(
     tmp_path: Path, ports: list[tuple[str, str, str, str]], expected: str
 ) -> None:
-    found = fabric.probe(adapters(tmp_path, *ports))
+    found = host.probe_fabric(adapters(tmp_path, *ports))
 
     assert found is not None
     assert found.value == expected
@@ -56,15 +56,15 @@ def test_the_kernel_reports_kind_and_speed(
     [("ampere", "InfiniBand, 200 Gb/s", "ibstat"), ("summit", "2 x InfiniBand, 100 Gb/s", "ibv_devinfo")],
 )
 def test_programs_report_where_the_kernel_does_not(system: str, value: str, program: str) -> None:
-    found = fabric.probe(recorded(system))
+    found = host.probe_fabric(recorded(system))
 
     assert found is not None
     assert (found.value, found.source.split()[0]) == (value, program)
 
 
 def test_a_port_that_is_down_is_not_a_fabric(tmp_path: Path) -> None:
-    assert fabric.probe(adapters(tmp_path, ("mlx5_0", "1: DOWN", "10 Gb/sec (4X SDR)", "InfiniBand"))) is None
+    assert host.probe_fabric(adapters(tmp_path, ("mlx5_0", "1: DOWN", "10 Gb/sec (4X SDR)", "InfiniBand"))) is None
 
 
 def test_a_host_without_adapters_has_none() -> None:
-    assert fabric.probe(RecordedHost(DIRECTORY / "none")) is None
+    assert host.probe_fabric(RecordedHost(DIRECTORY / "none")) is None

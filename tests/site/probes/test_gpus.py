@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.site.probes import gpus
-from hidl_cli.site.probes.gpus import Cards, architecture
+from hidl_cli.site.probes import host
+from hidl_cli.site.probes.host import Cards, architecture
 from tests.site.recording import DIRECTORY, RecordedHost, recorded
 
 QUERY = "nvidia-smi --query-gpu=name,compute_cap,memory.total --format=csv,noheader,nounits"
@@ -33,7 +33,7 @@ def nvidia(text: str) -> RecordedHost:
     ids=["H200", "four A100", "two models", "an old driver", "none"],
 )
 def test_nvidia_smi_reports_model_architecture_and_memory(text: str, expected: Cards | None) -> None:
-    assert gpus.probe(nvidia(text)) == expected
+    assert host.probe_gpus(nvidia(text)) == expected
 
 
 def answering(command: str, text: str) -> RecordedHost:
@@ -77,7 +77,7 @@ def answering(command: str, text: str) -> RecordedHost:
     ],
 )
 def test_tools_of_all_makers_in_their_forms_are_read(command: str, text: str, expected: Cards | None) -> None:
-    assert gpus.probe(answering(command, text)) == expected
+    assert host.probe_gpus(answering(command, text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_tools_of_all_makers_in_their_forms_are_read(command: str, text: str, ex
 )
 def test_the_stepping_of_an_architecture_is_hexadecimal(printed: str, name: str) -> None:
     text = f'{{"card0": {{"Card Series": "it", "GFX Version": "{printed}"}}}}'
-    cards = gpus.probe(answering("rocm-smi --showproductname --showmeminfo vram --json", text))
+    cards = host.probe_gpus(answering("rocm-smi --showproductname --showmeminfo vram --json", text))
     assert cards is not None
     assert cards.arch == name
 
 
 def test_rocm_smi_reports_the_same_of_amds() -> None:
-    assert gpus.probe(recorded("mi250x")) == Cards(8, "AMD Instinct MI250X", "gfx90a", 64.0, "rocm-smi")
+    assert host.probe_gpus(recorded("mi250x")) == Cards(8, "AMD Instinct MI250X", "gfx90a", 64.0, "rocm-smi")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.site.probes import mpi
+from hidl_cli.site.probes import software
 from tests.site.recording import DIRECTORY, RecordedHost, recorded
 
 HYDRA = "HYDRA build details:\n    Version:                                 4.1.1\n"
@@ -43,20 +43,20 @@ def host(environment: dict[str, str] | None = None, **answers: str) -> RecordedH
     ],
 )
 def test_a_library_on_the_path_says_what_it_is(program: str, said: str, expected: tuple[str, str]) -> None:
-    (library,) = mpi.libraries(host(**{program: said}))
+    (library,) = software.libraries(host(**{program: said}))
 
     assert (library.family, library.version, library.prefix) == (*expected, "/opt/x")
 
 
 def test_cray_mpich_without_programs_is_known_by_its_modules_variables() -> None:
     variables = {"CRAY_MPICH_VERSION": "8.1.28", "CRAY_MPICH_DIR": "/opt/cray/pe/mpich/8.1.28/ofi/gnu/12.3"}
-    (library,) = mpi.libraries(host(variables))
+    (library,) = software.libraries(host(variables))
 
     assert (library.family, library.version, library.prefix) == ("cray-mpich", "8.1.28", variables["CRAY_MPICH_DIR"])
 
 
 def test_intel_mpi_is_known_by_its_own_program() -> None:
-    (library,) = mpi.libraries(host(impi_info="", mpiexec=INTEL))
+    (library,) = software.libraries(host(impi_info="", mpiexec=INTEL))
 
     assert (library.family, library.version) == ("intel-mpi", "2021.9")
 
@@ -75,7 +75,7 @@ def test_intel_mpi_is_known_by_its_own_program() -> None:
     ids=["Hydra", "Open MPI", "Open MPI 4", "Intel MPI", "both", "others", "none"],
 )
 def test_mpiexec_is_hydras_and_mpirun_is_open_mpis(here: RecordedHost, expected: list[str]) -> None:
-    assert sorted(mpi.launchers(here)) == expected
+    assert sorted(software.launchers(here)) == expected
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_mpiexec_is_hydras_and_mpirun_is_open_mpis(here: RecordedHost, expected:
     ],
 )
 def test_a_module_of_an_mpi_library_is_one(line: str, expected: tuple[str, str | None]) -> None:
-    (library,) = mpi.libraries(host({"LMOD_CMD": "/opt/lmod"}, lmod=f"/apps/modules:\ngcc/12\n{line}\n"))
+    (library,) = software.libraries(host({"LMOD_CMD": "/opt/lmod"}, lmod=f"/apps/modules:\ngcc/12\n{line}\n"))
 
     assert (library.family, library.version) == expected
 
@@ -125,12 +125,12 @@ def test_a_module_of_an_mpi_library_is_one(line: str, expected: tuple[str, str |
     ],
 )
 def test_other_modules_are_none(line: str) -> None:
-    assert mpi.libraries(host({"LMOD_CMD": "/opt/lmod"}, lmod=f"{line}\n")) == ()
+    assert software.libraries(host({"LMOD_CMD": "/opt/lmod"}, lmod=f"{line}\n")) == ()
 
 
 def test_marks_tell_the_default_and_the_loaded() -> None:
     lines = "openmpi/4.1.6 (D)\nopenmpi/5.0.3 <L>\nopenmpi/5.0.5\n"
-    found = mpi.libraries(host({"LMOD_CMD": "/opt/lmod"}, lmod=lines))
+    found = software.libraries(host({"LMOD_CMD": "/opt/lmod"}, lmod=lines))
     assert [library.source for library in found] == [
         "module openmpi/4.1.6 (default)",
         "module openmpi/5.0.3 (loaded)",
@@ -140,14 +140,14 @@ def test_marks_tell_the_default_and_the_loaded() -> None:
 
 def test_of_many_versions_the_last_are_reported() -> None:
     lines = "".join(f"openmpi/{number}.0\n" for number in range(100, 200))
-    found = mpi.libraries(host({"MODULES_CMD": "/usr/bin/modulecmd"}, modulecmd=lines))
+    found = software.libraries(host({"MODULES_CMD": "/usr/bin/modulecmd"}, modulecmd=lines))
 
     assert [library.version for library in found] == [f"{number}.0" for number in range(188, 200)]
 
 
 @pytest.mark.parametrize("system", ["hetero", "ampere"])
 def test_the_recorded_modules_are_read(system: str) -> None:
-    assert {library.family for library in mpi.libraries(recorded(system)) if library.modules} == {
+    assert {library.family for library in software.libraries(recorded(system)) if library.modules} == {
         "hetero": {"intel-mpi", "mvapich2", "openmpi"},
         "ampere": {"mvapich2", "mvapich2-gdr", "openmpi"},
     }[system]

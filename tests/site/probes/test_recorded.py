@@ -10,9 +10,7 @@ import pytest
 from hidl_cli.errors import InvalidInput, UsageError
 from hidl_cli.site.draft import draft
 from hidl_cli.site.machine import Machine
-from hidl_cli.site.probes.anonymous import Anonymous
-from hidl_cli.site.probes.recorded import RecordedHost, RecordingHost, load_host
-from hidl_cli.site.probes.survey import survey, survey_recorded
+from hidl_cli.site.probes.survey import Anonymous, RecordedHost, RecordingHost, load_host, survey, survey_recorded
 from tests.site.recording import DIRECTORY, SYSTEMS, recorded
 from tests.site.recording import RecordedHost as Answering
 

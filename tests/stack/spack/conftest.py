@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hidl_cli.site.schema import Site
-from hidl_cli.stack.providers.spack.places import Places
+from hidl_cli.stack.providers.spack.host import Places
 from hidl_cli.stack.schema import Stack
 from tests.conftest import PROGRAMS, Hidl
 

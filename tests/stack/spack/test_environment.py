@@ -17,9 +17,9 @@ from hidl_cli.inputs.load import load
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.site.checks import RULES
 from hidl_cli.site.schema import Site
-from hidl_cli.stack.load import load_stack
+from hidl_cli.stack.checks import load_stack
 from hidl_cli.stack.providers.spack.environment import Environment, environment
-from hidl_cli.stack.providers.spack.places import Places
+from hidl_cli.stack.providers.spack.host import Places
 from hidl_cli.stack.schema import Stack
 from tests.stack.spack.conftest import GCC, MPICH, site, stack
 

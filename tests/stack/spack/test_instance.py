@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import MissingPrecondition
-from hidl_cli.stack.providers.spack.instance import find
+from hidl_cli.stack.providers.spack.host import find
 from tests.stack.spack.conftest import site
 
 

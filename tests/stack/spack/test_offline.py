@@ -11,12 +11,10 @@ import pytest
 
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.stack.lock import Lock
-from hidl_cli.stack.providers.spack.environment import environment
-from hidl_cli.stack.providers.spack.instance import Instance
+from hidl_cli.stack.providers.spack.call import refuse_what_is_missing
+from hidl_cli.stack.providers.spack.environment import SpackPart, environment
+from hidl_cli.stack.providers.spack.host import Instance, Places
 from hidl_cli.stack.providers.spack.lock import SpackLock
-from hidl_cli.stack.providers.spack.offline import refuse_what_is_missing
-from hidl_cli.stack.providers.spack.part import SpackPart
-from hidl_cli.stack.providers.spack.places import Places
 from tests.stack.spack.conftest import site, stack
 
 CONTENT = b"the source"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hidl_cli.stack.providers.spack.output import done, failure
+from hidl_cli.stack.providers.spack.call import done
+from hidl_cli.stack.providers.spack.call import failure_in as failure
 
 FAILED = """\
 $ /opt/spack/bin/spack -e /env fetch

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.stack.providers.spack.repositories import COMMIT, commit, digest
+from hidl_cli.stack.providers.spack.environment import COMMIT, commit, digest
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from types import ModuleType
 import pytest
 
 from hidl_cli.stack.providers.spack.environment import environment
-from hidl_cli.stack.providers.spack.instance import Instance
-from hidl_cli.stack.providers.spack.places import Places
+from hidl_cli.stack.providers.spack.host import Instance, Places
 from tests.conftest import REPOSITORY
 from tests.stack.spack.conftest import site, stack
 

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hidl_cli.analysis.scaling.judge import judge
-from hidl_cli.analysis.scaling.study import Observation
-from hidl_cli.plan.load import load_workload
-from hidl_cli.report.tables.scaling import scaling_table
-from hidl_cli.store.references.check import find_unmatched
-from hidl_cli.store.references.published import Reference, format_reference, load_references
+from hidl_cli.analysis.scaling import Observation, judge
+from hidl_cli.plan.checks import load_workload
+from hidl_cli.report.tables import scaling_table
+from hidl_cli.store.references import Reference, find_unmatched, format_reference, load_references
 from tests.conftest import Hidl
 
 ROUNDS = [Observation(n, r, n * (10 + r / 100)) for n in (1, 2) for r in range(5)]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from hidl_cli.store.references.published import Reference, format_reference, load_references
+from hidl_cli.store.references import Reference, format_reference, load_references
 
 FIGURES = {
     "horovod-torch-v100-2": 0.947,  # 316.4 / 334.0

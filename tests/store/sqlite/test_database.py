@@ -16,10 +16,9 @@ import pytest
 
 from hidl_cli.errors import HidlError, MissingPrecondition
 from hidl_cli.runs.history import refresh
-from hidl_cli.store.filters import Filters
 from hidl_cli.store.indexing import reindex
-from hidl_cli.store.sqlite.database import VERSION, Outdated, Unusable
-from hidl_cli.store.store import Store
+from hidl_cli.store.sqlite import VERSION, Outdated, Unusable
+from hidl_cli.store.store import Filters, Store
 from tests.store.records import record
 from tests.waiting import patience
 
@@ -72,7 +71,7 @@ def is_sound(store: Store) -> bool:
 def test_eight_writers_of_which_one_is_killed_lose_no_committed_run(
     store: Store, start: Start, locks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hidl_cli.store.sqlite.database.locks_hold", lambda _: not locks)
+    monkeypatch.setattr("hidl_cli.store.sqlite.locks_hold", lambda _: not locks)
     writers = [start(store.file, f"w{number}", 25, *locks) for number in range(7)]
     victim = start(store.file, "victim", 5, "stop-within", *locks)
     assert victim.stdout is not None

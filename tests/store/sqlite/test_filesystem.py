@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.store.sqlite import filesystem as locking
-from hidl_cli.store.sqlite.filesystem import locks_hold, mount_of
+from hidl_cli.store import sqlite as locking
+from hidl_cli.store.sqlite import locks_hold, mount_of
 
 ROOT = "25 1 253:0 / / rw,relatime shared:1 - ext4 /dev/vda rw"
 

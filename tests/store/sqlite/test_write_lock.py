@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from hidl_cli.store.sqlite import write_lock as writers
-from hidl_cli.store.sqlite.write_lock import Busy, hold_lock, sweep
+from hidl_cli.store import sqlite as writers
+from hidl_cli.store.sqlite import Busy, hold_lock, sweep
 
 pytestmark = pytest.mark.real
 
 REPOSITORY = Path(__file__).parents[3]
 HOLD = """
-import sys, time; from pathlib import Path; from hidl_cli.store.sqlite.write_lock import hold_lock
+import sys, time; from pathlib import Path; from hidl_cli.store.sqlite import hold_lock
 with hold_lock(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
 COUNT = """
-import sys; from pathlib import Path; from hidl_cli.store.sqlite.write_lock import hold_lock
+import sys; from pathlib import Path; from hidl_cli.store.sqlite import hold_lock
 file = Path(sys.argv[2])
 for _ in range(50):
     with hold_lock(Path(sys.argv[1])):

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from hidl_cli.plan.arguments import arguments
-from hidl_cli.plan.load import load_workload
+from hidl_cli.plan.checks import load_workload
+from hidl_cli.plan.parameters import arguments
 from hidl_workloads.omb.benchmark import Benchmark
 from hidl_workloads.omb.collectives import BENCHMARKS
 from hidl_workloads.omb.commandline import parse

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from uv import find_uv_bin
 
 from hidl_cli.errors import BuildFailed
-from hidl_cli.stack.steps import InstallStep
+from hidl_cli.stack.order import InstallStep
 
 if TYPE_CHECKING:
     from hidl_cli.stack.builds.contract import Packager, Workplace

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hidl_cli.errors import BuildFailed, MissingPrecondition
-from hidl_cli.stack.providers.spack import call, offline
+from hidl_cli.stack.providers.spack import call
+from hidl_cli.stack.providers.spack import call as offline
 from hidl_cli.stack.providers.spack.environment import cache_of
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.order import Progress
     from hidl_cli.stack.plan import InstallPlan
+    from hidl_cli.stack.providers.spack.environment import SpackPart
     from hidl_cli.stack.providers.spack.lock import SpackLock
-    from hidl_cli.stack.providers.spack.part import SpackPart
 
 _HASH = re.compile(r"^([a-z2-7]{32})\s", re.MULTILINE)
 

@@ -1,21 +1,88 @@
-"""Starting Spack: it sees nothing of the user's own configuration, and what it says is understood where it fails."""
+"""What Spack prints while it installs: which packages are done, and why it failed."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hidl_cli import process
+from hidl_cli.documents import read_json
 from hidl_cli.errors import BuildFailed, HidlError, MissingPrecondition, ProcessFailed
-from hidl_cli.site.probes import modules
+from hidl_cli.site.probes import software
 from hidl_cli.site.probes.host import ThisHost
+from hidl_cli.stack.builds import building
 from hidl_cli.stack.builds.building import GUARD
-from hidl_cli.stack.providers.spack import output
-from hidl_cli.stack.providers.spack.instance import Instance
-from hidl_cli.stack.providers.spack.places import cache
-from hidl_cli.stack.steps import InstallStep, log_command
+from hidl_cli.stack.builds.sources import sha256
+from hidl_cli.stack.order import InstallStep, log_command
+from hidl_cli.stack.providers.spack.host import Instance, cache
+
+if TYPE_CHECKING:
+    from hidl_cli.stack.providers.spack.environment import SpackPart
+    from hidl_cli.stack.providers.spack.lock import LockedSpec
+
+
+_LINES = 8
+
+# Spack's installer says ``==> py-mpi4py: Successfully installed py-mpi4py-4.1.0-<hash>``, and its new one, where no
+# terminal looks on, ``<hash> py-mpi4py@4.1.0: finished``.
+_DONE = (
+    re.compile(r"==> (?P<name>[a-z0-9_.-]+): Successfully installed (?P<what>\S+)-[a-z0-9]{32}"),
+    re.compile(r"[a-z0-9]{7,32} (?P<what>[a-z0-9_.-]+@\S+): finished"),
+)
+_FAILED = (
+    re.compile(r"[a-z0-9]{7,32} (?P<name>[a-z0-9_.-]+)@\S+: failed"),
+    re.compile(r"==> Error: (?:Failed to install|Installation of) (?P<name>[a-z0-9_.-]+)\b.*"),
+    re.compile(r"==> (?P<name>[a-z0-9_.-]+): (?:Error|failed|Failed).*"),
+)
+_ERROR = re.compile(r"==> Error: (.+)")
+_STAGE = re.compile(r"/spack-stage-(?P<name>[a-z0-9_.-]+?)-(\d|develop|main|master)[^/]*-[a-z0-9]{32}/")
+_LOG = re.compile(r"\s*(?P<log>/\S+spack-build-(?:out|log|\S+)\.txt(?:\.gz)?|/\S+/spack-build-out\.txt|/\S+\.log)\s*")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why Spack failed: the package (if any), the relevant lines, and the package's own log where Spack names it."""
+
+    package: str | None
+    lines: tuple[str, ...]
+    log: str | None
+
+
+def done(line: str) -> str | None:
+    """The package that this line says is installed now, as ``name-version``; None: it says no such thing."""
+    found = next((found for pattern in _DONE if (found := pattern.match(line.strip()))), None)
+    return found["what"].replace("@", "-") if found else None
+
+
+def failure_in(lines: Iterable[str]) -> Failure:
+    """What a log says of why Spack failed: what counts is what stands after the last command."""
+    kept: list[str] = []
+    for line in lines:
+        if line.startswith("$ "):
+            kept = []
+        else:
+            kept.append(line.rstrip("\n"))
+    matches = (pattern.match(line.strip()) for line in kept for pattern in _FAILED)
+    package = next((found["name"] for found in matches if found and "name" in found.groupdict()), None)
+    log = next((found["log"] for line in kept if (found := _LOG.fullmatch(line))), None)
+    if package is None and log and (stage := _STAGE.search(log)):
+        package = stage["name"]
+    first = building.first_error(line for line in kept if not line.startswith("==> "))
+    said: list[str] = [first] if package and first else []
+    for number, line in enumerate(kept):
+        if _ERROR.match(line):
+            said += [each.strip() for each in kept[number : number + _LINES] if each.strip()]
+            break
+    return Failure(package, tuple(dict.fromkeys(said)), log)
+
+
+# Starting Spack: it sees nothing of the user's own configuration, and what it says is understood where it fails.
+
 
 # What would show Spack another environment, or its Python other modules.
 _FOREIGN = ("SPACK_", "PYTHON", "VIRTUAL_ENV", "CONDA_")
@@ -72,7 +139,7 @@ def run(command: InstallStep, log: Path, *, doing: str, failed: type[HidlError] 
     """
     log_command(log, command.argv)
     try:
-        environment = environment_of(os.environ) | modules.find_command(ThisHost()) | dict(command.variables)
+        environment = environment_of(os.environ) | software.find_command(ThisHost()) | dict(command.variables)
         completed = process.run((*GUARD, *command.argv), cwd=Path("/"), env=environment, log=log)
     except ProcessFailed as failure:
         raise explained(failure, doing, log, failed) from failure
@@ -87,7 +154,7 @@ def environment_of(environ: Mapping[str, str]) -> dict[str, str]:
 def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlError] = BuildFailed) -> HidlError:
     """Return Spack's failure in hidl's words, with the first real error."""
     with log.open(encoding="utf-8", errors="replace") as lines:
-        found = output.failure(lines)
+        found = failure_in(lines)
     said = "\n".join(f"  {line}" for line in found.lines) or f"  {failure.output.strip()[-500:]}"
     where = f"nothing was published; the whole output is in {found.log or log}"
     if failure.status == 127:
@@ -112,3 +179,68 @@ def explained(failure: ProcessFailed, doing: str, log: Path, failed: type[HidlEr
         )
     what = f"{doing}: {found.package} could not be built" if found.package else doing
     return failed(f"{what}\n{said}", hint=where)
+
+
+# What an air-gapped machine has: named before anything is built.
+
+
+#: What a directory of ``hidl stack fetch`` holds, in its ``manifest.json``.
+SCHEMA = "hidl.mirror/1"
+
+
+def refuse_what_is_missing(part: SpackPart, stack: str, cached: frozenset[str] = frozenset()) -> None:
+    """Raise ``MissingPrecondition`` with the name of each package whose source is not here, or is not what it was.
+
+    Packages in ``cached`` come from build caches, and need none. Without a mirror, Spack's own fetching tells the first
+    that its cache does not hold; it comes before any build.
+    """
+    mirror = part.places.mirror
+    lacking: list[str] = []
+    if mirror is not None:
+        brought, there = _brought(mirror), installed(part) | cached
+        wanted = [node for node in part.lock.nodes if node.external is None and node.hash not in there]
+        lacking = [reason for node in wanted if (reason := _why_missing(node, mirror, brought))]
+    if part.places.builtin is None and not part.places.clone.is_dir():
+        lacking.insert(0, "Spack's packages (a clone of spack-packages)")
+    if lacking:
+        raise MissingPrecondition(
+            f"stack {stack} cannot be installed offline; what is not here: {', '.join(lacking)}",
+            hint=f"on a machine with a network: hidl stack fetch {stack} --site {part.lock.site} --to DIR; "
+            "then, here: --offline --mirror DIR",
+        )
+
+
+def installed(part: SpackPart) -> frozenset[str]:
+    """The hashes of the packages that Spack's store holds, read from its index."""
+    try:
+        index = json.loads((part.places.spack / "store" / ".spack-db" / "index.json").read_text(encoding="utf-8"))
+        records = index["database"]["installs"]
+        return frozenset(key for key, record in records.items() if record.get("installed"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return frozenset()
+
+
+def _brought(mirror: Path) -> Mapping[str, Any]:
+    try:
+        document = read_json(mirror / "manifest.json")
+        if document["schema"] == SCHEMA:
+            return dict(document["packages"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    raise MissingPrecondition(
+        f"{mirror} holds nothing that `hidl stack fetch` brought", hint="--mirror DIR is the directory given to --to"
+    )
+
+
+def _why_missing(node: LockedSpec, mirror: Path, brought: Mapping[str, Any]) -> str | None:
+    """What of a package is not here; None: all is. A package without a source needs none."""
+    what = f"{node.name} {node.version}"
+    if node.hash not in brought:
+        return what
+    for name, digest in brought[node.hash]["files"].items():
+        file = mirror / "sources" / name
+        if not file.is_file():
+            return f"{what} ({name})"
+        if sha256(file) != digest:
+            return f"{what} ({name} is damaged: its SHA-256 is not the one that was noted)"
+    return None

@@ -9,10 +9,10 @@ from typing import Any
 
 from hidl_cli import paths
 from hidl_cli.mpi import TRAITS
+from hidl_cli.stack.order import InstallStep
 from hidl_cli.stack.providers.spack import call
-from hidl_cli.stack.providers.spack.instance import Instance
-from hidl_cli.stack.providers.spack.places import VARIABLE
-from hidl_cli.stack.steps import InstallStep
+from hidl_cli.stack.providers.spack.host import PLACES_VARIABLE as VARIABLE
+from hidl_cli.stack.providers.spack.host import Instance
 
 _SPEC = re.compile(r"(?P<name>[a-z0-9_-]+)@=?(?P<version>[A-Za-z0-9._-]+)\s*(?P<variants>.*)")
 _HEAD = """\

@@ -1,6 +1,6 @@
-"""The environment of a stack on a site: the ``spack.yaml`` that Spack concretizes and installs.
+"""``packages:`` of an environment: what the site has already, what must hold, and which compiler and MPI are used.
 
-A pure function: the same site, stack and places give the same text.
+Pure functions of a site and a stack: what the site's file does not know is left out, and told as a gap.
 """
 
 from __future__ import annotations
@@ -10,20 +10,281 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hidl_cli.errors import InvalidInput
+from hidl_cli import documents
+from hidl_cli.errors import BuildFailed, InvalidInput
 from hidl_cli.mpi import TRAITS, Family
-from hidl_cli.site.software import BuildCache
-from hidl_cli.stack.providers.spack import packages
-from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES
+from hidl_cli.site.probes.software import PROGRAMS
+from hidl_cli.site.schema import BuildCache
+from hidl_cli.stack.plan import InstallPlan
+from hidl_cli.stack.providers.spack import microarchitecture
+from hidl_cli.stack.providers.spack.host import COMPILERS_ARE_PACKAGES, Instance, Places
+from hidl_cli.stack.providers.spack.lock import SpackLock
 
 if TYPE_CHECKING:
-    from hidl_cli.site.schema import Site
-    from hidl_cli.stack.providers.spack.places import Places
+    from hidl_cli.site.schema import Compiler, External, Mpi, Site
+    from hidl_cli.stack.plan import InstallPlan
+    from hidl_cli.stack.providers.spack.host import Places
     from hidl_cli.stack.schema import Stack
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What an environment is concretized with.
+
+    ``mpi`` and ``version`` are the family of the MPI library and, where it is there already, its version; ``gaps``
+    tell what the site's file would have to say for more.
+    """
+
+    packages: Mapping[str, Any]
+    mpi: Family
+    version: str | None
+    external_mpi: bool
+    gaps: tuple[str, ...] = field(default=())
+
+
+def choose(site: Site, stack: Stack) -> Chosen:
+    """The packages of ``stack`` on ``site``."""
+    gaps: list[str] = [
+        f"the processor of node type {name} is unknown, and may not execute what is built for that of the others"
+        for name in microarchitecture.unknown_nodes(site)
+    ]
+    packages: dict[str, Any] = {"all": _for_all(site)}
+    for name, external in site.externals.items():
+        entry = _external(name, external, gaps)
+        if entry:
+            packages[name] = entry
+    for entry_name, entry in _compilers(site, gaps).items():
+        packages[entry_name] = entry
+    family, version, is_external = _mpi(site, stack, packages, gaps)
+    for constraints in (stack.spack.require if stack.spack else {}, site.spack.require):
+        for name, wanted in constraints.items():
+            required = packages.setdefault(name, {}).setdefault("require", [])
+            required.extend(one for one in wanted if one not in required)
+    return Chosen(packages, family, version, is_external, tuple(gaps))
+
+
+def compilers_of_old(site: Site) -> list[dict[str, Any]]:
+    """The same compilers as Spack 0.23 reads them from ``compilers:``; operating system and target are any."""
+    found = []
+    for name in _order(site):
+        compiler = site.compilers[name]
+        if compiler.version is None:
+            continue
+        c, cxx, fortran = _programs(compiler)
+        found.append(
+            {
+                "compiler": {
+                    "spec": f"{_OLD_NAMES.get(compiler.package, compiler.package)}@={compiler.version}",
+                    "paths": {"cc": c, "cxx": cxx, "f77": fortran, "fc": fortran},
+                    "operating_system": "OPERATING_SYSTEM",
+                    "target": "any",
+                    "modules": list(compiler.modules),
+                }
+            }
+        )
+    return found
+
+
+_OLD_NAMES = {"llvm": "clang", "intel-oneapi-compilers": "oneapi", "intel-oneapi-compilers-classic": "intel"}
+
+
+def _for_all(site: Site) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    if target := microarchitecture.choose(site):
+        chosen["require"] = [f"target={target}"]
+    return chosen | {"variants": _gpu_variants(site)}
+
+
+def _gpu_variants(site: Site) -> list[str]:
+    """The variants for the GPUs of the nodes that stacks are installed for."""
+    node = site.node_of_stacks()
+    # If the number of GPUs is unknown, their architecture shows that the nodes have some.
+    arch = node.gpu_arch if node.gpu_arch and node.gpus != 0 else ""
+    if arch.startswith("sm_"):
+        return ["+cuda", f"cuda_arch={arch.removeprefix('sm_')}", "~rocm"]
+    if arch.startswith("gfx"):
+        return ["~cuda", "+rocm", f"amdgpu_target={arch}"]
+    return ["~cuda", "~rocm"]
+
+
+def _variants_of_mpi(site: Site, library: Mpi) -> str:
+    """The variants of the site's MPI library: those in its file, else for the GPUs if the library is made for them.
+
+    Spack links Cray MPICH's GPU transport layer (GTL) only with ``+cuda`` or ``+rocm`` and the GPUs' architecture.
+    """
+    if library.variants or library.family not in _FOR_GPUS:
+        return library.variants
+    chosen = _gpu_variants(site)
+    if not _FOR_GPUS[library.family]:
+        chosen = [variant for variant in chosen if "=" not in variant]
+    return " ".join(chosen) if any(variant.startswith("+") for variant in chosen) else ""
+
+
+#: MPI libraries that a site installs for its GPUs: whether their packages have the variants of the GPUs' architectures.
+_FOR_GPUS: Mapping[Family, bool] = {"cray-mpich": True, "mvapich-plus": True, "mvapich2-gdr": False}
+
+
+def _external(name: str, external: External, gaps: list[str]) -> dict[str, Any] | None:
+    if external.version is None or not (external.prefix or external.modules):
+        what = "version" if external.version is None else "prefix"
+        gaps.append(f"the {what} of {name} is unknown")
+        return None
+    spec = f"{name}@{external.version} {external.variants}".strip()
+    return {"externals": [_placed({"spec": spec}, external)], "buildable": external.buildable}
+
+
+def _placed(entry: dict[str, Any], where: External | Compiler | Mpi) -> dict[str, Any]:
+    """The entry with the place of what it describes."""
+    if where.prefix:
+        entry["prefix"] = where.prefix
+    if where.modules:
+        entry["modules"] = list(where.modules)
+    return entry
+
+
+def _order(site: Site) -> list[str]:
+    """The names of the compilers, the default one first."""
+    return sorted(site.compilers, key=lambda name: name != site.default_compiler)
+
+
+def _compilers(site: Site, gaps: list[str]) -> dict[str, Any]:
+    """Compilers are packages; several versions of one are several externals of it."""
+    packages: dict[str, Any] = {}
+    for name in _order(site):
+        compiler = site.compilers[name]
+        if compiler.version is None:
+            gaps.append(f"the version of compiler {name} is unknown")
+            continue
+        c, cxx, fortran = _programs(compiler)
+        programs = {"c": c, "cxx": cxx, **({"fortran": fortran} if fortran else {})}
+        spec = f"{compiler.package}@{compiler.version}"
+        if compiler.package == "gcc":
+            spec += f" languages='{','.join({'cxx': 'c++'}.get(language, language) for language in programs)}'"
+        entry = _placed({"spec": spec}, compiler)
+        entry["extra_attributes"] = {"compilers": programs}
+        packages.setdefault(compiler.package, {"externals": [], "buildable": False})["externals"].append(entry)
+    if not site.compilers:
+        gaps.append("its compilers are unknown")
+    elif site.default_compiler and packages:
+        default = site.compilers[site.default_compiler]
+        if default.version is not None:
+            for language in ("c", "cxx", "fortran") if default.fortran else ("c", "cxx"):
+                # Where a package refuses this version, another of the same compiler serves as well.
+                version = f"{default.package}@{default.version}"
+                packages[language] = {"require": [default.package], "prefer": [version]}
+            if not default.fortran:
+                gaps.append(f"compiler {site.default_compiler} names no `fortran`, and what needs one cannot be built")
+    return packages
+
+
+def _programs(compiler: Compiler) -> tuple[str, str, str | None]:
+    """The paths of the compilers for C, C++ and Fortran; mere names where modules put them on PATH."""
+    c, cxx, fortran = PROGRAMS.get(compiler.package, ("cc", "c++", "fc"))
+
+    def placed(given: str | None, usual: str) -> str:
+        name = given or usual
+        return f"{compiler.prefix}/bin/{name}" if compiler.prefix and "/" not in name else name
+
+    with_fortran = compiler.fortran is not None
+    return placed(compiler.c, c), placed(compiler.cxx, cxx), placed(compiler.fortran, fortran) if with_fortran else None
+
+
+def _mpi(site: Site, stack: Stack, packages: dict[str, Any], gaps: list[str]) -> tuple[Family, str | None, bool]:
+    """Choose the MPI library: the site's default one, else the stack's; taken as it is, or built."""
+    name = site.default_mpi
+    mine = site.mpi.get(name) if name else None
+    family: Family = mine.family if mine else stack.mpi
+    package = TRAITS[family].spack
+    entry: dict[str, Any] = dict(packages.get(package, {}))
+    usable = mine is not None and mine.version is not None and _is_placed(site, mine)
+    if mine is not None and usable:
+        spec = f"{package}@{mine.version} {_variants_of_mpi(site, mine)}".strip()
+        entry |= {"externals": [_placed({"spec": spec}, mine)], "buildable": False}
+        packages["mpi"] = {"require": [f"{package}@{mine.version}"], "buildable": False}
+    else:
+        if TRAITS[family].of_site_only or (mine is not None and not TRAITS[family].is_binary):
+            unknown = "version" if mine is None or mine.version is None else "prefix"
+            gaps.append(f"the {unknown} of MPI library {name} is unknown")
+        version = f"@{mine.version}" if mine is not None and mine.version is not None else ""
+        packages["mpi"] = {"require": [package + version]}
+        if family == "mvapich2-gdr" and _launchers(site, mine) == ["jsrun"]:
+            entry["require"] = ["process_managers=jsrun", "pmi_version=pmi4pmix"]
+        if TRAITS[family].of_site_only:
+            entry["buildable"] = False
+    if entry:
+        packages[package] = entry
+    return family, mine.version if mine and usable else None, usable
+
+
+def _is_placed(site: Site, library: Mpi) -> bool:
+    """Does the site's file say where the library lies: its prefix, or a module that is no compiler's or external's?"""
+    of_compilers = {module for compiler in site.compilers.values() for module in compiler.modules}
+    of_externals = {module for external in site.externals.values() for module in external.modules}
+    return bool(library.prefix or set(library.modules) - of_compilers - of_externals)
+
+
+def _launchers(site: Site, library: Mpi | None) -> list[str]:
+    return list(library.launchers if library and library.launchers else site.launchers)
+
+
+# The package repositories of an environment, each with the identity of its state.
+
+
+#: Where a copy without its history says which commit it is of.
+COMMIT = "COMMIT"
+UNKNOWN = "unknown"
+
+
+def states(where: Places) -> dict[str, str]:
+    """Each repository's commit, or for hidl's own the SHA-256 of its files; ``unknown`` where neither can be told."""
+    builtin = PACKAGES_TAG if where.builtin is None else commit(where.builtin)
+    return {"builtin": builtin, "hidl": digest(where.own) if where.own.is_dir() else "none"}
+
+
+def commit(directory: Path) -> str:
+    """The commit that the clone around ``directory`` is at, read without git."""
+    for place in (directory, *directory.parents):
+        if (place / COMMIT).is_file():
+            return (place / COMMIT).read_text(encoding="utf-8").strip()
+        if (place / ".git").exists():
+            return _head(place / ".git")
+    return UNKNOWN
+
+
+def digest(directory: Path) -> str:
+    """The SHA-256 over the names and contents of a repository's files."""
+    total = hashlib.sha256()
+    for file in sorted(path for path in directory.rglob("*") if path.is_file()):
+        if "__pycache__" not in file.parts:
+            content = hashlib.sha256(file.read_bytes()).hexdigest()
+            total.update(f"{file.relative_to(directory).as_posix()}\0{content}\n".encode())
+    return f"sha256:{total.hexdigest()}"
+
+
+def _head(git: Path) -> str:
+    """What HEAD names; ``git`` is a directory, or the file of a work tree that says where it is."""
+    if git.is_file():
+        git = (git.parent / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()).resolve()
+    try:
+        head = (git / "HEAD").read_text(encoding="utf-8").strip()
+        if not head.startswith("ref: "):
+            return head
+        name = head.removeprefix("ref: ")
+        common = git / (git / "commondir").read_text(encoding="utf-8").strip() if (git / "commondir").is_file() else git
+        if (common / name).is_file():
+            return (common / name).read_text(encoding="utf-8").strip()
+        packed = (common / "packed-refs").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return UNKNOWN
+    return next((line.split()[0] for line in packed if line.endswith(f" {name}")), UNKNOWN)
+
+
+# The environment of a stack on a site: the ``spack.yaml`` that Spack concretizes and installs.
+
 
 #: The release of spack-packages that is cloned where the user has none: the one that hidl's tests use.
 PACKAGES_URL = "https://github.com/spack/spack-packages.git"
@@ -102,7 +363,7 @@ def environment(
             f"stack {stack.name} does not say what Spack is to build",
             hint="`spack: {specs: [...]}` in its file, or another provider: --provider wheels",
         )
-    chosen = packages.choose(site, stack)
+    chosen = choose(site, stack)
     compilers_are_packages = release >= COMPILERS_ARE_PACKAGES
     known = dict(chosen.packages)
     spack: dict[str, Any] = {
@@ -116,7 +377,7 @@ def environment(
     if not compilers_are_packages:
         for name in (*{compiler.package for compiler in site.compilers.values()}, "c", "cxx", "fortran"):
             known.pop(name, None)
-        compilers = packages.compilers_of_old(site)
+        compilers = compilers_of_old(site)
         for entry in compilers:
             entry["compiler"]["operating_system"] = system
         spack["compilers"] = compilers
@@ -247,3 +508,123 @@ def _dumper() -> type:
             super().increase_indent(flow, False)
 
     return Plain
+
+
+# What the plan of an installation holds for Spack.
+
+
+@dataclass(frozen=True)
+class SpackPart:
+    """The Spack that installs, the environment and its lock, and where all lies.
+
+    ``shell`` is put before the command that builds: it gets a node of the site's scheduler, where packages are built
+    on one. ``jobs``: how many compilers may run at once; None: as Spack finds. ``keys``: files with public keys of
+    build caches. ``cache_only``: nothing is built from source.
+    """
+
+    instance: Instance
+    environment: Environment
+    lock: SpackLock
+    places: Places
+    jobs: int | None
+    shell: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    cache_only: bool = False
+
+    @property
+    def to_install(self) -> int:
+        """How many packages of the lock Spack installs."""
+        return sum(node.external is None for node in self.lock.nodes)
+
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """The build caches of the environment."""
+        mirrors = self.environment.document["spack"].get("mirrors", {})
+        return tuple(name for name, mirror in mirrors.items() if mirror["binary"])
+
+    @property
+    def identity(self) -> str | None:
+        """See ``Part``."""
+        return None
+
+    @property
+    def environment_text(self) -> str | None:
+        """See ``Part``."""
+        return self.environment.text
+
+    def to_json(self) -> Mapping[str, Any]:
+        """It, as part of a JSON document."""
+        return {
+            "root": str(self.instance.root),
+            "version": self.instance.version,
+            "environment": self.environment.document,
+            "repositories": dict(self.lock.repositories),
+            "hashes": {node.name: node.hash for node in self.lock.nodes},
+            "externals": {node.name: node.external for node in self.lock.nodes if node.external},
+            "jobs": self.jobs,
+        }
+
+
+def part_of(plan: InstallPlan) -> SpackPart:
+    """The part of a plan that this provider made."""
+    assert isinstance(plan.part, SpackPart)
+    return plan.part
+
+
+# A prefix that Spack fills: its view, and a virtual environment laid over it.
+
+
+ENVIRONMENT = "environment"
+VIEW = "view"
+
+# Where the OSU Micro-Benchmarks put their programs.
+_FURTHER = ("libexec/osu-micro-benchmarks",)
+
+
+def interpreter(plan: InstallPlan) -> Path:
+    """The Python that Spack's packages are built for: the external one, or Spack's own in the view."""
+    node = part_of(plan).lock.node("python")
+    inside = plan.prefix / VIEW / "bin" / "python3"
+    place = Path(node.external, "bin", "python3") if node and node.external else inside
+    if node is None:
+        return plan.target.interpreter
+    if not place.exists():
+        raise BuildFailed(
+            f"Python not found at {place}", hint="`prefix` of python in the site's `externals` is what is above bin"
+        )
+    return place.resolve()
+
+
+def place_of_mpi(lock: SpackLock, family: Family, where: Places) -> Path:
+    """Where the MPI library lies: where the site has it, or among what Spack builds."""
+    node = lock.node(TRAITS[family].spack)
+    return Path(node.external) if node and node.external else where.spack / "store"
+
+
+def lay_over(plan: InstallPlan) -> None:
+    """Show in the prefix, whose virtual environment is made, what Spack has built and where MPI lies."""
+    from hidl_cli.stack.providers import foreign_mpi  # Jinja2 is not imported where there is nothing to do
+
+    part = part_of(plan)
+    view, bin_ = plan.prefix / VIEW, plan.prefix / "bin"
+    packages = sorted(view.glob("lib*/python3*/site-packages"))  # lib and lib64: some packages lie in either
+    for mine in plan.prefix.glob("lib/python3*/site-packages"):
+        documents.write_text(mine / "spack_view.pth", "".join(f"{each}\n" for each in packages))
+    _link(sorted((view / "bin").glob("*")), bin_)
+    for further in _FURTHER:
+        _link(sorted(file for file in (view / further).rglob("*") if os.access(file, os.X_OK)), bin_)
+    mpi = part.lock.node(TRAITS[plan.mpi].spack)
+    if mpi is None:
+        raise BuildFailed(
+            f"Spack's environment holds no {TRAITS[plan.mpi].spack}, the MPI library of stack {plan.stack}"
+        )
+    if mpi.external:
+        foreign_mpi.show(Path(mpi.external), plan.prefix)
+
+
+def _link(programs: list[Path], directory: Path) -> None:
+    """Link programs, but for Python and what is there already."""
+    for program in programs:
+        link = directory / program.name
+        if program.is_file() and not program.name.startswith(("python", "activate")) and not os.path.lexists(link):
+            link.symlink_to(os.path.relpath(program, directory))

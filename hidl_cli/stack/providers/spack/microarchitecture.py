@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from archspec.cpu import Microarchitecture
 
-    from hidl_cli.site.schema import NodeType, Site
-    from hidl_cli.site.software import Compiler
+    from hidl_cli.site.schema import Compiler, NodeType, Site
 
 # Code names come before model numbers, and the first pattern that matches decides. archspec has no name for Emerald
 # Rapids, which executes what is built for Sapphire Rapids.

@@ -17,26 +17,26 @@ from hidl_cli.site.probes.host import ThisHost
 from hidl_cli.stack import lock as locks
 from hidl_cli.stack import own_wheel
 from hidl_cli.stack.lock import Choice, Lock, Locked, PassedOver
+from hidl_cli.stack.order import InstallStep
 from hidl_cli.stack.plan import InstallPlan
 from hidl_cli.stack.providers import venv
 from hidl_cli.stack.providers.contract import Preview
-from hidl_cli.stack.providers.spack import (
-    caches,
-    call,
-    host,
-    layout,
-    lock,
-    microarchitecture,
-    offline,
-    python,
-    repositories,
+from hidl_cli.stack.providers.spack import caches, call, host, lock, microarchitecture
+from hidl_cli.stack.providers.spack import call as offline
+from hidl_cli.stack.providers.spack import environment as layout
+from hidl_cli.stack.providers.spack import environment as repositories
+from hidl_cli.stack.providers.spack import host as python
+from hidl_cli.stack.providers.spack.environment import (
+    Environment,
+    SpackPart,
+    cache_of,
+    environment,
+    name_of,
+    part_of,
+    roots,
 )
-from hidl_cli.stack.providers.spack.environment import Environment, cache_of, environment, name_of, roots
-from hidl_cli.stack.providers.spack.instance import COMPILERS_ARE_PACKAGES, Instance, find
+from hidl_cli.stack.providers.spack.host import COMPILERS_ARE_PACKAGES, Instance, cache, find, places
 from hidl_cli.stack.providers.spack.lock import SpackLock
-from hidl_cli.stack.providers.spack.part import SpackPart, part_of
-from hidl_cli.stack.providers.spack.places import cache, places
-from hidl_cli.stack.steps import InstallStep
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site

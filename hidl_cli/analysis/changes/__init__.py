@@ -1,1 +1,0 @@
-"""Is one set of runs different from another, and when did a metric change?"""

@@ -1,1 +1,0 @@
-"""Find which of several changes explains a slowdown, from interleaved runs with some of them: pure functions."""

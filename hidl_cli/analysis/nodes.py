@@ -1,0 +1,284 @@
+"""Find slow nodes and slow links from a metric measured between every two nodes.
+
+The rate of a pair is modelled as the product of factors of its two nodes and of the link between them. In logarithms
+this is a sum: ``y[i,j] = b[i] + b[j] + e[i,j]``. The nodes' part is fitted by least absolute residuals, so a few slow
+links do not show as slow nodes, and slow nodes do not make the others look fast.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from hidl_cli.analysis.scaling import LEAST_BEHIND, LEAST_NODES, NodeSpeed, nodes
+from hidl_cli.analysis.scaling import SLOW as SIGNIFICANT
+from hidl_cli.errors import InvalidInput
+from hidl_cli.launch.hosts import fold
+from hidl_cli.plan.workload import Metric
+from hidl_workloads.repetitions import rounding
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+Pair = tuple[str, str]
+
+LEAST_FOR_LINKS = 5  # nodes: of the 6 links among four, four go into what the nodes reach, and two are left
+_STEPS = 60  # of the iteration; it gains about a digit in three
+_STEPS_OF_SIMULATION = 15
+_SIMULATED = 2000
+_MOST_ROUNDS = 3  # of the simulation: of more rounds, medians have lighter tails
+_MANY = 32  # nodes; of more, the fit takes so little from each link that the simulation can do without it
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link: ``relative`` to what its two nodes reach with others (0.5: half the rate)."""
+
+    pair: Pair
+    relative: float
+    slow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One metric of all pairs. ``values``: the median of the repetitions.
+
+    ``nodes``: the slowest first, ``relative`` to the median node; ``links``: all, the slowest first, empty for too few
+    nodes.
+    """
+
+    metric: str
+    unit: str
+    better: str
+    values: Mapping[Pair, float]
+    nodes: tuple[NodeSpeed, ...]
+    links: tuple[Link, ...]
+
+    @property
+    def slow_nodes(self) -> tuple[NodeSpeed, ...]:
+        """The nodes that are slower than chance explains."""
+        return tuple(node for node in self.nodes if node.slow)
+
+    @property
+    def slow_links(self) -> tuple[Link, ...]:
+        """The links that are slower than their nodes and chance explain."""
+        return tuple(link for link in self.links if link.slow)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes in natural order."""
+        return tuple(sorted({name for pair in self.values for name in pair}, key=natural))
+
+
+def field(metric: str, unit: str, better: str, rounds: Sequence[Mapping[Pair, float]]) -> Field:
+    """Analyse ``rounds`` (one for each repetition: pair -> value); ``better``: ``higher`` or ``lower``.
+
+    Pairs that are missing in a round are excluded. Raises ``ValueError`` for a value that is not positive, and if no
+    pair is left.
+    """
+    pairs = [pair for pair in rounds[0] if all(pair in each for each in rounds)] if rounds else []
+    if not pairs or any(each[pair] <= 0 for each in rounds for pair in pairs):
+        raise ValueError(f"{metric} was not measured between two nodes, or is not positive")
+    sign = 1 if better == "higher" else -1
+    logs = [{pair: sign * math.log(each[pair]) for pair in pairs} for each in rounds]
+    values = {pair: median(each[pair] for each in rounds) for pair in pairs}
+    if len({name for pair in pairs for name in pair}) < LEAST_NODES:
+        return Field(metric, unit, better, values, (), ())
+    strengths = [fit(each) for each in logs]
+    rates = {turn: {name: math.exp(b) for name, b in each.items()} for turn, each in enumerate(strengths)}
+    digits = rounding([each[pair] for each in rounds for pair in pairs])
+    found = nodes(rates, medians_of=len(strengths[0]) - 1, digits=digits)
+    left = {(i, j): median(y[i, j] - b[i] - b[j] for y, b in zip(logs, strengths, strict=True)) for i, j in pairs}
+    return Field(metric, unit, better, values, found, _links(left, len(strengths[0]), len(rounds), digits))
+
+
+def fit(logs: Mapping[Pair, float]) -> dict[str, float]:
+    """Return the ``b`` that minimises the sum of ``|y[i,j] - b[i] - b[j]|``, for three nodes or more."""
+    import numpy as np
+
+    names = sorted({name for pair in logs for name in pair})
+    place = {name: number for number, name in enumerate(names)}
+    y = np.full((1, len(names), len(names)), np.nan)
+    for (i, j), log in logs.items():
+        y[0, place[i], place[j]] = y[0, place[j], place[i]] = log
+    return dict(zip(names, _fit(y, _STEPS)[0].tolist(), strict=True))
+
+
+def _fit(y: NDArray[Any], steps: int) -> NDArray[Any]:
+    """Fit many symmetric matrices at once, NaN where nothing was measured: (fields, n, n) -> (fields, n).
+
+    Iteratively reweighted least squares: each step weighs a pair by the inverse of its last residual.
+    """
+    import numpy as np
+
+    known = ~np.isnan(y)
+    y = np.where(known, y, 0.0)
+    smallest = 1e-9 * (1 + np.abs(y).max())
+    diagonal = np.arange(y.shape[1])
+    weights = known.astype(float)
+    for step in range(steps):
+        system = weights.copy()
+        system[:, diagonal, diagonal] = weights.sum(axis=2) * (1 + 1e-12)  # never singular
+        b: NDArray[Any] = np.linalg.solve(system, (weights * y).sum(axis=2)[..., None])[..., 0]
+        if step < steps - 1:
+            weights = known / np.maximum(np.abs(y - b[:, :, None] - b[:, None, :]), smallest)
+    return b
+
+
+def _links(left: Mapping[Pair, float], count: int, rounds: int, digits: float) -> tuple[Link, ...]:
+    """Return the links by their residuals, which are medians over ``rounds``; ``count``: number of nodes.
+
+    ``digits``: the error of the logarithms by the digits printed, the smallest spread.
+
+    The distance of the slowest, in spreads, is compared by simulation with that in fields of equal nodes and links of
+    the same size, fitted in the same way.
+    """
+    if count < LEAST_FOR_LINKS:
+        return ()
+    import numpy as np
+
+    spread = max(digits, float(_spread(np.abs(np.array([list(left.values())])), count)[0]))
+    farthest = _farthest(count, rounds)
+    found = []
+    for pair, log in left.items():
+        unlikely = float(np.mean(farthest >= -log / spread)) < SIGNIFICANT
+        found.append(Link(pair, math.exp(log), unlikely and math.exp(log) <= 1 - LEAST_BEHIND))
+    return tuple(sorted(found, key=lambda link: link.relative))
+
+
+def _spread(distances: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return how far links differ by chance: the median distance of those that the fit does not pass through exactly.
+
+    It passes through as many as there are nodes. (Maronna, Martin, Yohai: Robust Statistics, 4.4, on this kind of fit.)
+    """
+    import numpy as np
+
+    of_others: NDArray[Any] = np.median(np.sort(distances, axis=1)[:, count:], axis=1)
+    return of_others
+
+
+@lru_cache(maxsize=32)
+def _farthest(count: int, rounds: int) -> NDArray[Any]:
+    """Return the simulated distances, in spreads, of the slowest link among equal nodes, one for each field.
+
+    Each of ``rounds`` is fitted by itself, and the medians count, as in ``field``.
+    """
+    import numpy as np
+
+    first, second = np.triu_indices(count, 1)
+    shape = (_SIMULATED if count <= _MANY // 2 else _SIMULATED // 4, min(rounds, _MOST_ROUNDS), len(first))
+    # Student's t with 3 degrees of freedom: by the limit for normal noise, 5 % of equal fields have a slow link.
+    values = np.random.default_rng(0).standard_t(3, shape)
+    if count <= _MANY:
+        y = np.full((*shape[:2], count, count), np.nan)
+        y[..., first, second] = y[..., second, first] = values
+        b = _fit(y.reshape(-1, count, count), _STEPS_OF_SIMULATION).reshape(*shape[:2], count)
+        values = values - b[..., first] - b[..., second]
+    values = np.median(values, axis=1)
+    distances: NDArray[Any] = -values.min(axis=1) / _spread(np.abs(values), count)
+    return distances
+
+
+def relative_rates(each: Field) -> dict[Pair, float]:
+    """Return the rate of each pair relative to the median pair, in both directions: above 1 is better."""
+    rates = {pair: value if each.better == "higher" else 1 / value for pair, value in each.values.items()}
+    usual = median(rates.values())
+    return {way: rate / usual for (a, b), rate in rates.items() for way in ((a, b), (b, a))}
+
+
+def natural(name: str) -> tuple[object, ...]:
+    """Sort key that puts node2 before node10."""
+    return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in re.split(r"(\d+)", name))
+
+
+def to_json(fields: Sequence[Field]) -> list[dict[str, Any]]:
+    """Return the fields as plain data; the values are in the metrics."""
+    return [
+        {
+            "metric": each.metric,
+            "nodes": [asdict(node) for node in each.nodes],
+            "slow_links": [asdict(link) for link in each.slow_links],
+        }
+        for each in fields
+    ]
+
+
+# The verdict on a metric measured between every two nodes, and the nodes to exclude.
+
+
+@dataclass(frozen=True)
+class PairsVerdict:
+    """``verdict``: pass, fail (something is slow), or None for too few nodes."""
+
+    verdict: str | None
+    reason: str
+    hint: str | None
+
+
+def fields_of(promised: Mapping[str, Metric], steps: Sequence[Mapping[str, Any]]) -> tuple[Field, ...]:
+    """Return the analysis of each metric of pairs of nodes; ``steps``: the repetitions of one plan."""
+    fields = []
+    for name, metric in promised.items():
+        rounds = [dict(_pairs(step["metrics"].get(name, {}))) for step in steps]
+        if metric.better and rounds and all(rounds) and all(value > 0 for each in rounds for value in each.values()):
+            fields.append(field(name, metric.unit, metric.better, rounds))
+    return tuple(fields)
+
+
+def judge_fields(fields: Sequence[Field]) -> PairsVerdict:
+    """Judge whether any node or link is slow by any of the metrics."""
+    if not fields:
+        return PairsVerdict(None, "no metric of pairs says which direction is better: nothing to judge", None)
+    count = len(fields[0].names)
+    if count < LEAST_NODES:
+        reason = f"{count} nodes: a comparison requires at least {LEAST_NODES}"
+        return PairsVerdict(None, reason, None)
+    slow = describe_slow(fields)
+    if not slow:
+        unknown = "" if count >= LEAST_FOR_LINKS else f" (slow links are detected with {LEAST_FOR_LINKS} nodes or more)"
+        return PairsVerdict(
+            "pass", f"none of {count} nodes is slower than the others by more than chance{unknown}", None
+        )
+    left_out = slow_host_list(fields)
+    hint = f"exclude the slow nodes until they are fixed: --exclude={left_out}" if left_out else None
+    return PairsVerdict("fail", "; ".join(slow), hint or "check the cables, ports and switches between them")
+
+
+def describe_slow(fields: Sequence[Field]) -> list[str]:
+    """Return sentences about what is slow."""
+    return [*_slow_nodes(fields), *_slow_links(fields)]
+
+
+def slow_host_list(fields: Sequence[Field]) -> str:
+    """Return the slow nodes as a folded list for the scheduler (``node[07,12]``); empty if none is slow, or if these
+    are ranks of one node.
+    """
+    try:
+        return fold({node.host for each in fields for node in each.slow_nodes})
+    except InvalidInput:
+        return ""
+
+
+def _slow_nodes(fields: Sequence[Field]) -> Iterator[str]:
+    for each in fields:
+        slow = [f"{node.host} ({node.relative:.2f} of the usual rate)" for node in each.slow_nodes]
+        if slow:
+            yield f"slow in {each.metric}: {', '.join(slow)}"
+
+
+def _slow_links(fields: Sequence[Field]) -> Iterator[str]:
+    for each in fields:
+        slow = [f"{' - '.join(link.pair)} ({link.relative:.2f} of what both reach)" for link in each.slow_links]
+        if slow:
+            yield f"slow link in {each.metric}: {', '.join(slow)}"
+
+
+def _pairs(metric: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
+    for pair, value in zip(metric.get("pairs", ()), metric.get("samples", ()), strict=False):
+        yield (pair[0], pair[1]), float(value)

@@ -1,1 +1,0 @@
-"""Slow nodes and slow links."""

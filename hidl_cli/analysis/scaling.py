@@ -1,0 +1,804 @@
+"""A scaling study as data: observations, results, and its document ``hidl.verdict/1``."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from statistics import fmean, geometric_mean, median, stdev
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from hidl_cli.analysis.samples import Sample, by_measure
+from hidl_cli.analysis.statistics import (
+    CONFIDENCE,
+    MIN_REPETITIONS,
+    Interval,
+    coefficient_of_variation,
+    repetitions_needed,
+)
+from hidl_workloads.repetitions import Bounds, half_width, interval, required_confidence, rounding, typical
+from hidl_workloads.repetitions import confidence as confidence_for
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from hidl_cli.plan.launch_plan import Baseline
+
+
+SCHEMA = "hidl.verdict/1"
+
+Kind = Literal["weak", "strong"]
+Verdict = Literal["pass", "fail", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One measurement: ``value`` (throughput for weak, time for strong scaling) at ``step`` ranks in ``round``.
+
+    ``step`` counts ranks or nodes, as the study does. A *copy* is one of several concurrent one-node programs, whose
+    sum is the limit for larger steps; its ``step`` is its own size. ``hosts``: where it ran; a copy has one, and steps
+    with hosts are compared with the copies on these.
+    """
+
+    step: int
+    round: int
+    value: float
+    kind: Literal["step", "copy"] = "step"
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The results of one step over its repetitions; the baseline has efficiency 1, no interval and no verdict.
+
+    ``mean`` is geometric, in the study's unit. ``efficiency`` and ``speedup`` are typical values over the rounds (the
+    pseudomedian, see ``hidl_workloads.repetitions``), which outliers hardly move. ``variation``:
+    the coefficient of variation of the repetitions, None for a single one. ``repetitions_needed``: how many would
+    probably settle a step that is inconclusive for its noise.
+    """
+
+    n: int
+    repetitions: int
+    mean: float
+    variation: float | None
+    speedup: float
+    ideal_speedup: float
+    efficiency: float
+    interval: Interval | None
+    verdict: Verdict | None
+    reason: str
+    hint: str | None
+    repetitions_needed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpeed:
+    """The speed of a node by its copies: ``relative`` to the median node (0.9: 10 % slower), over all rounds.
+
+    ``p``: the probability that the slowest of as many equal nodes is this far behind; ``slow``: p below 1 %, and at
+    least 3 % behind.
+    """
+
+    host: str
+    relative: float
+    p: float | None
+    slow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SerialFraction:
+    """The serial fraction of one step, or (``n`` is None) of all steps together."""
+
+    n: int | None
+    value: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Amdahl's law (strong scaling) or Gustafson's (weak) through all steps, and the fraction of each step.
+
+    ``rising``: the steps' fractions grow with their size, so the loss is not a fixed serial part but something that
+    grows, such as communication. None if unknown.
+    """
+
+    law: Literal["amdahl", "gustafson"]
+    overall: SerialFraction
+    steps: tuple[SerialFraction, ...]
+    rising: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """A judged scaling study. ``verdict`` is None if there is only a baseline; ``hint``: what to do next.
+
+    ``against``: the baseline of the steps. ``max_half_width``: the precision that the user required, None for none.
+    ``confidence``: that of each interval; it exceeds 95 % for several steps. ``nodes``: from copies. ``reference``: a
+    sentence about earlier or published results, for orientation.
+    """
+
+    kind: Kind
+    target: float
+    metric: str
+    unit: str
+    step_unit: str
+    max_half_width: float | None
+    observations: tuple[Observation, ...]
+    steps: tuple[StepResult, ...]
+    verdict: Verdict | None
+    reason: str
+    hint: str | None
+    against: Baseline = "single"
+    confidence: float = CONFIDENCE
+    nodes: tuple[NodeSpeed, ...] = ()
+    fit: Fit | None = None
+    reference: str | None = None
+
+    @property
+    def baseline(self) -> StepResult:
+        """The baseline of the other steps."""
+        return self.steps[0]
+
+
+def to_json(study: Study) -> dict[str, Any]:
+    """Return ``study`` as plain values for ``verdict.json``."""
+    return {"schema": SCHEMA, **asdict(study)}
+
+
+def from_json(document: Mapping[str, Any]) -> Study:
+    """Return the study written by ``to_json``; ``ValueError`` for any other document."""
+    if document.get("schema") != SCHEMA:
+        raise ValueError(f"schema is {document.get('schema')!r}, not {SCHEMA!r}")
+    fields = {name: value for name, value in document.items() if name != "schema"}
+    try:
+        fields["observations"] = tuple(
+            Observation(**{**observation, "hosts": tuple(observation.get("hosts", ()))})
+            for observation in fields["observations"]
+        )
+        fields["steps"] = tuple(StepResult(**_with_interval(step)) for step in fields["steps"])
+        fields["nodes"] = tuple(NodeSpeed(**node) for node in fields.get("nodes", ()))
+        fields["fit"] = _fit(fields["fit"]) if fields.get("fit") else None
+        return Study(**fields)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"no valid {SCHEMA} document: {error}") from error
+
+
+def _fit(fit: Mapping[str, Any]) -> Fit:
+    overall = SerialFraction(**_with_interval(fit["overall"]))
+    return Fit(
+        fit["law"], overall, tuple(SerialFraction(**_with_interval(step)) for step in fit["steps"]), fit["rising"]
+    )
+
+
+def _with_interval(values: Mapping[str, Any]) -> dict[str, Any]:
+    interval = values["interval"]
+    return {**values, "interval": Interval(**interval) if interval else None}
+
+
+# Find slow nodes from copies of one program that ran on all of them at once.
+
+
+LEAST_NODES = 4  # of three, one differs most and two are near each other by chance too often
+LEAST_BEHIND = 0.03  # what is less is no reason to call somebody
+SLOW = 0.01  # of all sets of equal nodes, so many have one that is called slow
+_SIMULATED = 5_000
+_PASSES = 10
+_QUANTILES = 4000
+
+
+def nodes(
+    rates: Mapping[int, Mapping[str, float]], *, medians_of: int = 1, digits: float | None = None
+) -> tuple[NodeSpeed, ...]:
+    """Return how fast each host is, the slowest first.
+
+    A host's rate is the median over its rounds, relative to what all hosts reach in these; values may be missing.
+    Its distance, in median absolute deviations of all hosts, is compared by simulation with that of the slowest of as
+    many equal hosts whose noise has heavy tails, which corrects for multiple comparisons. A host with fewer values
+    counts less. With fewer than four hosts, none is slow. The deviation is at least the error of rounding: most hosts
+    can have the same value to the last digit, and what is one digit lower is not slow.
+
+    Args:
+        rates: By round and host; higher is better.
+        medians_of: How many measured values each of them is the median of.
+        digits: Error of their logarithms by the digits printed (``repetitions.rounding``); by default, that of
+            ``rates``. Rates that are inverted times have all digits.
+    """
+    logs = {(round_, host): math.log(rate) for round_, of_round in rates.items() for host, rate in of_round.items()}
+    hosts = sorted({host for _, host in logs})
+    if not hosts:
+        return ()
+    behind = _behind(logs, hosts)
+    centre = median(behind.values())
+    counts = Counter(host for _, host in logs)
+    weights = {host: math.sqrt(counts[host] / max(counts.values())) for host in hosts}
+    if digits is None:
+        digits = rounding([rate for of_round in rates.values() for rate in of_round.values()])
+    deviation = max(digits, median(abs(value - centre) * weights[host] for host, value in behind.items()))
+    found = [
+        _node(host, value - centre, weights[host], deviation, _farthest(len(hosts), counts[host] * medians_of))
+        for host, value in behind.items()
+    ]
+    return tuple(sorted(found, key=lambda node: node.relative))
+
+
+def _behind(logs: Mapping[tuple[int, str], float], hosts: Sequence[str]) -> dict[str, float]:
+    """Return the logarithmic rate of each host without the levels of the rounds, by median polish.
+
+    One pass is enough if no value is missing. Otherwise, the level of a round depends on which hosts it has.
+    """
+    of_round: dict[int, list[str]] = {}
+    of_host: dict[str, list[int]] = {host: [] for host in hosts}
+    for round_, host in logs:
+        of_round.setdefault(round_, []).append(host)
+        of_host[host].append(round_)
+    behind = dict.fromkeys(hosts, 0.0)
+    is_complete = len(logs) == len(of_round) * len(hosts)
+    for _ in range(1 if is_complete else _PASSES):
+        levels = {each: median(logs[each, host] - behind[host] for host in its) for each, its in of_round.items()}
+        behind = {host: median(logs[each, host] - levels[each] for each in its) for host, its in of_host.items()}
+    return behind
+
+
+def _node(host: str, log: float, weight: float, deviation: float, farthest: NDArray[Any] | None) -> NodeSpeed:
+    if farthest is None:
+        return NodeSpeed(host, math.exp(log), None, False)
+    import numpy as np
+
+    p = float(np.mean(farthest >= -log * weight / deviation))
+    return NodeSpeed(host, math.exp(log), p, p < SLOW and math.exp(log) <= 1 - LEAST_BEHIND)
+
+
+@lru_cache(maxsize=32)
+def _farthest(hosts: int, values: int) -> NDArray[Any] | None:
+    """Return the simulated distances, in median absolute deviations, of the slowest of equal hosts; None for too few.
+
+    ``values``: how many values the rate of a host is the median of.
+    """
+    if hosts < LEAST_NODES:
+        return None
+    import numpy as np
+
+    shape = (_SIMULATED if hosts <= 100 else _SIMULATED // 5, hosts)
+    medians = heavy_medians(np.random.default_rng(0), shape, values)
+    centred = medians - np.median(medians, axis=1, keepdims=True)
+    distances: NDArray[Any] = -centred.min(axis=1) / np.median(np.abs(centred), axis=1)
+    return distances
+
+
+def heavy_medians(random: np.random.Generator, shape: tuple[int, int], values: int) -> NDArray[Any]:
+    """Return medians of so many values each, which have Student's t distribution with 3 degrees of freedom.
+
+    Times on shared machines have such tails: by the limit for normal noise, 3.4 % instead of 1 % of sets of 16 equal
+    nodes have one that is called slow. The median of an even number of values has the tails of one value less.
+    """
+    import numpy as np
+
+    rank = (values - 1) // 2 + 1  # of the median; its probability has a beta distribution
+    tangents = np.sinh(np.linspace(-12, 12, _QUANTILES))
+    probabilities = 0.5 + (np.arctan(tangents) + tangents / (1 + tangents**2)) / math.pi
+    quantiles: NDArray[Any] = np.interp(random.beta(rank, rank, shape), probabilities, tangents * math.sqrt(3))
+    return quantiles
+
+
+# The baselines of a study: a step of the same rounds, concurrent copies, or earlier runs.
+
+
+LEAST_EARLIER = 5  # runs that make a history: fewer hardly show how much nights differ
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Earlier results of the baseline of ``step`` ranks or nodes, in the study's unit: one value for each run.
+
+    ``printed``: the values of all repetitions, of which those of runs are means; by default, ``values``.
+    """
+
+    step: int
+    values: tuple[float, ...]
+    printed: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Efficiencies:
+    """The logarithms of a step's efficiency in the rounds that are complete.
+
+    ``lacking``: the missing (step, round). ``reference``: the logarithms of earlier baselines minus their typical
+    value, if the rounds have no baseline of their own. ``margin``: the error of all logarithms by the digits printed
+    (``repetitions.rounding``).
+    """
+
+    logs: tuple[float, ...]
+    lacking: tuple[tuple[int, int], ...] = ()
+    reference: tuple[float, ...] = ()
+    margin: float = 0.0
+
+    def interval(self, steps: int, rounds: int | None) -> Interval | None:
+        """Return the interval of the typical logarithm; None for missing or too few values.
+
+        ``steps`` and ``rounds``: as for ``repetitions.interval``. The uncertainty of earlier runs is added in squares
+        (Zou and Donner 2008, Statistics in Medicine 27, 1693-1702).
+        """
+        found = None if self.lacking else interval(self.logs, steps=steps, rounds=rounds)
+        before = self.before(steps)
+        if not found or not before:
+            return None
+        level = typical(self.logs)
+        low = level - math.hypot(level - found.low, before.high) - self.margin
+        return Interval(low, level + math.hypot(found.high - level, before.low) + self.margin)
+
+    def before(self, steps: int) -> Bounds | None:
+        """Return the interval of ``reference`` around 0; None if earlier runs are alike to the last digit."""
+        return interval(self.reference, steps=steps) if self.reference else Bounds(0.0, 0.0)
+
+
+class Single:
+    """The smallest step of the same study."""
+
+    def __init__(self, observations: Sequence[Observation], sign: int) -> None:
+        self.n = min(observation.step for observation in observations)
+        self._rounds = sorted({observation.round for observation in observations})
+        self.printed = tuple(o.value for o in observations if o.step == self.n)
+        self._rates = {o.round: sign * math.log(o.value) for o in observations if o.step == self.n}
+
+    def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
+        """Return those of the step of ``n``, from its logarithmic rates by round."""
+        ideal = math.log(n / self.n)
+        logs = tuple(rates[r] - self._rates[r] - ideal for r in rates if r in self._rates)
+        lacking = [
+            (step, r) for r in self._rounds for step, there in ((self.n, self._rates), (n, rates)) if r not in there
+        ]
+        return Efficiencies(logs, tuple(lacking))
+
+
+class Copies:
+    """Concurrent copies on one node each: their sum is the limit."""
+
+    def __init__(self, observations: Sequence[Observation], sign: int) -> None:
+        copies = [observation for observation in observations if observation.kind == "copy"]
+        self.n = copies[0].step
+        self.printed = tuple(copy.value for copy in copies)
+        self._rounds = sorted({observation.round for observation in observations})
+        self.by_round: dict[int, dict[str, float]] = {r: {} for r in self._rounds}
+        for copy in copies:
+            self.by_round[copy.round][copy.hosts[0]] = copy.value**sign
+        self._hosts = {copy.hosts[0] for copy in copies}
+
+    def efficiencies(self, n: int, rates: Mapping[int, float], hosts: Mapping[int, tuple[str, ...]]) -> Efficiencies:
+        """Return those of the step of ``n``, against the copies on its own hosts if known, else against the average
+        copy.
+        """
+        logs, lacking = [], []
+        for r in self._rounds:
+            copies = self.by_round[r]
+            if len(copies) < len(self._hosts):
+                lacking.append((self.n, r))
+            if r not in rates:
+                lacking.append((n, r))
+            elif len(copies) == len(self._hosts):
+                logs.append(rates[r] - math.log(self._limit(n, copies, hosts.get(r, ()))))
+        return Efficiencies(tuple(logs), tuple(lacking))
+
+    def _limit(self, n: int, copies: Mapping[str, float], hosts: tuple[str, ...]) -> float:
+        if len(hosts) * self.n == n and self._hosts.issuperset(hosts):
+            return math.fsum(copies[host] for host in hosts)
+        return fmean(copies.values()) * n / self.n
+
+
+class History:
+    """Earlier runs of the same series."""
+
+    def __init__(self, earlier: Earlier, observations: Sequence[Observation], sign: int) -> None:
+        self.n = earlier.step
+        self._rounds = sorted({observation.round for observation in observations})
+        self.values = earlier.values
+        self.printed = earlier.printed or earlier.values
+        self._logs = tuple(sign * math.log(value) for value in earlier.values)
+
+    def efficiencies(self, n: int, rates: Mapping[int, float], _: Mapping[int, tuple[str, ...]]) -> Efficiencies:
+        """Return those of the step of ``n``; both the rounds and the earlier runs vary."""
+        usual = typical(self._logs)
+        level = usual + math.log(n / self.n)
+        lacking = tuple((n, r) for r in self._rounds if r not in rates)
+        centred = tuple(log - usual for log in self._logs)
+        return Efficiencies(tuple(rate - level for rate in rates.values()), lacking, centred)
+
+
+def earlier(samples: Iterable[Sample], metric: str, *, step: int, before: str | None = None) -> Earlier:
+    """Return the results of earlier runs: the geometric mean of each run's repetitions, in the order of time.
+
+    ``samples`` are those of the baseline's series; ``before`` excludes the run of that name. ``ValueError`` if fewer
+    than five runs have the metric, for more than one series, or if a value is zero or less.
+    """
+    runs = by_measure(sample for sample in samples if sample.metric == metric and sample.run != before)
+    if len(runs) > 1:
+        raise ValueError(f"{metric} was measured in {len(runs)} series; a baseline must be one series")
+    found = [run for series in runs.values() for run in series]
+    for run in found:
+        if min(run.values) <= 0:
+            raise ValueError(f"{metric} was {min(run.values):g} in run {run.sample.run}; a baseline must be positive")
+    values = tuple(geometric_mean(run.values) for run in found)
+    if len(values) < LEAST_EARLIER:
+        raise ValueError(f"{len(values)} earlier run(s) have {metric}; a baseline requires {LEAST_EARLIER}")
+    return Earlier(step, values, tuple(value for run in found for value in run.values))
+
+
+AnyBaseline = Single | Copies | History
+
+
+# Detect a cold start: a first round slowed by caches, clocks and connections that were not ready.
+
+
+LEAST_ROUNDS = 4  # of three, two say nothing about what is usual
+COLD = 0.01  # false-positive rate: studies without a cold round that are reported to have one
+_SIMULATED_OF_COLD_START = 100_000
+
+
+def cold_rounds(observations: Sequence[Observation], sign: int) -> Iterator[str]:
+    """Yield a sentence if the first round of any step was slower than the noise of the others explains.
+
+    ``sign``: 1 if higher values are better, -1 if lower ones are.
+    """
+    steps = sorted({observation.step for observation in observations})
+    cold = [step for step in steps if _cold(_logs(observations, step, sign), COLD / len(steps))]
+    if cold:
+        named = ", ".join(map(str, cold))
+        yield f"the first round was slower than the others (at {named}): a cold start? warm up longer"
+
+
+def _logs(observations: Sequence[Observation], step: int, sign: int) -> list[float]:
+    """Return the logarithmic rate of each round; for copies, their average."""
+    rounds: dict[int, list[float]] = {}
+    for observation in sorted(observations, key=lambda o: o.round):
+        if observation.step == step:
+            rounds.setdefault(observation.round, []).append(sign * math.log(observation.value))
+    return [fmean(logs) for logs in rounds.values()]
+
+
+def _cold(logs: Sequence[float], level: float) -> bool:
+    first, rest = logs[:1], logs[1:]
+    if len(logs) < LEAST_ROUNDS or (spread := stdev(rest)) == 0:
+        return False
+    return (first[0] - fmean(rest)) / spread < _limit(len(logs), level)
+
+
+@lru_cache(maxsize=64)
+def _limit(rounds: int, level: float) -> float:
+    """Return the critical distance of the first of equal rounds from the others, in deviations, at ``level``
+    (simulated).
+    """
+    import numpy as np
+
+    values = np.random.default_rng(0).standard_normal((_SIMULATED_OF_COLD_START, rounds))
+    distances = (values[:, 0] - values[:, 1:].mean(axis=1)) / values[:, 1:].std(axis=1, ddof=1)
+    return float(np.quantile(distances, level))
+
+
+# The serial fraction: Karp-Flatt metric for each step, Amdahl's and Gustafson's laws through all.
+
+
+def fit(kind: Kind, steps: Sequence[StepResult], logs: Mapping[int, Sequence[float]], most: int | None) -> Fit | None:
+    """Return the serial fractions of the scaled ``steps`` and of all together; None for fewer than two steps.
+
+    ``logs``: the logarithms of each step's efficiency by round. A step's interval is that of its efficiency,
+    transformed (the fraction falls as efficiency rises). The law is fitted to each round by least squares; the typical
+    value of the rounds has the same kind of interval as an efficiency. ``most``: see ``rounds`` of ``judge``.
+    """
+    scaled = [step for step in steps if step.ideal_speedup > 1]
+    rounds = min((len(logs[step.n]) for step in scaled), default=0)
+    if len(scaled) < 2 or not rounds:
+        return None
+    by_step = tuple(_of_step(kind, step) for step in scaled)
+    ps = [step.ideal_speedup for step in scaled]
+    by_round = [_of_round(kind, ps, [math.exp(logs[step.n][r]) for step in scaled]) for r in range(rounds)]
+    found = interval(by_round, rounds=most)
+    overall = SerialFraction(None, typical(by_round), Interval(*found) if found else None)
+    first, last = by_step[0].interval, by_step[-1].interval
+    rising = last.low > first.high if first and last else None
+    return Fit("amdahl" if kind == "strong" else "gustafson", overall, by_step, rising)
+
+
+def fraction(kind: Kind, p: float, efficiency: float) -> float:
+    """Return the serial fraction at ``p`` times the baseline: the Karp-Flatt metric for strong scaling."""
+    return (1 / efficiency - 1) / (p - 1) if kind == "strong" else (1 - efficiency) * p / (p - 1)
+
+
+def _of_step(kind: Kind, step: StepResult) -> SerialFraction:
+    p, found = step.ideal_speedup, step.interval
+    ends = Interval(fraction(kind, p, found.high), fraction(kind, p, found.low)) if found else None
+    return SerialFraction(step.n, fraction(kind, p, step.efficiency), ends)
+
+
+def _of_round(kind: Kind, ps: Sequence[float], efficiencies: Sequence[float]) -> float:
+    """Fit the loss (of time, relative to one baseline) over 1 - 1/p by least squares through the origin."""
+    x = [1 - 1 / p for p in ps]
+    pairs = zip(ps, efficiencies, strict=True)
+    y = [(1 / e - 1) / p if kind == "strong" else 1 - e for p, e in pairs]
+    return math.fsum(a * b for a, b in zip(x, y, strict=True)) / math.fsum(a * a for a in x)
+
+
+# Judge how well a workload scales: the efficiency of each step against a baseline, and the verdict on the study.
+
+
+USUAL_REPETITIONS = 5
+MANY_REPETITIONS = 50  # more than this is no advice: the noise or the target has to change
+
+
+def judge(
+    *,
+    kind: Kind,
+    target: float,
+    metric: str,
+    unit: str,
+    step_unit: str,
+    observations: Sequence[Observation],
+    max_half_width: float | None = None,
+    earlier: Earlier | None = None,
+    rounds: int | None = None,
+    better: Literal["higher", "lower"] | None = None,
+) -> Study:
+    """Return the study of ``observations``, judged against the efficiency ``target``.
+
+    The baseline is ``copies`` if the observations have any, else ``history`` with ``earlier`` values, else the smallest
+    step (``single``). ``rounds``: the largest number of rounds of a study that could have been stopped after each;
+    None for a fixed number. ``better``: the metric's direction (None: that of a rate for weak scaling, that of a time
+    for strong).
+
+    A step passes if the whole interval of its efficiency is at or above the target, fails if it is below, and is
+    inconclusive if the interval includes the target, is wider than ``±max_half_width`` of the efficiency (if given) or
+    cannot be computed. The study fails with any step, and passes with all of them. ``ValueError`` for a value that is
+    not positive and finite, two values of one step and round, a step of the size of copies or history, a copy without
+    a host, and for no observations.
+    """
+    _check(target, observations)
+    sign = 1 if (better or {"weak": "higher", "strong": "lower"}[kind]) == "higher" else -1
+    baseline = _baseline(observations, earlier, sign)
+    measured = _by_step(observations)
+    scaled = {n: values for n, values in measured.items() if n != baseline.n}
+    if not isinstance(baseline, Single) and len(scaled) < len(measured):
+        raise ValueError(f"the step of {baseline.n} is the baseline and cannot be judged against itself")
+    confidence = confidence_for(len(scaled))
+    found = {
+        n: replace(
+            baseline.efficiencies(
+                n,
+                {r: sign * math.log(value) for r, value in values.items()},
+                {o.round: o.hosts for o in observations if o.step == n and o.kind == "step"},
+            ),
+            margin=rounding(list(values.values()), baseline.printed),
+        )
+        for n, values in scaled.items()
+    }
+    first = _baseline_step(baseline.n, _baseline_values(baseline, measured, sign))
+    rules = _Rules(target, step_unit, max_half_width, len(scaled), rounds, first, sign)
+    steps = (first, *(_step(n, scaled[n], found[n], rules) for n in scaled))
+    verdict, reason, hint = _conclude(steps, step_unit)
+    of_copies = nodes(baseline.by_round, digits=rounding(baseline.printed)) if isinstance(baseline, Copies) else ()
+    notes = [*_slow(of_copies), *cold_rounds(observations, sign)] if verdict in ("fail", "inconclusive") else []
+    paired = not isinstance(baseline, History) and not any(each.lacking for each in found.values())
+    return Study(
+        kind=kind,
+        target=target,
+        metric=metric,
+        unit=unit,
+        step_unit=step_unit,
+        max_half_width=max_half_width,
+        observations=tuple(sorted(observations, key=lambda o: (o.round, o.step, o.kind, o.hosts))),
+        steps=steps,
+        verdict=verdict,
+        reason="; ".join([reason, *notes]),
+        hint=hint,
+        against={Single: "single", Copies: "copies", History: "history"}[type(baseline)],  # type: ignore[arg-type]
+        confidence=confidence,
+        nodes=of_copies,
+        fit=fit(kind, steps, {n: each.logs for n, each in found.items()}, rounds) if paired else None,
+    )
+
+
+def _baseline(observations: Sequence[Observation], earlier: Earlier | None, sign: int) -> Single | Copies | History:
+    if any(observation.kind == "copy" for observation in observations):
+        return Copies(observations, sign)
+    return History(earlier, observations, sign) if earlier else Single(observations, sign)
+
+
+def _baseline_values(
+    baseline: Single | Copies | History, measured: Mapping[int, Mapping[int, float]], sign: int
+) -> list[float]:
+    """Return the baseline's values in the study's unit: one for each round or earlier run."""
+    if isinstance(baseline, Single):
+        return list(measured[baseline.n].values())
+    if isinstance(baseline, History):
+        return list(baseline.values)
+    return [fmean(copies.values()) ** sign for copies in baseline.by_round.values() if copies]
+
+
+def _check(target: float, observations: Sequence[Observation]) -> None:
+    if not observations:
+        raise ValueError("a scaling study requires observations")
+    if not (math.isfinite(target) and target > 0):
+        raise ValueError(f"the target efficiency must be positive and finite, not {target}")
+    if len({observation.step for observation in observations if observation.kind == "copy"}) > 1:
+        raise ValueError("all copies must have the same size")
+    seen: set[tuple[int, int, str]] = set()
+    for observation in observations:
+        if not (math.isfinite(observation.value) and observation.value > 0 and observation.step > 0):
+            raise ValueError(f"step and value must be positive and finite: {observation}")
+        copy = observation.kind == "copy"
+        if copy and len(observation.hosts) != 1:
+            raise ValueError(f"a copy runs on one host: {observation}")
+        key = (observation.step, observation.round, observation.hosts[0] if copy else "")
+        if key in seen:
+            on = f" on {key[2]}" if copy else ""
+            raise ValueError(f"step {observation.step} has more than one value in round {observation.round}{on}")
+        seen.add(key)
+
+
+def _by_step(observations: Sequence[Observation]) -> dict[int, dict[int, float]]:
+    """Return step -> round -> value, both ascending, without copies."""
+    by_step: dict[int, dict[int, float]] = {}
+    for observation in sorted(observations, key=lambda o: (o.step, o.round)):
+        if observation.kind == "step":
+            by_step.setdefault(observation.step, {})[observation.round] = observation.value
+    return by_step
+
+
+def _slow(found: Sequence[NodeSpeed]) -> list[str]:
+    """Return the sentence that names slow nodes, if any."""
+    named = [f"{node.host} ({1 - node.relative:.0%} behind the median node)" for node in found if node.slow]
+    return [f"slow {'node' if len(named) == 1 else 'nodes'}: {', '.join(named)}"] if named else []
+
+
+class _Rules(NamedTuple):
+    """The criteria for all steps of a study."""
+
+    target: float
+    step_unit: str
+    max_half_width: float | None
+    steps: int
+    rounds: int | None
+    baseline: StepResult
+    sign: int
+
+
+def _baseline_step(n: int, values: Sequence[float]) -> StepResult:
+    mean, variation = geometric_mean(values), coefficient_of_variation(values)
+    return StepResult(n, len(values), mean, variation, 1.0, 1.0, 1.0, None, None, "the baseline", None, None)
+
+
+def _step(n: int, values: Mapping[int, float], found: Efficiencies, rules: _Rules) -> StepResult:
+    ideal = n / rules.baseline.n
+    mean = geometric_mean(values.values())
+    log_interval = found.interval(rules.steps, rules.rounds)
+    # Three values that differ by orders of magnitude have an interval beyond the range of a float.
+    interval = Interval(math.exp(log_interval.low), math.exp(min(log_interval.high, 700))) if log_interval else None
+    # Where values are lacking, all that there are still give an efficiency, only no verdict.
+    efficiency = (mean / rules.baseline.mean) ** rules.sign / ideal if found.lacking else math.exp(typical(found.logs))
+    if found.lacking:
+        judgement = _incomplete(found.lacking, n, rules.step_unit)
+    else:
+        judgement = _judge(found, interval, name=_count(n, rules.step_unit), rules=rules)
+    return StepResult(
+        n=n,
+        repetitions=len(values),
+        mean=mean,
+        variation=coefficient_of_variation(list(values.values())),
+        speedup=efficiency * ideal,
+        ideal_speedup=ideal,
+        efficiency=efficiency,
+        interval=interval,
+        **judgement._asdict(),
+    )
+
+
+class _Judgement(NamedTuple):
+    verdict: Verdict | None
+    reason: str
+    hint: str | None = None
+    repetitions_needed: int | None = None
+
+
+def _incomplete(lacking: Sequence[tuple[int, int]], n: int, step_unit: str) -> _Judgement:
+    """Judge a step with a missing round, its own or the baseline's: the missing values may have been the slow ones."""
+    lost = [f"{_count(step, step_unit)} in round {r}" for step, r in lacking]
+    reason = f"{_count(n, step_unit)}: no value for {', '.join(lost)}"
+    return _Judgement("inconclusive", reason, "find out why these runs have no value, then measure again")
+
+
+def _judge(found: Efficiencies, interval: Interval | None, *, name: str, rules: _Rules) -> _Judgement:
+    """Judge one step by the interval of its efficiency."""
+    logs, n, target, max_half_width = found.logs, len(found.logs), rules.target, rules.max_half_width
+    if n < MIN_REPETITIONS:
+        reason = f"{name}: {_count(n, 'repetitions')} give no interval: at least {MIN_REPETITIONS} are required"
+        return _Judgement("inconclusive", reason, f"measure again with --repeat {USUAL_REPETITIONS}", USUAL_REPETITIONS)
+    if interval is None:
+        reason = f"{name}: all {n} repetitions give exactly the same efficiency, which measured rates never have"
+        return _Judgement(
+            "inconclusive", reason, "measure with more digits or longer, and check that every run measures"
+        )
+    efficiency = math.exp(typical(logs))
+    precision = half_width(Bounds(math.log(max(interval.low, 1e-300)), math.log(interval.high)))
+    level = f"{confidence_for(rules.steps) * 100:.3g} %"
+    known = f"{name}: efficiency {efficiency:.3f} ({level} interval {interval.low:.3f} to {interval.high:.3f})"
+    if max_half_width is not None and precision > max_half_width:
+        reason = f"{known} is known to {precision * 100:.1f} %; --precision requires {max_half_width * 100:g} %"
+        return _undecided(reason, found, math.asinh(max_half_width), math.asinh(max_half_width), rules)
+    if interval.low >= target:
+        return _Judgement("pass", f"{known} reaches the target {target:.3f}")
+    if interval.high < target:
+        return _Judgement("fail", f"{known} is below the target {target:.3f}")
+    distance = math.log(target / efficiency)
+    reason = f"{known} cannot be distinguished from the target {target:.3f}"
+    return _undecided(reason, found, max(-distance, 0.0), max(distance, 0.0), rules)
+
+
+def _undecided(reason: str, found: Efficiencies, down: float, up: float, rules: _Rules) -> _Judgement:
+    """Judge a step whose interval is too wide, with the cause: the digits, the earlier runs or the noise.
+
+    Args:
+        reason: Result in a sentence.
+        found: Efficiencies of the step, which have an interval.
+        down: Half width that would settle the step, below its efficiency; 0 if only the other side matters.
+        up: The same above it.
+        rules: Those of the study.
+    """
+    before, n, spread = found.before(rules.steps) or Bounds(0.0, 0.0), len(found.logs), stdev(found.logs)
+    # A low reference is a high efficiency. If both sides matter, the mean of both half widths is compared.
+    sides = [(down, before.high), (up, -before.low)]
+    used = [(limit, part) for limit, part in sides if limit > 0] or sides
+    limit = max(fmean(limit for limit, _ in used), spread / 100)  # a smaller limit requires too many repetitions
+    earlier = fmean(part for _, part in used)
+    left = limit - found.margin
+    if left <= 0:
+        hint = (
+            f"the last digit of the values alone is ±{math.sinh(found.margin):.1%}: measure longer or print more digits"
+        )
+        return _Judgement("inconclusive", reason, hint)
+    if left <= earlier:
+        hint = (
+            f"the earlier runs alone are known to ±{math.sinh(earlier):.1%}: repetitions do not help; "
+            "measure with --baseline single, or again after more runs of the baseline"
+        )
+        return _Judgement("inconclusive", reason, hint)
+    confidence = required_confidence(rules.steps, rules.rounds)
+    needed = repetitions_needed(spread, math.sqrt(left**2 - earlier**2), confidence=confidence)
+    return _more_repetitions(reason, n, max(needed, n + 1))
+
+
+def _more_repetitions(reason: str, n: int, needed: int) -> _Judgement:
+    """Judge a step that is inconclusive for its noise: how many repetitions would settle it?"""
+    less_noise = "exclusive nodes, bound ranks or more timed steps lower the noise"
+    if needed > MANY_REPETITIONS:
+        hint = f"about {needed} repetitions (now {n}) would be needed, too many to be worth it: {less_noise}"
+    else:
+        hint = f"about {needed} repetitions (now {n}) are probably enough: --repeat {needed}; {less_noise}"
+    return _Judgement("inconclusive", reason, hint, needed)
+
+
+def _conclude(steps: Sequence[StepResult], step_unit: str) -> tuple[Verdict | None, str, str | None]:
+    """Return verdict, reason and hint of the study from its steps (the first is the baseline)."""
+    scaled = steps[1:]
+    if not scaled:
+        reason = f"only {_count(steps[0].n, step_unit)} was measured: nothing to compare"
+        return None, reason, "measure two steps or more, for example --scale 1,2"
+    verdicts: tuple[Verdict, ...] = ("fail", "inconclusive", "pass")
+    verdict = next(verdict for verdict in verdicts if any(step.verdict == verdict for step in scaled))
+    deciding = [step for step in scaled if step.verdict == verdict]
+    if verdict == "inconclusive":  # what repetitions cannot fix comes first
+        worst = max(deciding, key=lambda step: step.repetitions_needed or math.inf)
+    else:
+        worst = min(deciding, key=lambda step: step.interval.low if step.interval else 0.0)
+    if len(scaled) == 1:
+        return verdict, worst.reason, worst.hint
+    summary = {
+        "fail": f"{len(deciding)} of {len(scaled)} steps below the target; the lowest is",
+        "inconclusive": f"{len(deciding)} of {len(scaled)} steps undecided; the hardest is",
+        "pass": f"all {len(scaled)} steps pass; the lowest is",
+    }
+    return verdict, f"{summary[verdict]} {worst.reason}", worst.hint
+
+
+def _count(n: int, unit: str) -> str:
+    """Format ``1 rank``, ``2 ranks``."""
+    return f"{n} {unit.removesuffix('s') if n == 1 else unit}"

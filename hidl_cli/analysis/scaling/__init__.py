@@ -1,1 +1,0 @@
-"""Scaling studies: efficiency against a baseline, with an interval and a verdict."""

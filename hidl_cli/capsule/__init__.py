@@ -1,1 +1,0 @@
-"""Capsules: one file that holds what a run was, so that it can run again elsewhere, or later."""

@@ -1,0 +1,395 @@
+"""Search output of any length for known errors, in one pass and bounded memory.
+
+Few blocks of a long log contain an error, and most lines differ from others in their digits only. What is left of a
+block without them is searched for the fixed words of all patterns first; each pattern is then searched around its word.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, BinaryIO, Literal, TypeVar, get_args
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from hidl_cli import paths
+from hidl_cli.errors import HidlError, InvalidInput
+from hidl_cli.inputs.check import Strict
+from hidl_cli.inputs.problems import clipped, visible
+from hidl_cli.quoting import sh
+from hidl_cli.record.run import Run
+from hidl_workloads.doctor.finding import SEVERITIES, Finding, Severity
+
+_BLOCK = 1024 * 1024  # bytes that are read at once
+_STEM = 4  # letters that are searched first
+_OVERLAP = 4096  # bytes of a longer line that are searched again with what follows
+_LONGEST_LINE = 2000  # characters around a match in which words of harmlessness count
+_PLACES = 100  # of a word in a block; where there are more, a search of the whole block is faster
+_TRIES = 100  # lines that may be a program's own error and are looked at, in a block
+_DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
+_ESCAPE = re.compile(rb"\x1b(?:\[[0-?]{0,30}[ -/]{0,5}[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\))")
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?(?:P<\w+>|<?[=!]|:)|\{[0-9,]+\}|.", re.DOTALL
+)  # of a regular expression
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A finding, and the number of the line in which it was found, from 1."""
+
+    finding: Finding
+    line: int
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A pattern of a diagnosis, and a text that each of its matches contains. A match has two lines at most."""
+
+    diagnosis: Diagnosis
+    pattern: re.Pattern[str]
+    word: str
+
+    def matches(self, text: str) -> Iterator[re.Match[str]]:
+        """All matches in ``text``, in their order."""
+        begin = after = 0
+        for _ in range(_PLACES):
+            if (place := text.find(self.word, after)) < 0:
+                return
+            begin = max(begin, text.rfind("\n", 0, max(0, text.rfind("\n", 0, place))) + 1)
+            after = _end_of_line(text, place)
+            for match in self.pattern.finditer(text, begin, _end_of_line(text, after + 1)):
+                yield match
+                begin = match.end()
+        yield from self.pattern.finditer(text, begin)
+
+
+def _end_of_line(text: str, place: int) -> int:
+    end = text.find("\n", place)
+    return len(text) if end < 0 else end
+
+
+def read_blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Read whole lines, about 1 MiB at a time; a longer line comes in overlapping pieces."""
+    kept = b""
+    while chunk := file.read(_BLOCK):
+        block = kept + chunk
+        end = block.rfind(b"\n") + 1
+        yield block[: end or None]
+        kept = block[end:] if end else block[-_OVERLAP:]
+    if kept:
+        yield kept
+
+
+def search_file(name: str) -> list[Cause]:
+    """Find the known causes in a file, or in standard input if its name is ``-``. Raises ``OSError``."""
+    if name == "-":
+        return search(read_blocks(sys.stdin.buffer))
+    with Path(name).open("rb") as file:
+        return search(read_blocks(file))
+
+
+def search(blocks: Iterable[bytes]) -> list[Cause]:
+    """Find the known causes in blocks of whole lines, each once, likeliest first.
+
+    Errors come before warnings, then by role, then by position. Left out are a cause that another one explains, a
+    program's own words where a cause or symptom explains them, consequences beside an error of another role, and
+    matches in harmless lines. The line quoted has its escape sequences, unless they stand within what matches.
+    """
+    found: dict[str, tuple[Diagnosis, tuple[int, int], Cause]] = {}
+    lines = 0
+    for number, block in enumerate(blocks):
+        for text in dict.fromkeys((block, _ESCAPE.sub(b"", block) if b"\x1b" in block else block)):
+            for diagnosis, match, line in _first_matches(text, known=found):
+                cause = Cause(diagnosis.finding(match), lines + line)
+                found[diagnosis.id] = diagnosis, (number, match.start()), cause
+        lines += block.count(b"\n")
+    if any(_explains(diagnosis, found) for diagnosis, _, _ in found.values()):
+        found = {rule: one for rule, one in found.items() if one[0].role != "unexplained"}
+    kept = [one for one in found.values() if not found.keys() & set(one[0].unless)]
+    if any(diagnosis.severity == "error" and diagnosis.role != "consequence" for diagnosis, _, _ in kept):
+        kept = [one for one in kept if one[0].role != "consequence"]
+    kept.sort(key=lambda one: (SEVERITIES.index(one[0].severity), ROLES.index(one[0].role), one[1]))
+    return [cause for _, _, cause in kept]
+
+
+def _explains(diagnosis: Diagnosis, found: Container[str]) -> bool:
+    """Whether it says more than the program's own words."""
+    return (
+        diagnosis.severity == "error"
+        and diagnosis.role in ("cause", "symptom")
+        and not any(other in found for other in diagnosis.unless)
+    )
+
+
+def fixed_word(pattern: str) -> str:
+    """The longest text that every match of ``pattern`` contains; empty if there is none."""
+    words, depth = [""], 0
+    for token in _TOKEN.findall(pattern):
+        depth += token.startswith("(")
+        if depth or token[0] in "(.[^$*?+{|" or (token[0] == "\\" and token[1].isalnum()):
+            if token[0] in "*?{":
+                words[-1] = words[-1][:-1]
+            words.append("")
+        else:
+            words[-1] += token[-1]
+        depth -= token == ")"
+    return max(words, key=len)
+
+
+@cache
+def _by_word() -> dict[bytes, list[_Known]]:
+    """Every pattern, by the text that its matches contain, with all digits alike."""
+    table: dict[bytes, list[_Known]] = {}
+    for diagnosis in load_diagnoses():
+        for pattern in diagnosis.patterns:
+            word = fixed_word(pattern)
+            known = _Known(diagnosis, compiled(pattern), word)
+            table.setdefault(word.encode().translate(_DIGITS), []).append(known)
+    return table
+
+
+@cache
+def _by_stem() -> dict[bytes, list[bytes]]:
+    """The words of all patterns, by a part that many of them share: of each, the most frequent one."""
+    parts = {word: {word[at : at + _STEM] for at in range(max(1, len(word) - _STEM + 1))} for word in _by_word()}
+    frequency = Counter(part for those in parts.values() for part in those)
+    table: dict[bytes, list[bytes]] = {}
+    for word, those in parts.items():
+        table.setdefault(max(those, key=lambda part: (frequency[part], part)), []).append(word)
+    return table
+
+
+def _likely(block: bytes) -> Iterator[_Known]:
+    """The patterns whose words the block contains, but for digits."""
+    different = b"\n".join(set(block.translate(_DIGITS).split(b"\n")))
+    for stem, words in _by_stem().items():
+        if stem in different:
+            for word in words:
+                if word in different:
+                    yield from _by_word()[word]
+
+
+def _first_matches(block: bytes, known: Container[str]) -> Iterator[tuple[Diagnosis, re.Match[str], int]]:
+    """The first match outside harmless lines of each diagnosis that is not yet ``known``, and its line from 1."""
+    likely = list(_likely(block))
+    sought = [each for each in likely if each.diagnosis.id not in known]
+    named = [each.pattern for each in likely if each.diagnosis.role != "unexplained"]
+    plain = block.decode("utf-8", "replace") if sought else ""
+    text = plain.replace("\r\n", " \n").replace("\r", "\n")  # of the same length
+    first: dict[str, tuple[Diagnosis, re.Match[str], int]] = {}
+    for each in sought:
+        diagnosis, matches = each.diagnosis, each.matches(text)
+        if diagnosis.role == "unexplained":
+            matches = (match for match in islice(matches, _TRIES) if not _matches(named, match))
+        match = next((match for match in matches if not _matches(_harmless(), match)), None)
+        if match and (diagnosis.id not in first or match.start() < first[diagnosis.id][1].start()):
+            first[diagnosis.id] = diagnosis, match, plain.count("\n", 0, match.start()) + 1
+    return iter(first.values())
+
+
+@cache
+def _harmless() -> tuple[re.Pattern[str], ...]:
+    return tuple(compiled(pattern) for each in load_harmless() for pattern in each.patterns)
+
+
+def _matches(patterns: Iterable[re.Pattern[str]], match: re.Match[str]) -> bool:
+    """Whether any of ``patterns`` is in the line of a match."""
+    text, begin, end = match.string, match.start(), match.end()
+    begin = max(text.rfind("\n", 0, begin) + 1, begin - _LONGEST_LINE)
+    stop = text.find("\n", end, end + _LONGEST_LINE)
+    line = text[begin : end + _LONGEST_LINE if stop < 0 else stop]
+    return any(pattern.search(line) for pattern in patterns)
+
+
+# Known errors, read from ``recipes/diagnoses/*.yaml``: one entry per cause.
+
+
+_ID = r"^HD[0-9]{3}$"
+_PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
+_MAX_LINE = 300  # characters of the matching line that a finding quotes
+_HARMLESS = "harmless.yaml"
+
+Role = Literal["cause", "symptom", "consequence", "unexplained"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+_Entry = TypeVar("_Entry")
+
+
+class Example(Strict):
+    """Output that matches, and its source: a public report, or a program with its version."""
+
+    text: str
+    source: str
+
+
+class Harmless(Strict):
+    """Lines that their own program calls harmless, or that it prints in good runs too: no cause is found in them."""
+
+    title: str
+    patterns: Annotated[list[str], Field(min_length=1)]
+    examples: Annotated[list[Example], Field(min_length=1)]
+
+
+class Diagnosis(Strict):
+    """One cause: patterns that match its output, why it matters, and how to fix it.
+
+    ``role`` orders what is found together: a ``cause`` comes before a ``symptom`` (how a rank ended, or a general
+    error that any cause can have), and both before a ``consequence`` (what other ranks print because one died). What
+    is ``unexplained`` quotes a program's own error, and is reported only where neither of the first two is found.
+    ``fix`` may contain ``{name}`` for a named group of every pattern; the group ``host`` names the node.
+    ``unless``: causes that explain this one; it is not reported with any of them.
+    """
+
+    id: Annotated[str, Field(pattern=_ID)]
+    severity: Severity
+    title: str
+    patterns: Annotated[list[str], Field(min_length=1)]
+    why: str
+    fix: str
+    role: Role = "cause"
+    unless: list[Annotated[str, Field(pattern=_ID)]] = Field(default_factory=list)
+    examples: Annotated[list[Example], Field(min_length=1)]
+
+    def first_match(self, text: str) -> re.Match[str] | None:
+        """The first match of any pattern in ``text``."""
+        found = [match for pattern in self.patterns if (match := compiled(pattern).search(text))]
+        return min(found, key=lambda match: match.start(), default=None)
+
+    def finding(self, match: re.Match[str]) -> Finding:
+        """Report a match of ``first_match``, with control characters escaped and the fix quoted for the shell."""
+        groups = {name: value for name, value in match.groupdict().items() if value}
+        fix = _PLACEHOLDER.sub(lambda place: sh(visible(groups.get(place[1], place[1].upper()))), self.fix)
+        where = visible(groups["host"]) if "host" in groups else None
+        return Finding(self.id, self.severity, self.title, _line(match), self.why, fix, where)
+
+
+@cache
+def load_diagnoses() -> tuple[Diagnosis, ...]:
+    """Read every diagnosis, sorted by id. Raises ``InvalidInput`` if a file is invalid."""
+    files = (file for file in _folder().glob("*.yaml") if file.name != _HARMLESS)
+    known = [entry for file in files for entry in _read(file, TypeAdapter(list[Diagnosis]))]
+    return tuple(sorted(known, key=lambda diagnosis: diagnosis.id))
+
+
+@cache
+def load_harmless() -> tuple[Harmless, ...]:
+    """Read what is harmless. Raises ``InvalidInput`` if the file is invalid."""
+    return tuple(_read(_folder() / _HARMLESS, TypeAdapter(list[Harmless])))
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern of the catalogue, compiled once."""
+    return re.compile(pattern, re.MULTILINE)
+
+
+def _folder() -> Path:
+    return paths.shipped() / "recipes" / "diagnoses"
+
+
+def _read(file: Path, entries: TypeAdapter[list[_Entry]]) -> list[_Entry]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return entries.validate_python(yaml.load(file.read_text(encoding="utf-8"), loader))
+    except (OSError, yaml.YAMLError, ValidationError) as error:
+        raise InvalidInput(f"invalid diagnoses in {file}: {error}") from error
+
+
+def _line(match: re.Match[str]) -> str:
+    """The line of the match, or its lines in one, clipped around it."""
+    text = match.string
+    begin = max(text.rfind("\n", 0, match.start()) + 1, match.start() - _MAX_LINE // 3)
+    end = text.find("\n", match.end())
+    lines = text[begin : len(text) if end < 0 else end].strip().replace("\n", " ")
+    return clipped(visible(lines), _MAX_LINE)
+
+
+# Likely causes of a failed run: from its output, and from what its job found on its nodes and ranks.
+
+
+MAX_TEXT = 256 * 1024
+"""Characters of output that are searched: the last ones of a longer text."""
+
+_FURTHER = 3
+_CAUSES, _FINDINGS = "causes", "findings"
+"""Documents of a run's directory: the likely causes, and what its job found by itself."""
+
+
+def find_causes(text: str) -> list[Finding]:
+    """Find the known causes in ``text``, each once, likeliest first."""
+    return [cause.finding for cause in search([text[-MAX_TEXT:].encode("utf-8", "replace")])]
+
+
+def read_causes(run: Run) -> list[Finding]:
+    """The likely causes of a run's failure, likeliest first: from ``causes.json``, else from its logs.
+
+    Errors come before warnings; findings of the job itself before those from its stdout and stderr.
+    """
+    written = _read_findings(run, _CAUSES)
+    return _causes_of(run) if written is None else written
+
+
+def read_warnings(run: Run) -> list[Finding]:
+    """Return what the job found wrong on its nodes and ranks, errors first."""
+    found = [finding for finding in _read_findings(run, _FINDINGS) or () if finding.severity in ("error", "warning")]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def write_causes(run: Run, proven: Sequence[Finding] = ()) -> None:
+    """Write ``causes.json``, once: what is ``proven``, then what is likely.
+
+    In a read-only directory nothing is written.
+    """
+    if _read_findings(run, _CAUSES) is None:
+        causes = [finding.to_json() for finding in (*proven, *_causes_of(run))]
+        with suppress(OSError):
+            run.write(_CAUSES, {"schema": "hidl.causes/1", "run": run.id, "findings": causes})
+
+
+def format_causes(causes: Sequence[Finding]) -> str:
+    """Format the first cause with its reason, and the titles of the next few. A warning is only a possible cause."""
+    if not causes:
+        return ""
+    likely, *others = causes
+    place = f" on {likely.where}" if likely.where and likely.where not in likely.seen else ""
+    word = "likely" if likely.severity == "error" else "possible"
+    lines = [f"{word} cause: {likely.title}{place} ({likely.rule})", f"  seen: {likely.seen}", f"  why: {likely.why}"]
+    lines += [f"  fix: {likely.fix}"] if likely.severity != "error" else []
+    lines += [f"also seen: {other.title} ({other.rule})" for other in others[:_FURTHER]]
+    return "\n".join(lines)
+
+
+def _causes_of(run: Run) -> list[Finding]:
+    inside = read_warnings(run)
+    known = {finding.rule for finding in inside}
+    printed = find_causes("\n".join(_tail(log) for log in (run.stdout, run.stderr)))
+    causes = [*inside, *(finding for finding in printed if finding.rule not in known)]
+    return sorted(causes, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _read_findings(run: Run, name: str) -> list[Finding] | None:
+    """Findings of one of the run's documents; None if it is missing or invalid."""
+    try:
+        document = run.document(name)
+        return None if document is None else [Finding.from_json(one) for one in document["findings"]]
+    except (HidlError, KeyError, TypeError):
+        return None
+
+
+def _tail(log: Path) -> str:
+    """The last ``MAX_TEXT // 2`` bytes of a log; empty if it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - MAX_TEXT // 2))
+            return file.read(MAX_TEXT // 2).decode("utf-8", "replace")
+    except OSError:
+        return ""

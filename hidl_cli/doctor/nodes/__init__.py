@@ -1,1 +1,0 @@
-"""Examine compute nodes with one short job: its plan, its facts, and the rules on launches."""

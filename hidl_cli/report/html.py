@@ -1,0 +1,490 @@
+"""Elements of SVG whose text is always escaped, and scales from values to places on a drawing.
+
+The drawings are the report's own: as inline SVG they follow the page's colours (light, dark, print), are read out by
+screen readers and take a few kilobytes each. Matplotlib's SVG has fixed colours and its text as outlines, and plotly
+would put 4 MB of script into every page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+
+from markupsafe import Markup, escape
+
+from hidl_cli import paths
+from hidl_cli.analysis.scaling import StepResult, Study
+from hidl_cli.inputs.problems import visible
+from hidl_cli.report import text
+from hidl_cli.report.model import Comparison, Curve, Line, Outcome, Page, Trend
+from hidl_cli.report.text import counted, day, minute, number, percent, short, size, when
+from hidl_cli.templates import render_page
+
+
+def element(name: str, *children: str | Markup, **attributes: object) -> Markup:
+    """One element; ``class_`` is the attribute class, underscores become hyphens, None leaves an attribute out."""
+    written = Markup("").join(
+        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _text(value))
+        for key, value in attributes.items()
+        if value is not None
+    )
+    inside = Markup("").join(escape(child) if isinstance(child, Markup) else _text(child) for child in children)
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), written, inside)
+
+
+def _text(value: object) -> Markup:
+    """The value as text: whole numbers short, control characters visible, what is markup escaped."""
+    if isinstance(value, float):
+        return Markup(f"{value:.1f}".removesuffix(".0"))
+    return escape(visible(str(value)))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Puts values between ``low`` and ``high`` onto places between ``start`` and ``end``."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The place of ``value``."""
+        low, high, here = (math.log(v) if self.logarithmic else v for v in (self.low, self.high, value))
+        share = (here - low) / (high - low) if high != low else 0.5
+        return self.start + share * (self.end - self.start)
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A labelled place of an axis."""
+
+    value: float
+    label: str
+
+
+def linear_ticks(low: float, high: float, label: Callable[[float], str], most: int = 6) -> list[Tick]:
+    """Round values from ``low`` to ``high``, a step of 1, 2 or 5 times a power of ten apart."""
+    if high <= low:
+        return [Tick(low, label(low))]
+    raw = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [Tick(i * step, label(round(i * step, 12))) for i in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float, label: Callable[[float], str], most: int = 7) -> list[Tick]:
+    """Powers of ten between ``low`` and ``high``, with twice and five times them where there are few."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        values = [f * 10.0**e for e in exponents for f in factors if low * 0.999 <= f * 10.0**e <= high * 1.001]
+        if len(values) <= most:
+            break
+    return [Tick(value, label(value)) for value in _thinned(values, most)]
+
+
+def doubling_ticks(values: Sequence[int], label: Callable[[int], str], most: int = 7) -> list[Tick]:
+    """Those of ``values`` that are far enough apart on a logarithmic axis, the last one among them."""
+    if not values:
+        return []
+    chosen: list[int] = []
+    gap = (math.log(values[-1]) - math.log(values[0])) / most
+    for value in reversed(values):
+        if not chosen or math.log(chosen[-1]) - math.log(value) >= gap * 0.999:
+            chosen.append(value)
+    return [Tick(float(value), label(value)) for value in reversed(chosen)]
+
+
+def _thinned(values: list[float], most: int) -> list[float]:
+    every = -(-len(values) // most) if values else 1
+    return values[::every]
+
+
+def time_ticks(low: float, high: float, most: int = 5) -> list[Tick]:
+    """Days (hours, where all is within two days) between two times in seconds since the epoch, in UTC."""
+    hours = (high - low) / 3600
+    if hours <= 48:
+        step = next((h for h in (1, 2, 3, 6, 12, 24) if hours / h <= most), 24) * 3600
+        form = "%d %b %H:%M"
+    else:
+        days = next((d for d in (1, 2, 7, 14, 28, 56, 91, 182, 365) if hours / 24 / d <= most), 730)
+        step, form = days * 86400, "%d %b %Y" if hours > 24 * 300 else "%d %b"
+    first = datetime.fromtimestamp(low, timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0)
+    ticks = []
+    time = first
+    while time.timestamp() <= high:
+        if time.timestamp() >= low:
+            ticks.append(Tick(time.timestamp(), f"{time:{form}}"))
+        time += timedelta(seconds=step)
+    return ticks or [Tick(low, f"{datetime.fromtimestamp(low, timezone.utc):%d %b %H:%M}")]
+
+
+# The report's charts: scaling, history and curves by message size.
+
+
+WIDEST_LINEAR = 12  # with more than so many times the baseline, small steps would crowd in a corner
+MOST_WIDE = 60  # marks of the usual size; more would cover one another
+_ROOM = 0.06  # of the range is left free above and below what is drawn
+
+
+def speedup(study: Study) -> Markup:
+    """Draw the speed-up of each step with its interval, and the ideal line; logarithmic over many octaves."""
+    steps, wide = study.steps, _is_wide(study)
+    highest = max(s.ideal_speedup * max(1.0, s.interval.high if s.interval else s.efficiency) for s in steps)
+    lowest = min(step.speedup for step in steps)
+    y = upwards(min(1.0, lowest) * 0.9, highest * 1.1, logarithmic=True) if wide else upwards(0, highest * 1.05)
+    ticks = log_ticks(y.low, y.high, short) if wide else linear_ticks(0, y.high, short)
+    label = f"speed-up over {counted(study.baseline.n, study.step_unit)}"
+    frame = Frame(_step_scale(study), y, _step_ticks(study), ticks, study.step_unit, label)
+    ideal = line([(frame.x(step.n), y(step.ideal_speedup)) for step in steps], "ideal")
+    measured = line([(frame.x(step.n), y(step.speedup)) for step in steps], "measured")
+    points = [_step_point(frame, step, step.speedup, step.ideal_speedup, said(step, study)) for step in steps]
+    return frame.draw(f"Speed-up by {study.step_unit}. {_format_verdict(study)}", ideal, measured, *points)
+
+
+def efficiency(study: Study) -> Markup:
+    """Draw the efficiency of each step with its interval, the target and the ideal."""
+    steps = study.steps
+    lows = [step.interval.low if step.interval else step.efficiency for step in steps]
+    highs = [step.interval.high if step.interval else step.efficiency for step in steps]
+    low, high = _with_room([*lows, *highs, study.target, 1.0])
+    y = upwards(max(0.0, low), high)
+    frame = Frame(
+        _step_scale(study),
+        y,
+        _step_ticks(study),
+        linear_ticks(y.low, y.high, short, 5),
+        study.step_unit,
+        "efficiency",
+    )
+    measured = line([(frame.x(step.n), y(step.efficiency)) for step in steps], "measured")
+    points = [_step_point(frame, step, step.efficiency, 1.0, said(step, study)) for step in steps]
+    lines = [level(frame, 1.0, "ideal"), level(frame, study.target, "target")]
+    return frame.draw(f"Efficiency by {study.step_unit}. {_format_verdict(study)}", *lines, measured, *points)
+
+
+def said(step: StepResult, study: Study) -> str:
+    """Describe a step in one sentence."""
+    mean = f"{counted(step.n, study.step_unit)}: {number(step.mean)} {study.unit}"
+    text = f"{mean}, speed-up {number(step.speedup)}, efficiency {step.efficiency:.3f}"
+    return f"{text} ({step.interval.low:.3f} to {step.interval.high:.3f})" if step.interval else text
+
+
+def _format_verdict(study: Study) -> str:
+    return f"{'; '.join(said(step, study) for step in study.steps)}. Target {number(study.target)}."
+
+
+def _is_wide(study: Study) -> bool:
+    return study.steps[-1].ideal_speedup > WIDEST_LINEAR
+
+
+def _step_scale(study: Study) -> Scale:
+    return across(study.steps[0].n, study.steps[-1].n, logarithmic=_is_wide(study), inset=14)
+
+
+def _step_ticks(study: Study) -> list[Tick]:
+    ns = [step.n for step in study.steps]
+    if _is_wide(study):
+        return doubling_ticks(ns, lambda n: f"{n:,}")
+    kept: list[int] = []
+    for n in reversed(ns):
+        if not kept or kept[-1] - n > 0.07 * (ns[-1] - ns[0]):
+            kept.append(n)
+    return [Tick(float(n), f"{n:,}") for n in kept]
+
+
+def _step_point(frame: Frame, step: StepResult, value: float, whole: float, text: str) -> Markup:
+    interval = step.interval
+    bar = (frame.y(max(interval.low * whole, frame.y.low)), frame.y(interval.high * whole)) if interval else None
+    return point(frame.x(step.n), frame.y(value), text, "measured", bar=bar)
+
+
+def history(trend: Trend) -> Markup:
+    """Draw a value over time: each run with its range, the levels between change points, and the target."""
+    times = [when(p.created).timestamp() for p in trend.points]
+    values = [v for p in trend.points for v in (p.low, p.value, p.high) if v is not None]
+    low, high = _with_room(values if trend.target is None else [*values, trend.target])
+    y = upwards(low if min(values) < 0 else max(0.0, low), high)
+    x = across(times[0], times[-1], inset=8)
+    frame = Frame(x, y, time_ticks(times[0], times[-1], 4), linear_ticks(y.low, y.high, short, 5), "date", trend.unit)
+    content = [level(frame, trend.target, "target")] if trend.target is not None else []
+    content += _changes(frame, trend, times)
+    if len(times) > 1:
+        content.append(line([(x(t), y(p.value)) for t, p in zip(times, trend.points, strict=True)], "trail"))
+    for time, p in zip(times, trend.points, strict=True):
+        text = f"{minute(p.created)}: {number(p.value)} {trend.unit}"
+        bar = None if p.low is None or p.high is None else (y(p.low), y(p.high))
+        css = f"measured is-{p.outcome.value}"
+        content.append(point(x(time), y(p.value), text, css, bar=bar, dense=len(times) > MOST_WIDE))
+    return frame.draw(_story(trend), *content)
+
+
+def _changes(frame: Frame, trend: Trend, times: Sequence[float]) -> list[Markup]:
+    """Draw a vertical line at each change, and the levels before and after it."""
+    marks = []
+    starts = {p.run: time for p, time in zip(trend.points, times, strict=True)}
+    borders = [starts[change.run] for change in trend.changes if change.run in starts]
+    for change, time in zip([c for c in trend.changes if c.run in starts], borders, strict=True):
+        earlier = max((t for t in times if t < time), default=time)
+        place = frame.x((earlier + time) / 2)
+        start = max((b for b in borders if b < time), default=times[0])
+        stop = min((b for b in borders if b > time), default=times[-1])
+        marks.append(line([(frame.x(start), frame.y(change.before)), (place, frame.y(change.before))], "level"))
+        marks.append(line([(place, frame.y(change.after)), (frame.x(stop), frame.y(change.after))], "level"))
+        said_here = f"{day(change.created)}: {percent(change.relative, signed=True)}"
+        upright = element("line", element("title", said_here), x1=place, x2=place, y1=TOP, y2=HEIGHT - BOTTOM)
+        marks.append(element("g", upright, class_="change"))
+    return marks
+
+
+def _story(trend: Trend) -> str:
+    """Describe the history in words, for screen readers."""
+    first, last = trend.points[0], trend.points[-1]
+    text = (
+        f"{trend.metric} of {trend.name} over {len(trend.points)} runs, from {number(first.value)} {trend.unit} on "
+        f"{day(first.created)} to {number(last.value)} {trend.unit} on {day(last.created)}."
+    )
+    for change in trend.changes:
+        text += f" On {day(change.created)} it changed by {percent(change.relative, signed=True)}."
+    return text if trend.changes else f"{text} No change point."
+
+
+def curve(shown: Curve) -> Markup:
+    """Draw a metric by message size on logarithmic axes, with the baseline's if there is one."""
+    lines = [line_ for line_ in (shown.baseline, shown.line) if line_ is not None]
+    points = [p for line_ in lines for p in line_.points if p[0] > 0 and p[1] > 0]
+    sizes = sorted({p[0] for p in points})
+    values = [p[1] for p in points]
+    y = upwards(min(values) / 1.15, max(values) * 1.15, logarithmic=True)
+    x = across(sizes[0], sizes[-1], logarithmic=True, inset=8)
+    ticks = log_ticks(y.low, y.high, short)
+    frame = Frame(x, y, doubling_ticks(sizes, size), ticks, "message size, bytes", shown.unit)
+    content = []
+    for line_, css, whose in ((shown.baseline, "baseline square", "baseline, "), (shown.line, "measured", "")):
+        if line_ is not None:
+            content += _curve_line(frame, line_, css, shown.unit, whose=whose)
+    first, last = shown.line.points[0], shown.line.points[-1]
+    story = (
+        f"{shown.metric} of {shown.name} by message size: {number(first[1])} {shown.unit} at {size(first[0])} bytes, "
+        f"{number(last[1])} {shown.unit} at {size(last[0])} bytes."
+    )
+    return frame.draw(story, *content)
+
+
+def comparison(shown: Comparison) -> Markup:
+    """Draw several curves on the same logarithmic axes."""
+    points = [p for _, line_ in shown.lines for p in line_.points if p[0] > 0 and p[1] > 0]
+    sizes = sorted({p[0] for p in points})
+    values = [p[1] for p in points]
+    y = upwards(min(values) / 1.15, max(values) * 1.15, logarithmic=True)
+    x = across(sizes[0], sizes[-1], logarithmic=True, inset=8)
+    ticks = log_ticks(y.low, y.high, short)
+    frame = Frame(x, y, doubling_ticks(sizes, size), ticks, "message size, bytes", shown.unit)
+    content = []
+    for place, (name, line_) in enumerate(shown.lines, start=1):
+        content += _curve_line(frame, line_, f"line-{place}", shown.unit, whose=f"{name}, ")
+    names = ", ".join(name for name, _ in shown.lines)
+    return frame.draw(f"{shown.metric} of {shown.name} by message size: {names}.", *content)
+
+
+def _curve_line(frame: Frame, line_: Line, css: str, unit: str, *, whose: str = "") -> list[Markup]:
+    drawn = [(size_, value) for size_, value in line_.points if size_ > 0 and value > 0]
+    return [
+        line([(frame.x(s), frame.y(v)) for s, v in drawn], css),
+        *(point(frame.x(s), frame.y(v), f"{whose}{size(s)} bytes: {number(v)} {unit}", css) for s, v in drawn),
+    ]
+
+
+def _with_room(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    room = (high - low) * _ROOM or abs(high) * 0.1 or 1.0
+    return low - room, high + room
+
+
+# The frame of a chart: its place on the page, axes with labels and grid, and the marks that all charts share.
+
+
+#: A telephone shows the drawing at about 0.8 of this size, a desk at 1.3: letters stay readable on both.
+WIDTH, HEIGHT = 420, 250
+LEFT, RIGHT, TOP, BOTTOM = 60, 14, 12, 40
+_LETTER = 6.4  # about the width of one at the size of the labels
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A chart's axes: where values go, and which ticks they have."""
+
+    x: Scale
+    y: Scale
+    x_ticks: Sequence[Tick]
+    y_ticks: Sequence[Tick]
+    x_label: str
+    y_label: str
+
+    def draw(self, title: str, *content: Markup) -> Markup:
+        """The whole drawing, with ``content`` between grid and labels; ``title`` is what a screen reader says."""
+        return element(
+            "svg",
+            self._grid(),
+            *content,
+            self._labels(),
+            class_="chart",
+            viewBox=f"0 0 {WIDTH} {HEIGHT}",
+            width=WIDTH,
+            height=HEIGHT,
+            role="img",
+            aria_label=title,
+            focusable="true",
+            tabindex="0",
+        )
+
+    def _grid(self) -> Markup:
+        lines = [
+            element("line", class_="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=self.y(t.value), y2=self.y(t.value))
+            for t in self.y_ticks
+        ]
+        base = HEIGHT - BOTTOM
+        lines.append(element("line", class_="axis", x1=LEFT, x2=WIDTH - RIGHT, y1=base, y2=base))
+        lines += [
+            element("line", class_="axis", x1=self.x(t.value), x2=self.x(t.value), y1=base, y2=base + 4)
+            for t in self.x_ticks
+        ]
+        return element("g", *lines, aria_hidden="true")
+
+    def _labels(self) -> Markup:
+        base = HEIGHT - BOTTOM
+        labels = [element("text", t.label, x=LEFT - 6, y=self.y(t.value) + 4, text_anchor="end") for t in self.y_ticks]
+        labels += [
+            element("text", t.label, x=self._within(self.x(t.value), t.label), y=base + 17, text_anchor="middle")
+            for t in self.x_ticks
+        ]
+        labels.append(element("text", self.x_label, x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT - 5, class_="label"))
+        middle = (TOP + base) / 2
+        turned = f"rotate(-90 11 {middle:.0f})"
+        labels.append(element("text", self.y_label, x=11, y=middle, class_="label", transform=turned))
+        return element("g", *labels, aria_hidden="true")
+
+    @staticmethod
+    def _within(place: float, label: str) -> float:
+        """The middle of a label that would else reach beyond the drawing's right edge."""
+        return min(place, WIDTH - 2 - len(label) * _LETTER / 2)
+
+
+def across(low: float, high: float, *, logarithmic: bool = False, inset: float = 0.0) -> Scale:
+    """The scale of the horizontal axis; ``inset`` keeps the marks off its ends."""
+    return Scale(low, high, LEFT + inset, WIDTH - RIGHT - inset, logarithmic)
+
+
+def upwards(low: float, high: float, *, logarithmic: bool = False) -> Scale:
+    """The scale of the vertical axis."""
+    return Scale(low, high, HEIGHT - BOTTOM, TOP, logarithmic)
+
+
+def line(places: Sequence[tuple[float, float]], css: str) -> Markup:
+    """Straight lines from place to place."""
+    return element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places), class_=css)
+
+
+def level(frame: Frame, value: float, css: str) -> Markup:
+    """A horizontal line over the whole width."""
+    return line([(LEFT, frame.y(value)), (WIDTH - RIGHT, frame.y(value))], css)
+
+
+def point(
+    x: float, y: float, said: str, css: str, *, bar: tuple[float, float] | None = None, dense: bool = False
+) -> Markup:
+    """A mark that says ``said`` where it is touched, with its interval as a bar; small where marks are ``dense``."""
+    parts = [element("title", said)]
+    if bar is not None:
+        low, high = bar
+        ends = "" if dense else f"M{x - 4:.1f} {low:.1f}h8M{x - 4:.1f} {high:.1f}h8"
+        parts.append(element("path", d=f"M{x:.1f} {low:.1f}V{high:.1f}{ends}", class_="bar"))
+    if "square" in css:
+        parts.append(element("rect", x=x - 3.5, y=y - 3.5, width=7, height=7))
+    else:
+        parts.append(element("circle", cx=x, cy=y, r=2.5 if dense else 4))
+    return element("g", *parts, class_=f"pt {css}")
+
+
+# Render the page's model as HTML; a pure function of the model.
+
+
+_CLASSES = 3  # of better and of worse in the heat map
+_STEP = 0.03  # of a class: 3 %, so that ±1 % of noise stays colourless
+
+
+def to_html(page: Page) -> str:
+    """Return the whole document with inline style, script and drawings; its policy forbids all requests."""
+    style, script = _shipped("style.css"), _shipped("script.js")
+    return render_page(
+        "report/page.html.j2",
+        {
+            "page": page,
+            "style": style,
+            "script": script,
+            "policy": _policy(style, script),
+            "charts": {each.__name__: each for each in (speedup, efficiency, history, curve, comparison)},
+            "text": text,
+            "Outcome": Outcome,
+            "shade": shade,
+            "ratios": ratios,
+            "side_by_side": side_by_side,
+            "on_page": {run.id for run in page.runs},
+            "newest": {standing.newest.run for standing in page.standings},
+        },
+    )
+
+
+def shade(deviation: float) -> str:
+    """Return the class of a cell of the heat map: ``worse-3`` ... ``even`` ... ``better-3``."""
+    degree = min(_CLASSES, int((abs(deviation) + _STEP / 2) / _STEP))
+    return f"{'worse' if deviation < 0 else 'better'}-{degree}" if degree else "even"
+
+
+def ratios(curve: Curve) -> list[tuple[int, float, float | None, float | None]]:
+    """Yield the rows of a curve's table: size, value, baseline's value, ratio."""
+    before = dict(curve.baseline.points) if curve.baseline else {}
+    return [
+        (length, value, before.get(length), value / before[length] if before.get(length) else None)
+        for length, value in curve.line.points
+    ]
+
+
+def side_by_side(comparison: Comparison) -> list[tuple[int, list[float | None], list[float | None]]]:
+    """Yield the rows of a comparison's table: size, each line's value, and their differences from the first."""
+    lines = [dict(line.points) for _, line in comparison.lines]
+    rows = []
+    for length in sorted({length for line in lines for length in line}):
+        first, *others = values = [line.get(length) for line in lines]
+        differences = [None if first is None or other is None else other - first for other in others]
+        rows.append((length, values, differences))
+    return rows
+
+
+def _policy(style: str, script: str) -> str:
+    """Return the content security policy: only this style and this script, and no requests."""
+    return "; ".join(
+        [
+            "default-src 'none'",
+            f"style-src {_digest(style)}",
+            f"script-src {_digest(script)}",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+
+
+def _digest(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _shipped(name: str) -> Markup:
+    """Return one of the report's own files unescaped: it has no data of runs."""
+    return Markup((paths.shipped() / "templates" / "report" / name).read_text(encoding="utf-8"))

@@ -1,0 +1,228 @@
+"""The ``# flux:`` lines at the top of a job script: options of flux-batch(1) of flux-core 0.88.
+
+Nodes are requested whole (``--nodes`` without ``--nslots``), and the launcher shares out their cores and GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from hidl_cli.batch_systems import SYSTEMS
+from hidl_cli.errors import HidlError, InvalidInput
+from hidl_cli.launch.placement import Allocation
+from hidl_cli.record.run import Run, State
+from hidl_cli.schedulers.backend import (
+    SUBMIT_SECONDS,
+    Backend,
+    NoAnswer,
+    Programs,
+    Receipt,
+    batches,
+    complaint,
+    refusal,
+)
+from hidl_cli.schedulers.decision import Job
+from hidl_cli.site.schema import Policies
+
+#: What Flux collects of the job's output goes there; the job writes stdout.log and stderr.log itself (``job.sh``).
+OUTPUT = "flux.log"
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/+@=,|&-]*")
+
+
+def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
+    """Return the lines that request ``allocation`` in the forms that the site accepts; its own directives come last.
+
+    Raises ``InvalidInput`` for what Flux has no option for, and for a value that is not a plain word.
+    """
+    _refuse(allocation, policies)
+    limit = None if allocation.time_limit is None else f"{math.ceil(allocation.time_limit)}s"
+    uses = {
+        "job-name": ("required", allocation.job_name),
+        "queue": (policies.partition, allocation.queue),
+        "time-limit": (policies.time, limit),
+        "bank": (policies.account, allocation.account),
+        "requires": (policies.constraint, allocation.constraint),
+    }
+    lines = [
+        *(f"--{name}={_word(name, value)}" for name, (use, value) in uses.items() if use != "never" and value),
+        f"--nodes={allocation.nodes}",
+        *(["--exclusive"] if policies.exclusive else []),
+        f"--output={OUTPUT}",
+        *policies.directives,
+    ]
+    return tuple(f"# flux: {line}" for line in lines)
+
+
+def _refuse(allocation: Allocation, policies: Policies) -> None:
+    asked = {
+        "a quality of service": allocation.qos if policies.qos != "never" else None,
+        "a reservation": allocation.reservation if policies.reservation != "never" else None,
+    }
+    for what, value in asked.items():
+        if value is not None:
+            raise InvalidInput(
+                f"Flux has no option for {what}; {value!r} is requested",
+                hint="leave it out; a queue or the site's policies.directives may have the same effect",
+            )
+
+
+def _word(name: str, value: str) -> str:
+    if not _WORD.fullmatch(value):
+        raise InvalidInput(
+            f"invalid value {value!r} for Flux's --{name}: must be one plain word",
+            hint="letters, digits and _ . : / + @ = , | & - are allowed, with no sign at the beginning",
+        )
+    return value
+
+
+# Jobs as Flux describes them (``flux jobs --json``): RFC 21 of the Flux framework for the states, RFC 24 and flux-
+# jobs(1) for the fields.
+
+
+_STATES = {
+    **dict.fromkeys(("NEW", "DEPEND", "PRIORITY", "SCHED"), State.PENDING),
+    **dict.fromkeys(("RUN", "CLEANUP"), State.RUNNING),
+}
+_RESULTS = {
+    "COMPLETED": State.COMPLETED,
+    "FAILED": State.FAILED,
+    "CANCELED": State.CANCELLED,
+    "TIMEOUT": State.TIMEOUT,
+}
+#: Exceptions whose type says more than the job's result: what can never be allocated was never started.
+_EXCEPTIONS = {"alloc": State.REFUSED, "node-failure": State.NODE_FAIL, "preempt": State.PREEMPTED}
+_KEPT = ("jobid", "cwd", "state", "result", "returncode", "exception", "annotations", "dependencies", "urgency")
+
+
+def compact(answer: str) -> list[str]:
+    """Reduce the answer of ``flux jobs --json`` to what ``parse`` needs, a job a line. Raises ``ValueError``."""
+    document = json.loads(answer)
+    found = document.get("jobs", [document]) if isinstance(document, dict) else None
+    if not isinstance(found, list):
+        raise ValueError("not a list of jobs")
+    return [json.dumps({name: job[name] for name in (*_KEPT, "t_inactive") if name in job}) for job in found]
+
+
+def parse(lines: Iterable[str]) -> list[Job]:
+    """Parse the lines of ``compact``."""
+    return [_job(json.loads(line)) for line in lines]
+
+
+def _job(job: Mapping[str, Any]) -> Job:
+    """A job ends only in the state INACTIVE; any other unknown state counts as running."""
+    word, id, mark = str(job.get("state", "")), str(job["jobid"]), str(job.get("cwd", ""))
+    if word != "INACTIVE":
+        state = _STATES.get(word, State.RUNNING)
+        reason = _waiting(job) if state is State.PENDING else "the job is ending" if word == "CLEANUP" else ""
+        return Job(id, state, word, mark, reason)
+    result, exception = str(job.get("result", "")), job.get("exception") or {}
+    occurred = bool(exception.get("occurred"))
+    known = _RESULTS.get(result, State.FAILED)
+    state = _EXCEPTIONS.get(str(exception.get("type")), known) if occurred else known
+    why = ": ".join(filter(None, (str(exception.get("type", "")), str(exception.get("note", ""))))) if occurred else ""
+    ended = float(job.get("t_inactive") or 0)
+    return Job(id, state, result, mark, why or _status(job, state), ended, by_itself=not occurred)
+
+
+def _waiting(job: Mapping[str, Any]) -> str:
+    scheduled = (job.get("annotations") or {}).get("sched") or {}
+    estimate = scheduled.get("t_estimate")
+    parts = [
+        *([f"waits for {', '.join(job['dependencies'])}"] if job.get("dependencies") else []),
+        *(["held (urgency 0)"] if job.get("urgency") == 0 else []),
+        *filter(None, [scheduled.get("reason_pending")]),
+        *([f"expected to start at {datetime.fromtimestamp(estimate):%Y-%m-%dT%H:%M:%S}"] if estimate else []),
+    ]
+    return ", ".join(parts)
+
+
+def _status(job: Mapping[str, Any], state: State) -> str:
+    return "" if state is State.COMPLETED else f"Flux says {job.get('result')}, exit code {job.get('returncode')}"
+
+
+# Flux: ``flux batch``, ``flux jobs`` and ``flux cancel``.
+
+
+PROGRAMS = Programs(
+    dropped=("FLUX_JOB_", "FLUX_TASK_", "FLUX_ENCLOSING_ID", "FLUX_KVS_NAMESPACE", "PMI_", "PMIX_"),
+    unreachable=re.compile(
+        r"unable to connect to flux|broker socket|connection refused|host is unreachable|timed? ?out", re.IGNORECASE
+    ),
+    added={"FLUX_F58_FORCE_ASCII": "1"},  # job ids begin with f, in every locale
+)
+_ID = re.compile(r"^[fƒ][1-9A-HJ-NP-Za-km-z]+$", re.MULTILINE)
+#: What to look at, by the words of a refusal.
+_HINTS = (
+    (r"exceeds policy limit", "fewer nodes (--nodes), less time (--time) or another queue (--partition)"),
+    (r"queue", "flux queue list shows the queues; --partition NAME"),
+    (r"bank|account", "--account NAME"),
+    (r"constraint", "--constraint, in the syntax of `flux batch --requires`"),
+)
+
+
+class Flux(Backend):
+    """Jobs are recognized by the directory that they were submitted from."""
+
+    traits = SYSTEMS["flux"]
+    programs = PROGRAMS
+    grace_seconds = 15.0
+    first_interval = 0.5
+    asks_by_id = True
+
+    def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
+        """See ``Backend``."""
+        return header(allocation, policies)
+
+    def submit(self, run: Run) -> Receipt | None:
+        """See ``Backend``."""
+        completed = PROGRAMS.call("flux", "batch", run.script.name, timeout=SUBMIT_SECONDS, cwd=run.directory)
+        if completed.status != 0:
+            raise refusal(completed, _HINTS)
+        printed = _ID.search(completed.stdout)
+        return Receipt(printed.group().replace("ƒ", "f")) if printed else None
+
+    def query(self, cluster: str | None) -> Sequence[str]:
+        """See ``Backend``."""
+        completed = PROGRAMS.call("flux", "jobs", "-a", "--count=0", "--json")  # the default count is 1,000
+        if completed.status != 0:
+            raise NoAnswer(complaint(completed))
+        return _compact(completed.stdout)
+
+    def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
+        known = [id for id in ids if id is not None]
+        # Flux exits with 1 if one of several jobs is unknown, and describes the others nevertheless.
+        answers = (PROGRAMS.call("flux", "jobs", "--json", *some).stdout for some in batches(known))
+        return parse(line for answer in answers if answer.strip() for line in _compact(answer))
+
+    def look_up(self, id: str, cluster: str | None) -> Job | None:
+        completed = PROGRAMS.call("flux", "jobs", "--json", id)
+        if completed.stdout.strip():
+            return next((job for job in parse(_compact(completed.stdout)) if job.id == id), None)
+        if re.search(r"\bunknown\b", completed.stderr):
+            return None
+        raise NoAnswer(complaint(completed))
+
+    def parse(self, lines: Iterable[str]) -> list[Job]:
+        """See ``Backend``."""
+        return parse(lines)
+
+    def kill(self, id: str, cluster: str | None) -> None:
+        """See ``Backend``."""
+        completed = PROGRAMS.call("flux", "cancel", id)
+        if completed.status != 0 and not re.search(r"job is inactive|unknown job id", completed.stderr):
+            raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
+
+
+def _compact(answer: str) -> list[str]:
+    try:
+        return compact(answer)
+    except ValueError as error:
+        raise NoAnswer(f"flux jobs printed no valid JSON: {error}") from error
+
+
+BACKEND = Flux

@@ -1,0 +1,299 @@
+"""The ``#PBS`` lines at the top of a job script.
+
+Options and resources are those of qsub(1B) and pbs_resources(7B) of PBS Professional 2022 and OpenPBS 23.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pwd
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from hidl_cli.batch_systems import SYSTEMS
+from hidl_cli.errors import HidlError, InvalidInput
+from hidl_cli.launch.placement import Allocation
+from hidl_cli.record.run import Run, State
+from hidl_cli.schedulers.backend import (
+    SUBMIT_SECONDS,
+    Backend,
+    NoAnswer,
+    Programs,
+    Receipt,
+    batches,
+    complaint,
+    refusal,
+    whole_lines,
+)
+from hidl_cli.schedulers.decision import Job, Never
+from hidl_cli.site.schema import Policies
+
+#: What PBS collects of the job's output goes there; the job writes stdout.log and stderr.log itself (``job.sh``).
+OUTPUT = "pbs.log"
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/+@=,-]*")
+_RESOURCE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*=[A-Za-z0-9_.,+/-]+")
+
+
+def header(allocation: Allocation, policies: Policies) -> tuple[str, ...]:
+    """Return the lines that request ``allocation`` in the forms that the site accepts; its own directives come last.
+
+    Raises ``InvalidInput`` for what PBS has no option for, and for a value that is not a plain word.
+    """
+    uses = {
+        "-N": ("required", allocation.job_name),
+        "-q": (policies.partition, _queue(allocation, policies)),
+        "-A": (policies.account, allocation.account),
+    }
+    words = [f"{option} {_word(option, value)}" for option, (use, value) in uses.items() if use != "never" and value]
+    limit = _walltime(allocation.time_limit) if policies.time != "never" else None
+    lines = [
+        *words,
+        f"-l select={_select(allocation, policies)}",
+        "-l place=scatter:excl" if policies.exclusive else "-l place=scatter",
+        *([f"-l walltime={limit}"] if limit else []),
+        *(["-V"] if policies.export == "all" else []),
+        f"-j oe -o {OUTPUT}",
+        *policies.directives,
+    ]
+    return tuple(f"#PBS {line}" for line in lines)
+
+
+def _queue(allocation: Allocation, policies: Policies) -> str | None:
+    """Return the queue; PBS gives each reservation one of its own."""
+    return (allocation.reservation if policies.reservation != "never" else None) or allocation.queue
+
+
+def _select(allocation: Allocation, policies: Policies) -> str:
+    """Return one chunk for each node: ``4:ncpus=64:mpiprocs=4:ngpus=4:system=polaris``."""
+    if allocation.qos is not None and policies.qos != "never":
+        raise InvalidInput(
+            f"PBS has no quality of service; {allocation.qos!r} is requested",
+            hint="leave --qos out; a queue or the site's policies.directives may have the same effect",
+        )
+    ranks = allocation.ranks_per_node
+    cores = allocation.cores_per_node or ranks * (allocation.cores_per_rank or 0)
+    memory, gpus = allocation.memory_gib, allocation.gpus_per_node
+    resources = {
+        "ncpus": cores * (allocation.threads_per_core or 1) if cores and policies.cpus != "none" else None,
+        "mpiprocs": ranks if policies.tasks != "none" else None,
+        "ngpus": gpus if policies.gpus != "none" else None,
+        "mem": f"{int(memory * 1024)}mb" if memory and policies.memory in ("mem", "mem-per-cpu") else None,
+    }
+    chunk = [f"{name}={value}" for name, value in resources.items() if value is not None]
+    if allocation.constraint is not None and policies.constraint != "never":
+        if not all(_RESOURCE.fullmatch(one) for one in allocation.constraint.split(":")):
+            raise InvalidInput(
+                f"invalid constraint {allocation.constraint!r}: expected a resource of PBS, such as system=polaris",
+                hint="several are separated by colons, as in `-l select`",
+            )
+        chunk.append(allocation.constraint)
+    return ":".join([str(allocation.nodes), *chunk])
+
+
+def _walltime(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    whole = max(60, math.ceil(seconds))
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _word(option: str, value: str) -> str:
+    if not _WORD.fullmatch(value):
+        raise InvalidInput(
+            f"invalid value {value!r} for PBS's {option}: must be one plain word",
+            hint="letters, digits and _ . : / + @ = , - are allowed, with no sign at the beginning",
+        )
+    return value
+
+
+# Jobs as PBS describes them, and what hidl makes of its words.
+
+
+_STATES = {State.PENDING: "QHWTM", State.RUNNING: "RESUB"}
+_BY_LETTER = {letter: state for state, letters in _STATES.items() for letter in letters}
+
+_LIMIT = re.compile(r"exceeded resource (\w+)")
+_LIMITS = {"walltime": State.TIMEOUT, "cput": State.TIMEOUT} | dict.fromkeys(
+    ("mem", "vmem", "pmem", "pvmem"), State.OUT_OF_MEMORY
+)
+#: Exit statuses by which PBS says why it ended a job, or could not start it.
+_ENDED_BY = {
+    -29: State.TIMEOUT,  # walltime
+    -28: State.TIMEOUT,  # cput
+    -27: State.OUT_OF_MEMORY,  # mem
+    -26: State.OUT_OF_MEMORY,  # vmem
+    -20: State.NODE_FAIL,  # a node of the job was lost
+    -4: State.NODE_FAIL,  # MoM was restarted
+    -5: State.NODE_FAIL,
+    -6: State.NODE_FAIL,
+}
+_DELETED, _DEPENDENCY_FAILED = "91", "92"  # substates; 92 with an exit status is a usual end
+_KEPT = re.compile(
+    r"^    (job_state|substate|comment|Exit_status|Hold_Types|estimated\.start_time|history_timestamp|Variable_List)"
+    r" = (.*)$",
+    re.MULTILINE,
+)
+_DIRECTORY = re.compile(r"(?:^|,)PBS_O_WORKDIR=((?:\\.|[^,\\])*)")
+_ABOUT = {"S": "suspended by PBS", "U": "suspended: its node is in use", "E": "the job is ending"}
+_NEVER = "Can Never Run"
+
+
+def compact(answer: str) -> list[str]:
+    """Reduce the answer of ``qstat -f`` to what ``parse`` needs, a job a line.
+
+    Its JSON is not used: of several jobs by name, OpenPBS 23 prints the first alone.
+    """
+    unwrapped = answer.replace("\n\t", "")
+    return [
+        json.dumps({"id": block.partition("\n")[0].strip(), **dict(_KEPT.findall(block))})
+        for block in re.split(r"(?m)^Job Id: ", unwrapped)[1:]
+    ]
+
+
+def parse(lines: Iterable[str]) -> list[Job]:
+    """Parse the lines of ``compact``."""
+    return [_job(json.loads(line)) for line in lines]
+
+
+def never_starts(job: Job) -> Never | None:
+    """Return why the scheduler says that a job never starts; None if it may."""
+    return Never(job.reason) if job.reason.startswith(_NEVER) else None
+
+
+def _job(job: Mapping[str, str]) -> Job:
+    """A job ends only by state F (finished) or X; any other unknown letter counts as running."""
+    letter, id, comment = job.get("job_state", ""), job["id"], job.get("comment", "").strip()
+    directory = _DIRECTORY.search(job.get("Variable_List", ""))
+    mark = re.sub(r"\\(.)", r"\1", directory[1]) if directory else ""
+    if letter not in ("F", "X"):
+        state = _BY_LETTER.get(letter, State.RUNNING)
+        reason = _waiting(job, letter, comment) if state is State.PENDING else _ABOUT.get(letter, "")
+        return Job(id, state, letter, mark, reason)
+    state, by_itself = _end(job, comment)
+    reason = "" if state is State.COMPLETED else _why(job, comment)
+    return Job(id, state, letter, mark, reason, float(job.get("history_timestamp", 0)), by_itself)
+
+
+def _waiting(job: Mapping[str, str], letter: str, comment: str) -> str:
+    held = {"u": "held by its owner", "o": "held by an operator", "s": "held by PBS, or for a dependency"}
+    holds = [held[kind] for kind in job.get("Hold_Types", "n") if kind in held] if letter == "H" else []
+    start = job.get("estimated.start_time")
+    return ", ".join([*filter(None, [comment]), *holds, *([f"expected to start at {start}"] if start else [])])
+
+
+def _end(job: Mapping[str, str], comment: str) -> tuple[State, bool]:
+    """Return the final state, and whether the job came to it by itself."""
+    status, limit = job.get("Exit_status"), _LIMIT.search(comment)
+    if limit and limit[1] in _LIMITS:
+        return _LIMITS[limit[1]], False
+    if status is None or job.get("substate") == _DELETED:
+        return State.CANCELLED, False
+    if int(status) in _ENDED_BY:
+        return _ENDED_BY[int(status)], False
+    return (State.COMPLETED if status == "0" else State.FAILED), int(status) >= 0
+
+
+def _why(job: Mapping[str, str], comment: str) -> str:
+    if "Exit_status" not in job:
+        failed = job.get("substate") == _DEPENDENCY_FAILED
+        return "a job that it depends on did not end as required" if failed else "deleted before it started"
+    how = re.sub(r"^Job run at .*? on \S+( and )?", "", comment)
+    return f"PBS says Exit_status {job['Exit_status']}" if how in ("", "failed", "finished") else how
+
+
+# PBS Professional and OpenPBS: ``qsub``, ``qselect``, ``qstat`` and ``qdel``.
+
+
+PROGRAMS = Programs(
+    dropped=("PBS_", "PMI_", "PMIX_", "PALS_"),
+    kept=frozenset(("PBS_CONF_FILE", "PBS_DEFAULT", "PBS_EXEC", "PBS_HOME", "PBS_SERVER")),
+    unreachable=re.compile(
+        r"cannot connect to (any )?server|connection refused|communication failure|timed? ?out|pbs_iff"
+        r"|no default server|end of message|server (is )?shutting down|could not connect|authentication",
+        re.IGNORECASE,
+    ),
+)
+_FINISHED, _UNKNOWN = 35, 153  # exit statuses of qstat and qdel
+_ID = re.compile(r"^\d+(\[\d*\])?\.\S+$", re.MULTILINE)
+#: What to look at, by the words of a refusal.
+_HINTS = (
+    (r"queue", "qstat -Q lists the queues; --partition NAME"),
+    (r"resource limits", "qstat -Qf QUEUE shows its limits: fewer nodes (--nodes), less time (--time), another queue"),
+    (r"account|project|allocation|uid", "--account NAME"),
+    (r"resource", "policies of the site's file say what is requested of a node, and `directives` what else"),
+)
+
+
+class Pbs(Backend):
+    """Jobs are recognized by the directory that they were submitted from."""
+
+    traits = SYSTEMS["pbs"]
+    programs = PROGRAMS
+    asks_by_id = True
+    end_seconds = 60.0  # SIGTERM and SIGKILL are kill_delay (10 by default) apart
+
+    def header(self, allocation: Allocation, policies: Policies) -> tuple[str, ...]:
+        """See ``Backend``."""
+        return header(allocation, policies)
+
+    def submit(self, run: Run) -> Receipt | None:
+        """See ``Backend``."""
+        completed = PROGRAMS.call("qsub", run.script.name, timeout=SUBMIT_SECONDS, cwd=run.directory)
+        if completed.status != 0:
+            raise refusal(completed, _HINTS)
+        printed = _ID.search(completed.stdout)  # a site's hook may print more
+        return Receipt(printed.group()) if printed else None
+
+    def query(self, cluster: str | None) -> Sequence[str]:
+        """See ``Backend``: ``qselect`` first, for ``qstat -f`` would describe the jobs of all users."""
+        user = pwd.getpwuid(os.getuid()).pw_name
+        selected = PROGRAMS.call("qselect", "-x", "-u", user)
+        if selected.status != 0:
+            raise NoAnswer(complaint(selected))
+        ids = whole_lines(selected)
+        if not ids:
+            return []
+        return _described(ids)
+
+    def history(self, ids: Collection[str | None], since: float, cluster: str | None) -> list[Job]:
+        return parse(_described([id for id in ids if id is not None]))
+
+    def look_up(self, id: str, cluster: str | None) -> Job | None:
+        completed = PROGRAMS.call("qstat", "-x", "-f", id)
+        if completed.status == _UNKNOWN:
+            return None
+        found = [job for job in parse(compact(completed.stdout)) if job.id == id]
+        if not found or not completed.stdout.endswith("\n\n"):
+            raise NoAnswer(complaint(completed))
+        return found[0]
+
+    def parse(self, lines: Iterable[str]) -> list[Job]:
+        """See ``Backend``."""
+        return parse(lines)
+
+    def kill(self, id: str, cluster: str | None) -> None:
+        """See ``Backend``."""
+        completed = PROGRAMS.call("qdel", id)
+        if completed.status not in (0, _FINISHED, _UNKNOWN):
+            raise HidlError(f"job {id} could not be cancelled: {complaint(completed)}")
+
+    def never_starts(self, job: Job) -> Never | None:
+        """See ``Backend``."""
+        return never_starts(job)
+
+
+def _described(ids: Sequence[str]) -> list[str]:
+    lines = []
+    for some in batches(ids):
+        completed = PROGRAMS.call("qstat", "-x", "-f", *some)
+        if completed.status not in (0, _UNKNOWN, _FINISHED):  # one of them may be gone meanwhile
+            raise NoAnswer(complaint(completed))
+        if completed.status == 0 and not completed.stdout.endswith("\n\n"):  # a blank line ends each job
+            raise NoAnswer("qstat printed an incomplete answer")
+        lines += compact(completed.stdout)
+    return lines
+
+
+BACKEND = Pbs

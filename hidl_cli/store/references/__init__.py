@@ -1,1 +1,0 @@
-"""Published results that studies are compared with."""

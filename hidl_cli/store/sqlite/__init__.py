@@ -1,1 +1,0 @@
-"""The SQLite file: tables, locks, reading and writing rows."""
