@@ -16,14 +16,14 @@ from hidl_cli.inputs.problems import visible
 from hidl_cli.quoting import comment, lua, sh, sh_line, tcl, word
 
 
-def render_script(template: str, values: Mapping[str, Any]) -> str:
-    """Render a shell script.
+def render_script(template: str, values: Mapping[str, Any], directory: Path | None = None) -> str:
+    """Render a shell script from a template of ``directory`` (default: hidl's own).
 
     Whatever a ``{{ }}`` prints is quoted as one shell word, unless it passed through one of the filters ``words``
     (several words), ``comment`` (text of a comment) or ``raw_name`` (a variable's name). An undefined value is an
     error.
     """
-    return _render(template, values, sh)
+    return _render(template, values, sh, directory)
 
 
 def render_modulefile(template: str, values: Mapping[str, Any]) -> str:
@@ -31,14 +31,14 @@ def render_modulefile(template: str, values: Mapping[str, Any]) -> str:
     return _render(template, values, tcl)
 
 
-def render_configuration(template: str, values: Mapping[str, Any]) -> str:
+def render_configuration(template: str, values: Mapping[str, Any], directory: Path | None = None) -> str:
     """Render a configuration file of a daemon: each value must be one plain word, for these files know no quoting."""
-    return _render(template, values, word)
+    return _render(template, values, word, directory)
 
 
-def render_lua(template: str, values: Mapping[str, Any]) -> str:
+def render_lua(template: str, values: Mapping[str, Any], directory: Path | None = None) -> str:
     """Render a program in Lua: each value is quoted as one string, or is a number by the filter ``number``."""
-    return _render(template, values, lua)
+    return _render(template, values, lua, directory)
 
 
 def render_page(template: str, values: Mapping[str, Any]) -> str:
@@ -54,8 +54,10 @@ def render_page(template: str, values: Mapping[str, Any]) -> str:
     return pages.get_template(template).render(values)
 
 
-def _render(template: str, values: Mapping[str, Any], quote: Callable[[str], str]) -> str:
-    return environment(paths.shipped() / "templates", quote).get_template(template).render(values)
+def _render(
+    template: str, values: Mapping[str, Any], quote: Callable[[str], str], directory: Path | None = None
+) -> str:
+    return environment(directory or paths.shipped() / "templates", quote).get_template(template).render(values)
 
 
 @cache

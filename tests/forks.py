@@ -39,7 +39,7 @@ _READ_ONCE = (
 #: Imported late by what hidl imports.
 _LATE = ("rich.progress", "rich.table", "typer.rich_utils")
 #: Programs rather than modules: to import one does its work.
-_PROGRAMS = ("hidl_cli.__main__", "hidl_cli.cluster.standins", "hidl_cli.cluster.batch.programs")
+_PROGRAMS = ("hidl_cli.__main__", "hidl_twin.standins", "hidl_twin.batch.programs")
 #: Commands that are started anew in any case: the server starts where it saves more than it takes.
 _FEW = 3
 _commands = itertools.count(1)

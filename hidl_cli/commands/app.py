@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from hidl_cli import __version__
+from hidl_cli import __version__, paths
 from hidl_cli.commands.render import show_error, show_interrupt
 from hidl_cli.commands.run import WithOwnProgram
-from hidl_cli.errors import ExitCode, HidlError, ToldToEnd, of_the_system
+from hidl_cli.errors import ExitCode, HidlError, MissingPrecondition, ToldToEnd, of_the_system
+from hidl_cli.quoting import sh_line
 from hidl_cli.redaction import shown
 
 #: Each command (a function, or a typer app with commands of its own) and its place: ``module:attribute``.
@@ -85,6 +86,15 @@ class _Hidl(TyperGroup):
         except HidlError as error:
             show_error(error)
             raise typer.Exit(error.exit_code) from None
+        except ModuleNotFoundError as error:
+            if error.name != "hidl_twin":
+                raise
+            missing = MissingPrecondition(
+                "twins of sites are an extra of hidl, which is not installed",
+                hint=sh_line([sys.executable, "-m", "pip", "install", str(paths.shipped() / "libs" / "hidl_twin")]),
+            )
+            show_error(missing)
+            raise typer.Exit(missing.exit_code) from None
         except (OSError, MemoryError, RuntimeError) as error:
             if isinstance(error, OSError):
                 _drop_output()

@@ -69,8 +69,9 @@ def up(
     json: JsonOption = False,
 ) -> None:
     """Start the cluster, or restart what has died: munge, MariaDB, slurmdbd, slurmctld, and nodes with slurmd."""
-    from hidl_cli.cluster.cluster import Cluster, shared
-    from hidl_cli.cluster.settings import MAX_NODES
+    from hidl_twin.cluster import Cluster, shared
+    from hidl_twin.settings import MAX_NODES
+
     from hidl_cli.commands.render import emit_json, printable, say
     from hidl_cli.quoting import sh
 
@@ -107,9 +108,10 @@ def down(
     directory: DirectoryOption = None,
 ) -> None:
     """Stop the cluster and its jobs. Its history stays, unless purged."""
-    from hidl_cli.cluster import marks
-    from hidl_cli.cluster.cluster import Cluster
-    from hidl_cli.cluster.layout import option_for
+    from hidl_twin import marks
+    from hidl_twin.cluster import Cluster
+    from hidl_twin.layout import option_for
+
     from hidl_cli.commands.render import printable, say
 
     tell = _clock()
@@ -123,7 +125,8 @@ def down(
 @app.command()
 def status(*, like: LikeOption = None, directory: DirectoryOption = None, json: JsonOption = False) -> None:
     """Show the cluster's daemons and nodes."""
-    from hidl_cli.cluster.cluster import Cluster
+    from hidl_twin.cluster import Cluster
+
     from hidl_cli.commands.render import emit_json, printable, say, show_table
 
     found = Cluster(directory, like=like).status()
@@ -145,7 +148,8 @@ def status(*, like: LikeOption = None, directory: DirectoryOption = None, json: 
 @app.command()
 def env(*, like: LikeOption = None, directory: DirectoryOption = None) -> None:
     """Print the variables for Slurm's commands to use the cluster: eval "$(hidl cluster env)"."""
-    from hidl_cli.cluster.cluster import Cluster
+    from hidl_twin.cluster import Cluster
+
     from hidl_cli.commands.render import write
 
     write(Cluster(directory, like=like).environment_lines)
@@ -164,8 +168,9 @@ def login(
     """
     import os
 
+    from hidl_twin.cluster import Cluster
+
     from hidl_cli import process
-    from hidl_cli.cluster.cluster import Cluster
 
     shell = os.environ.get("SHELL") or "/bin/bash"
     twin = Cluster(directory, like=like)

@@ -10,7 +10,7 @@ import typer
 from hidl_cli.commands.arguments import JsonOption, complete_sites, complete_stacks, complete_workloads
 
 if TYPE_CHECKING:
-    from hidl_cli.rehearse.rehearsal import Rehearsal, Stage
+    from hidl_twin.rehearsal import Rehearsal, Stage
 
 
 def rehearse(
@@ -47,14 +47,15 @@ def rehearse(
     """
     import sys
 
+    from hidl_twin.page import page
+    from hidl_twin.rehearsal import Script, can_be_rehearsed
+    from hidl_twin.rehearsal import rehearse as carry_out
+
     from hidl_cli.commands.render import emit_json, printable, say, show_table
     from hidl_cli.documents import write_text
     from hidl_cli.errors import UsageError
     from hidl_cli.inputs.overlay import list_all
     from hidl_cli.redaction import shown
-    from hidl_cli.rehearse.page import page
-    from hidl_cli.rehearse.rehearsal import Script, can_be_rehearsed
-    from hidl_cli.rehearse.rehearsal import rehearse as carry_out
     from hidl_cli.site.load import load_site
 
     if bool(sites) == all_sites:

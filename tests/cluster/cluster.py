@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hidl_twin import packages
+from hidl_twin.cluster import Cluster, shared
 
-from hidl_cli.cluster import packages
-from hidl_cli.cluster.cluster import Cluster, shared
 from hidl_cli.errors import MissingPrecondition
 from hidl_cli.site.machine import machine
 from tests.waiting import patience, until

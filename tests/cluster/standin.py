@@ -12,10 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hidl_cli.cluster.batch import service
-from hidl_cli.cluster.batch.settings import Queue, Settings
-from hidl_cli.cluster.batch.store import FINAL, Job, Store
-from hidl_cli.cluster.batch.system import System
+from hidl_twin.batch import service
+from hidl_twin.batch.settings import Queue, Settings
+from hidl_twin.batch.store import FINAL, Job, Store
+from hidl_twin.batch.system import System
+
 from tests.waiting import patience, until
 
 HOUR = Queue(max_nodes=4, run_limits=((None, 60.0),))

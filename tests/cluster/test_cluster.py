@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 import pytest
+from hidl_twin import marks, network
+from hidl_twin.cluster import Cluster, shared
+from hidl_twin.layout import runtime_directory
 
-from hidl_cli.cluster import marks, network
-from hidl_cli.cluster.cluster import Cluster, shared
-from hidl_cli.cluster.layout import runtime_directory
 from hidl_cli.errors import HidlError, MissingPrecondition, UsageError
 from hidl_cli.site.machine import machine
 from tests.cluster.cluster import LivingCluster

@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from hidl_twin import entry, layout, marks, network
+from hidl_twin.marks import Recorded
 
-from hidl_cli.cluster import entry, layout, marks, network
-from hidl_cli.cluster.marks import Recorded
 from tests.waiting import until
 
 NOBODY = 65534

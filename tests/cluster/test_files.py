@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hidl_twin import TEMPLATES, files, packages
+from hidl_twin.layout import Layout
+from hidl_twin.settings import Settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.cluster import files, packages
-from hidl_cli.cluster.layout import Layout
-from hidl_cli.cluster.settings import Settings
 from hidl_cli.templates import render_script
 
 GOLDEN = Path(__file__).with_name("slurm.golden.conf")
@@ -87,7 +87,7 @@ def test_of_shared_directories_within_each_other_the_outer_one_is_mounted(layout
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), min_size=1), max_size=3))
 def test_whatever_a_shared_directory_is_called_it_stays_one_word_of_the_script(shares: list[str]) -> None:
     places = [{"path": "/tmp", "mode": "1777", "shared": shares}]
-    script = render_script("cluster/node.sh.j2", {**OF_A_PLAIN_NODE, "places": places})
+    script = render_script("node.sh.j2", {**OF_A_PLAIN_NODE, "places": places}, TEMPLATES)
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     call = script[script.index("\nown /tmp") : script.index("\nmkdir -p /run/sshd")]
     assert shlex.split(call) == ["own", "/tmp", "1777", *shares]

@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hidl_twin.layout import Layout, default_directory, option_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hidl_cli.cluster.layout import Layout, default_directory, option_for
 from hidl_cli.errors import UsageError
 from tests.conftest import Hidl
 

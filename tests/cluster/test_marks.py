@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from hidl_cli.cluster import layout, marks
-from hidl_cli.cluster.entry import OpenProcess
+from hidl_twin import layout, marks
+from hidl_twin.entry import OpenProcess
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from hidl_cli.cluster import packages
+from hidl_twin import packages
 
 
 def test_where_there_is_nothing_all_packages_are_missing(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hidl_twin.settings import MAX_NODES
 
-from hidl_cli.cluster.settings import MAX_NODES
 from hidl_cli.site import hidl_cluster
 from tests.cluster.cluster import LivingCluster, living
 from tests.conftest import Hidl

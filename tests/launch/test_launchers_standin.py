@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hidl_twin.batch.system import System
+from hidl_twin.flux.system import Flux
+from hidl_twin.pbs.system import Pbs
 
-from hidl_cli.cluster.batch.system import System
-from hidl_cli.cluster.flux.system import Flux
-from hidl_cli.cluster.pbs.system import Pbs
 from hidl_cli.launch.launchers import launcher
 from hidl_cli.launch.launchers.contract import Request
 from hidl_cli.launch.placement import Placement

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hidl_twin import packages, rehearsal
+from hidl_twin.cluster import Cluster
+from hidl_twin.page import page
+from hidl_twin.rehearsal import Rehearsal, Stage
 
-from hidl_cli.cluster import packages
-from hidl_cli.cluster.cluster import Cluster
-from hidl_cli.rehearse import rehearsal
-from hidl_cli.rehearse.page import page
-from hidl_cli.rehearse.rehearsal import Rehearsal, Stage
 from tests.conftest import Hidl
 
 

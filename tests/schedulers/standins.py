@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from hidl_twin.batch.system import System
 
-from hidl_cli.cluster.batch.system import System
 from hidl_cli.errors import SchedulerUnreachable, SubmitRefused
 from hidl_cli.record.run import State
 from hidl_cli.schedulers.backend import Backend

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hidl_twin.batch import host
 
-from hidl_cli.cluster.batch import host
 from hidl_cli.schedulers import local
 from tests.waiting import until
 

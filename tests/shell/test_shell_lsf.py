@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hidl_twin.batch.store import FINAL
+from hidl_twin.lsf.system import Lsf
 
-from hidl_cli.cluster.batch.store import FINAL
-from hidl_cli.cluster.lsf.system import Lsf
 from tests.cluster.standin import StandIn
 from tests.conftest import Hidl
 from tests.shell.ends import ENDS, KEPT, each_end, open_shell

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hidl_twin.claimed.build import compile_library
 
-from hidl_cli.cluster.claimed.build import compile_library
 from tests.waiting import patience
 
 TABLE_BYTES = 4 * 2**20

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hidl_twin import TEMPLATES, packages
+from hidl_twin.claimed.build import claim
+from hidl_twin.claimed.processors import Processors
 
-from hidl_cli.cluster import packages
-from hidl_cli.cluster.claimed.build import claim
-from hidl_cli.cluster.claimed.processors import Processors
 from hidl_cli.templates import render_script
 from tests.waiting import patience
 
@@ -35,7 +35,7 @@ def on_node(tmp_path_factory: pytest.TempPathFactory) -> OnNode:
     place = tmp_path_factory.mktemp("cluster")
     assert claim(place / "claimed", {"c1": CLX})
     script = place / "enter.sh"
-    script.write_text(ENTER.format(claimed=render_script("cluster/claimed.sh.j2", {"directory": place})))
+    script.write_text(ENTER.format(claimed=render_script("claimed.sh.j2", {"directory": place}, TEMPLATES)))
 
     def run(*command: str) -> str:
         entering = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "bash", str(script), "c1"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hidl_twin.claimed import sysfs
+from hidl_twin.claimed.processors import Processors
 
-from hidl_cli.cluster.claimed import sysfs
-from hidl_cli.cluster.claimed.processors import Processors
 from hidl_cli.errors import UsageError
 from hidl_cli.site.machine import machine
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hidl_twin.flux.system import Flux
 
-from hidl_cli.cluster.flux.system import Flux
 from tests.cluster.standin import StandIn
 
 

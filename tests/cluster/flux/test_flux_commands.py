@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hidl_twin.flux import hosts, ids
 
-from hidl_cli.cluster.flux import hosts, ids
 from tests.cluster.standin import StandIn
 from tests.waiting import until
 

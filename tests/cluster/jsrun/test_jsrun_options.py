@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from hidl_cli.cluster.jsrun.options import ALL, parse
+from hidl_twin.jsrun.options import ALL, parse
 
 
 @pytest.mark.parametrize("form", [["-n", "12"], ["-n12"], ["--nrs", "12"], ["--nrs=12"]])

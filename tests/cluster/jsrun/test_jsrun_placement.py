@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from hidl_cli.cluster.jsrun.options import parse
-from hidl_cli.cluster.jsrun.placement import DoesNotFit, Host, Task, place, resource_sets
+from hidl_twin.jsrun.options import parse
+from hidl_twin.jsrun.placement import DoesNotFit, Host, Task, place, resource_sets
 
 TWO = [Host(name, tuple(range(42)), tuple(range(6))) for name in ("h1", "h2")]
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from hidl_cli.cluster.batch import settings
-from hidl_cli.cluster.batch.settings import Settings
-from hidl_cli.cluster.batch.store import Job
-from hidl_cli.cluster.batch.twin import settings_of
-from hidl_cli.cluster.layout import Layout
-from hidl_cli.cluster.lsf.admission import admit
-from hidl_cli.cluster.lsf.system import Lsf
-from hidl_cli.cluster.twin.of_site import dress_of
+from hidl_twin.batch import settings
+from hidl_twin.batch.settings import Settings
+from hidl_twin.batch.store import Job
+from hidl_twin.batch.twin import settings_of
+from hidl_twin.layout import Layout
+from hidl_twin.lsf.admission import admit
+from hidl_twin.lsf.system import Lsf
+from hidl_twin.twin.of_site import dress_of
 
 
 def twin(site: str) -> Settings:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hidl_twin.pbs.system import Pbs
 
-from hidl_cli.cluster.pbs.system import Pbs
 from tests.cluster.standin import StandIn
 
 

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hidl_twin
 import pytest
 
-import hidl_cli.cluster
 from hidl_cli.errors import ProcessFailed
 from tests.cluster.cluster import SHOWN, LivingCluster
 from tests.tiers import deep
 
 pytestmark = pytest.mark.real
 
-STANDIN = Path(hidl_cli.cluster.__file__).parent / "standins" / "ibrun"
+STANDIN = Path(hidl_twin.__file__).parent / "standins" / "ibrun"
 SELF = "ibrun: this is a stand-in for TACC's (hidl cluster up)"
 WORLD = """
 import os

@@ -10,15 +10,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hidl_twin
 import pytest
 
-import hidl_cli.cluster
 from tests.cluster.cluster import LivingCluster
 from tests.waiting import patience, until
 
 pytestmark = pytest.mark.real
 
-STANDIN = Path(hidl_cli.cluster.__file__).parent / "standins" / "mpirun_rsh"
+STANDIN = Path(hidl_twin.__file__).parent / "standins" / "mpirun_rsh"
 HERE = socket.gethostname()
 SELF = "mpirun_rsh: this is a stand-in for MVAPICH2 2.3.7's, over MPICH (hidl cluster up)"
 WORLD = """

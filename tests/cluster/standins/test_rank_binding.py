@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from hidl_cli.cluster.standins import rank_binding
+from hidl_twin.standins import rank_binding
 
 HYBRID = {"MV2_CPU_BINDING_POLICY": "hybrid", "MV2_THREADS_PER_PROCESS": "28"}
 

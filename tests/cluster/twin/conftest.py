@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hidl_twin import packages
 
-from hidl_cli.cluster import packages
 from tests.cluster.cluster import LivingCluster, living
 from tests.conftest import Hidl
 

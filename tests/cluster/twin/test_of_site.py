@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hidl_twin.dress import Dress, load, save
+from hidl_twin.layout import Layout
+from hidl_twin.rules import job_submit
+from hidl_twin.twin.of_site import dress_of, environment
 
-from hidl_cli.cluster.dress import Dress, load, save
-from hidl_cli.cluster.layout import Layout
-from hidl_cli.cluster.rules import job_submit
-from hidl_cli.cluster.twin.of_site import dress_of, environment
 from hidl_cli.errors import InvalidInput, MissingPrecondition, UsageError
 from hidl_cli.inputs.overlay import list_all
 from hidl_cli.plan.devices import reason_not_runnable

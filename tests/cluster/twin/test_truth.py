@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hidl_twin.twin import truth
+from hidl_twin.twin.of_site import dress_of
 
-from hidl_cli.cluster.twin import truth
-from hidl_cli.cluster.twin.of_site import dress_of
 from tests.conftest import REPOSITORY
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from hidl_twin.flux.system import Flux as StandInFlux
 
-from hidl_cli.cluster.flux.system import Flux as StandInFlux
 from hidl_cli.record.run import State
 from hidl_cli.schedulers.flux import Flux
 from tests.cluster.standin import StandIn

@@ -1,4 +1,4 @@
-"""A stand-in LSF (``hidl_cli/cluster/lsf``) of this machine, and runs whose job scripts do what hidl's do."""
+"""A stand-in LSF (``libs/hidl_twin/hidl_twin/lsf``) of this machine, and runs whose job scripts do what hidl's do."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hidl_twin.batch import service
+from hidl_twin.batch.settings import Queue, Settings
+from hidl_twin.batch.store import FINAL, Job, Store
+from hidl_twin.lsf.system import Lsf as StandInLsf
 
-from hidl_cli.cluster.batch import service
-from hidl_cli.cluster.batch.settings import Queue, Settings
-from hidl_cli.cluster.batch.store import FINAL, Job, Store
-from hidl_cli.cluster.lsf.system import Lsf as StandInLsf
 from hidl_cli.launch.placement import Allocation
 from hidl_cli.record.run import Run, State, Status
 from hidl_cli.schedulers.batch import Batch

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hidl_cli.cluster.pbs.system import Pbs as StandInPbs
+from hidl_twin.pbs.system import Pbs as StandInPbs
+
 from hidl_cli.schedulers.pbs import Pbs
 from tests.schedulers.standins import StandInTests
 

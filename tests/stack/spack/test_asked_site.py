@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hidl_twin import packages as needed
 
-from hidl_cli.cluster import packages as needed
 from tests.cluster.cluster import LivingCluster, living
 from tests.conftest import Hidl
 from tests.site.module_tree import ModuleTree, at, frontera, needs_lmod

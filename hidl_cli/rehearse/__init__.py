@@ -1,1 +1,0 @@
-"""The three lines of a site, rehearsed on its twin."""
