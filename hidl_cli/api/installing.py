@@ -15,7 +15,7 @@ from hidl_cli.errors import BuildFailed, HidlError, InvalidInput, UsageError
 
 if TYPE_CHECKING:
     from hidl_cli.launch.placement import Asked
-    from hidl_cli.site.answers import Completed
+    from hidl_cli.site.completion import Completed
     from hidl_cli.site.schema import ProviderName, Site
     from hidl_cli.stack.derived import Derived
     from hidl_cli.stack.install import LeftOut, Result
@@ -94,7 +94,7 @@ def arrange(
     """Return the orders of ``hidl install`` with these options; ``keep``: write what this machine tells of the site."""
     from hidl_cli.mpi import FAMILIES
     from hidl_cli.schedulers.attached import build_command
-    from hidl_cli.site import answers
+    from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import install as several
     from hidl_cli.stack import installation
@@ -102,7 +102,7 @@ def arrange(
     from hidl_cli.stack.order import Order
 
     chosen = provider_name(provider)
-    completed = answers.complete(load_site(site), chosen, keep=keep, say=say)
+    completed = completion.complete(load_site(site), chosen, keep=keep, say=say)
     where = for_device(_linked(completed.site, link), device)
     if own and prefix:
         raise UsageError("--own and --prefix exclude each other")

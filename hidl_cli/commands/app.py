@@ -13,8 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from hidl_cli import __version__, paths
+from hidl_cli.commands.own_program import WithOwnProgram
 from hidl_cli.commands.render import show_error, show_interrupt
-from hidl_cli.commands.run import WithOwnProgram
 from hidl_cli.errors import ExitCode, HidlError, MissingPrecondition, ToldToEnd, of_the_system
 from hidl_cli.quoting import sh_line
 from hidl_cli.redaction import shown

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from hidl_cli.site.answers import Completed
+    from hidl_cli.site.completion import Completed
     from hidl_cli.stack.install import LeftOut, Result
     from hidl_cli.stack.order import Order
 

@@ -147,7 +147,7 @@ def lock(
     """Make a new lock of a stack, with the newest versions that its recipe allows; print its file."""
     from hidl_cli.api.installing import for_device
     from hidl_cli.commands.render import emit_json, progress, say, write
-    from hidl_cli.site import answers
+    from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
@@ -156,7 +156,9 @@ def lock(
 
     if platform not in (None, *PORTABLE_PLATFORMS):
         raise UsageError(f"invalid value for --platform: {platform!r}", hint=" or ".join(PORTABLE_PLATFORMS))
-    where = for_device(answers.complete(load_site(site), provider_name(provider), keep=not check, say=say).site, device)
+    where = for_device(
+        completion.complete(load_site(site), provider_name(provider), keep=not check, say=say).site, device
+    )
     order = Order(
         where,
         load_stack(name),
@@ -201,14 +203,14 @@ def fetch(
     """
     from hidl_cli.api.installing import for_device
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
-    from hidl_cli.site import answers
+    from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.fetching import fetch as bring
     from hidl_cli.stack.order import Order
 
-    where = for_device(answers.complete(load_site(site), provider_name(provider), keep=True, say=say).site, device)
+    where = for_device(completion.complete(load_site(site), provider_name(provider), keep=True, say=say).site, device)
     place = directory(to)
     assert place is not None
     order = Order(
@@ -249,14 +251,14 @@ def push(
     """
     from hidl_cli.api.installing import for_device
     from hidl_cli.commands.render import emit_json, printable, progress, say, write
-    from hidl_cli.site import answers
+    from hidl_cli.site import completion
     from hidl_cli.site.load import load_site
     from hidl_cli.stack import installation
     from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.fetching import push as bring
     from hidl_cli.stack.order import Order
 
-    where = for_device(answers.complete(load_site(site), "spack", keep=True, say=say).site, device)
+    where = for_device(completion.complete(load_site(site), "spack", keep=True, say=say).site, device)
     local = directory(cache) if cache not in where.spack.build_caches and ":" not in cache else None
     root = installation.installation_root(where, prefix)
     order = Order(where, load_stack(name), root, provider="spack", spack=directory(spack))
@@ -412,8 +414,8 @@ def verify(
     from hidl_cli.commands.render import emit_json, progress, say, show_table
     from hidl_cli.errors import ExitCode
     from hidl_cli.site.load import load_site
+    from hidl_cli.stack.inspection import inspect
     from hidl_cli.stack.target import selected
-    from hidl_cli.stack.verify import inspect
 
     where = load_site(site)
     inspected = [

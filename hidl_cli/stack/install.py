@@ -320,10 +320,10 @@ def _compile(plan: InstallPlan, log: Path, progress: Progress) -> None:
 
 def _explain(failure: BuildFailed, log: Path) -> BuildFailed:
     """The failure with its likely cause, if the log or the failure itself shows a known one."""
-    from hidl_cli.diagnoses import (
-        format_causes,  # reads the catalogue, which only failures need
+    from hidl_cli.diagnoses import (  # reads the catalogue, which only failures need
+        format_causes,
         read_blocks,
-        search,  # the same
+        search,
     )
 
     with log.open("rb") as file:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,95 +12,13 @@ from hidl_cli import batch_systems, process
 from hidl_cli.documents import read_json
 from hidl_cli.errors import BuildFailed, ProcessFailed
 from hidl_cli.mpi import MPICH_ON_ONE_HOST
-from hidl_cli.stack import content
-from hidl_cli.stack.checks import load_stack
-from hidl_cli.stack.content import Difference
 from hidl_cli.stack.installation import Installation
-from hidl_cli.stack.order import InstallStep, Order, log_command
-from hidl_cli.stack.target import site_as_for
+from hidl_cli.stack.order import InstallStep, log_command
 
 if TYPE_CHECKING:
     from hidl_cli.site.schema import Site
     from hidl_cli.stack.order import Progress
     from hidl_cli.stack.plan import InstallPlan
-
-
-_SHOWN = 10
-
-
-@dataclass(frozen=True)
-class Inspected:
-    """What was found: ``first``, and ``now``, which differs after a repair. ``seconds``: for the first reading."""
-
-    installation: Installation
-    first: Difference
-    now: Difference
-    seconds: float
-
-    @property
-    def row(self) -> dict[str, str]:
-        """A row of the table for people."""
-        found, now = self.first, self.now
-        repaired = len({*found.damaged, *found.missing} - {*now.damaged, *now.missing})
-        told = [
-            *([f"{repaired} repaired"] if repaired else []),
-            *([f"{len(now.damaged)} damaged"] if now.damaged else []),
-            *([f"{len(now.missing)} missing"] if now.missing else []),
-            *([f"{len(now.foreign)} foreign"] if now.foreign else []),
-        ]
-        return {
-            "stack": self.installation.prefix.parent.name,
-            "installation": str(self.installation.prefix),
-            "files": f"{found.files:,}",
-            "read": f"{found.read / 2**20:,.0f} MiB, {found.read / 1e9 / max(self.seconds, 1e-9):.1f} GB/s",
-            "": ", ".join(told) or "as installed",
-        }
-
-    @property
-    def lines(self) -> Iterator[str]:
-        """A line for each file, the first of each kind."""
-        for kind in ("damaged", "missing", "foreign"):
-            paths = getattr(self.now, kind)
-            yield from (f"{kind}: {self.installation.prefix / path}" for path in paths[:_SHOWN])
-            if len(paths) > _SHOWN:
-                yield f"{kind}: and {len(paths) - _SHOWN} more (--json lists all)"
-
-    def to_json(self) -> dict[str, Any]:
-        """It, as part of a JSON document."""
-        repaired = sorted({*self.first.damaged, *self.first.missing} - {*self.now.damaged, *self.now.missing})
-        return {
-            "stack": self.installation.prefix.parent.name,
-            "prefix": str(self.installation.prefix),
-            "current": self.installation.is_current,
-            "files": self.first.files,
-            "bytes": self.first.read,
-            "seconds": round(self.seconds, 3),
-            "damaged": list(self.now.damaged),
-            "missing": list(self.now.missing),
-            "foreign": list(self.now.foreign),
-            "repaired": repaired,
-        }
-
-
-def inspect(
-    found: Installation, site: Site, progress: Progress, *, repair: bool = False, offline: bool = False
-) -> Inspected:
-    """Read every file of an installation; with ``repair``, replace what is damaged or missing.
-
-    Raises ``MissingPrecondition`` if it cannot be repaired.
-    """
-    name = found.prefix.parent.name
-    began = time.monotonic()
-    with progress.step(f"read {name}"):
-        first = content.compare(found.prefix, content.read(found.prefix), deep=True)
-    seconds = time.monotonic() - began
-    if first.is_whole or not repair:
-        return Inspected(found, first, first, seconds)
-    from hidl_cli.stack import repair as repairing  # imports uv and Jinja2, which reading has no need of
-
-    site = site_as_for(site, found.manifest.get("accelerator"))
-    order = Order(site, load_stack(name), found.root, locked=True, offline=offline)
-    return Inspected(found, first, repairing.repair(order, found.prefix, first, progress), seconds)
 
 
 # The proof that an installation works: two MPI ranks of the very stack, checked by ``hidl_workloads.verify``.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hidl_cli.stack.builds import sources
+from hidl_cli.stack.builds import fetch
 from tests.conftest import REPOSITORY
 from tests.spack.conftest import HIDL_REPOSITORY, PACKAGES
 
@@ -107,7 +107,7 @@ def test_horovod_has_the_patches_that_hidl_applies_itself() -> None:
     assert folder == REPOSITORY / "recipes/patches/horovod/0.28.1"
     stack = yaml.safe_load((REPOSITORY / "recipes/stacks/horovod.yaml").read_text(encoding="utf-8"))
     assert stack["builds"][0]["patches"] == "horovod/0.28.1"
-    assert all(sources.read(file) for file in folder.iterdir())
+    assert all(fetch.read(file) for file in folder.iterdir())
 
 
 def test_every_version_of_mvapich2_gdr_is_there() -> None:

@@ -126,12 +126,12 @@ def test_the_verification_gives_each_rank_another_share_and_all_the_same_start()
 
 @pytest.mark.deep
 def test_the_patches_fit_the_released_source(tmp_path: Path, archive: Path) -> None:
-    from hidl_cli.stack.builds import sources
-    from hidl_cli.stack.builds.sources import unpack
+    from hidl_cli.stack.builds import fetch
+    from hidl_cli.stack.builds.fetch import unpack
 
     tree = unpack(archive, tmp_path)
     for patch in sorted((REPOSITORY / "recipes" / "patches" / "horovod" / "0.28.1").glob("*.patch")):
-        sources.apply(patch, tree)
+        fetch.apply(patch, tree)
     assert "loads_base64" not in (tree / "horovod" / "runner" / "elastic" / "rendezvous.py").read_text()
 
 
@@ -140,7 +140,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Horovod's sdist from the index, fetched as an installation does it; without a network, a skip by name."""
     from hidl_cli.errors import HidlError
     from hidl_cli.site.load import load_site
-    from hidl_cli.stack.builds import planned, sources
+    from hidl_cli.stack.builds import fetch, planned
     from hidl_cli.stack.checks import load_stack
     from hidl_cli.stack.install import draft
     from hidl_cli.stack.order import Order
@@ -154,6 +154,6 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (build,) = plan.builds
     assert isinstance(build, planned.PlannedBuild)
     try:
-        return sources.present(build, root) or sources.fetch(build, plan, Wheels.for_site(site), log)
+        return fetch.present(build, root) or fetch.fetch(build, plan, Wheels.for_site(site), log)
     except HidlError as error:
         pytest.skip(f"NOT TESTED: do the patches fit? Horovod's source cannot be fetched: {error.message}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hidl_cli import documents, paths, process
 from hidl_cli.errors import BuildFailed, MissingPrecondition, ProcessFailed
 from hidl_cli.site import machine as cgroups
-from hidl_cli.stack.builds import sources
+from hidl_cli.stack.builds import fetch
 from hidl_cli.stack.builds.contract import Workplace
 from hidl_cli.stack.builds.kinds import KINDS
 from hidl_cli.stack.builds.planned import PlannedBuild
@@ -181,7 +181,7 @@ class Builder:
         ``BuildFailed`` where a source has another content than its recipe says.
         """
         for build in self.plan.builds:
-            sources.keep(build, self.plan.root)
+            fetch.keep(build, self.plan.root)
         return tuple(
             Prepared(build, slot, None if slot.filled else self._source(build)) for build, slot in _slots(self.plan)
         )
@@ -203,7 +203,7 @@ class Builder:
     def _source(self, build: PlannedBuild) -> Path:
         """The archive of a build that must be made."""
         require(build.recipe.programs, f"{build.name} {build.version}", os.environ)
-        source = sources.present(build, self.plan.root)
+        source = fetch.present(build, self.plan.root)
         if source is None and self.plan.offline:
             raise MissingPrecondition(
                 f"stack {self.plan.stack} cannot be installed offline; neither a build of {build.name} {build.version} "
@@ -212,7 +212,7 @@ class Builder:
             )
         if source is None:
             with self.progress.step(f"fetch {build.recipe.source.file}", self.log):
-                source = sources.fetch(build, self.plan, self.provider, self.log)
+                source = fetch.fetch(build, self.plan, self.provider, self.log)
         return source
 
     def _make(self, build: PlannedBuild, source: Path, work: Path) -> None:
@@ -222,9 +222,9 @@ class Builder:
         jobs = build_jobs(build.recipe.memory_per_job_gib)
         patched = f" and apply {_counted(len(build.patches), 'patch', 'patches')}" if build.patches else ""
         with self.progress.step(f"unpack {what}{patched}"):
-            tree = sources.unpack(source, work / "source")
+            tree = fetch.unpack(source, work / "source")
             for patch in build.patches:
-                sources.apply(patch.file, tree)
+                fetch.apply(patch.file, tree)
         if build.recipe.requires:
             with self.progress.step(f"install what builds {build.name}", self.log):
                 self.provider.run(self.provider.build_tools(self.plan, build.recipe, tools), self.log)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hidl_cli.errors import BuildFailed
-from hidl_cli.stack.builds.sources import unpack
+from hidl_cli.stack.builds.fetch import unpack
 
 
 def archive(tmp_path: Path, *members: tarfile.TarInfo) -> Path:

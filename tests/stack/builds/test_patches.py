@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hidl_cli.errors import BuildFailed
-from hidl_cli.stack.builds import sources
+from hidl_cli.stack.builds import fetch
 from tests.conftest import REPOSITORY
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "\n", "--- c\n", "@@ d\n", "\té\r\n"]), max_size=30)
@@ -68,27 +68,27 @@ def test_what_diff_writes_turns_the_one_into_the_other(
     (place / "f").write_bytes(old.encode())
     patch = place / "change.patch"
     patch.write_bytes(unified(old, new).encode())
-    sources.apply(patch, place)
+    fetch.apply(patch, place)
     assert (place / "f").read_bytes().decode() == new
 
 
 def test_a_file_is_made_and_removed(tree: Path) -> None:
     made = "--- /dev/null\n+++ b/y/new.txt\n@@ -0,0 +1 @@\n+new\n"
     gone = "--- a/x/f.txt\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n"
-    sources.apply(write(tree, made + gone), tree)
+    fetch.apply(write(tree, made + gone), tree)
     assert [(path.name, path.read_text()) for path in tree.rglob("*.txt")] == [("new.txt", "new\n")]
 
 
 def test_one_that_does_not_fit_is_reported_with_its_file_and_line(tree: Path) -> None:
     (tree / "x" / "f.txt").write_text("one\nTWO\n")
     with pytest.raises(BuildFailed, match=r"change.patch does not fit x/f.txt at line 1"):
-        sources.apply(write(tree, CHANGE), tree)
+        fetch.apply(write(tree, CHANGE), tree)
 
 
 def test_nothing_is_guessed_where_the_lines_stand_elsewhere(tree: Path) -> None:
     (tree / "x" / "f.txt").write_text("zero\none\ntwo\n")
     with pytest.raises(BuildFailed, match="does not fit"):
-        sources.apply(write(tree, CHANGE), tree)
+        fetch.apply(write(tree, CHANGE), tree)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_nothing_is_guessed_where_the_lines_stand_elsewhere(tree: Path) -> None:
 )
 def test_a_damaged_one_is_refused(tree: Path, text: str) -> None:
     with pytest.raises(BuildFailed):
-        sources.apply(write(tree, text), tree)
+        fetch.apply(write(tree, text), tree)
     assert (tree / "x" / "f.txt").read_text() == "one\ntwo\n"
 
 
@@ -115,13 +115,13 @@ def test_every_shipped_patch_says_its_symptom_and_reason(folder: Path) -> None:
     for patch in folder.glob("*.patch"):
         header = patch.read_text().partition("\ndiff --git ")[0]
         assert {"Symptom", "Reason"} <= {line.partition(":")[0] for line in header.splitlines()}, patch
-        assert sources.read(patch)
+        assert fetch.read(patch)
 
 
 def test_patch_and_git_accept_what_is_accepted_here(tree: Path) -> None:
     patch = write(tree, CHANGE)
     others = [shutil.copytree(tree, tree.parent / name) for name in ("patch", "git")]
-    sources.apply(patch, tree)
+    fetch.apply(patch, tree)
     with patch.open() as text:
         subprocess.run(["patch", "-s", "-p1"], cwd=others[0], stdin=text, check=True)
     subprocess.run(["git", "apply", "-p1", str(patch)], cwd=others[1], check=True)
