@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Any
 
 import dask.config
+from dask.utils import parse_timedelta
 from distributed.comm import CommClosedError
 from distributed.comm.addressing import parse_host_port, unparse_host_port
 from distributed.comm.core import BaseListener, Comm, Connector, FatalCommClosedError
@@ -16,15 +18,16 @@ from distributed.comm.registry import Backend
 from distributed.comm.utils import ensure_concrete_host
 from distributed.utils import ensure_ip, get_ip
 
-from mpi4dask import authentication, endpoint, late
+from mpi4dask import authentication, endpoint
 from mpi4dask.comm import MPIComm
 from mpi4dask.counters import counters
 from mpi4dask.link import Link
-from mpi4dask.sockets import set_options
+from mpi4dask.transport import begin_to_join, joined
 
 logger = logging.getLogger("mpi4dask")
 
 PREFIX = "mpi://"
+_PROBES = 10
 
 
 def _tls_context(connection_args: dict[str, Any]) -> ssl.SSLContext | None:
@@ -57,7 +60,7 @@ class MPIConnector(Connector):
         context = _tls_context(connection_args)
         host, port = parse_host_port(address)
         loop = asyncio.get_running_loop()
-        await late.joined()
+        await joined()
         link = endpoint.endpoint().client(_may_use_mpi(connection_args))
         server_hostname = (connection_args.get("server_hostname") or host) if context is not None else None
         try:
@@ -186,13 +189,13 @@ class MPIBackend(Backend):
     """mpi://host:port. Loading it needs no MPI; `mpi4dask.transport.start()` brings MPI in."""
 
     def get_connector(self) -> MPIConnector:
-        late.begin()
+        begin_to_join()
         return MPIConnector()
 
     def get_listener(
         self, loc: str, handle_comm: Callable[[Comm], Any], deserialize: bool, **connection_args: Any
     ) -> MPIListener:
-        late.begin()
+        begin_to_join()
         return MPIListener(loc, handle_comm, deserialize, **connection_args)
 
     def get_address_host(self, loc: str) -> str:
@@ -209,3 +212,25 @@ class MPIBackend(Backend):
     def get_local_address_for(self, loc: str) -> str:
         host, _ = parse_host_port(loc)
         return str(unparse_host_port(get_ip(ensure_ip(host)), None))
+
+
+def set_options(transport: asyncio.BaseTransport) -> None:
+    """No delay for doorbells, and an end to hosts that vanished, after `distributed.comm.timeouts.tcp`."""
+    sock = transport.get_extra_info("socket")
+    seconds = int(parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp"), default="seconds"))
+    idle = max(2, seconds // 4)
+    interval = max(1, (seconds - idle) // _PROBES)
+    options = [
+        (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", _PROBES),
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", idle),
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", interval),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", seconds * 1000),
+    ]
+    for level, name, value in options:
+        if hasattr(socket, name):
+            try:
+                sock.setsockopt(level, getattr(socket, name), value)
+            except OSError as exc:
+                logger.info("Could not set %s on a socket: %s", name, exc)

@@ -30,7 +30,7 @@ class Counters:
     wakeups_received: int = 0
     spins: int = 0  # polls that found nothing
     sleeps: int = 0
-    rescues: int = 0  # messages that an own look found and that had no doorbell for `lookout.SAFETY` after it
+    rescues: int = 0  # messages that an own look found and that had no doorbell for `peer.SAFETY` after it
     connections_opened: int = 0
     connections_closed: int = 0
     handshakes_refused: int = 0

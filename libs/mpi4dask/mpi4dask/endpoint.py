@@ -8,10 +8,9 @@ import threading
 import weakref
 
 from mpi4dask import authentication, configuration, gpu
-from mpi4dask.authentication import HAS_GPU, SPINS, WANTS_MPI, Hello
+from mpi4dask.authentication import HAS_GPU, SPINS, WANTS_MPI, ClientHandshake, Handshake, Hello, ServerHandshake
 from mpi4dask.buffers import Pool
 from mpi4dask.engine import Engine
-from mpi4dask.handshake import ClientHandshake, Handshake, ServerHandshake
 from mpi4dask.link import Link
 from mpi4dask.world import World
 
@@ -37,8 +36,8 @@ class Endpoint:
         engine = self.engine if may_use_mpi else None
         hello = self._hello(engine)
         token = authentication.process_token()
-        handshake = handshake_class(token, hello, engine, self.settings.handshake_timeout)
-        return Link(self.loop, handshake, self._pool)
+        handshake = handshake_class(token, hello, self.settings.handshake_timeout)
+        return Link(self.loop, handshake, engine, self._pool)
 
     def client(self, may_use_mpi: bool) -> Link:
         """The end that connects."""
@@ -100,7 +99,7 @@ def endpoint() -> Endpoint:
     loop = asyncio.get_running_loop()
     with _lock:
         known = _endpoints.get(loop)
-        if known is None or known.world is not _world:  # the ranks may have joined since (see `late`)
+        if known is None or known.world is not _world:  # the ranks may have joined since
             for other in [other for other in _endpoints if other.is_closed()]:
                 _endpoints.pop(other).close(tell=True)
             known = _endpoints[loop] = Endpoint(loop, _world)

@@ -13,17 +13,15 @@ import secrets
 import time
 from typing import Any
 
-from mpi4dask import direct, framing, records
+from mpi4dask import memory, wire
 from mpi4dask.buffers import Pool
 from mpi4dask.channel import Channel
 from mpi4dask.configuration import Settings
 from mpi4dask.counters import counters
 from mpi4dask.errors import HandshakeError, ProtocolError
-from mpi4dask.large import LargeMessages
-from mpi4dask.lookout import FRESH, Lookout
-from mpi4dask.mail import Mail
-from mpi4dask.peer import Peer
-from mpi4dask.spinning import Spinner
+from mpi4dask.mail import LargeMessages, Mail
+from mpi4dask.peer import FRESH, Lookout, Peer
+from mpi4dask.spin import Spinner
 from mpi4dask.world import World
 
 logger = logging.getLogger("mpi4dask")
@@ -71,7 +69,7 @@ class Engine:
         self._closed = False
         self._ready: Any = getattr(loop, "_ready", None)
         self._lost: set[int] = set()
-        self._lookout = Lookout(self, loop)
+        self._lookout = Lookout(loop, self.peers, self.look, self.wake)
 
     # Connections
 
@@ -89,10 +87,10 @@ class Engine:
             peer = self.peers[uid] = Peer(self.comm, self.uid, uid, rank, tag, size, spins, neighbour)
         return peer
 
-    def neighbour(self, rank: int) -> direct.Neighbour | None:
+    def neighbour(self, rank: int) -> memory.Neighbour | None:
         """How to read that rank's memory; None where that cannot or shall not be done."""
         place = self.world.places.get(rank)
-        return direct.Neighbour(place) if place is not None else None
+        return memory.Neighbour(place) if place is not None else None
 
     def new_number(self) -> int:
         """A name for a connection, which is never used again."""
@@ -140,10 +138,10 @@ class Engine:
         self._learn_who_sleeps()
         # What MPI does not take at once both ends have to work on: where they get no core, it is better read by one.
         whole = min(peer.eager_size, AT_ONCE) if peer.neighbour and self._spinner.crowded else peer.eager_size
-        limit = whole - records.ENVELOPE.size - records.CONTROL_SIZE
-        layout = framing.lay_out(frames, limit)
+        limit = whole - wire.ENVELOPE.size - wire.CONTROL_SIZE
+        layout = wire.lay_out(frames, limit)
         if not layout.alone and layout.packed_size <= limit:
-            peer.put(records.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
+            peer.put(wire.MESSAGE, layout.nframes, remote, layout.packed_size, *layout.packed)
         else:
             self._large.announce(peer, channel, remote, layout, limit)
             self._spinner.sent(layout.size)
@@ -157,7 +155,7 @@ class Engine:
         """Tell the peer that nothing more comes on this channel, behind all that was sent before."""
         self._learn_who_sleeps()
         if not peer.dead:
-            peer.put(records.CLOSED, 0, remote, 0)
+            peer.put(wire.CLOSED, 0, remote, 0)
             peer.flush()
             self._unflushed[peer] = None  # to forget its freshness
             self._keep(peer)
@@ -264,7 +262,7 @@ class Engine:
         if self.spin:
             for peer in self._awake_for:
                 peer.flush()
-                peer.put(records.ASLEEP, 0, peer.received, 0)
+                peer.put(wire.ASLEEP, 0, peer.received, 0)
                 peer.flush(quiet=True)
                 self._keep(peer)
             if self._awake_for:
@@ -306,7 +304,7 @@ class Engine:
 
     def _receive(self, slot: int) -> None:
         view = self._views[slot]
-        to, sender, size = records.ENVELOPE.unpack_from(view)
+        to, sender, size = wire.ENVELOPE.unpack_from(view)
         peer = self.peers.get(sender)
         if peer is not None and to == self.uid:  # else of or for one who died
             peer.received += 1
@@ -338,7 +336,7 @@ class Engine:
 
     def _answer(self, peer: Peer, kind: int, number: int, transfer: int) -> None:
         peer.put(kind, number, transfer, 0)
-        if kind != records.RELEASED:  # nobody waits for that: it goes along with an answer, or with the next poll
+        if kind != wire.RELEASED:  # nobody waits for that: it goes along with an answer, or with the next poll
             peer.flush()
         self._unflushed[peer] = self._sent_to[peer] = None
         self._has_work(peer)

@@ -17,14 +17,13 @@ from typing import Any
 
 from distributed.comm import CommClosedError
 
-from mpi4dask import framing, gpu
-from mpi4dask.authentication import HELLO_SIZE, PROOF_SIZE
+from mpi4dask import gpu, wire
+from mpi4dask.authentication import HELLO_SIZE, PROOF_SIZE, SPINS, Handshake
 from mpi4dask.buffers import Pool, host_block
 from mpi4dask.channel import Channel, Message
 from mpi4dask.counters import counters
 from mpi4dask.engine import Engine
 from mpi4dask.errors import HandshakeError, ProtocolError
-from mpi4dask.handshake import Handshake
 from mpi4dask.peer import Peer
 
 _RECORD = struct.Struct("<BIQQ")  # kind, frames, and two words
@@ -39,7 +38,9 @@ _PIECE = 1024 * 1024  # given to the socket at a time, so that little is copied 
 class Link(asyncio.BufferedProtocol):
     """One end of a connection's socket."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, handshake: Handshake, pool: Pool) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, handshake: Handshake, own_engine: Engine | None, pool: Pool
+    ) -> None:
         self.loop = loop
         self.handshake = handshake
         self.channel = Channel(loop)
@@ -47,6 +48,7 @@ class Link(asyncio.BufferedProtocol):
         self.transport: Any = None
         self.engine: Engine | None = None  # both set where MPI carries the data
         self.peer: Peer | None = None
+        self._own_engine = own_engine
         self._pool = pool
         self._scratch = memoryview(bytearray(HELLO_SIZE + PROOF_SIZE))
         self._have = 0
@@ -144,9 +146,10 @@ class Link(asyncio.BufferedProtocol):
             self.established.set_result(None)
 
     def _join_peer(self) -> None:
-        engine = self.handshake.engine
+        engine, other = self._own_engine, self.handshake.other
         assert engine is not None
-        self.engine, self.peer = engine, self.handshake.meet()
+        self.engine = engine
+        self.peer = engine.meet(other.engine, other.rank, other.tag, other.eager_size, bool(other.flags & SPINS))
         self.channel.on_quiet = self._part
         engine.open_channel(self.handshake.channel, self.channel)
 
@@ -236,10 +239,10 @@ class Link(asyncio.BufferedProtocol):
             if nframes == 0:
                 self._arrived([block], packed_size)
                 return
-            entries = framing.read_table(block, nframes)
+            entries = wire.read_table(block, nframes)
             alone = [host_block(entry.size, self._pool) for entry in entries if entry.is_alone]
             size = sum(entry.size for entry in entries)
-            self._fill(alone, lambda: self._arrived(framing.assemble(block, entries, alone), size))
+            self._fill(alone, lambda: self._arrived(wire.assemble(block, entries, alone), size))
 
         self._fill([block], have_block)
         return _RECORD.size
@@ -262,11 +265,11 @@ class Link(asyncio.BufferedProtocol):
 
     def send(self, frames: list[Any]) -> int:
         """Send a message over the socket; never waits. Return its size in bytes."""
-        layout = framing.lay_out(frames, _SCRATCH)
+        layout = wire.lay_out(frames, _SCRATCH)
         head = _RECORD.pack(_MESSAGE, layout.nframes, layout.packed_size, 0)
         self._put(b"".join((head, *layout.packed)))
         for frame in layout.alone:
-            self._put(gpu.to_host(frame) if framing.is_cuda(frame) else frame)
+            self._put(gpu.to_host(frame) if wire.is_cuda(frame) else frame)
         counters.messages_sent += 1
         counters.bytes_sent += layout.size
         counters.socket_bytes_sent += layout.size

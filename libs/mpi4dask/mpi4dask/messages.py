@@ -28,7 +28,7 @@ from distributed.protocol.utils import msgpack_opts
 from distributed.sizeof import safe_sizeof
 from distributed.utils import offload
 
-from mpi4dask.framing import Buffer, length
+from mpi4dask.wire import Buffer, length
 
 try:
     import numpy

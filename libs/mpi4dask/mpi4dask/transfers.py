@@ -1,5 +1,5 @@
 """Large frames: the receiver allocates the final buffers. Then it reads the frames from the sender's memory, where both
-are on one node, with the sender's help (see `both_ends`), or posts its receives, and only then asks the sender to send.
+are on one node, with the sender's help (see `memory`), or posts its receives, and only then asks the sender to send.
 
 What was announced is always answered (ready or declined), and what was asked for is always sent and received to the
 last byte, even when its connection has closed meanwhile. So no receive is ever cancelled and no tag carries a stray
@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mpi4dask import direct, framing, gpu
-from mpi4dask.both_ends import WORTH_IT, Counts, Pull, Push, Span, piece_size
+from mpi4dask import gpu, memory, wire
 from mpi4dask.buffers import Pool, host_block
 from mpi4dask.channel import Channel, Message
-
-if TYPE_CHECKING:
-    from mpi4dask.peer import Peer
+from mpi4dask.memory import WORTH_IT, Counts, Pull, Push, Span, piece_size
 
 WINDOW = 2  # pieces of one transfer in flight: the next is ready when one ends
 
@@ -29,7 +26,7 @@ AskForHelp = Callable[["Incoming", Pull, Sequence[Span], int], bool]
 def pieces(buffers: Sequence[Any], chunk: int) -> Iterator[Any]:
     """The buffers cut into pieces of at most `chunk` bytes."""
     for buffer in buffers:
-        size = framing.length(buffer)
+        size = wire.length(buffer)
         if size <= chunk:
             yield buffer
         else:
@@ -82,16 +79,16 @@ class Incoming:
         "nframes",
         "number",
         "packed_size",
-        "peer",
         "pending",
         "places",
         "pull",
+        "rank",
         "tag",
     )
 
     def __init__(  # noqa: PLR0917
         self,
-        peer: Peer,
+        rank: int,
         number: int,
         channel: Channel | None,
         message: Message,
@@ -101,7 +98,7 @@ class Incoming:
         helper: int,
         addresses: Sequence[int],
     ) -> None:
-        self.peer = peer
+        self.rank = rank
         self.number = number  # the sender's name for it
         self.channel = channel  # None: it was closed before this came
         self.message = message
@@ -112,7 +109,7 @@ class Incoming:
         self.helper = helper  # where the sender counts what it has copied
         self.addresses = addresses  # where the parts lie at the sender; none where only MPI can carry them
         self.tag = -1  # MPI's, where that carries it
-        self.entries: list[framing.Entry] | None = None
+        self.entries: list[wire.Entry] | None = None
         self.alone: list[Any] = []
         self.pending: deque[tuple[Any, Any]] = deque()
         self.places = iter(addresses)
@@ -129,7 +126,7 @@ class Incoming:
         """Post the receives of what comes next."""
         for piece in pieces(self._next_parts(pool), chunk):
             part = gpu.incoming(piece)
-            self.pending.append((comm.Irecv(gpu.for_mpi(part), self.peer.rank, self.tag), part))
+            self.pending.append((comm.Irecv(gpu.for_mpi(part), self.rank, self.tag), part))
 
     def progress(self, comm: Any, chunk: int, pool: Pool) -> bool:
         """Look what has arrived; return whether the message is complete, with its frames in place."""
@@ -145,7 +142,7 @@ class Incoming:
         self._complete()
         return True
 
-    def read_on(self, neighbour: direct.Neighbour, pool: Pool, ask: AskForHelp) -> bool:
+    def read_on(self, neighbour: memory.Neighbour, pool: Pool, ask: AskForHelp) -> bool:
         """Read what one turn of the loop allows; return whether something was read. It may be `complete` then.
 
         Raise UnreadableError where the sender's memory cannot be read.
@@ -162,7 +159,7 @@ class Incoming:
 
     def _next_pull(self, pool: Pool, ask: AskForHelp) -> Pull:
         parts = self._next_parts(pool)
-        spans = [(next(self.places), direct.address(part), len(part)) for part in parts]
+        spans = [(next(self.places), memory.address(part), len(part)) for part in parts]
         total = sum(size for _, _, size in spans)
         size = piece_size(total)
         pull = Pull(spans, size, parts)
@@ -188,7 +185,7 @@ class Incoming:
         if self.block is None:
             self.block = host_block(self.packed_size, pool)
             return [self.block]
-        self.entries = framing.read_table(self.block, self.nframes)
+        self.entries = wire.read_table(self.block, self.nframes)
         self.alone = [
             gpu.block(entry.size) if entry.is_cuda else host_block(entry.size, pool)
             for entry in self.entries
@@ -199,4 +196,4 @@ class Incoming:
     def _complete(self) -> None:
         assert self.block is not None
         assert self.entries is not None
-        self.message.frames = framing.unpack(self.block, self.entries, self.alone)
+        self.message.frames = wire.unpack(self.block, self.entries, self.alone)

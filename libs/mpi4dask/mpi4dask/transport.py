@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import logging
+import sys
+import threading
+from concurrent.futures import Future
 from typing import Any
 
 import dask.config
@@ -12,6 +16,9 @@ from mpi4dask import authentication, configuration, endpoint, world
 from mpi4dask.errors import NotStartedError
 
 logger = logging.getLogger("mpi4dask")
+_TAG = 20801  # of the group's own traffic; any that nobody else uses for the same
+_lock = threading.Lock()
+_joined: Future[None] | None = None
 
 
 def start(comm: Any = None) -> None:
@@ -66,3 +73,35 @@ def token() -> str:
     if not started():
         raise NotStartedError("mpi4dask.transport.start() has not run in this process, so there is no job's token")
     return authentication.process_token().decode()
+
+
+def begin_to_join() -> None:
+    """Begin to join, once, where this process is one of several ranks and `transport.start()` has not run."""
+    global _joined  # noqa: PLW0603 - one MPI world per process
+    MPI = sys.modules.get("mpi4py.MPI")  # importing it would initialise MPI
+    with _lock:
+        if _joined is not None or endpoint.current_world() is not None or MPI is None:
+            return
+        if not MPI.Is_initialized() or MPI.Is_finalized() or MPI.COMM_WORLD.Get_size() == 1:
+            return
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            return
+        _joined = Future()
+    logger.info("mpi:// joins the ranks of this job; all of them must use it (or call mpi4dask.initialize)")
+    threading.Thread(target=_join, args=(MPI, _joined), name="mpi4dask-join", daemon=True).start()
+
+
+async def joined() -> None:
+    """Wait until joining is over, where it has begun."""
+    if _joined is not None and not _joined.done():
+        await asyncio.shield(asyncio.wrap_future(_joined))
+
+
+def _join(MPI: Any, done: Future[None]) -> None:
+    try:
+        comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group(), _TAG)
+        start(comm)
+        comm.Barrier()  # who connects next finds every other rank ready
+    except Exception:
+        logger.warning("The ranks could not be joined: mpi:// uses sockets alone", exc_info=True)
+    done.set_result(None)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mpi4dask import authentication, direct
+from mpi4dask import authentication, memory
 from mpi4dask.errors import ConfigurationError
 
 logger = logging.getLogger("mpi4dask")
@@ -26,7 +26,7 @@ Cores = tuple[str, tuple[int, ...]]  # a node, and the cores that a rank may use
 class World:
     """One per process, made by `join()`. Tags are handed out and taken back; none is used twice at a time."""
 
-    def __init__(self, comm: Any, job: bytes, polling_pays: bool, places: dict[int, direct.Place]) -> None:
+    def __init__(self, comm: Any, job: bytes, polling_pays: bool, places: dict[int, memory.Place]) -> None:
         self.comm = comm
         self.places = places  # of the ranks whose memory this one can read
         self.rank: int = comm.Get_rank()
@@ -85,12 +85,12 @@ def join(comm: Any, token_file: str | None, use_direct: bool) -> World:
         write_token(Path(token_file), token)
     here = (_node(), tuple(sorted(os.sched_getaffinity(0))))
     if use_direct:
-        direct.allow()
-    places, everyone = zip(*duplicate.allgather((direct.place() if use_direct else None, here)), strict=True)
+        memory.allow()
+    places, everyone = zip(*duplicate.allgather((memory.place() if use_direct else None, here)), strict=True)
     readable = {}
     if use_direct:
         shown = {rank: place for rank, place in enumerate(places) if place and everyone[rank][0] == here[0]}
-        readable = {rank: place for rank, place in shown.items() if direct.neighbour(place) is not None}
+        readable = {rank: place for rank, place in shown.items() if memory.neighbour(place) is not None}
         if len(readable) < len(shown):
             logger.info("The memory of ranks on this node cannot be read: their large frames go through MPI")
     return World(duplicate, job, polling_pays(here, everyone), readable)

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import REPOSITORY
 
 MOST = 200e-6
-FILE = REPOSITORY / "libs" / "mpi4dask" / "mpi4dask" / "spinning.py"
+FILE = REPOSITORY / "libs" / "mpi4dask" / "mpi4dask" / "spin.py"
 
 
 class Clock:
@@ -32,7 +32,7 @@ def clock() -> Clock:
 @pytest.fixture
 def spinner(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """One that has just had a message. Its module needs nothing of the stack that it is for."""
-    spec = importlib.util.spec_from_file_location("spinning", FILE)
+    spec = importlib.util.spec_from_file_location("spin", FILE)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,6 @@
-"""How a message's frames are laid out for travel: small ones packed into one block, large ones each on their own.
+"""What travels over MPI beside large frames: envelopes, each a run of records for one engine.
+
+How a message's frames are laid out for travel: small ones packed into one block, large ones each on their own.
 
 The packed block begins with a table of one 64-bit word per frame (its size, and two flags), left out where the
 message is a single packed frame. Large frames are never copied on their way: they follow the block one by one.
@@ -12,6 +14,26 @@ from typing import Any, NamedTuple
 
 from mpi4dask import gpu
 from mpi4dask.errors import ProtocolError
+
+ENVELOPE = struct.Struct("<QQQ")  # the engine it is for, the engine it is from, bytes in all
+RECORD = struct.Struct("<IIQQ")  # kind, number, two words whose meaning depends on the kind
+# Transfer's id at the sender, where that counts what it copies, bytes beside the packed block, addresses that follow.
+TRANSFER = struct.Struct("<QQQQ")
+SPAN = struct.Struct("<QQQ")  # where it lies at the sender, where it goes at the receiver, bytes
+HELP_WANTED = struct.Struct("<QQ")  # where the receiver counts what it copies, bytes of a piece
+
+MESSAGE = 1  # number: frames in the table; words: channel, size of the packed block that follows
+LARGE = 2  # as MESSAGE, then TRANSFER, where each part lies at the sender (or none), and the packed block
+LARGE_APART = 3  # as LARGE, but the packed block travels as the transfer's first part
+READY = 4  # number: tag; word: transfer. The receiver has posted its receives
+RELEASED = 5  # word: transfer. It has been read, or nobody will receive it
+CLOSED = 6  # word: channel. The last record of this channel
+ASLEEP = 7  # word: envelopes received from the engine that this is sent to
+HELP = 8  # number: spans; word: transfer; then HELP_WANTED and each SPAN. The receiver copies, the sender may help
+HELPED = 9  # word: transfer. The sender copies no more of it, and does not look at the receiver's counts any more
+GONE = 10  # the last record of an engine, which has closed
+
+CONTROL_SIZE = RECORD.size + TRANSFER.size
 
 ALONE = 32 * 1024  # frames from this size on travel alone where the message does not fit an envelope
 _CUDA = 1 << 63
