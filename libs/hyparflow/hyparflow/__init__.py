@@ -23,12 +23,12 @@ _NAMES = {
     "WorldError": "hyparflow.errors",
     "deferred": "hyparflow.graph.initialise",
     "fit": "hyparflow.training.strategy",
-    "gather": "hyparflow.training.gathering",
-    "graph_of": "hyparflow.graph.from_keras",
+    "gather": "hyparflow.training.model_io",
+    "graph_of": "hyparflow.graph.calls",
     "load_into": "hyparflow.checkpoints.export",
     "plan": "hyparflow.planning.planner",
     "refine": "hyparflow.planning.planner",
-    "set_strategy": "hyparflow.training.in_force",
+    "set_strategy": "hyparflow.training.dispatch",
 }
 
 __all__ = sorted(_NAMES)  # noqa: PLE0605

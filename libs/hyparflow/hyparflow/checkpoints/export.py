@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyparflow.checkpoints import directory
 from hyparflow.checkpoints.directory import Checkpoint, Progress
-from hyparflow.checkpoints.naming import of_optimizer
-from hyparflow.checkpoints.restoring import last_whole, restore
+from hyparflow.checkpoints.restore import last_whole, of_optimizer, restore
 from hyparflow.checkpoints.shards import Array
 from hyparflow.errors import CheckpointError
 
@@ -28,7 +27,7 @@ def load_into(model: keras.Model, path: str | Path) -> Progress:
     :returns: how far the training had come: ``progress.step``, ``progress.epoch``.
     :raises CheckpointError: if there is no whole one, or it is another model's.
     """
-    from hyparflow.graph.from_keras import graph_of, variables_of
+    from hyparflow.graph.calls import graph_of, variables_of
     from hyparflow.graph.initialise import initialise, is_here
 
     checkpoint = open_whole(Path(path))
@@ -101,7 +100,7 @@ def whole(model: keras.Model, values: Mapping[str, Array], optimizer: bool = Tru
 
     ``optimizer``: False leaves the model the one that has a rank's own slots only.
     """
-    from hyparflow.graph.from_keras import variables_of
+    from hyparflow.graph.calls import variables_of
 
     _assign(variables_of(model), values)
     own = model.optimizer

@@ -11,12 +11,10 @@ import numpy as np
 from hyparflow.backends import Buffer, Place, Portion, ProgramOptions, Slot, Target
 from hyparflow.engine.batches import Batch, Counts, Options, Reads, StepResult
 from hyparflow.engine.gradients import Ownership, Sums, variables_with_gradients
-from hyparflow.engine.links import host_dtype, links_of
-from hyparflow.engine.messages import Exchange, HostMemory
+from hyparflow.engine.messages import Exchange, HostMemory, host_dtype, links_of
 from hyparflow.engine.runner import Feed, Findings, Runner, Span
 from hyparflow.engine.update import Update
-from hyparflow.engine.waiting import wait
-from hyparflow.engine.world import World
+from hyparflow.engine.world import World, wait
 from hyparflow.errors import PlanError
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ class Engine:
         UnsupportedModel where the optimizer asks for what cannot be kept (``gradient_accumulation_steps``).
         """
         from hyparflow.backends.tensorflow import build
-        from hyparflow.graph.from_keras import graph_of
+        from hyparflow.graph.calls import graph_of
 
         self.plan = plan
         self.options = options or Options()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hyparflow.backends import Buffer, Reach, Slot
-from hyparflow.engine.waiting import wait
+from hyparflow.engine.world import wait
 
 if TYPE_CHECKING:
     from hyparflow.engine.world import World

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hyparflow.backends import Buffer, Slot
-from hyparflow.engine.waiting import wait
+from hyparflow.engine.world import wait
 from hyparflow.errors import UnsupportedModel
 
 

@@ -2,10 +2,16 @@
 
 World rank = replica * partitions + partition. Forward tensors and backward gradients travel on communicators of
 their own, one pair per replica and pipeline, so that no message of one kind can be taken for one of another.
+
+Waiting for MPI without taking a core from who computes.
+
+MPI's own waiting spins. That costs nothing where a rank has a core to itself and waits for microseconds; where ranks
+share cores, or other threads of the process load the next batch, it takes their time.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +20,8 @@ from hyparflow.errors import WorldError
 
 #: Create_group asks for a tag of its own on the communicator.
 _GROUP_TAG = 1000
+_SPIN_SECONDS = 500e-6
+_SHORTEST_NAP, _LONGEST_NAP = 50e-6, 2e-3  # seconds
 
 
 @dataclass(frozen=True)
@@ -78,3 +86,14 @@ class World:
         for comm in (*self._owners.values(), *self.forward, *self.backward, self.replica, self.comm):
             comm.Free()
         self._owners.clear()
+
+
+def wait(request: Any) -> None:
+    """Return when the request is complete: look often at first, then with naps that grow with the time waited."""
+    if request.Test():
+        return
+    begin = time.perf_counter()
+    while not request.Test():
+        waited = time.perf_counter() - begin
+        if waited > _SPIN_SECONDS:
+            time.sleep(min(max(_SHORTEST_NAP, waited / 100), _LONGEST_NAP))

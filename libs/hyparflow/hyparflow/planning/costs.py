@@ -1,18 +1,38 @@
-"""What each node costs, forward and backward, as seconds that do and do not grow with the samples of a micro-batch."""
+"""What each node costs, forward and backward, as seconds that do and do not grow with the samples of a micro-batch.
+
+What the ranks hold: weights and what belongs to them, and activations between forward and backward.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hyparflow.planning.stages import Stage
+from hyparflow.schedules import Action
+
+if TYPE_CHECKING:
+    from hyparflow.graph.types import Graph
+
+
 if TYPE_CHECKING:
     from hyparflow.graph.types import Graph, Node
 
     Seconds = np.ndarray[Any, np.dtype[np.float64]]
+#: Layers whose work is a product with their weights, at every position of their output.
+_PRODUCTS = (
+    "Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D",
+    "Dense", "EinsumDense",
+)  # fmt: skip
+#: Those whose work is a product with their weights at every position of their input.
+_TRANSPOSED = (
+    "Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose", "LSTM", "GRU", "SimpleRNN", "ConvLSTM2D",
+)  # fmt: skip
+_ATTENTION = ("MultiHeadAttention", "GroupQueryAttention", "Attention", "AdditiveAttention")
 
 
 @dataclass(frozen=True)
@@ -62,18 +82,6 @@ class Machine:
     action_seconds: float = 500e-6
 
 
-#: Layers whose work is a product with their weights, at every position of their output.
-_PRODUCTS = (
-    "Conv1D", "Conv2D", "Conv3D", "DepthwiseConv1D", "DepthwiseConv2D", "SeparableConv1D", "SeparableConv2D",
-    "Dense", "EinsumDense",
-)  # fmt: skip
-#: Those whose work is a product with their weights at every position of their input.
-_TRANSPOSED = (
-    "Conv1DTranspose", "Conv2DTranspose", "Conv3DTranspose", "LSTM", "GRU", "SimpleRNN", "ConvLSTM2D",
-)  # fmt: skip
-_ATTENTION = ("MultiHeadAttention", "GroupQueryAttention", "Attention", "AdditiveAttention")
-
-
 def estimated(graph: Graph, machine: Machine | None = None) -> Costs:
     """Costs from the work that the kind of a layer means: arithmetic, and bytes through memory.
 
@@ -115,3 +123,57 @@ def _work(graph: Graph, node: Node) -> tuple[float, float]:
         keys = max(math.prod(tensor.shape[:-1]) for tensor in inputs)
         return 2.0 * node.parameters * positions + 4.0 * positions * keys * width, size
     return float(elements), size
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a rank keeps besides the activations, as multiples of its weights' bytes.
+
+    `copies`: the weights, their gradients, and one more per slot of the optimizer (SGD with momentum 1, Adam 2;
+    `use_ema` adds 1).
+    """
+
+    copies: float = 4.0
+    limit: int | None = None  # bytes of one rank
+
+
+def held_bytes(graph: Graph, node: int) -> int:
+    """What one sample's pass of a node keeps for its backward pass: what it made."""
+    return sum(graph.tensors[tensor].bytes_per_sample for tensor in graph.nodes[node].outputs)
+
+
+def received_bytes(graph: Graph, stage: Stage) -> int:
+    """The bytes of one sample that come into a stage, from other stages or as the model's inputs."""
+    return sum(graph.tensors[tensor].bytes_per_sample for tensor in stage.receives)
+
+
+def activation_bytes(graph: Graph, stage: Stage, samples: int) -> int:
+    """What a stage keeps of one micro-batch: everything it made, or with recomputation only what it received."""
+    received = received_bytes(graph, stage)
+    return samples * (received if stage.recompute else received + sum(held_bytes(graph, node) for node in stage.nodes))
+
+
+def working_bytes(graph: Graph, stage: Stage, samples: int) -> int:
+    """What a stage needs for the moment of a pass: all activations of the one micro-batch, where it keeps them not."""
+    if stage.sends and not stage.recompute:
+        return 0
+    return samples * sum(held_bytes(graph, node) for node in stage.nodes)
+
+
+def peak_bytes(actions: Sequence[Action], stages: Sequence[Stage], memory: Memory) -> int:
+    """The most that one partition holds in a step.
+
+    :param actions: what it computes.
+    :param stages: all stages of the model.
+    """
+    owned = {(action.stage, action.pipeline) for action in actions}  # under GEMS two stages live here
+    weights = memory.copies * sum(stages[stage].parameter_bytes for stage, _ in owned)
+    held = most = 0
+    for action in actions:
+        stage = stages[action.stage]
+        if action.kind == "forward":
+            held += stage.activation_bytes
+        most = max(most, held + stage.working_bytes)
+        if action.kind == "backward":
+            held -= stage.activation_bytes
+    return int(weights) + most

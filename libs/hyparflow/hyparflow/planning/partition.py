@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hyparflow.errors import PlanError
-from hyparflow.planning.memory import Memory, held_bytes
-from hyparflow.simulate.network import Network
+from hyparflow.planning.costs import Memory, held_bytes
+from hyparflow.planning.network import Network
 
 if TYPE_CHECKING:
     from hyparflow.graph.types import Graph

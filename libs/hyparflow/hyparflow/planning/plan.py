@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hyparflow.errors import PlanError
-from hyparflow.planning.memory import Memory
-from hyparflow.planning.prediction import Prediction, run
+from hyparflow.planning.costs import Memory
+from hyparflow.planning.network import Network
+from hyparflow.planning.prediction import Prediction, Timeline, run
 from hyparflow.planning.stages import Stage, crossings
-from hyparflow.planning.timing import Timeline
-from hyparflow.schedules.actions import Schedule, owner, pipelines, schedule
-from hyparflow.simulate.network import Network
+from hyparflow.schedules import Schedule, owner, pipelines, schedule
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -87,7 +86,7 @@ class Plan:
 
     def draw(self, path: str | Path) -> None:
         """Write the timeline of a step as an SVG picture."""
-        from hyparflow.planning.drawing import drawing
+        from hyparflow.planning.picture import drawing
 
         Path(path).write_text(drawing(self), encoding="utf-8")
 

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hyparflow.errors import PlanError
-from hyparflow.planning.assignment import beginning_at, mapped
-from hyparflow.planning.costs import Costs, estimated
-from hyparflow.planning.memory import Memory
+from hyparflow.planning import measure
+from hyparflow.planning.costs import Costs, Memory, estimated
+from hyparflow.planning.measure import Passes, elsewhere, one_by_one
+from hyparflow.planning.network import Network
 from hyparflow.planning.partition import Bounds, cut
 from hyparflow.planning.plan import Plan
 from hyparflow.planning.prediction import predict, with_costs
-from hyparflow.planning.rehearsal import Passes, one_by_one
 from hyparflow.planning.request import Assignment, Recompute, Request, counts_of, wrong_for, wrong_numbers
-from hyparflow.planning.stages import Stage, crossings, stages_of
-from hyparflow.schedules import check
-from hyparflow.schedules.actions import Schedule, in_flight, owner, pipelines, schedule
-from hyparflow.simulate.network import Network
+from hyparflow.planning.stages import Stage, beginning_at, crossings, mapped, stages_of
+from hyparflow.schedules import Schedule, check, in_flight, owner, pipelines, schedule
 
 if TYPE_CHECKING:
     from hyparflow.graph.types import Graph
@@ -59,7 +57,7 @@ def plan(
     :param refinements: so many times the plan's stages are compiled and timed and the model is cut again (`refine`);
         the prediction then rests on the times of the last stages. It takes as long as compiling the model does.
     :param timed: how stages are timed (model, graph, plan -> what `refine` takes); if None, one after the other in this
-        process. `hyparflow.training.planning.planned` has all ranks time their own, at once.
+        process. `hyparflow.training.sessions.plan_together` has all ranks time their own, at once.
     :raises PlanError: with everything that is wrong with the request.
     :raises UnsupportedModel: if the model cannot be cut.
     """
@@ -259,7 +257,7 @@ def _given(graph: Graph, request: Request) -> tuple[int, ...] | None:
 def _graph(model_or_graph: Any) -> Graph:
     if hasattr(model_or_graph, "fingerprint"):
         return model_or_graph
-    from hyparflow.graph.from_keras import graph_of
+    from hyparflow.graph.calls import graph_of
 
     return graph_of(model_or_graph)
 
@@ -282,8 +280,6 @@ def _slots(optimizer: Any) -> float:
 
 def _choose_costs(of_graph: bool, refinements: int) -> tuple[Literal["measured", "estimated"], int]:
     """Return where costs come from, and how often they are refined: on a GPU, whose nodes are not measured, once."""
-    from hyparflow.planning.measuring import elsewhere
-
     if of_graph:
         return "estimated", refinements
     return ("estimated", max(1, refinements)) if elsewhere() else ("measured", refinements)
@@ -297,8 +293,6 @@ def _costs(name: str, model_or_graph: Any, graph: Graph, request: Request) -> Co
         raise PlanError(f"costs are auto, measured, estimated or a Costs object, not {name!r}")
     if model_or_graph is graph:
         raise PlanError("costs can be measured with a model only, not with its graph: say costs='estimated'")
-    from hyparflow.planning.measuring import measured
-
     share = request.batch_size // request.replicas
     counts = counts_of(request)
-    return measured(model_or_graph, graph, (share // counts[-1], share // counts[0]))
+    return measure.measured(model_or_graph, graph, (share // counts[-1], share // counts[0]))

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from hyparflow.planning.memory import Memory
-from hyparflow.schedules.actions import problems
-from hyparflow.simulate.network import Network
+from hyparflow.planning.costs import Memory
+from hyparflow.planning.network import Network
+from hyparflow.schedules import problems
 
 if TYPE_CHECKING:
     from hyparflow.graph.types import Graph

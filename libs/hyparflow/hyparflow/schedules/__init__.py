@@ -8,9 +8,9 @@ from hyparflow.schedules.actions import (
     owner,
     pipelines,
     problems,
-    schedule,
     stages_on,
 )
+from hyparflow.schedules.algorithms import schedule
 from hyparflow.schedules.check import check
 
 __all__ = [

@@ -7,11 +7,8 @@ the micro-batches, whatever the schedule, so the gradients are added in one orde
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
-
-from hyparflow.errors import PlanError
 
 Kind = Literal["forward", "backward"]
 Name = Literal["gpipe", "1f1b", "interleaved", "gems"]
@@ -85,19 +82,6 @@ def problems(name: str, partitions: int, micro_batches: int, chunks: int = 1) ->
     return found
 
 
-def schedule(name: str, partitions: int, micro_batches: int, chunks: int = 1) -> Schedule:
-    """The actions of each partition.
-
-    :param name: ``gpipe``, ``1f1b``, ``interleaved`` or ``gems``.
-    :param micro_batches: of one replica's step; under GEMS those of both pipelines together.
-    :param chunks: stages per partition; more than 1 with ``interleaved`` only.
-    :raises PlanError: with everything that is wrong with the numbers.
-    """
-    if found := problems(name, partitions, micro_batches, chunks):
-        raise PlanError(*found)
-    return tuple(_actions_of(name)(partition, partitions, micro_batches, chunks) for partition in range(partitions))
-
-
 def in_flight(actions: tuple[Action, ...]) -> int:
     """The most stage passes whose forward is done and whose backward is not, at any moment of a partition's step."""
     held = most = 0
@@ -105,14 +89,3 @@ def in_flight(actions: tuple[Action, ...]) -> int:
         held += 1 if action.kind == "forward" else -1
         most = max(most, held)
     return most
-
-
-def _actions_of(name: str) -> Callable[[int, int, int, int], tuple[Action, ...]]:
-    from hyparflow.schedules import gems, gpipe, interleaved, one_f_one_b
-
-    return {
-        "gpipe": gpipe.actions,
-        "1f1b": one_f_one_b.actions,
-        "interleaved": interleaved.actions,
-        "gems": gems.actions,
-    }[name]

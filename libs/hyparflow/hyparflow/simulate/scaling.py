@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hyparflow.errors import PlanError
+from hyparflow.planning.network import NETWORKS, Network
 from hyparflow.planning.plan import Plan
 from hyparflow.planning.planner import plan
 from hyparflow.simulate.library import load
-from hyparflow.simulate.network import NETWORKS, Network
-from hyparflow.simulate.simulation import Cluster, Simulation, simulate
-from hyparflow.simulate.stragglers import Stragglers
+from hyparflow.simulate.simulation import Cluster, Simulation, Stragglers, simulate
 
 #: Of 10,000 steps of a node one takes twice as long. The one parameter that is fitted to published results, see
 #: docs/explanation/hyparflow-simulator.md; only probability * delay can be told from them.

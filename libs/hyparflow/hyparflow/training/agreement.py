@@ -1,23 +1,33 @@
-"""What all ranks decide together: whether a request can be fulfilled, and what went wrong if not."""
+"""What all ranks decide together: whether a request can be fulfilled, and what went wrong if not.
+
+Collectives whose waiting takes no core from who computes: see ``hyparflow.engine.world``.
+
+Random numbers that all ranks draw alike.
+"""
 
 from __future__ import annotations
 
 import builtins
 import contextlib
 import os
+import random
 import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hyparflow import errors
+from hyparflow.engine.world import wait
 from hyparflow.errors import HyparflowError, RequestError, WorldError
-from hyparflow.training.collectives import gather_all, meet
+from hyparflow.training.layout import Array
 
 T = TypeVar("T")
 
 #: The number that launchers give to a process (MPICH and its kin, Open MPI, MVAPICH2, PMIx, Slurm).
 _LAUNCHERS_RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
+_PATIENCE_SECONDS = 20.0
 
 
 def together(comm: Any, action: Callable[[], T]) -> T:
@@ -55,9 +65,6 @@ def _of_kind(name: str, text: str) -> Exception:
         with contextlib.suppress(TypeError):  # UnicodeError and the like take more than a text
             return kind(text)
     return HyparflowError(f"{name}: {text}")
-
-
-_PATIENCE_SECONDS = 20.0
 
 
 def check_same(comm: Any, call: str) -> None:
@@ -109,3 +116,48 @@ def check_world(size: int, partitions: int, replicas: int) -> None:
         ),
         rank=0 if size > 1 or number == "0" else -1,
     )
+
+
+def meet(comm: Any) -> None:
+    """Return when all ranks are here."""
+    wait(comm.Ibarrier())
+
+
+def gather_all(comm: Any, value: Any) -> list[Any]:
+    """Every rank's value, on every rank."""
+    meet(comm)
+    found: list[Any] = comm.allgather(value)
+    return found
+
+
+def sum_equal(comm: Any, own: Array) -> Array:
+    """The sum over the ranks, the same bits on each: an allreduce may round differently on different ranks."""
+    total = np.empty_like(own)
+    wait(comm.Ireduce(own, total, root=0))
+    wait(comm.Ibcast(total, root=0))
+    return total
+
+
+def any_of(comm: Any, asked: bool) -> bool:
+    """Whether any rank asks."""
+    return bool(sum_equal(comm, np.array([asked], dtype=np.int64))[0])
+
+
+def share_random_state(comm: Any) -> None:
+    """Give all ranks rank 0's state of Python's and NumPy's random numbers; collective.
+
+    Keras' initializers and layers draw their seeds from Python's. Rank 0 goes on where it was: what it draws is what
+    one process would draw after the same ``keras.utils.set_random_seed``.
+    """
+    meet(comm)
+    of_python, of_numpy = comm.bcast((random.getstate(), np.random.get_state()), root=0)
+    random.setstate(of_python)
+    np.random.set_state(of_numpy)
+
+
+def shared_seed(comm: Any) -> int:
+    """A seed that follows from rank 0's state, which stays as it is; the same on all ranks; collective."""
+    other = random.Random()
+    other.setstate(random.getstate())
+    meet(comm)
+    return int(comm.bcast(other.randrange(2**31), root=0))

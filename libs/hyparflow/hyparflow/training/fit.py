@@ -1,4 +1,7 @@
-"""The loops of training, evaluation and prediction, as Keras has them, over many ranks."""
+"""The loops of training, evaluation and prediction, as Keras has them, over many ranks.
+
+Checkpoints of a training: where it goes on, and who writes them.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from hyparflow.checkpoints.directory import Progress
-from hyparflow.checkpoints.saving import Saver
+from hyparflow.checkpoints.directory import Checkpoint, Progress
+from hyparflow.checkpoints.restore import last_whole
+from hyparflow.checkpoints.saver import Saver
 from hyparflow.engine.engine import StepResult
 from hyparflow.errors import RequestError
+from hyparflow.training.agreement import any_of, gather_all, together
 from hyparflow.training.callbacks import remembered, remind
-from hyparflow.training.collectives import any_of, gather_all
 from hyparflow.training.data import Source
 from hyparflow.training.feed import TrainingFeed, evaluation
 from hyparflow.training.metrics import Meter, rows_of
+from hyparflow.training.requests import Checkpoints
 from hyparflow.training.session import Session
 
 
@@ -230,3 +235,24 @@ def predict(session: Session, source: Source, callbacks: Any, steps: int | None)
 def _end_of_group(number: int, together: int) -> int:
     """The last step of the group of ``steps_per_execution`` that a step is in: Keras counts a smaller last one full."""
     return number - number % together + together - 1
+
+
+def last_checkpoint(saving: Checkpoints, comm: Any) -> Checkpoint | None:
+    """The checkpoint to go on from; the directory is made ready for new ones."""
+    last = last_whole(saving.root, comm) if saving.restart else None
+
+    def make_ready() -> None:
+        if comm.rank == 0:
+            saving.make_ready(-1 if last is None else last.progress.step)
+
+    together(comm, make_ready)
+    return last
+
+
+def saver_of(saving: Checkpoints, session: Session, begun: Progress | None) -> Saver:
+    """What makes the checkpoints of a session."""
+    plan = session.plan
+    about = {"fingerprint": plan.fingerprint, "partitions": plan.partitions, "replicas": plan.replicas}
+    saver = Saver(saving.root, session.comm, session.keys, about, saving.keep)
+    saver.last = None if begun is None else begun.step
+    return saver

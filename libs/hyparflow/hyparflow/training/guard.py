@@ -28,7 +28,7 @@ from zlib import crc32
 import numpy as np
 
 from hyparflow.errors import HyparflowError
-from hyparflow.training.collectives import meet
+from hyparflow.training.agreement import meet
 
 FAILED = 1
 """Exit status of every rank that is ended."""
@@ -46,6 +46,7 @@ _NAP_SECONDS = 1e-3
 _STRAYS = 128  # connections that may wait beside those of the ranks
 _TOKEN_BYTES = 16
 _HELLO = struct.Struct(f"!{_TOKEN_BYTES}sI")
+_the_guard: Guard | None = None
 
 
 class Guard:
@@ -225,9 +226,6 @@ class Guard:
         for connection in self._peers:
             with contextlib.suppress(OSError):
                 connection.sendall(_BYE)
-
-
-_the_guard: Guard | None = None
 
 
 def guard(comm: Any) -> Guard:

@@ -18,7 +18,7 @@ import numpy as np
 
 from hyparflow.engine.engine import Batch, StepResult
 from hyparflow.errors import DataError, UnsupportedModel
-from hyparflow.training.collectives import sum_equal
+from hyparflow.training.agreement import sum_equal
 from hyparflow.training.layout import Array, Samples
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class _OfOutput:
         """``mask``, ``logits``: what Keras finds on the prediction."""
         import tensorflow as tf
 
-        from hyparflow.backends.tensorflow.portions import attach
+        from hyparflow.backends.tensorflow.losses import attach
 
         prediction = attach(tf.convert_to_tensor(prediction), mask, logits)
         for metric in self.plain:

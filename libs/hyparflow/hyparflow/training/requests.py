@@ -62,7 +62,7 @@ def check_model(model: keras.Model, x: Any = None) -> None:
     """
     import keras
 
-    from hyparflow.graph.from_keras import graph_of
+    from hyparflow.graph.calls import graph_of
 
     if isinstance(model, keras.Sequential) and not model.built:
         element = x[0] if isinstance(x, keras.utils.PyDataset) else getattr(x, "element_spec", x)  # of a Dataset

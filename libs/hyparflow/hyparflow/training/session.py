@@ -13,16 +13,14 @@ import numpy as np
 
 from hyparflow.checkpoints.directory import Checkpoint
 from hyparflow.checkpoints.export import check_model, save_whole, whole
-from hyparflow.checkpoints.naming import is_of_optimizer, of_optimizer
-from hyparflow.checkpoints.restoring import restore
-from hyparflow.checkpoints.saving import Key, shares
+from hyparflow.checkpoints.restore import is_of_optimizer, of_optimizer, restore
+from hyparflow.checkpoints.saver import Key, shares
 from hyparflow.engine.engine import Engine, Options
 from hyparflow.errors import CheckpointError, RequestError
 from hyparflow.graph.initialise import give_memory_back
-from hyparflow.training.agreement import agreed, together
-from hyparflow.training.collectives import gather_all
+from hyparflow.training.agreement import agreed, gather_all, together
+from hyparflow.training.dispatch import SESSION, plain_keras
 from hyparflow.training.feed import Share, totals_of
-from hyparflow.training.in_force import plain_keras
 from hyparflow.training.layout import Array
 
 if TYPE_CHECKING:
@@ -149,7 +147,7 @@ class Session:
 
     def weights(self) -> list[Array]:
         """As the model's ``get_weights``; no rank keeps more than its part."""
-        from hyparflow.graph.from_keras import variables_of
+        from hyparflow.graph.calls import variables_of
 
         names = {id(each): name for name, each in variables_of(self.model).items()}
         wanted = {names[id(each)] for each in self.model.weights}
@@ -236,7 +234,7 @@ class Session:
 
     def _built(self) -> Mapping[str, Any]:
         """Those of the model's variables that have a value on this rank."""
-        from hyparflow.graph.from_keras import variables_of
+        from hyparflow.graph.calls import variables_of
 
         return {name: each for name, each in variables_of(self.model).items() if each._value is not None}
 
@@ -255,3 +253,9 @@ class Session:
 def _made_of(model: keras.Model) -> dict[int, Any]:
     """Layers and weights of a model by their ids: ``quantize``, ``enable_lora``, ``add`` and ``pop`` change them."""
     return {id(each): each for each in (*model._flatten_layers(include_self=False), *model.weights)}
+
+
+def session_of(model: Any) -> Session | None:
+    """What trains a model, or has trained it last."""
+    found: Session | None = vars(model).get(SESSION)
+    return found

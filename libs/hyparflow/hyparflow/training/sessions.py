@@ -1,4 +1,7 @@
-"""The session of the model that is being trained: its plan, and what follows from it."""
+"""The session of the model that is being trained: its plan, and what follows from it.
+
+The plan of a training: made by rank 0 for all, and refined by what each rank sees of its own stages.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hyparflow.checkpoints.directory import Progress
-from hyparflow.checkpoints.naming import of_optimizer, unbuild
+from hyparflow.checkpoints.restore import of_optimizer, unbuild
 from hyparflow.engine.engine import Options
 from hyparflow.graph.initialise import give_memory_back, is_here
+from hyparflow.planning.measure import Passes, Rehearsal, slowest
 from hyparflow.planning.plan import Plan
+from hyparflow.planning.planner import plan
 from hyparflow.training import requests
-from hyparflow.training.agreement import together
-from hyparflow.training.collectives import any_of
+from hyparflow.training.agreement import any_of, gather_all, together
 from hyparflow.training.data import Source
-from hyparflow.training.gathering import gather
-from hyparflow.training.in_force import session_of
 from hyparflow.training.metrics import Meter
-from hyparflow.training.planning import planned
-from hyparflow.training.session import Session
+from hyparflow.training.model_io import gather
+from hyparflow.training.session import Session, session_of
 
 if TYPE_CHECKING:
     import keras
+
+    from hyparflow.graph.types import Graph
 
 
 class Sessions:
@@ -112,7 +116,7 @@ class Sessions:
         if given is not None:
             together(self.comm, lambda: requests.check_batch(given, batch_size))
             return Plan.from_json(self.comm.bcast(given.to_json()))
-        return planned(
+        return plan_together(
             self.comm,
             model,
             partitions=self.partitions,
@@ -149,3 +153,43 @@ class Sessions:
         if session.meter is None or session.meter[0] != kinds:
             session.meter = kinds, together(self.comm, make)
         return session.meter[1]
+
+
+def plan_together(comm: Any, model: Any, **request: Any) -> Plan:
+    """``hyparflow.plan(model, **request)``, the same on all ranks; collective.
+
+    Costs are measured on rank 0. For ``refinements`` every rank times its own stages, all at once, as they will run:
+    ranks share caches and memory, and are as fast as each other's work lets them be.
+
+    :param comm: mpi4py's communicator of ``partitions * replicas`` ranks.
+    :raises HyparflowError: the same on all ranks, as `hyparflow.training.agreement.together` does.
+    """
+
+    def timed(model: Any, graph: Graph, unrefined: Plan) -> list[Passes]:
+        together(comm, lambda: None)
+        comm.bcast((unrefined.to_json(), False))
+        return _rehearsed(comm, model, graph, unrefined)
+
+    if comm.rank:
+        return _followed(comm, model)
+    made: Plan = together(comm, lambda: plan(model, timed=timed, **request))
+    comm.bcast((made.to_json(), True))
+    return made
+
+
+def _followed(comm: Any, model: Any) -> Plan:
+    """What the ranks other than 0 do: time what rank 0 asks for, until it has the plan."""
+    from hyparflow.graph.calls import graph_of
+
+    while True:
+        together(comm, lambda: None)  # fails here where rank 0 does
+        text, is_final = comm.bcast(None)
+        told = Plan.from_json(text)
+        if is_final:
+            return told
+        _rehearsed(comm, model, graph_of(model), told)
+
+
+def _rehearsed(comm: Any, model: Any, graph: Graph, unrefined: Plan) -> list[Passes]:
+    rehearsal = together(comm, lambda: Rehearsal(model, graph, unrefined, comm.rank % unrefined.partitions))
+    return slowest(gather_all(comm, together(comm, rehearsal.seconds)))

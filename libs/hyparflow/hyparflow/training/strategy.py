@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hyparflow.checkpoints.directory import Progress
 from hyparflow.engine.engine import Options
-from hyparflow.tracing.recorder import Recorder
 from hyparflow.training import callbacks as own_callbacks
+from hyparflow.training import dispatch, requests
 from hyparflow.training import fit as loops
-from hyparflow.training import in_force, requests
-from hyparflow.training.agreement import check_world, together
+from hyparflow.training.agreement import check_world, share_random_state, shared_seed, together
 from hyparflow.training.data import Source, is_batched, source, split, unpacked, widened
 from hyparflow.training.feed import Position, TrainingFeed, whole_groups
-from hyparflow.training.in_force import session_of
+from hyparflow.training.fit import last_checkpoint, saver_of
 from hyparflow.training.layout import Layout
-from hyparflow.training.restart import last_checkpoint, saver_of
-from hyparflow.training.seeds import share_random_state, shared_seed
-from hyparflow.training.session import Session
+from hyparflow.training.model_io import ModelIO
+from hyparflow.training.recorder import Recorder
+from hyparflow.training.session import Session, session_of
 from hyparflow.training.sessions import Sessions
-from hyparflow.training.whole import Whole
 
 if TYPE_CHECKING:
     import keras
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
     from hyparflow.planning.plan import Plan
 
 
-class Strategy(Whole):
+class Strategy(ModelIO):
     """How models are trained: on ``partitions`` x ``replicas`` ranks.
 
     ::
@@ -120,7 +118,7 @@ class Strategy(Whole):
             share_random_state(self.comm)
         else:
             keras.utils.set_random_seed(self._seed)
-        with in_force.scope(self), deferred() if self._sessions.partitions > 1 else nullcontext():
+        with dispatch.scope(self), deferred() if self._sessions.partitions > 1 else nullcontext():
             yield
 
     def fit(
@@ -327,7 +325,7 @@ class Strategy(Whole):
 
     def _opened(self, model: keras.Model, batch_size: int, begun: Progress | None) -> Session:
         session = self._sessions.opened(model, batch_size, begun)
-        in_force.hold(model, self, session)
+        dispatch.hold(model, self, session)
         return session
 
     def _opened_to_train(self, model: keras.Model, batch_size: int, begun: Progress | None) -> Session:

@@ -26,9 +26,9 @@ def build(
     Raises:
         UnsupportedModel: a layer does what cannot be cut.
     """
-    from hyparflow.backends.tensorflow.moving import check_together
     from hyparflow.backends.tensorflow.program import TensorFlowStage
-    from hyparflow.graph.from_keras import calls_of, variables_of
+    from hyparflow.backends.tensorflow.statistics import check_together
+    from hyparflow.graph.calls import calls_of, variables_of
     from hyparflow.graph.initialise import initialise
 
     calls = calls_of(model)
@@ -45,12 +45,12 @@ def build(
 
 
 def _parts(model: Any, calls: Any, stage: StageShape, variables: dict[str, Any], options: ProgramOptions) -> StageParts:
-    from hyparflow.backends.tensorflow.buffers import accumulators
     from hyparflow.backends.tensorflow.losses import compiled_losses
-    from hyparflow.backends.tensorflow.moving import moving_of
+    from hyparflow.backends.tensorflow.memory import accumulators
     from hyparflow.backends.tensorflow.seeds import Seeds
     from hyparflow.backends.tensorflow.stage_graph import StageParts
-    from hyparflow.graph.from_keras import layers_in
+    from hyparflow.backends.tensorflow.statistics import moving_of
+    from hyparflow.graph.calls import layers_in
 
     trains = {id(variable) for variable in model.trainable_variables}
     names = {id(variable): name for name, variable in variables.items()}

@@ -10,8 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from hyparflow.backends import Array, Buffer, Outcome, Place, Reach, StageShape, Target
-from hyparflow.backends.tensorflow.border import await_device, default_device, host_view, is_host, tensor_of
-from hyparflow.backends.tensorflow.cutting import (
+from hyparflow.backends.tensorflow.cut import (
     Layout,
     Programs,
     forward_only,
@@ -20,7 +19,8 @@ from hyparflow.backends.tensorflow.cutting import (
     layout_of,
     recomputing,
 )
-from hyparflow.backends.tensorflow.portions import described
+from hyparflow.backends.tensorflow.losses import described
+from hyparflow.backends.tensorflow.memory import await_device, default_device, host_view, is_host, tensor_of
 from hyparflow.backends.tensorflow.stage_graph import Signature, StageGraph, StageParts, build_stage_graph
 from hyparflow.errors import UnsupportedModel
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from hyparflow.backends.tensorflow.scope import Scope, distinct
-from hyparflow.graph.from_keras import Calls, layers_in
+from hyparflow.graph.calls import Calls, layers_in
 
 
 class Seeds:

@@ -10,15 +10,13 @@ import tensorflow as tf
 from keras.src.backend import get_keras_mask
 
 from hyparflow.backends import Reach, StageShape
-from hyparflow.backends.tensorflow.buffers import Accumulator
-from hyparflow.backends.tensorflow.losses import OutputLoss
-from hyparflow.backends.tensorflow.moving import Moving
-from hyparflow.backends.tensorflow.penalties import penalties
-from hyparflow.backends.tensorflow.portions import PORTION, logits_of, share_of_batch
+from hyparflow.backends.tensorflow.losses import PORTION, OutputLoss, logits_of, penalties, share_of_batch
+from hyparflow.backends.tensorflow.memory import Accumulator
 from hyparflow.backends.tensorflow.scope import Scope, reads
 from hyparflow.backends.tensorflow.seeds import Seeds
+from hyparflow.backends.tensorflow.statistics import Moving
 from hyparflow.errors import UnsupportedModel
-from hyparflow.graph.from_keras import Calls
+from hyparflow.graph.calls import Calls
 
 
 @dataclass(frozen=True)

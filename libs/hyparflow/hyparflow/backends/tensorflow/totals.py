@@ -14,10 +14,9 @@ import tensorflow as tf
 from keras.src.backend import get_keras_mask
 
 from hyparflow.backends import Array
-from hyparflow.backends.tensorflow.losses import compiled_losses, depends_on_batch
-from hyparflow.backends.tensorflow.portions import UNKNOWN, attach, terms
+from hyparflow.backends.tensorflow.losses import UNKNOWN, attach, compiled_losses, depends_on_batch, terms
 from hyparflow.backends.tensorflow.scope import Scope
-from hyparflow.graph.from_keras import Calls, calls_of
+from hyparflow.graph.calls import Calls, calls_of
 
 
 class Totals:

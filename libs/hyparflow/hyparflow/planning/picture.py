@@ -6,12 +6,10 @@ import math
 from html import escape
 from typing import TYPE_CHECKING
 
-from hyparflow.planning import bars
-from hyparflow.planning.tables import duration, summary
+from hyparflow.planning.tables import PlanView, bar_kind, duration, is_other, other_bars, summary
 
 if TYPE_CHECKING:
-    from hyparflow.planning.plan import Plan
-    from hyparflow.planning.timing import Span
+    from hyparflow.planning.prediction import Span
 
 WIDTH, LEFT, RIGHT, TOP = 1200, 110, 150, 92
 ROW, BAR = 40, 28
@@ -36,7 +34,7 @@ text { font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 13px; fill:
 """
 
 
-def drawing(plan: Plan) -> str:
+def drawing(plan: PlanView) -> str:
     """A step's timeline. Numbers in the bars are micro-batches; the paler bars are later chunks, or GEMS' second
     pipeline; what is left of a row is the bubble."""
     timeline = plan.timeline
@@ -67,11 +65,11 @@ def drawing(plan: Plan) -> str:
     return "\n".join([*(part for part in parts if part), "</svg>"]) + "\n"
 
 
-def _bar(plan: Plan, span: Span, y: float, scale: float) -> str:
+def _bar(plan: PlanView, span: Span, y: float, scale: float) -> str:
     action = span.action
     x, width = LEFT + span.begin * scale, (span.end - span.begin) * scale
-    pale = " other" if bars.is_other(plan, action) else ""
-    kind = bars.kind(plan, action)
+    pale = " other" if is_other(plan, action) else ""
+    kind = bar_kind(plan, action)
     label = ""
     if width >= 7 * len(str(action.micro_batch)) + 3:
         over = " on-other" if pale else " on-backward" if action.kind == "backward" else ""
@@ -83,7 +81,7 @@ def _bar(plan: Plan, span: Span, y: float, scale: float) -> str:
     )
 
 
-def _tail(plan: Plan, partition: int, begin: float, y: float, scale: float) -> str:
+def _tail(plan: PlanView, partition: int, begin: float, y: float, scale: float) -> str:
     seconds = plan.prediction.tail_seconds[partition]
     if seconds * scale < 0.5:
         return ""
@@ -94,7 +92,7 @@ def _tail(plan: Plan, partition: int, begin: float, y: float, scale: float) -> s
     )
 
 
-def _legend(plan: Plan) -> list[str]:
+def _legend(plan: PlanView) -> list[str]:
     entries = [
         ("forward", "forward"),
         ("backward", "backward"),
@@ -102,7 +100,7 @@ def _legend(plan: Plan) -> list[str]:
         ("update", "sum of gradients, update"),
         ("idle", "idle"),
     ]
-    if others := bars.others(plan):
+    if others := other_bars(plan):
         entries.append(("forward other", others))
     parts, x = [], LEFT
     for kind, words in entries:

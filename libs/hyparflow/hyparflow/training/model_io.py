@@ -1,4 +1,7 @@
-"""What reads all of a model: its weights, and the files that Keras makes of it."""
+"""What reads all of a model: its weights, and the files that Keras makes of it.
+
+The whole model on every rank, from the parts that the ranks have trained.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hyparflow.checkpoints.export import write
 from hyparflow.errors import RequestError
-from hyparflow.training import in_force
-from hyparflow.training.agreement import check_same, together
-from hyparflow.training.gathering import gather
+from hyparflow.graph.initialise import initialise, is_here
+from hyparflow.training import dispatch
+from hyparflow.training.agreement import check_same, gather_all, together
 from hyparflow.training.guard import guard
-from hyparflow.training.in_force import session_of
+from hyparflow.training.session import session_of
 
 if TYPE_CHECKING:
     import keras
 
 
-class Whole:
+class ModelIO:
     """Saving and reading models that lie in parts on the ranks of ``comm``."""
 
     def __init__(self, comm: Any) -> None:
@@ -41,7 +46,7 @@ class Whole:
         weights_only = str(filepath).endswith(".weights.h5")
         session = session_of(model)
         if session is None:
-            with in_force.plain_keras(model):
+            with dispatch.plain_keras(model):
                 write(model, filepath, weights_only, **options)
         elif session.is_whole:
             session.save(filepath, weights_only=weights_only, **options)
@@ -56,7 +61,7 @@ class Whole:
         """
         session = session_of(model)
         if session is None or session.is_whole:
-            with in_force.plain_keras(model):
+            with dispatch.plain_keras(model):
                 model.export(filepath, *arguments, **options)
             return
         with self.all_ranks("export"):
@@ -64,7 +69,7 @@ class Whole:
 
             def write() -> None:
                 if self.comm.rank == 0:
-                    with in_force.plain_keras(model):
+                    with dispatch.plain_keras(model):
                         model.export(filepath, *arguments, **options)
 
             together(self.comm, write)
@@ -79,7 +84,7 @@ class Whole:
         """As ``keras.Model.load_weights``, of a trained model with what the file has of its optimizer; on all ranks."""
         session = session_of(model)
         if session is None or not session.serves(model):
-            with in_force.plain_keras(model):
+            with dispatch.plain_keras(model):
                 model.load_weights(filepath, **options)
         else:
             with self.all_ranks("load_weights"):
@@ -89,7 +94,7 @@ class Whole:
         """As ``keras.Model.get_weights``; all ranks call it, unless the model is whole on each."""
         session = session_of(model)
         if session is None or session.is_whole:
-            with in_force.plain_keras(model):
+            with dispatch.plain_keras(model):
                 return model.get_weights()
         with self.all_ranks("get_weights"):
             return session.weights()
@@ -100,5 +105,34 @@ class Whole:
         if session is not None and not session.is_whole:
             with self.all_ranks("quantize"):
                 gather(model, self.comm)
-        with in_force.plain_keras(model):
+        with dispatch.plain_keras(model):
             model.quantize(mode, config, **options)
+
+
+def gather(model: keras.Model, comm: Any = None, *, optimizer: bool = True, equal: bool = False) -> None:
+    """Give every rank all variables of a model that was trained in partitions, and its optimizer's; collective.
+
+    Plain Keras then reads and saves the trained model on any rank: ``model(x)``, ``get_weights``, ``save``. Each rank
+    needs memory for all of it, until the strategy trains it again. Of moving statistics that each replica has for
+    itself, replica 0's are taken.
+
+    Args:
+        model: the same on all ranks.
+        optimizer: bring its slots too, for ``model.save()``; without, they stay on the ranks that train.
+        equal: make moving statistics of replicas equal too, where ranks have trained their own.
+        comm: mpi4py's communicator of the strategy; ``MPI.COMM_WORLD`` if None.
+    """
+    from mpi4py import MPI
+
+    session = session_of(model)
+    comm = (MPI.COMM_WORLD if session is None else session.comm) if comm is None else comm
+    variables = model.variables
+    holds = np.array(gather_all(comm, [is_here(each) for each in variables]))
+    for index in np.flatnonzero(~holds.all(axis=0) | equal):
+        variable, owner = variables[index], int(holds[:, index].argmax())
+        value = comm.bcast(np.asarray(variable) if comm.rank == owner else None, root=owner)
+        if equal or not is_here(variable):
+            variable.assign(value)
+    initialise(variables)
+    if session is not None and optimizer:
+        session.gather_rest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hyparflow.backends.tensorflow.border import is_host
+from hyparflow.backends.tensorflow.memory import is_host
 
 PLACE = "/job:localhost/replica:0/task:0"
 

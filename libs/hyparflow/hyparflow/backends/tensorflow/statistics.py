@@ -16,7 +16,7 @@ import tensorflow as tf
 from hyparflow.backends import BatchNorm, Buffer, Place, Slot
 from hyparflow.backends.tensorflow.scope import Scope, distinct
 from hyparflow.errors import UnsupportedModel
-from hyparflow.graph.from_keras import Calls, batch_norms
+from hyparflow.graph.calls import Calls, batch_norms
 
 
 class Moving:

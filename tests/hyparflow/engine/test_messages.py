@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hyparflow.engine.links import host_dtype, links_of, most_in_flight
+from hyparflow.engine.messages import host_dtype, links_of, most_in_flight
 from hyparflow.graph.types import Graph, Node, Tensor
 from hyparflow.planning.plan import Plan, Prediction
 from hyparflow.planning.stages import stages_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hyparflow.checkpoints.saving import shares
+from hyparflow.checkpoints.saver import shares
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""Plans from measured costs, in a Python that has TensorFlow."""
+"""Measured costs: of nodes, and of the stages of a plan, in a Python that has TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hyparflow.planning.measure import slowest
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +56,15 @@ def test_the_slots_of_an_optimizer_are_those_that_it_makes(
     ask: Callable[..., Any], optimizer: str, options: dict[str, Any], slots: float
 ) -> None:
     assert ask("copies", optimizer=optimizer, **options) == 2 + slots
+
+
+def test_of_the_ranks_that_ran_a_stage_the_slowest_counts() -> None:
+    replicas = [{0: (1.0, 2.0)}, {1: (3.0, 0.0)}, {0: (1.5, 1.0)}, {1: (2.0, 2.0)}]
+
+    assert slowest(replicas) == [(1.0, 2.0), (2.0, 2.0)]
+
+
+def test_stages_come_in_their_order_however_they_lie_on_the_ranks() -> None:
+    chunks = [{1: (3.0, 4.0), 3: (7.0, 8.0)}, {0: (1.0, 2.0), 2: (5.0, 6.0)}]
+
+    assert slowest(chunks) == [(1.0, 2.0), (3.0, 4.0), (5.0, 6.0), (7.0, 8.0)]

@@ -12,6 +12,19 @@ from typing import Any
 from hyparflow.errors import UnsupportedModel
 from hyparflow.graph.types import Graph, Node, Tensor
 
+#: The beginning of the path of a seed generator's state.
+_SEED_GENERATOR = re.compile(r"^seed_generator_\d+/")
+#: Methods of a model that a cut model never calls -> what does the same.
+_NEVER_CALLED = {
+    "train_step": "say it with compile(loss=...), add_loss() in a layer, or regularizers",
+    "test_step": "say it with compile(loss=..., metrics=[...])",
+    "predict_step": "make it layers of the model, or do it with what predict() returns",
+    "compute_loss": "say it with compile(loss=...), add_loss() in a layer, or regularizers",
+    "compute_metrics": "say it with compile(metrics=[...])",
+}
+#: Entries of a layer's configuration that change neither its cost nor its structure.
+_COSTLESS = {"name", "seed"}
+
 
 @dataclass(frozen=True)
 class Call:
@@ -59,10 +72,6 @@ def graph_of(model: Any) -> Graph:
         UnsupportedModel: the model, or a layer of it, cannot be cut; the message names it and says why.
     """
     return calls_of(model).graph
-
-
-#: The beginning of the path of a seed generator's state.
-_SEED_GENERATOR = re.compile(r"^seed_generator_\d+/")
 
 
 def variables_of(model: Any) -> dict[str, Any]:
@@ -145,16 +154,6 @@ def _why_no_graph(model: Any) -> str:
         f"model '{model.name}' ({type(model).__name__}) has a call() of its own, so the graph in it cannot be seen: "
         "make it functional, keras.Model(inputs, outputs); a subclassed *layer* or model inside it is fine, as one node"
     )
-
-
-#: Methods of a model that a cut model never calls -> what does the same.
-_NEVER_CALLED = {
-    "train_step": "say it with compile(loss=...), add_loss() in a layer, or regularizers",
-    "test_step": "say it with compile(loss=..., metrics=[...])",
-    "predict_step": "make it layers of the model, or do it with what predict() returns",
-    "compute_loss": "say it with compile(loss=...), add_loss() in a layer, or regularizers",
-    "compute_metrics": "say it with compile(metrics=[...])",
-}
 
 
 def _refuse_own_training(model: Any) -> None:
@@ -425,10 +424,6 @@ def _configuration(operation: Any) -> str:
         return f"{type(operation).__name__}#{operation.name}"
     configuration = {key: value for key, value in configuration.items() if key not in _COSTLESS}
     return f"{type(operation).__name__}{json.dumps(configuration, sort_keys=True, default=_stable)}"
-
-
-#: Entries of a layer's configuration that change neither its cost nor its structure.
-_COSTLESS = {"name", "seed"}
 
 
 def _stable(value: Any) -> str:

@@ -9,13 +9,9 @@ from __future__ import annotations
 import atexit
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, wraps
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from hyparflow.training.session import Session
-    from hyparflow.training.strategy import Strategy
+from typing import Any, Protocol
 
 #: Methods of Keras' trainer with a namesake in ``Strategy``.
 _RUNS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
@@ -23,10 +19,18 @@ _RUNS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predi
 _READS = ("save", "export", "save_weights", "load_weights", "get_weights", "quantize")
 #: Those that need no ``compile()``: until there is one, no strategy has trained the model, and Keras runs them.
 _UNCOMPILED = ("predict", "predict_on_batch")
-
-_STRATEGY, _SESSION = "_hyparflow_strategy", "_hyparflow_session"
+_STRATEGY, SESSION = "_hyparflow_strategy", "_hyparflow_session"
 _scopes: list[Strategy] = []
 _kept = ExitStack()  # what set_strategy has entered
+
+
+class Strategy(Protocol):
+    """The part of ``hyparflow.Strategy`` that calls of a model are dispatched to; it also has Keras' methods."""
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Return the context in which the strategy is in force."""
+
+
 atexit.register(_kept.close)
 
 
@@ -65,23 +69,17 @@ def strategy_of(model: Any) -> Strategy | None:
     return inner or own
 
 
-def session_of(model: Any) -> Session | None:
-    """What trains a model, or has trained it last."""
-    found: Session | None = vars(model).get(_SESSION)
-    return found
-
-
-def hold(model: Any, strategy: Strategy, session: Session) -> None:
+def hold(model: Any, strategy: Strategy, session: object) -> None:
     """Let a model's own calls run under this strategy; the session lives as long as the model."""
     _wrap()
     vars(model)[_STRATEGY] = strategy
-    vars(model)[_SESSION] = session
+    vars(model)[SESSION] = session
 
 
 @contextmanager
 def plain_keras(model: Any) -> Iterator[None]:
     """Let the model's calls be Keras' own in here."""
-    known = {name: vars(model).pop(name, None) for name in (_STRATEGY, _SESSION)}
+    known = {name: vars(model).pop(name, None) for name in (_STRATEGY, SESSION)}
     inner = _scopes[:]
     _scopes.clear()
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hyparflow.errors import PlanError
-from hyparflow.planning.timing import timeline
+from hyparflow.planning.prediction import timeline
 from hyparflow.schedules import schedule
 
 
