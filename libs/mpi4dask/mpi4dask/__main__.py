@@ -1,7 +1,7 @@
-"""`mpiexec -n 4 python -m mpi4dask [OPTIONS]`: dask-mpi's command line, over MPI.
+"""The command line of dask-mpi over MPI: `mpiexec -n 4 python -m mpi4dask [OPTIONS]`.
 
-The options are those of `dask-mpi`; two defaults are others: `--protocol mpi`, and `--worker-class distributed.Worker`,
-for a Nanny's child is no rank and would talk over the socket alone.
+The options are those of `dask-mpi`, with two other defaults: `--protocol mpi` and `--worker-class distributed.Worker`,
+because a Nanny's child is not a rank and could only use sockets.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ DEFAULTS = {"protocol": "mpi", "worker_class": "distributed.Worker"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the scheduler on rank 0 and a worker on each other rank, until the scheduler is closed; every rank calls it.
+    """Run the scheduler on rank 0 and a worker on each other rank until the scheduler closes; every rank calls this.
 
-    Returns the exit status: 2 for options that are not understood, which rank 0 tells.
+    Returns the exit status, which is 2 for invalid options. Rank 0 prints the error.
     """
     import click
     from mpi4py import MPI
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
 
         try:
             dask_mpi.main(list(arguments), prog_name="mpi4dask", default_map=DEFAULTS, standalone_mode=False)
-        except click.ClickException as error:  # all ranks have the same words
+        except click.ClickException as error:  # the same on all ranks
             if MPI.COMM_WORLD.Get_rank() == 0:
                 error.show()
             return error.exit_code

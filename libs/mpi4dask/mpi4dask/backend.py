@@ -31,7 +31,7 @@ _PROBES = 10
 
 
 def _tls_context(connection_args: dict[str, Any]) -> ssl.SSLContext | None:
-    """The context that distributed's security settings give; RuntimeError where one is required and missing."""
+    """Return the TLS context of distributed's security settings; raise RuntimeError if it is required but missing."""
     context = connection_args.get("ssl_context")
     if context is not None and not isinstance(context, ssl.SSLContext):
         raise TypeError(f"mpi:// expects an ssl.SSLContext as ssl_context, got {context!r}")
@@ -41,7 +41,7 @@ def _tls_context(connection_args: dict[str, Any]) -> ssl.SSLContext | None:
 
 
 def _may_use_mpi(connection_args: dict[str, Any]) -> bool:
-    """MPI does not encrypt: with require-encryption the TLS socket carries the data."""
+    """Return whether MPI may carry the data; it does not encrypt, so require-encryption rules it out."""
     return not connection_args.get("require_encryption")
 
 
@@ -53,10 +53,10 @@ def _log_transport(link: Link, peer: str) -> None:
 
 
 class MPIConnector(Connector):
-    """Connects to mpi:// addresses."""
+    """Connector for mpi:// addresses."""
 
     async def connect(self, address: str, deserialize: bool = True, **connection_args: Any) -> Comm:
-        """A comm to host:port; raise CommClosedError where nobody listens or the peer fails to prove itself."""
+        """Connect to host:port; raise CommClosedError if no process listens there or authentication fails."""
         context = _tls_context(connection_args)
         host, port = parse_host_port(address)
         loop = asyncio.get_running_loop()
@@ -89,7 +89,7 @@ class MPIConnector(Connector):
 
 
 class MPIListener(BaseListener):
-    """Listens on a socket for peers that prove themselves, and hands their comms on."""
+    """Listener that accepts authenticated peers and passes their comms on."""
 
     prefix = PREFIX
 
@@ -116,7 +116,7 @@ class MPIListener(BaseListener):
         self._handshaking: set[Link] = set()
 
     async def start(self) -> None:
-        """Bind the socket; OSError where the address is taken, ConfigurationError where the token lets everybody in."""
+        """Bind the socket; raise OSError if the address is in use, ConfigurationError if the token is too weak."""
         authentication.process_token()
         backlog = int(dask.config.get("distributed.comm.socket-backlog"))
         loop = asyncio.get_running_loop()
@@ -127,7 +127,7 @@ class MPIListener(BaseListener):
         self._bound = sockets[0].getsockname()[:2]
 
     def stop(self) -> None:
-        """Accept nobody any more; connections that are established stay."""
+        """Stop accepting connections; keep established ones."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -147,7 +147,7 @@ class MPIListener(BaseListener):
             await link.established
         except CommClosedError as exc:
             counters.handshakes_refused += 1
-            logger.info("Refused a connection: %s", exc)
+            logger.info("Rejected a connection: %s", exc)
             return
         finally:
             self._handshaking.discard(link)
@@ -170,7 +170,7 @@ class MPIListener(BaseListener):
             await result
 
     def get_host_port(self) -> tuple[str, int]:
-        """Where the socket is bound."""
+        """Return the address that the socket is bound to."""
         if self._server is None:
             raise ValueError("invalid operation on non-started MPIListener")
         return self._bound
@@ -186,7 +186,7 @@ class MPIListener(BaseListener):
 
 
 class MPIBackend(Backend):
-    """mpi://host:port. Loading it needs no MPI; `mpi4dask.transport.start()` brings MPI in."""
+    """Backend for mpi://host:port. Loading it does not load MPI; see `mpi4dask.transport.start`."""
 
     def get_connector(self) -> MPIConnector:
         begin_to_join()
@@ -215,7 +215,7 @@ class MPIBackend(Backend):
 
 
 def set_options(transport: asyncio.BaseTransport) -> None:
-    """No delay for doorbells, and an end to hosts that vanished, after `distributed.comm.timeouts.tcp`."""
+    """Set TCP_NODELAY for doorbells, and keepalive according to `distributed.comm.timeouts.tcp`."""
     sock = transport.get_extra_info("socket")
     seconds = int(parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp"), default="seconds"))
     idle = max(2, seconds // 4)

@@ -1,6 +1,6 @@
-"""What is in an envelope: messages for the inboxes of connections, and words about large messages and sleep.
+"""The contents of envelopes: messages for the inboxes, and the state of large messages.
 
-The bookkeeping of large messages: which are announced, which wait for memory or a tag, which are under way.
+A large message is announced first. It then waits for memory and a tag, and is finally transferred.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ from mpi4dask.world import World
 
 logger = logging.getLogger("mpi4dask")
 Answer = Callable[[Peer, int, int, int], None]
-_abandoned: list[Peer] = []  # whose buffers MPI or the peer may still look at
+_abandoned: list[Peer] = []  # keeps buffers alive that MPI or the peer may still access
 
 
 class Mail:
-    """The open inboxes of one engine, by number, and what the records of an envelope do to them."""
+    """The open inboxes of one engine by number, and the handling of received records."""
 
     def __init__(self, large: LargeMessages) -> None:
         self.channels: dict[int, Channel] = {}
         self._large = large
 
     def open(self, number: int, channel: Channel) -> None:
-        """From now on, what comes for this number goes to this inbox."""
+        """Deliver messages for this number to this inbox from now on."""
         channel.on_space = self._large.start_deferred
         self.channels[number] = channel
 
     def close(self, number: int) -> None:
-        """Nobody reads this inbox any more; what still comes for it is received and dropped."""
+        """Close the inbox; later messages for it are received and dropped."""
         channel = self.channels.pop(number, None)
         if channel is not None:
             channel.drop()
             self._large.start_deferred()
 
     def read(self, peer: Peer, view: memoryview) -> bool:
-        """Read one envelope; return whether the peer asks for something that MPI has to send now.
+        """Process one envelope; return whether the peer requested something that MPI has to send now.
 
-        Raise ProtocolError, or what unpacking raises, where it cannot be read.
+        Raises:
+            ProtocolError: The envelope is invalid. Unpacking may raise other errors.
         """
         wanted = False
         at = wire.ENVELOPE.size
@@ -118,10 +119,10 @@ def _take(channel: Channel, nframes: int, block: memoryview) -> None:
 
 
 class LargeMessages:
-    """Those of one engine.
+    """The large messages of one engine.
 
-    `answer(peer, kind, tag, transfer)` sends the receiver's word to the sender, `has_work(peer)` lets the engine call
-    `progress`.
+    `answer(peer, kind, tag, transfer)` sends the receiver's answer to the sender; `has_work(peer)` makes the engine
+    call `progress`.
     """
 
     def __init__(  # noqa: PLR0917
@@ -145,10 +146,10 @@ class LargeMessages:
     # Sending
 
     def announce(self, peer: Peer, channel: Channel, remote: int, layout: wire.Layout, limit: int) -> None:
-        """Tell the peer of a large message; its small frames go along where they fit `limit` bytes."""
+        """Announce a large message to the peer; its small frames are included if they fit into `limit` bytes."""
         number = next(self._numbers)
         buffers = layout.alone
-        room = limit - 8 * (len(buffers) + 1)  # beside the addresses
+        room = limit - 8 * (len(buffers) + 1)  # next to the addresses
         apart = layout.packed_size > room
         if apart:
             buffers = [b"".join(layout.packed), *buffers]
@@ -165,19 +166,19 @@ class LargeMessages:
         counters.large_transfers_sent += 1
 
     def help(self, peer: Peer, number: int, size: int, asker: int, spans: Sequence[Span]) -> None:
-        """The receiver copies a message from this memory, and would have this end copy from its last piece on."""
+        """Help the receiver, which copies from the front, by copying a message from its last piece on."""
         outgoing = peer.outgoing[number]
         outgoing.push = Push(spans, size, outgoing.counts, asker)
         self._has_work(peer)
 
     def gone(self, peer: Peer, number: int) -> None:
-        """The receiver has it, or nobody will receive it."""
+        """Finish a message that the receiver has received, or that will not be received."""
         outgoing = peer.outgoing.pop(number)
         self._end_help(peer, number, outgoing)
         outgoing.channel.gone()
 
     def _end_help(self, peer: Peer, number: int, outgoing: Outgoing) -> None:
-        """Copy no more, and say so."""
+        """Stop copying, and tell the receiver."""
         if outgoing.push is not None:
             self._answer(peer, wire.HELPED, 0, number)
             counters.transfers_helped += bool(outgoing.push.copied)
@@ -186,19 +187,19 @@ class LargeMessages:
     # Receiving
 
     def take(self, peer: Peer, incoming: Incoming) -> None:
-        """A message was announced: ask for it, or let it wait for memory and a tag."""
+        """Request an announced message, or defer it until memory and a tag are available."""
         if incoming.channel is not None:
             incoming.channel.announce(incoming.message)
         if not self._start(peer, incoming):
             self._deferred.append((peer, incoming))
 
     def start_deferred(self) -> None:
-        """Memory or a tag may be free: ask for what waited."""
+        """Request deferred messages, because memory or a tag may be available now."""
         if self._deferred:
             self._deferred = [waiting for waiting in self._deferred if not self._start(*waiting)]
 
     def _start(self, peer: Peer, incoming: Incoming) -> bool:
-        """Read it or ask for its bytes, or release it where nobody reads; return False where it has to wait."""
+        """Read or request a message, or release it if its channel is closed; return False if it has to wait."""
         channel = incoming.channel
         if channel is None or channel.closed:
             self._answer(peer, wire.RELEASED, 0, incoming.number)
@@ -221,7 +222,7 @@ class LargeMessages:
     # Progress
 
     def progress(self, peer: Peer) -> bool:
-        """Move this peer's transfers; return whether one has ended."""
+        """Advance the transfers of this peer; return whether one has ended."""
         sent = self._progress_outgoing(peer)
         received = self._progress_incoming(peer)
         if received:
@@ -251,7 +252,7 @@ class LargeMessages:
         for incoming in peer.incoming:
             if incoming.tag >= 0:
                 moved |= incoming.progress(self._comm, self._settings.chunk_size, self._pool)
-            elif not read:  # one is read in each turn: what came first is complete first
+            elif not read:  # only one per turn, so that messages complete in order
                 read = True
                 moved |= self._read_on(peer, incoming)
             if incoming.complete:
@@ -270,12 +271,12 @@ class LargeMessages:
         try:
             return incoming.read_on(peer.neighbour, self._pool, partial(self._ask_for_help, peer))
         except UnreadableError:
-            logger.info("The memory of rank %d cannot be read: large frames go through MPI", peer.rank)
+            logger.info("Cannot read the memory of rank %d: large frames use MPI", peer.rank)
             peer.neighbour = None
             return False
 
     def _ask_for_help(self, peer: Peer, incoming: Incoming, pull: Pull, spans: Sequence[Span], size: int) -> bool:
-        """Ask the sender to copy too, where it has a core of its own to do so; return whether it was asked."""
+        """Ask the sender to help copying if it has a core of its own; return whether it was asked."""
         room = peer.eager_size - wire.ENVELOPE.size - wire.RECORD.size - wire.HELP_WANTED.size
         if not peer.spins or len(spans) * wire.SPAN.size > room or (peer.neighbour and peer.neighbour.is_here):
             return False
@@ -286,7 +287,7 @@ class LargeMessages:
         return True
 
     def _leave_to_mpi(self, peer: Peer) -> None:
-        """Let what was to be read from the peer's memory begin again, by MPI."""
+        """Restart reads from the peer's memory as MPI transfers."""
         for incoming in peer.incoming:
             if incoming.tag < 0 and incoming.channel is not None:
                 incoming.rewind()
@@ -308,7 +309,7 @@ class LargeMessages:
             incoming.channel.wake()
 
     def forget(self, peer: Peer) -> None:
-        """The peer has died. The tags of what was under way stay taken: a piece may still be on its way to them."""
+        """Drop the transfers of a dead peer. Their tags stay in use, because a piece may still be on its way."""
         for outgoing in peer.outgoing.values():
             outgoing.channel.gone()
         self._deferred = [waiting for waiting in self._deferred if waiting[0] is not peer]
@@ -318,11 +319,11 @@ class LargeMessages:
         self.keep_memory(peer)
 
     def keep_memory(self, peer: Peer) -> None:
-        """Nobody will look after this peer any more, but MPI or the peer itself may still read what is on its way."""
+        """Keep the buffers of a peer that is no longer served, because MPI or the peer may still access them."""
         if peer.outgoing or peer.incoming or peer.in_flight or peer.helping:
             _abandoned.append(peer)
 
 
 def _addresses(buffers: Sequence[Any]) -> list[int]:
-    """Where the parts of a message lie; none where one of them is on a GPU."""
+    """Return the addresses of the parts of a message, or an empty list if one of them is on a GPU."""
     return [] if any(map(wire.is_cuda, buffers)) else [memory.address(buffer) for buffer in buffers]

@@ -1,28 +1,22 @@
-"""Copying frames straight from the memory of one rank into that of another on this node: one copy, by either end.
+"""Copies between the memories of two processes on the same node.
 
-MPI's own way through shared memory copies twice, and both ranks have to work on it at the same time: where ranks
-outnumber cores, each waits for the other's time slice. `process_vm_readv` (Linux 3.2) lets the receiver copy alone,
-once it knows where a frame lies, and `process_vm_writev` lets the sender help. The kernel grants both
-to processes of one user, unless a security module or a container forbids it; so each rank tries to read from every
-other one of its node when the job begins.
+MPI's shared-memory path copies twice, and both ranks must work on it at the same time; if ranks outnumber cores, each
+waits for the other's time slice. `process_vm_readv` (Linux 3.2) lets the receiver copy alone once it knows the address
+of a frame, and `process_vm_writev` lets the sender help. The kernel permits both between processes of the same user,
+unless a security module or a container forbids it. Each rank therefore tries to read from every other rank of its node
+when the job starts.
 
-A process's number may be used again by another one: every read begins with sixteen bytes that only the right process
-holds.
+The PID of a process can be reused, so every read starts with sixteen bytes that only the right process contains.
 
-Help of the sender:
+Large messages are copied by both ends at once, which is twice as fast: the receiver starts at the front, the sender at
+the end. The message is cut into pieces. Each end stores how many pieces it has claimed and copied in two bytes of its
+own memory that the other end can read. To claim the next piece, an end first raises its count and then reads the
+other's count. The piece is its own only if the sum does not exceed the number of pieces; otherwise it withdraws the
+claim. The message is complete when the sender has copied all pieces that it claimed and the receiver all the others.
 
-Copying a message between two processes of a node by both at once: the receiver from its front, the sender from its
-end. Two cores copy twice as fast as one.
-
-The message is cut into pieces. Each end counts the pieces that it has claimed, and those that it has copied, in two
-bytes of its own memory that the other can read. To claim the next piece, an end first raises its count and then looks
-at the other's: only where both together are no more than there are pieces, the piece is its own; otherwise it takes the
-claim back. The message is complete when the sender has copied what it has claimed, and the receiver everything else.
-
-So nobody waits for a sender that is busy elsewhere, unless it is in the middle of copying a piece: what it has not
-claimed, the receiver claims, and then no claim of the sender's can succeed. The kernel keeps the order of the steps: it
-takes references to the other's pages, a full memory barrier, before it reads or writes them. A byte is never seen half
-written.
+A busy sender therefore never delays the receiver, except in the middle of a piece: the receiver claims what the sender
+has not, and later claims of the sender fail. The kernel keeps the order of the steps, because it takes references to
+the other process's pages, a full memory barrier, before it reads or writes them. A byte is never seen half written.
 """
 
 from __future__ import annotations
@@ -41,16 +35,16 @@ _LINUX = sys.platform == "linux"
 _readv = getattr(_libc, "process_vm_readv", None) if _LINUX else None
 _writev = getattr(_libc, "process_vm_writev", None) if _LINUX else None
 _mark = ctypes.create_string_buffer(secrets.token_bytes(_MARK_SIZE), _MARK_SIZE)
-Place = tuple[int, int, bytes]  # a process's number, the address of its mark, and the mark
-TURN = 4 << 20  # bytes that one end copies in one turn of its event loop, in half a millisecond or so
-WORTH_IT = 1 << 20  # bytes of a message from which on a sender is asked to help
-_MOST_PIECES = 254  # so that one more still fits a byte
-_SMALLEST_PIECE = 512 << 10  # a claim takes some microseconds, such a piece 60 or so
-Span = tuple[int, int, int]  # where it lies at the sender, where it goes at the receiver, its bytes
+Place = tuple[int, int, bytes]  # PID, address of the mark, and the mark itself
+TURN = 4 << 20  # bytes that one end copies per turn of its event loop, about half a millisecond
+WORTH_IT = 1 << 20  # bytes; the sender is asked to help with larger messages
+_MOST_PIECES = 254  # one more still fits into a byte
+_SMALLEST_PIECE = 512 << 10  # bytes; a claim takes a few microseconds, copying such a piece about 60
+Span = tuple[int, int, int]  # address at the sender, address at the receiver, bytes
 
 
 class _Span(ctypes.Structure):
-    """struct iovec of <sys/uio.h>."""
+    """The struct iovec of <sys/uio.h>."""
 
     _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
@@ -61,26 +55,27 @@ for _call in filter(None, (_readv, _writev)):
 
 
 def place() -> Place:
-    """What others need to know to read this process's memory."""
+    """Return the information that others need to read the memory of this process."""
     return os.getpid(), ctypes.addressof(_mark), _mark.raw
 
 
 def allow() -> None:
-    """Where only ancestors may look at a process (Yama's ptrace_scope 1), let those do it who share our launcher."""
+    """Let the launcher's descendants read this process if only ancestors may (Yama's ptrace_scope 1)."""
     prctl = getattr(_libc, "prctl", None)
     if prctl is not None:
-        prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)  # fails without Yama: then there is no need
+        # fails without Yama, which is fine: it is not needed then
+        prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)
 
 
 def address(buffer: Any) -> int:
-    """Where a contiguous buffer in host memory begins."""
+    """Return the address of a contiguous buffer in host memory."""
     from mpi4py import MPI
 
     return int(MPI.buffer.frombuffer(buffer, readonly=True).address)
 
 
 class Neighbour:
-    """Another process on this node, or this one, whose memory can be read."""
+    """A process on this node, possibly this one, whose memory can be read."""
 
     def __init__(self, where: Place) -> None:
         self._pid, mark_address, self._expected = where
@@ -91,13 +86,13 @@ class Neighbour:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this process."""
+        """True if it is this process."""
         return self._pid == os.getpid()
 
     def read(self, source: int, target: int, size: int) -> bool:
-        """Copy `size` bytes from an address there to one here; return False where that fails.
+        """Copy `size` bytes from the address `source` there to `target` here; return False if that fails.
 
-        Without bytes to copy, it tells whether the process is there and can be read.
+        With a size of 0, check that the process exists and can be read.
         """
         assert _readv is not None
         local, remote = self._local[1], self._remote[1]
@@ -115,13 +110,13 @@ class Neighbour:
                 return False
 
     def bytes(self, source: int, size: int) -> bytes | None:
-        """A few bytes at an address there; None where they cannot be read."""
+        """Return up to 8 bytes at an address there, or None if they cannot be read."""
         return self._few.raw[:size] if self.read(source, ctypes.addressof(self._few), size) else None
 
     def write(self, target: int, source: int, size: int) -> bool:
-        """Copy `size` bytes from an address here to one there; return False where that fails.
+        """Copy `size` bytes from the address `source` here to `target` there; return False if that fails.
 
-        Nothing shows that the process is still the right one: read something of it right before.
+        The identity of the process is not checked: read something from it right before.
         """
         if _writev is None:
             return False
@@ -136,7 +131,7 @@ class Neighbour:
 
 
 def neighbour(where: Place) -> Neighbour | None:
-    """The process at that place, or None where its memory cannot be read."""
+    """Return the process at that place, or None if its memory cannot be read."""
     if _readv is None:
         return None
     found = Neighbour(where)
@@ -144,16 +139,16 @@ def neighbour(where: Place) -> Neighbour | None:
 
 
 class UnreadableError(Exception):
-    """The memory of another process cannot be read, or not any more."""
+    """The memory of another process cannot be read, or no longer."""
 
 
 def piece_size(total: int) -> int:
-    """Bytes of a piece: small enough that neither end waits long for the other's last one."""
+    """Return the bytes of a piece, small enough that neither end waits long for the other's last piece."""
     return max(min(max(total // 32, _SMALLEST_PIECE), TURN), -(-total // _MOST_PIECES))
 
 
 def cut(spans: Iterable[Span], size: int) -> list[list[Span]]:
-    """Cut spans into pieces of `size` bytes, but for the last; a piece may hold parts of several spans."""
+    """Cut spans into pieces of `size` bytes (the last may be smaller); a piece can contain parts of several spans."""
     pieces: list[list[Span]] = []
     room = 0
     for source, target, length in spans:
@@ -170,20 +165,20 @@ def cut(spans: Iterable[Span], size: int) -> list[list[Span]]:
 
 
 class Counts:
-    """The pieces that one end has claimed and copied, where the other end can look."""
+    """Numbers of pieces that one end has claimed and copied, in memory that the other end can read."""
 
     def __init__(self) -> None:
         self._bytes = (ctypes.c_ubyte * 2)()
         self.address = ctypes.addressof(self._bytes)
 
     def set(self, claimed: int, copied: int) -> None:
-        """Show these counts from now on."""
+        """Publish the counts."""
         self._bytes[1] = copied
         self._bytes[0] = claimed
 
 
 class _End:
-    """What both ends have: the pieces, this end's counts, and where the other end's are."""
+    """The state that both ends share: the pieces, this end's counts, and the address of the other end's counts."""
 
     def __init__(self, spans: Sequence[Span], size: int, counts: Counts, others: int) -> None:
         self._pieces = cut(spans, size)
@@ -193,14 +188,14 @@ class _End:
         self.copied = 0
 
     def _look(self, neighbour: Neighbour) -> bytes:
-        """The other end's counts. Raise UnreadableError where it is gone."""
+        """Read the other end's counts; raise UnreadableError if it is gone."""
         seen = neighbour.bytes(self._others, 2)
         if seen is None:
             raise UnreadableError
         return seen
 
     def _claim(self, neighbour: Neighbour) -> bool:
-        """Claim a piece; return False where the other end may have it."""
+        """Claim a piece; return False if the other end may have claimed it."""
         self._counts.set(self.copied + 1, self.copied)
         if self.copied + 1 + self._look(neighbour)[0] <= len(self._pieces):
             return True
@@ -213,7 +208,7 @@ class _End:
 
 
 class Pull(_End):
-    """The receiver's end. It holds on to `keeps`, the memory that is copied into, as long as anybody copies."""
+    """The receiver's end of a copy. It keeps the destination memory (`keeps`) alive until all copying has ended."""
 
     def __init__(self, spans: Sequence[Span], size: int, keeps: Any) -> None:
         self.counts = Counts()
@@ -222,15 +217,18 @@ class Pull(_End):
         self.complete = not self._pieces
 
     def expect_help(self, helper: int) -> None:
-        """From now on the sender, which counts at that address, may claim pieces."""
+        """Allow the sender, whose counts are at address `helper`, to claim pieces from now on."""
         self._others = helper
 
     def advance(self, neighbour: Neighbour) -> bool:
-        """Copy what one turn of the loop allows; return whether something was copied. It may be `complete` then.
+        """Copy as much as one turn of the loop allows, and return whether anything was copied.
 
-        Raise UnreadableError where the sender's memory cannot be read.
+        The pull may be `complete` afterwards.
+
+        Raises:
+            UnreadableError: The sender's memory cannot be read.
         """
-        if self.complete:  # from the beginning: a message may have nothing but its packed block
+        if self.complete:  # true from the start if a message consists of its packed block only
             return False
         before = self.copied
         for _ in range(self._in_a_turn):
@@ -251,14 +249,14 @@ class Pull(_End):
 
 
 class Push(_End):
-    """The sender's end, from when it was asked; the receiver counts at `asker`."""
+    """The sender's end of a copy that the receiver asked for; the receiver's counts are at address `asker`."""
 
     def __init__(self, spans: Sequence[Span], size: int, counts: Counts, asker: int) -> None:
         super().__init__(spans, size, counts, asker)
         self.done = False
 
     def advance(self, neighbour: Neighbour) -> bool:
-        """Copy what one turn of the loop allows; return whether something was copied. It may be `done` then."""
+        """Copy as much as one turn of the loop allows, and return whether anything was copied; see also `done`."""
         before = self.copied
         for _ in range(self._in_a_turn):
             if not self._copy_one(neighbour):

@@ -1,4 +1,4 @@
-"""What an engine knows of another engine: where its envelopes go, what waits for it, and whether it sleeps."""
+"""The state that an engine keeps about another engine, and its looks for mail while it sleeps."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from mpi4dask.counters import counters
 from mpi4dask.memory import Neighbour, Pull
 from mpi4dask.transfers import Incoming, Outgoing
 
-FRESH = 0.001  # seconds for which what is known of who sleeps holds
-SOON = 2 * FRESH  # seconds from falling asleep to the first look; each of the next ones takes twice as long
-SAFETY = 1.0  # seconds, the longest; what a look found should have had its doorbell when that time has passed
+FRESH = 0.001  # seconds for which the knowledge of sleeping peers is valid
+SOON = 2 * FRESH  # seconds from falling asleep to the first look; each further one takes twice as long
+# seconds, the longest interval between looks; a doorbell should arrive within this time after a look found a message
+SAFETY = 1.0
 
 
 class Connection(Protocol):
@@ -33,21 +34,22 @@ class Connection(Protocol):
 
 
 class Peer:
-    """One remote engine. All its connections share one stream of envelopes, which MPI keeps in order.
+    """A remote engine. All connections to it share one stream of envelopes, which MPI keeps in order.
 
-    Why no wake-up is lost, although envelopes and doorbells overtake each other. `sent` and `received` count envelopes.
+    No wake-up is lost although envelopes and doorbells can overtake each other. `sent` and `received` count envelopes.
 
-    - A doorbell carries `sent`; the woken engine polls until it has received as many.
-    - To an engine that never polls, and to one that is believed to be asleep, each envelope is followed by a doorbell.
-    - An engine that was rung says so when it falls asleep again, with `received`. The other end compares it with its
-      `sent`, and rings at once where an envelope was still on its way.
-    - That word wakes nobody. An engine that falls asleep itself, and so may miss it, first rings for every envelope
-      that had no doorbell; one that wakes to send something looks for it first. Until then it polls, and reads it.
-    - A doorbell that was rung over a connection which then ended is rung again over another, or over the next one. Over
-      one that is about to end, because this end has said goodbye, it is rung only where there is no other.
+    - A doorbell carries `sent`; the woken engine polls until it has received that many.
+    - If an engine never polls, or is believed to be asleep, each envelope to it is followed by a doorbell.
+    - An engine that was rung announces when it falls asleep again, with `received`. The other end compares this with
+      its `sent`, and rings at once if an envelope was still on its way.
+    - This notice wakes no engine. An engine that falls asleep itself, and so may miss it, first rings for each envelope
+      that had no doorbell; one that wakes up to send looks for the notice first. Until then it polls, and reads it.
+    - If a connection ends after a doorbell was rung over it, the doorbell is rung again over another connection, or
+      over the next one. A connection that is about to end, because this end has said goodbye, is used only if there is
+      no other.
 
-    Where the sender's event loop is held up, it neither reads that word nor rings. So it polls before it sends, if its
-    last poll was longer ago than `FRESH`, and an engine that fell asleep looks by itself, as `Lookout` says.
+    If the sender's event loop is held up, it neither reads the notice nor rings. It therefore polls before it sends if
+    its last poll is older than `FRESH`, and an engine that fell asleep looks for mail by itself (see `Lookout`).
     """
 
     def __init__(  # noqa: PLR0917
@@ -68,27 +70,28 @@ class Peer:
         self.tag = tag
         self.eager_size = eager_size
         self.spins = spins
-        self.neighbour = neighbour  # where large frames are read straight from the other process's memory
-        self.links: OrderedDict[Connection, None] = OrderedDict()  # the last one is rung over
+        self.neighbour = neighbour  # set if large frames are read from the other process's memory
+        self.links: OrderedDict[Connection, None] = OrderedDict()  # doorbells use the last one
         self.rung_over: Connection | None = None
         self.owes_ring = False
-        self.rung = 0  # what the last doorbell said
+        self.rung = 0  # the count in the last doorbell to the peer
         self.parts: list[Any] = []
         self.size = 0
-        self.fresh = False  # whether an envelope went out since the last poll: then the next records may share one
+        self.fresh = False  # an envelope was sent since the last poll, so the next records may share one
         self.in_flight: deque[tuple[Any, Any]] = deque()
         self.sent = 0
         self.received = 0
-        self.announced = 0  # what its last doorbell said that it had sent
+        self.announced = 0  # the count in the last doorbell from the peer
         self.asleep = True
         self.outgoing: dict[int, Outgoing] = {}
         self.incoming: list[Incoming] = []
-        self.helping: dict[int, Pull] = {}  # by transfer: what it was asked to help with, until it looks no more
+        # by transfer: reads that the peer was asked to help with, until it confirms that it has stopped
+        self.helping: dict[int, Pull] = {}
         self.dead = False
         self.gone = False  # its engine has closed; the peer is forgotten with its last connection
 
     def put(self, kind: int, number: int, first: int, second: int, *parts: Any) -> None:
-        """Add a record; an envelope that is full goes out."""
+        """Add a record to the envelope, sending the envelope first if it is full."""
         size = wire.RECORD.size
         for part in parts:
             size += len(part)
@@ -99,9 +102,9 @@ class Peer:
         self.size += size
 
     def flush(self, quiet: bool = False) -> None:
-        """Send what has gathered, and wake the other engine where it may sleep.
+        """Send the current envelope, and wake the other engine if it may be asleep.
 
-        A quiet envelope wakes nobody and is not counted: it is read before the other engine sends something itself.
+        A quiet envelope does not wake the peer and is not counted; the peer reads it before it sends something itself.
         """
         if not self.parts or self.dead:
             return
@@ -121,7 +124,7 @@ class Peer:
             self.ring()
 
     def ring(self) -> None:
-        """Ring the doorbell, over the youngest connection to that engine that stays."""
+        """Ring the doorbell over the newest connection that stays open."""
         self.rung_over = next(reversed(self.links), None)
         self.owes_ring = self.rung_over is None
         if self.rung_over is not None:
@@ -131,49 +134,49 @@ class Peer:
             self.rung_over.ring(self.sent)
 
     def add_link(self, link: Connection) -> None:
-        """A connection to that engine."""
+        """Add a connection to the engine."""
         self.links[link] = None
         if self.owes_ring:
             self.ring()
 
     def said_goodbye(self, link: Connection) -> None:
-        """The other end of that connection may hang up, and hear no more doorbells."""
+        """Stop preferring a connection whose other end may close it and miss doorbells."""
         if link in self.links:
             self.links.move_to_end(link, last=False)
 
     def drop_link(self, link: Connection) -> None:
-        """A connection has ended, maybe before the doorbell was heard that was rung over it: ring over another."""
+        """Remove a connection that has ended; if its last doorbell may be lost, ring over another one."""
         if self.links.pop(link, self) is None and link is self.rung_over and not self.dead:
             self.ring()
 
     def fell_asleep(self, seen: int) -> None:
-        """The other engine sleeps, and had `seen` envelopes from us by then. This came in a quiet envelope."""
+        """Note that the other engine sleeps, and had received `seen` envelopes. The notice is a quiet envelope."""
         self.received -= 1
         self.asleep = True
         if self.sent > seen:
             self.ring()
 
     def say_gone(self) -> None:
-        """Tell the other engine that this one has closed, after all else, without waking it: it looks by itself."""
+        """Tell the other engine, after all else and without waking it, that this engine has closed."""
         if self.size + 2 * wire.RECORD.size > self.eager_size - wire.ENVELOPE.size:
             self.flush(quiet=True)
         self.put(wire.GONE, 0, 0, 0)
         self.flush(quiet=True)
 
     def has_gone(self) -> None:
-        """The other engine has closed. This came in a quiet envelope."""
+        """Note that the other engine has closed. The notice is a quiet envelope."""
         self.received -= 1
         self.gone = True
 
     def progress_sends(self) -> bool:
-        """Let go of envelopes that have gone; return whether some have not."""
+        """Release envelopes that have been sent; return whether any are left."""
         while self.in_flight and self.in_flight[0][0].Test():
             self.in_flight.popleft()
         return bool(self.in_flight)
 
     @property
     def busy(self) -> bool:
-        """Whether MPI has something to do for this peer."""
+        """True if MPI has work to do for this peer."""
         if self.in_flight or self.incoming or self.parts or self.received < self.announced:
             return True
         if not self.outgoing:
@@ -185,11 +188,11 @@ class Peer:
 
 
 class Lookout:
-    """Of one engine, from its beginning until `close`.
+    """Scheduled looks of a sleeping engine for mail without a doorbell.
 
-    Our word that we sleep may be on its way when something is sent by an engine whose loop, or whose process, is held
-    up then: it has no doorbell until that engine goes on. The looks find it after twice the time at most that has
-    passed since we fell asleep.
+    Our notice that we sleep may still be on its way when an engine sends something and its loop, or its process, is
+    then held up: the doorbell is missing until that engine continues. A look finds the message after at most twice the
+    time that has passed since we fell asleep.
     """
 
     def __init__(
@@ -203,18 +206,18 @@ class Lookout:
         self._peers = peers
         self._poll = poll
         self._wake = wake
-        # When, whose, how many envelopes it had sent by then, and the connections over which it could ring.
+        # Time, peer, number of envelopes that it had sent, and the connections over which it could ring.
         self._found: deque[tuple[float, Peer, int, tuple[Connection, ...]]] = deque()
         self._look_after(SAFETY)
 
     def fell_asleep(self) -> None:
-        """Look soon."""
+        """Look soon, because the engine has just fallen asleep."""
         if self._delay > SOON:
             self._timer.cancel()
             self._look_after(SOON)
 
     def close(self) -> None:
-        """Look no more."""
+        """Cancel all further looks."""
         self._timer.cancel()
 
     def _look_after(self, delay: float) -> None:
@@ -222,8 +225,11 @@ class Lookout:
         self._timer = self._loop.call_later(delay, self._look)
 
     def _look(self) -> None:
-        """Look after the mail. What is found may have overtaken its doorbell: it counts as rescued where none was heard
-        in the time after, although a connection lasted that long."""
+        """Look for mail.
+
+        A message that is found may have overtaken its doorbell. It counts as rescued if no doorbell arrived within
+        `SAFETY` although a connection existed all that time.
+        """
         now = self._loop.time()
         while self._found and self._found[0][0] <= now - SAFETY:
             _, peer, received, links = self._found.popleft()

@@ -1,26 +1,26 @@
-"""When polling pays: while this process has a core to itself."""
+"""The time for which polling is worthwhile: while this process has a core to itself."""
 
 from __future__ import annotations
 
 import os
 import time
 
-LARGE_BYTES_PER_SECOND = 2e9  # how fast the other end gets a large message, at the least
-PREEMPTED = 0.0005  # seconds between two polls that found nothing: the core was given to somebody else
-LONGER = 10  # times as long as usual, at the most, where that has lately caught the next message
+LARGE_BYTES_PER_SECOND = 2e9  # lower bound of the rate at which the other end receives a large message
+PREEMPTED = 0.0005  # seconds between two idle polls; after longer ones the core was given to another process
+LONGER = 10  # maximum factor by which polling is extended if that has recently caught the next message
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 1.0
 
 
 class Spinner:
-    """Says how long to poll after the last message: `most` seconds, or not at all while others want the core.
+    """Time limits for polling: `most` seconds after the last message, or none while other processes need the core.
 
-    A process that polls uses up its time slice, and is then made to wait just when its message comes; one that
-    sleeps is woken at once. So after every poll that was interrupted by others, polling pauses, for longer each time.
+    A process that polls uses up its time slice and then has to wait just when its message arrives, while a sleeping one
+    is woken at once. After every poll that other processes interrupted, polling therefore pauses, each time for longer.
 
-    Where the other end takes longer for its answers than `most`, as it does for objects that are pickled, each would
-    find a sleeper, and waking one costs as much as a small message over a socket. So polling lasts a little longer than
-    the last of such waits did, unless messages come too seldom for that.
+    If the other end takes longer than `most` to answer, as for pickled objects, each answer would find a sleeping
+    engine, and waking it costs as much as a small message over a socket. Polling therefore lasts a little longer than
+    the last such wait, unless messages are too rare for that.
     """
 
     def __init__(self, most: float) -> None:
@@ -32,7 +32,7 @@ class Spinner:
         self._busy_until = 0.0
 
     def until(self) -> float:
-        """The time (of `time.perf_counter`) up to which polling pays from now on; a time in the past for not at all."""
+        """Return the time (of `time.perf_counter`) until which polling is worthwhile; 0 if it is not."""
         now = time.perf_counter()
         gap = now - self._last
         self._last = now
@@ -41,23 +41,23 @@ class Spinner:
         return max(now + self._longer, self._busy_until) if now >= self._paused_until else 0.0
 
     def sent(self, size: int) -> None:
-        """A message of so many bytes has gone out: an answer cannot come before the other end has got them."""
+        """Note that a message of this size was sent: no answer can come before the other end has received it."""
         if self.most:
             self._busy_until = time.perf_counter() + self.most + size / LARGE_BYTES_PER_SECOND
 
     def polled(self, before: float, now: float) -> None:
-        """Two polls found nothing at these times, and nothing else was done between them."""
+        """Note the times of two consecutive polls that found nothing."""
         if now - before > PREEMPTED:
             self._paused_until = now + self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     @property
     def crowded(self) -> bool:
-        """Whether others took the core not long ago, for longer than a message takes."""
+        """True if other processes recently held the core for longer than a message takes."""
         return time.perf_counter() < self._paused_until
 
     def give_way(self) -> bool:
-        """Let others have the core; return whether it came back soon, so that this is not worse than a pause."""
+        """Yield the core to other processes; return whether it came back soon enough to keep polling."""
         if self.crowded:
             return False
         before = time.perf_counter()
@@ -69,5 +69,5 @@ class Spinner:
         return True
 
     def calm(self) -> None:
-        """A whole spell of polling was not interrupted."""
+        """Shorten the next pause after a period of uninterrupted polling."""
         self._pause = max(self._pause / 2, _FIRST_PAUSE)

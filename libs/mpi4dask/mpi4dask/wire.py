@@ -1,9 +1,10 @@
-"""What travels over MPI beside large frames: envelopes, each a run of records for one engine.
+"""The wire format: records in envelopes, and the layout of a message's frames.
 
-How a message's frames are laid out for travel: small ones packed into one block, large ones each on their own.
+An envelope is a sequence of records for one engine. It carries everything over MPI except large frames.
 
-The packed block begins with a table of one 64-bit word per frame (its size, and two flags), left out where the
-message is a single packed frame. Large frames are never copied on their way: they follow the block one by one.
+The small frames of a message are packed into one block, and large frames travel on their own. The block begins with a
+table of one 64-bit word per frame (its size and two flags), which is omitted if the message is a single packed frame.
+Large frames are never copied on the way: they follow the block one by one.
 """
 
 from __future__ import annotations
@@ -15,27 +16,28 @@ from typing import Any, NamedTuple
 from mpi4dask import gpu
 from mpi4dask.errors import ProtocolError
 
-ENVELOPE = struct.Struct("<QQQ")  # the engine it is for, the engine it is from, bytes in all
-RECORD = struct.Struct("<IIQQ")  # kind, number, two words whose meaning depends on the kind
-# Transfer's id at the sender, where that counts what it copies, bytes beside the packed block, addresses that follow.
+ENVELOPE = struct.Struct("<QQQ")  # receiving engine, sending engine, total bytes
+RECORD = struct.Struct("<IIQQ")  # kind, number, and two words that depend on the kind
+# Transfer id at the sender, address of the sender's counts, bytes outside the packed block, number of addresses that
+# follow.
 TRANSFER = struct.Struct("<QQQQ")
-SPAN = struct.Struct("<QQQ")  # where it lies at the sender, where it goes at the receiver, bytes
-HELP_WANTED = struct.Struct("<QQ")  # where the receiver counts what it copies, bytes of a piece
+SPAN = struct.Struct("<QQQ")  # address at the sender, address at the receiver, bytes
+HELP_WANTED = struct.Struct("<QQ")  # address of the receiver's counts, bytes of a piece
 
 MESSAGE = 1  # number: frames in the table; words: channel, size of the packed block that follows
-LARGE = 2  # as MESSAGE, then TRANSFER, where each part lies at the sender (or none), and the packed block
-LARGE_APART = 3  # as LARGE, but the packed block travels as the transfer's first part
+LARGE = 2  # like MESSAGE, then TRANSFER, the address of each part at the sender (or none), and the packed block
+LARGE_APART = 3  # like LARGE, but the packed block travels as the first part of the transfer
 READY = 4  # number: tag; word: transfer. The receiver has posted its receives
-RELEASED = 5  # word: transfer. It has been read, or nobody will receive it
+RELEASED = 5  # word: transfer. It was read, or will not be received
 CLOSED = 6  # word: channel. The last record of this channel
 ASLEEP = 7  # word: envelopes received from the engine that this is sent to
-HELP = 8  # number: spans; word: transfer; then HELP_WANTED and each SPAN. The receiver copies, the sender may help
-HELPED = 9  # word: transfer. The sender copies no more of it, and does not look at the receiver's counts any more
+HELP = 8  # number: spans; word: transfer; then HELP_WANTED and the spans. The receiver copies, and the sender may help
+HELPED = 9  # word: transfer. The sender has stopped copying, and no longer reads the receiver's counts
 GONE = 10  # the last record of an engine, which has closed
 
 CONTROL_SIZE = RECORD.size + TRANSFER.size
 
-ALONE = 32 * 1024  # frames from this size on travel alone where the message does not fit an envelope
+ALONE = 32 * 1024  # bytes; larger frames travel alone if the message does not fit into an envelope
 _CUDA = 1 << 63
 _ALONE = 1 << 62
 _SIZE = _ALONE - 1
@@ -44,7 +46,7 @@ Buffer = Any  # bytes-like, or an object with __cuda_array_interface__
 
 
 class Layout(NamedTuple):
-    """A message ready to travel: the parts of its packed block, and the frames that follow."""
+    """A message ready to send: the parts of its packed block, and the frames that follow it."""
 
     nframes: int  # 0: the block is one frame without a table
     packed: list[Buffer]
@@ -62,12 +64,12 @@ class Entry(NamedTuple):
 
 
 def is_cuda(frame: Buffer) -> bool:
-    """Whether the frame lies on a GPU."""
+    """Return whether the frame is in GPU memory."""
     return hasattr(frame, "__cuda_array_interface__")
 
 
 def flat(frame: Buffer) -> Buffer:
-    """The frame as something whose len() is its size in bytes; no copy for contiguous buffers."""
+    """Return the frame as an object whose len() is its size in bytes; contiguous buffers are not copied."""
     if type(frame) is bytes or type(frame) is bytearray:
         return frame
     view = frame if type(frame) is memoryview else memoryview(frame)
@@ -79,12 +81,12 @@ def flat(frame: Buffer) -> Buffer:
 
 
 def length(frame: Buffer) -> int:
-    """Bytes of a flat or GPU frame."""
+    """Return the size in bytes of a flat or GPU frame."""
     return frame.nbytes if is_cuda(frame) else len(frame)
 
 
 def lay_out(frames: Sequence[Buffer], limit: int) -> Layout:
-    """Lay out frames; messages whose packed block would be at most `limit` bytes travel as that block alone."""
+    """Lay out frames; a message whose packed block has at most `limit` bytes travels as that block alone."""
     if len(frames) == 1 and not is_cuda(frames[0]):
         frame = flat(frames[0])
         size = len(frame)
@@ -120,9 +122,9 @@ def _host(frame: Buffer) -> tuple[Buffer, int, bool]:
 
 
 def read_table(block: memoryview, nframes: int) -> list[Entry]:
-    """The table at the head of a packed block; raise ProtocolError where it does not fit the block."""
+    """Read the table at the start of a packed block; raise ProtocolError if it does not match the block."""
     if 8 * nframes > len(block):
-        raise ProtocolError(f"a message of {nframes} frames came with a block of {len(block)} bytes")
+        raise ProtocolError(f"a message of {nframes} frames has a block of only {len(block)} bytes")
     words = struct.unpack_from(f"<{nframes}Q", block)
     entries = [Entry(word & _SIZE, bool(word & _CUDA), bool(word & _ALONE)) for word in words]
     inside = sum(entry.size for entry in entries if not entry.is_alone)
@@ -132,7 +134,7 @@ def read_table(block: memoryview, nframes: int) -> list[Entry]:
 
 
 def unpack(block: memoryview, entries: Sequence[Entry], alone: Sequence[Buffer]) -> list[Buffer]:
-    """The message's frames in order: views of the block, and the frames that came alone."""
+    """Return the frames in order: views of the block, and the frames that travelled alone."""
     frames: list[Buffer] = []
     others = iter(alone)
     start = 8 * len(entries)
@@ -146,7 +148,7 @@ def unpack(block: memoryview, entries: Sequence[Entry], alone: Sequence[Buffer])
 
 
 def assemble(block: memoryview, entries: Sequence[Entry], alone: Sequence[memoryview]) -> list[Buffer]:
-    """As `unpack`, where all that came alone came into host memory: frames of a GPU are moved there."""
+    """Unpack frames that were all received into host memory, and move GPU frames to the GPU."""
     lone = [entry for entry in entries if entry.is_alone]
     placed = [gpu.to_device(view) if entry.is_cuda else view for entry, view in zip(lone, alone, strict=True)]
     return unpack(block, entries, placed)
