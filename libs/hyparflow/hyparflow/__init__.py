@@ -1,6 +1,6 @@
 """Data-, model- and hybrid-parallel training of any Keras model over MPI.
 
-Importing this imports neither Keras nor TensorFlow: names are fetched when they are first used.
+Importing this package imports neither Keras nor TensorFlow: public names are loaded on first use.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-#: Public name -> module that has it.
+#: Public name -> its module.
 _NAMES = {
     "CheckpointError": "hyparflow.errors",
     "DataError": "hyparflow.errors",

@@ -1,7 +1,4 @@
-"""The command `hyparflow`: plan a training, measure a model's costs, simulate a cluster.
-
-``python -m hyparflow``.
-"""
+"""The command `hyparflow`: plan a training, measure a model's costs, simulate a cluster."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from hyparflow.errors import HyparflowError, PlanError
 from hyparflow.planning.network import NETWORKS
 from hyparflow.schedules import NAMES
 
-OK, REFUSED = 0, 3  # argparse itself ends with 2 where the command line is wrong
+OK, REFUSED = 0, 3  # argparse exits with 2 for an invalid command line
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line; gives the exit code: 0, 2 for a wrong command line, 3 for a request that cannot be met."""
+    """Run a command line; return 0, or 3 for a request that cannot be fulfilled (argparse exits with 2)."""
     options = _parser().parse_args(arguments)
     try:
         options.function(options)
@@ -41,9 +38,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="hyparflow", description="Data-, model- and hybrid-parallel training of Keras models over MPI."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _plan_options(commands.add_parser("plan", help="who computes what, when, and what that takes"))
-    _costs_options(commands.add_parser("costs", help="measure a model's costs into a file that simulate takes"))
-    _simulate_options(commands.add_parser("simulate", help="step time and efficiency on a cluster"))
+    _plan_options(commands.add_parser("plan", help="plan a training: stages, schedule and predicted times"))
+    _costs_options(commands.add_parser("costs", help="measure a model's costs, and write them to a file for simulate"))
+    _simulate_options(commands.add_parser("simulate", help="estimate step time and efficiency on a cluster"))
     return parser
 
 
@@ -53,46 +50,61 @@ def _plan_options(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="a .keras file, or module:function (file.py:function) that builds one"
     )
     parser.add_argument(
-        "--batch-size", type=int, default=256, metavar="N", help="samples of a step, over all replicas (256)"
+        "--batch-size", type=int, default=256, metavar="N", help="samples per step, over all replicas (default: 256)"
     )
     _pipeline_options(parser)
     parser.add_argument(
-        "--replicas", type=int, default=1, metavar="R", help="copies of the model that share a batch (1)"
+        "--replicas", type=int, default=1, metavar="R", help="copies of the model that share a batch (default: 1)"
     )
     parser.add_argument(
-        "--recompute", choices=("auto", "always", "never"), default="auto", help="of activations (auto)"
+        "--recompute",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="recompute activations in the backward pass (default: auto)",
     )
+    parser.add_argument("--begin", metavar="LAYER,...", help="layers at which the stages begin (default: the best cut)")
     parser.add_argument(
-        "--begin", metavar="LAYER,...", help="the layers at which a stage begins, instead of the best cut"
+        "--costs", choices=("auto", "measured", "estimated"), default="auto", help="source of the costs (default: auto)"
     )
-    parser.add_argument("--costs", choices=("auto", "measured", "estimated"), default="auto", help="(auto)")
     parser.add_argument(
         "--refine",
         type=int,
         metavar="N",
-        help="compile and time the stages, and cut again, N times (1; with estimated costs 0)",
+        help="compile and time the stages and cut the model again N times (default: 1, or 0 with estimated costs)",
     )
-    parser.add_argument("--memory-limit", type=_bytes, metavar="SIZE", help="of a rank: 900M, 2G")
+    parser.add_argument(
+        "--memory-limit", type=_bytes, metavar="SIZE", help="memory limit of a rank, for example 900M or 2G"
+    )
     parser.add_argument("--draw", metavar="FILE", help="write the timeline as an SVG picture")
-    parser.add_argument("--save", metavar="FILE", help="write the plan, as JSON")
+    parser.add_argument("--save", metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
 def _pipeline_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, required=True, metavar="P", help="ranks that share one model")
     parser.add_argument(
-        "--micro-batches", type=_count_or_auto, default="auto", metavar="M", help="of a replica's step (auto)"
+        "--micro-batches",
+        type=_count_or_auto,
+        default="auto",
+        metavar="M",
+        help="micro-batches of a replica's step (default: auto)",
     )
-    parser.add_argument("--schedule", choices=NAMES, default="1f1b", help="(1f1b)")
-    parser.add_argument("--chunks", type=int, default=1, metavar="V", help="stages per partition: interleaved only (1)")
+    parser.add_argument("--schedule", choices=NAMES, default="1f1b", help="pipeline schedule (default: 1f1b)")
+    parser.add_argument(
+        "--chunks", type=int, default=1, metavar="V", help="stages per partition, with interleaved only (default: 1)"
+    )
 
 
 def _costs_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(function=_costs)
     parser.add_argument("model", metavar="MODEL", help="a .keras file, or module:function that builds one")
-    parser.add_argument("--costs", choices=("measured", "estimated"), default="measured", help="(measured)")
-    parser.add_argument("--origin", default="", metavar="TEXT", help="where they were measured, for the file")
-    parser.add_argument("--save", required=True, metavar="FILE", help="the file to write")
+    parser.add_argument(
+        "--costs", choices=("measured", "estimated"), default="measured", help="source of the costs (default: measured)"
+    )
+    parser.add_argument(
+        "--origin", default="", metavar="TEXT", help="where the costs were measured, recorded in the file"
+    )
+    parser.add_argument("--save", required=True, metavar="FILE", help="file to write")
 
 
 def _simulate_options(parser: argparse.ArgumentParser) -> None:
@@ -100,15 +112,26 @@ def _simulate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", help="resnet<depth>v1 or v2, vgg<depth>, or a file of costs")
     _pipeline_options(parser)
     parser.add_argument("--nodes", type=_counts, required=True, metavar="N,...", help="nodes of the cluster")
-    parser.add_argument("--ranks-per-node", type=int, metavar="K", help="(as many as partitions)")
     parser.add_argument(
-        "--replica-batch", type=int, default=256, metavar="N", help="samples of one replica's step (256)"
+        "--ranks-per-node", type=int, metavar="K", help="ranks per node (default: number of partitions)"
     )
-    parser.add_argument("--network", choices=sorted(NETWORKS), default="infiniband-hdr100", help="(infiniband-hdr100)")
     parser.add_argument(
-        "--core-speed", type=float, default=1.0, metavar="X", help="against the core that was measured (1)"
+        "--replica-batch", type=int, default=256, metavar="N", help="samples per step of a replica (default: 256)"
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument(
+        "--network",
+        choices=sorted(NETWORKS),
+        default="infiniband-hdr100",
+        help="network of the cluster (default: infiniband-hdr100)",
+    )
+    parser.add_argument(
+        "--core-speed",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="core speed relative to the measured core (default: 1)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the results as JSON")
 
 
 def _plan(options: argparse.Namespace) -> None:
@@ -203,9 +226,10 @@ def _show(options: argparse.Namespace, estimates: Sequence[Any]) -> None:
 
 
 def _model(text: str) -> Any:
-    """The model of a file, or of a function that builds it.
+    """Load a model from a file, or call the function that builds it.
 
-    :raises PlanError: if there is none.
+    Raises:
+        PlanError: There is no such model.
     """
     place, colon, name = text.rpartition(":")
     if text.endswith((".keras", ".h5")):
@@ -221,13 +245,13 @@ def _model(text: str) -> Any:
 def _saved(path: str) -> Any:
     if not Path(path).is_file():
         raise PlanError(f"there is no file {path}")
-    if path.endswith(".keras") and not is_zipfile(path):  # of which Keras says that it is not there
-        raise PlanError(f"{path} is not a model that Keras saved, or not a whole one")
+    if path.endswith(".keras") and not is_zipfile(path):  # Keras would report that such a file does not exist
+        raise PlanError(f"{path} is not a model that Keras saved, or is incomplete")
     import keras
 
     try:
         return keras.saving.load_model(path)
-    except Exception as error:  # Keras raises what its parts raise
+    except Exception as error:  # Keras raises any exception of its parts
         reason = str(error).rpartition("Exception encountered: ")[2].partition(" Full object config: ")[0]
         raise PlanError(f"Keras cannot load {path}: {reason}") from error
 
@@ -265,7 +289,7 @@ def _bytes(text: str) -> int:
 
 
 def main() -> int:
-    """The command `hyparflow`; gives the exit code."""
+    """Run the command `hyparflow` and return its exit code."""
 
     return run(sys.argv[1:])
 

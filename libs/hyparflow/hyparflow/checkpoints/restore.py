@@ -1,10 +1,9 @@
-"""Going on from a checkpoint, with any number of partitions and replicas.
+"""Restoring of checkpoints, with any number of partitions and replicas, and the names of variables in them.
 
-The names under which variables lie in a checkpoint: alike whatever the partitioning, and in any process.
-
-A model's variables have the names of ``hyparflow.graph.calls.variables_of`` (their paths). An optimizer's begin
-with ``optimizer/`` (``loss_scale/`` for those of mixed precision's) in place of the optimizer's own name, which counts
-the optimizers that the process has made.
+Names are the same for any partitioning, and in any process. Variables of a model have the names of
+``hyparflow.graph.calls.variables_of`` (their paths). Variables of an optimizer start with ``optimizer/``
+(``loss_scale/`` for those of mixed precision) instead of the optimizer's own name, which Keras numbers within the
+process.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from hyparflow.errors import CheckpointError
 
 
 def last_whole(root: Path, comm: Any = None) -> Checkpoint | None:
-    """The last checkpoint below ``root`` whose files are what was written; None if there is none.
+    """Return the last checkpoint below ``root`` whose files are intact; None if there is none.
 
-    Damaged and interrupted ones are named on stderr and passed over. ``comm``: the ranks share the reading, and all
-    have the same answer; without it this process reads alone.
+    Damaged and interrupted checkpoints are reported on stderr and skipped. With ``comm``, the ranks share the reading
+    and get the same result; without it, this process reads alone.
     """
     rank, size = (0, 1) if comm is None else (comm.rank, comm.size)
     for path in _everywhere(comm, directory.found(root) if rank == 0 else []):
@@ -43,16 +42,21 @@ def last_whole(root: Path, comm: Any = None) -> Checkpoint | None:
             return checkpoint
         if rank == 0:
             for problem in problems:
-                _say(f"hyparflow: {problem}; the checkpoint before it is looked at")
+                _say(f"hyparflow: {problem}; trying the previous checkpoint")
     return None
 
 
 def restore(checkpoint: Checkpoint, variables: Mapping[str, Any], replica: int) -> None:
-    """Give variables the values that a checkpoint has for them, by path.
+    """Set variables to their values in a checkpoint.
 
-    ``replica``: where each replica had values of its own, this one's are taken, or replica 0's where there was none.
+    Args:
+        checkpoint: The checkpoint.
+        variables: Path -> variable.
+        replica: If each replica had its own values, those of this replica are used, or of replica 0 if there were fewer
+            replicas.
 
-    :raises CheckpointError: if the checkpoint lacks a variable, or has it in another shape.
+    Raises:
+        CheckpointError: The checkpoint lacks a variable, or has it in another shape.
     """
     wanted: dict[str, tuple[Shard, Entry]] = {}
     for shard in checkpoint.shards:
@@ -85,7 +89,7 @@ def _say(text: str) -> None:
 
 
 def of_optimizer(optimizer: Any, variables: Iterable[Any] | None = None) -> dict[str, Any]:
-    """Name -> variable of a built optimizer, or of those of its variables."""
+    """Return name -> variable of a built optimizer, or of some of its variables."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     found = {}
     for variable in optimizer.variables if variables is None else variables:
@@ -96,12 +100,12 @@ def of_optimizer(optimizer: Any, variables: Iterable[Any] | None = None) -> dict
 
 
 def is_of_optimizer(name: str) -> bool:
-    """Whether it is the name of a variable of an optimizer."""
+    """Return whether this is the name of an optimizer's variable."""
     return name.partition("/")[0] in ("optimizer", "loss_scale")
 
 
 def unbuild(optimizer: Any) -> None:
-    """Make an optimizer as it was before it was built for variables; its values are lost."""
+    """Reset an optimizer to its state before it was built; its values are lost."""
     fresh = type(optimizer).from_config(optimizer.get_config())
     vars(optimizer).clear()
     vars(optimizer).update(vars(fresh))

@@ -1,7 +1,7 @@
-"""Saving without a stop: each rank copies what it writes, a thread writes it, and the training goes on.
+"""Asynchronous saving: each rank copies its values, and a thread writes them while the training continues.
 
-When a rank's shard is written it joins a barrier that nobody waits for (``MPI_Ibarrier``); once all ranks have joined
-it, rank 0 writes the manifest. Both are looked at between steps.
+A rank whose shard is written joins a nonblocking barrier (``MPI_Ibarrier``); once all ranks have joined it, rank 0
+writes the manifest. Both are checked between steps.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from hyparflow.checkpoints import directory, shards
 from hyparflow.checkpoints.directory import Progress
 from hyparflow.checkpoints.shards import Array, Shard
 
-#: What a rank may write: path -> (bytes, whether each replica has its own value).
+#: The values that a rank may write: path -> (bytes, True if each replica has its own value).
 Owned = Mapping[str, tuple[int, bool]]
-#: (path, replica): replica is None for what is equal on all replicas.
+#: (path, replica): replica is None for values that are equal on all replicas.
 Key = tuple[str, int | None]
 
 
 def shares(owned: Sequence[Owned], partitions: int) -> list[list[Key]]:
-    """Who writes what: every value once, by one of the ranks that own it, and each about as many bytes.
+    """Distribute the writing: every value once, by one of the ranks that own it, with about equal bytes for each.
 
-    ``owned``: of each rank, in the order of the world.
+    Args:
+        owned: The values of each rank, in the order of the world.
+        partitions: Ranks per replica.
     """
     written: list[list[Key]] = [[] for _ in owned]
     load = [0] * len(owned)
@@ -44,7 +46,7 @@ def shares(owned: Sequence[Owned], partitions: int) -> list[list[Key]]:
 
 @dataclass
 class _Under:
-    """A checkpoint that is being made."""
+    """A checkpoint in progress."""
 
     path: Path
     document: Mapping[str, Any]
@@ -53,10 +55,18 @@ class _Under:
 
 
 class Saver:
-    """Makes the checkpoints of a training. All ranks call the same methods in the same order."""
+    """Writes the checkpoints of a training. All ranks call the same methods in the same order."""
 
     def __init__(self, root: Path, comm: Any, keys: Sequence[Key], about: Mapping[str, Any], keep: int | None) -> None:
-        """``keys``: what this rank writes; ``about``: the manifest's fingerprint, partitions and replicas."""
+        """Prepare to write checkpoints; collective.
+
+        Args:
+            root: The directory of checkpoints.
+            comm: mpi4py's communicator of all ranks.
+            keys: The values that this rank writes.
+            about: The manifest's fingerprint, partitions and replicas.
+            keep: Number of checkpoints to keep; None: all.
+        """
         self.root = root
         self._comm = comm.Dup()
         self._keys = keys
@@ -64,10 +74,10 @@ class Saver:
         self._keep = keep
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hyparflow-checkpoint")
         self._under: _Under | None = None
-        self.last: int | None = None  # the step of the last one that was begun
+        self.last: int | None = None  # the step of the last checkpoint that was started
 
     def save(self, variables: Mapping[str, Any], progress: Progress) -> None:
-        """Begin a checkpoint of the values that the variables have now; one before it is brought to its end first."""
+        """Start a checkpoint of the current values, after completing a previous one."""
         self.wait()
         values: dict[Key, Array] = {key: np.asarray(variables[key[0]]).copy() for key in self._keys}
         path = directory.path_of(self.root, progress.step)
@@ -76,7 +86,7 @@ class Saver:
         self.last = progress.step
 
     def poll(self) -> None:
-        """Bring a checkpoint forward, if there is one, without waiting; an error of the writing thread is raised."""
+        """Advance a checkpoint in progress without waiting; errors of the writing thread are raised here."""
         if self._under is None:
             return
         if self._under.barrier is None and self._under.shard.done():
@@ -85,7 +95,7 @@ class Saver:
             self._finish()
 
     def wait(self) -> None:
-        """Wait until the checkpoint that was begun is whole."""
+        """Wait until the checkpoint in progress is complete."""
         if self._under is None:
             return
         if self._under.barrier is None:
@@ -94,7 +104,7 @@ class Saver:
         self._finish()
 
     def close(self) -> None:
-        """Wait for the last one, on all ranks, and end the thread."""
+        """Wait for the last checkpoint on all ranks, and end the thread."""
         self.wait()
         self._comm.Barrier()
         self._thread.shutdown()

@@ -1,11 +1,9 @@
 """Tensors and gradients between stages.
 
-A tensor goes straight from the rank that makes it to every stage that needs it, and a gradient comes back from each.
-Receives are posted ahead, into buffers that live as long as the engine; sends are started and completed in passing.
-The gradients that come back for a tensor are handed on in the order of the stages that they come from, so that their
-sum does not depend on which arrives first. Between two stages of one rank nothing is sent.
-
-The links of a plan: each tensor that goes from the stage that makes it to a stage that needs it.
+A tensor goes directly from its producer to every stage that needs it, and a gradient returns from each. Receives are
+posted in advance, into buffers that live as long as the engine; sends are started and completed between actions. The
+gradients of a tensor are passed on in the order of the stages that they come from, so that their sum does not depend on
+the order of arrival. Stages of the same rank exchange no messages.
 """
 
 from __future__ import annotations
@@ -28,36 +26,41 @@ if TYPE_CHECKING:
     from hyparflow.schedules import Action
 
 
-_BOUNDARY = 64  # bytes: frameworks take memory that begins there without a copy
+_BOUNDARY = 64  # bytes: frameworks use memory with this alignment without a copy
 
 
 class HostMemory:
-    """See ``MessageMemory``; its arrays are NumPy's, and begin where frameworks take them without a copy."""
+    """A ``MessageMemory`` of NumPy arrays, aligned such that frameworks use them without a copy."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        """See ``MessageMemory``."""
         size = math.prod(shape) * dtype.itemsize
         memory = np.empty(size + _BOUNDARY, np.uint8)
         skip = -memory.ctypes.data % _BOUNDARY
         return memory[skip : skip + size].view(dtype).reshape(shape)
 
     def first_rows(self, array: Array, rows: int | None) -> Array:
-        """See ``MessageMemory``."""
         return array[:rows]
 
     def to_mpi(self, array: Array) -> object:
-        """See ``MessageMemory``."""
         return np.asarray(array).reshape(-1).view(np.uint8)
 
 
 class Inbox:
-    """The receiving end of one link in one direction: micro-batches arrive in the order in which they are used.
+    """The receiving end of one link in one direction. Micro-batches arrive in the order in which they are used.
 
-    All buffers are posted ahead or in use; giving one back posts the next receive.
+    All buffers are either posted or in use; returning one posts the next receive.
     """
 
     def __init__(self, comm: Any, source: int, tag: int, buffers: Sequence[Array], memory: MessageMemory) -> None:
-        """``tag``: of micro-batch 0; that of micro-batch i is ``tag + i``. ``buffers``: of ``memory``."""
+        """Prepare to receive.
+
+        Args:
+            comm: The communicator.
+            source: The rank that sends.
+            tag: The tag of micro-batch 0; that of micro-batch i is ``tag + i``.
+            buffers: Buffers of ``memory``.
+            memory: The kind of memory.
+        """
         self._receive = comm.Irecv
         self._memory = memory
         self._source = source
@@ -67,19 +70,19 @@ class Inbox:
         self._posted: deque[tuple[int, Array, Any]] = deque()
 
     def begin(self, order: Sequence[int]) -> None:
-        """Expect these micro-batches, in this order; post what there are buffers for."""
+        """Expect these micro-batches in this order, and post receives for the available buffers."""
         self._to_post.extend(order)
         self._post()
 
     def take(self, micro_batch: int) -> Array:
-        """Wait for the next micro-batch, which must be this one. Its buffer is the caller's until ``give_back``."""
+        """Wait for the next micro-batch, which must be this one. The caller owns its buffer until ``give_back``."""
         expected, buffer, request = self._posted.popleft()
         assert expected == micro_batch, (expected, micro_batch)
         wait(request)
         return buffer
 
     def give_back(self, buffer: Array) -> None:
-        """The buffer may be written to again."""
+        """Return a buffer, which may be overwritten."""
         self._free.append(buffer)
         self._post()
 
@@ -91,7 +94,7 @@ class Inbox:
 
 
 class Outbox:
-    """Sends that are under way; what they send is kept until they are through."""
+    """Sends in progress. Their buffers are kept until they are complete."""
 
     def __init__(self, memory: MessageMemory) -> None:
         self._memory = memory
@@ -105,7 +108,7 @@ class Outbox:
         self._buffers.append((array, view))
 
     def progress(self) -> None:
-        """Let go of what has been sent by now."""
+        """Release the buffers of completed sends."""
         if self._requests:
             self._requests[0].Testsome(self._requests)
             left = [pair for pair in zip(self._requests, self._buffers, strict=True) if pair[0]]
@@ -113,7 +116,7 @@ class Outbox:
             self._buffers = [buffer for _, buffer in left]
 
     def finish(self) -> None:
-        """Wait until all is sent."""
+        """Wait for all sends."""
         for request in self._requests:
             wait(request)
         self._requests, self._buffers = [], []
@@ -133,7 +136,17 @@ class Exchange:
         backward: Sequence[Any],
         memory: MessageMemory,
     ) -> None:
-        """``actions``: this partition's, of a training step. ``forward``, ``backward``: a communicator per pipeline."""
+        """Prepare the links of one partition.
+
+        Args:
+            links: All links of the plan.
+            actions: This partition's actions in a training step.
+            partition: This rank's partition.
+            partitions: Number of partitions.
+            forward: A communicator per pipeline for tensors.
+            backward: A communicator per pipeline for gradients.
+            memory: The memory for received tensors.
+        """
         self._memory = memory
         self._partition = partition
         self._partitions = partitions
@@ -147,17 +160,18 @@ class Exchange:
         for link in links:
             self._outgoing.setdefault(link.producer, []).append(link)
             self._incoming.setdefault(link.consumer, []).append(link)
-        self._inboxes: dict[tuple[str, int, int], Inbox] = {}  # direction, link, pipeline
+        self._inboxes: dict[tuple[str, int, int], Inbox] = {}  # by direction, link, pipeline
         self._outbox = Outbox(memory)
         self._rows: int | None = None
-        self._local: dict[tuple[str, int, int], Array] = {}  # between stages of this rank: direction, link, micro-batch
-        self._held: dict[tuple[int, int, int], list[tuple[Inbox, Array]]] = {}  # stage, pipeline, micro-batch
+        # between stages of this rank, by direction, link, micro-batch
+        self._local: dict[tuple[str, int, int], Array] = {}
+        self._held: dict[tuple[int, int, int], list[tuple[Inbox, Array]]] = {}  # by stage, pipeline, micro-batch
         for (stage, pipeline), most in most_in_flight(actions).items():
             window = min(most + 1, len(self._orders["forward", stage, pipeline]))
             self._make_inboxes(stage, pipeline, window)
 
     def _make_inboxes(self, stage: int, pipeline: int, window: int) -> None:
-        """Of the tensors that a stage needs and of the gradients that come back to it."""
+        """Create the inboxes for the tensors that a stage needs and for the gradients that return to it."""
         for direction, links in (("forward", self._incoming), ("backward", self._outgoing)):
             for link in links.get(stage, ()):
                 other = link.producer if direction == "forward" else link.consumer
@@ -165,14 +179,14 @@ class Exchange:
                 if source != self._partition and (direction == "forward" or link.differentiable):
                     tag = link.number * self._micro_batches
                     comm = self._comms[direction][pipeline]
-                    # A gradient's buffer is free again when it has been used once: one in use, one on its way.
+                    # The buffer of a gradient is free after one use, so two suffice: one in use, one for the next.
                     depth = window if direction == "forward" else min(2, window)
                     buffers = [self._memory.empty(link.shape, link.dtype) for _ in range(depth)]
                     inbox = Inbox(comm, source, tag, buffers, self._memory)
                     self._inboxes[direction, link.number, pipeline] = inbox
 
     def begin(self, *, training: bool, rows: int | None = None) -> None:
-        """Post the first receives of a step, of micro-batches of ``rows`` samples (None: as large as the links')."""
+        """Post the first receives of a step, with micro-batches of ``rows`` samples (None: the size of the links)."""
         self._rows = rows
         for (kind, stage, pipeline), order in self._orders.items():
             if kind == "forward" or training:
@@ -181,9 +195,9 @@ class Exchange:
                         inbox.begin(order)
 
     def tensors(self, action: Action) -> dict[int, Array]:
-        """Wait for what a forward pass needs from other stages: tensor -> array.
+        """Wait for the tensors that a forward pass needs from other stages; return tensor -> array.
 
-        The arrays are the caller's until ``release(action)``.
+        The caller owns the arrays until ``release(action)``.
         """
         found = {}
         for link in self._incoming.get(action.stage, ()):
@@ -197,18 +211,18 @@ class Exchange:
         return found
 
     def release(self, action: Action) -> None:
-        """Nobody looks any more at what this action's stage received for its micro-batch, tensors and gradients."""
+        """Release the tensors and gradients that this action's stage received for its micro-batch."""
         for inbox, buffer in self._held.pop(_key(action), ()):
             inbox.give_back(buffer)
 
     def send_tensors(self, action: Action, tensors: Mapping[int, Array]) -> None:
-        """Start sending what a forward pass made to the stages that need it."""
+        """Start to send the results of a forward pass to the stages that need them."""
         self._send("forward", action, tensors, self._outgoing.get(action.stage, ()))
 
     def gradients(self, action: Action) -> dict[int, list[Array]]:
-        """Wait for what a backward pass needs: tensor -> the gradients that its consumers sent, in their order.
+        """Wait for the gradients that a backward pass needs; return tensor -> gradients in the order of its consumers.
 
-        The arrays are the caller's until ``release(action)``.
+        The caller owns the arrays until ``release(action)``.
         """
         found: dict[int, list[Array]] = {}
         for link in self._outgoing.get(action.stage, ()):  # in order of tensor, then consumer
@@ -225,7 +239,7 @@ class Exchange:
         return found
 
     def send_gradients(self, action: Action, gradients: Mapping[int, Array]) -> None:
-        """Start sending the gradients of received tensors back to where they were made."""
+        """Start to send the gradients of received tensors to their producers."""
         links = [link for link in self._incoming.get(action.stage, ()) if link.differentiable]
         self._send("backward", action, gradients, links)
 
@@ -241,7 +255,7 @@ class Exchange:
                 self._outbox.send(comm, arrays[link.tensor], destination, tag)
 
     def progress(self) -> None:
-        """Complete in passing what can be completed."""
+        """Complete finished sends."""
         self._outbox.progress()
 
     def finish(self) -> None:
@@ -255,10 +269,10 @@ def _key(action: Action) -> tuple[int, int, int]:
 
 @dataclass(frozen=True)
 class Link:
-    """One tensor's way from its producer to one consumer, straight; its gradient comes back the same way.
+    """The direct way of a tensor from its producer to one consumer; its gradient returns the same way.
 
-    ``number`` is the same on every rank. ``shape`` is that of one micro-batch. A tensor that is not of floating point
-    has no gradient that would come back.
+    ``number`` is the same on every rank. ``shape`` is that of one micro-batch. Only tensors of floating point have a
+    gradient.
     """
 
     number: int
@@ -271,7 +285,7 @@ class Link:
 
 
 def links_of(plan: Plan, graph: Graph) -> tuple[Link, ...]:
-    """All links of a plan, in order of tensor, then consumer."""
+    """Return all links of a plan, in order of tensor, then consumer."""
     crossing = sorted(
         (tensor, stage.index, consumer)
         for stage in plan.stages
@@ -293,7 +307,7 @@ def links_of(plan: Plan, graph: Graph) -> tuple[Link, ...]:
 
 
 def host_dtype(name: str) -> np.dtype:
-    """NumPy's dtype of a Keras dtype's name; bfloat16 is ml_dtypes', which comes with TensorFlow."""
+    """Return NumPy's dtype for a Keras dtype; bfloat16 is from ml_dtypes, which comes with TensorFlow."""
     if name == "bfloat16":
         import ml_dtypes
 
@@ -302,7 +316,7 @@ def host_dtype(name: str) -> np.dtype:
 
 
 def most_in_flight(actions: tuple[Action, ...]) -> Mapping[tuple[int, int], int]:
-    """(stage, pipeline) -> the most micro-batches whose forward is done and whose backward is not, in these actions."""
+    """Return (stage, pipeline) -> the maximum number of micro-batches between their forward and backward passes."""
     held: dict[tuple[int, int], int] = {}
     most: dict[tuple[int, int], int] = {}
     for action in actions:

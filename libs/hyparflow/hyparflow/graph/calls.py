@@ -1,4 +1,4 @@
-"""A Keras model as a graph of calls: nested models opened, shared layers called several times, masks as tensors."""
+"""The calls of a Keras model: nested models are opened, shared layers have several calls, masks are tensors."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from hyparflow.errors import UnsupportedModel
 from hyparflow.graph.types import Graph, Node, Tensor
 
-#: The beginning of the path of a seed generator's state.
+#: The start of the path of a seed generator's state.
 _SEED_GENERATOR = re.compile(r"^seed_generator_\d+/")
-#: Methods of a model that a cut model never calls -> what does the same.
+#: Methods of a model that are never called on a cut model -> a replacement.
 _NEVER_CALLED = {
-    "train_step": "say it with compile(loss=...), add_loss() in a layer, or regularizers",
-    "test_step": "say it with compile(loss=..., metrics=[...])",
-    "predict_step": "make it layers of the model, or do it with what predict() returns",
-    "compute_loss": "say it with compile(loss=...), add_loss() in a layer, or regularizers",
-    "compute_metrics": "say it with compile(metrics=[...])",
+    "train_step": "use compile(loss=...), add_loss() in a layer, or regularizers",
+    "test_step": "use compile(loss=..., metrics=[...])",
+    "predict_step": "use layers of the model, or process the result of predict()",
+    "compute_loss": "use compile(loss=...), add_loss() in a layer, or regularizers",
+    "compute_metrics": "use compile(metrics=[...])",
 }
 #: Entries of a layer's configuration that change neither its cost nor its structure.
 _COSTLESS = {"name", "seed"}
@@ -28,11 +28,11 @@ _COSTLESS = {"name", "seed"}
 
 @dataclass(frozen=True)
 class Call:
-    """How to run a node: the Keras operation and the arguments that it was called with.
+    """A node's Keras operation and the arguments of its call.
 
-    ``arguments``: Keras' own, filled in with ``fill_in({id(KerasTensor): value})``. ``inputs``: id(KerasTensor) ->
-    tensor of the graph. ``input_masks``: tensor -> the tensor that is its mask. ``output_masks``: for each plain output
-    of the operation its mask's tensor, or None. These are the masks of a run, not those of symbolic tensors.
+    ``arguments``: Keras' own, to be filled with ``fill_in({id(KerasTensor): value})``. ``inputs``: id(KerasTensor) ->
+    tensor of the graph. ``input_masks``: tensor -> the tensor that is its mask. ``output_masks``: the mask of each
+    plain output of the operation, or None. These are the masks of a run, not those of symbolic tensors.
     """
 
     operation: Any
@@ -44,7 +44,7 @@ class Call:
     def run(self, values: Mapping[int, Any], training: bool) -> Any:
         """Call the operation on ``values``, by id(KerasTensor).
 
-        ``training`` overrides what the call itself said, as Keras does when it runs a functional model.
+        ``training`` overrides the call's own argument, as in Keras' functional models.
         """
         arguments, keywords = self.arguments_for(values, training)
         return self.operation(*arguments, **keywords)
@@ -59,26 +59,26 @@ class Call:
 
 @dataclass(frozen=True)
 class Calls:
-    """A graph, and for each of its nodes how to run it."""
+    """A graph, and the call of each of its nodes."""
 
     graph: Graph
     calls: tuple[Call, ...]
 
 
 def graph_of(model: Any) -> Graph:
-    """The graph of a Sequential, Functional or nested ``keras.Model``.
+    """Return the graph of a Sequential, Functional or nested ``keras.Model``.
 
     Raises:
-        UnsupportedModel: the model, or a layer of it, cannot be cut; the message names it and says why.
+        UnsupportedModel: The model, or one of its layers, cannot be cut; the message names it and the reason.
     """
     return calls_of(model).graph
 
 
 def variables_of(model: Any) -> dict[str, Any]:
-    """Name -> Keras variable, for all variables of a model, seed states included, in Keras' order.
+    """Return name -> Keras variable, for all variables of a model, including seed states, in Keras' order.
 
-    The name is the variable's path; where nested models have variables of equal paths, the second gets ":1", and so on.
-    Seed generators, which Keras numbers over the whole process, restart in each model in the same way.
+    The name is the variable's path. If nested models have variables with equal paths, the second gets ":1", and so on.
+    Keras numbers seed generators over the whole process; here the numbers are removed.
     """
     names: dict[str, Any] = {}
     seen: dict[str, int] = {}
@@ -91,7 +91,7 @@ def variables_of(model: Any) -> dict[str, Any]:
 
 
 def calls_of(model: Any) -> Calls:
-    """As ``graph_of``, together with what runs the nodes."""
+    """Return the graph of a model together with the calls of its nodes."""
     functional = _functional(model)
     if functional is None:
         raise UnsupportedModel(_why_no_graph(model))
@@ -110,12 +110,12 @@ def calls_of(model: Any) -> Calls:
 
 
 def layers_in(operation: Any) -> list[Any]:
-    """A layer and all layers inside it; nothing for an operation that is no layer."""
+    """Return a layer and all layers inside it; empty for an operation that is no layer."""
     return list(operation._flatten_layers()) if hasattr(operation, "_flatten_layers") else []
 
 
 def _makes_masks(layer: Any) -> bool:
-    """Return True for a layer of Keras that masks what had no mask, and for one with a ``compute_mask`` of its own."""
+    """Return True for Keras layers that create masks, and for layers with their own ``compute_mask``."""
     import keras
 
     own = type(layer).compute_mask is not keras.Layer.compute_mask and not type(layer).__module__.startswith("keras.")
@@ -123,7 +123,7 @@ def _makes_masks(layer: Any) -> bool:
 
 
 def batch_norms(operation: Any) -> list[Any]:
-    """The BatchNormalization layers in an operation whose moving statistics advance in training."""
+    """Return the BatchNormalization layers of an operation whose moving statistics change in training."""
     import keras
 
     return [
@@ -134,7 +134,7 @@ def batch_norms(operation: Any) -> list[Any]:
 
 
 def _functional(model: Any) -> Any | None:
-    """The model as Keras' Functional where that is all that calling it does, else None."""
+    """Return the model as Keras' Functional if calling it does nothing else, else None."""
     import keras
     from keras.src.models.functional import Functional
 
@@ -149,10 +149,10 @@ def _why_no_graph(model: Any) -> str:
     import keras
 
     if isinstance(model, keras.Sequential) and type(model).call is keras.Sequential.call:
-        return f"Sequential model '{model.name}' is not built: begin it with keras.Input(shape), or build() it first"
+        return f"Sequential model '{model.name}' is not built: start it with keras.Input(shape), or call build() first"
     return (
-        f"model '{model.name}' ({type(model).__name__}) has a call() of its own, so the graph in it cannot be seen: "
-        "make it functional, keras.Model(inputs, outputs); a subclassed *layer* or model inside it is fine, as one node"
+        f"model '{model.name}' ({type(model).__name__}) has a call() of its own, so its graph is not accessible: make "
+        "it functional, keras.Model(inputs, outputs); a subclassed *layer* or model inside it is supported as one node"
     )
 
 
@@ -168,7 +168,7 @@ def _refuse_own_training(model: Any) -> None:
 
 
 def _refuse_layers(operation: Any) -> None:
-    """Raise UnsupportedModel for Keras' own layers of which it is known that they cannot be cut."""
+    """Raise UnsupportedModel for Keras' own layers that are known to be impossible to cut."""
     import keras
 
     for layer in layers_in(operation):
@@ -200,7 +200,7 @@ class _Walk:
     layers: dict[int, _Layer] = field(default_factory=dict)
 
     def run(self, functional: Any, values: dict[int, int], prefix: str) -> None:
-        """Walk a Functional; ``values`` (id(KerasTensor) -> tensor) has its inputs, and gets all its others."""
+        """Walk a Functional; ``values`` (id(KerasTensor) -> tensor) has its inputs, and its other tensors are added."""
         for depth in sorted(functional._nodes_by_depth, reverse=True):
             for node in functional._nodes_by_depth[depth]:
                 if node.is_input or id(node.outputs[0]) in values:
@@ -220,7 +220,7 @@ class _Walk:
                     self.call(node, values, prefix)
 
     def can_open(self, nested: Any, node: Any, values: Mapping[int, int]) -> bool:
-        """Whether the call of a nested model is the same as the calls in it; otherwise it stays one node."""
+        """Return whether a nested model can be replaced by its calls; otherwise it stays one node."""
         tensors = [values[id(argument)] for argument in node.input_tensors]
         return (
             len(tensors) == len(nested.inputs)
@@ -275,18 +275,18 @@ class _Walk:
         if len(symbol.shape) == 0 or None in shape:
             raise UnsupportedModel(
                 f"'{name}' has the shape {tuple(symbol.shape)}: only the batch axis may be open, "
-                "for messages between stages have a fixed size; give keras.Input its whole shape"
+                "because messages between stages have a fixed size; pass the whole shape to keras.Input"
             )
         if dtype == "string":
             raise UnsupportedModel(f"'{name}' has strings, which have no fixed size: preprocess them in the data")
-        # Only inputs say truly whether they are sparse: Keras calls the outcome of `x * 2.0` sparse too.
+        # Only inputs are reliable here: Keras also marks the result of `x * 2.0` as sparse.
         if producer is None and (symbol.sparse or symbol.ragged):
             raise UnsupportedModel(f"input '{name}' is sparse or ragged: hyparflow handles dense tensors only")
         self.tensors.append((name, shape, dtype, producer))
         return len(self.tensors) - 1
 
     def mask_of(self, symbol: Any, tensor: int, producer: int) -> int | None:
-        """Add the mask that Keras attaches to a tensor, where it attaches one, as a tensor of its own."""
+        """Add the mask that Keras attaches to a tensor, if any, as a tensor of its own."""
         mask = getattr(symbol, "_keras_mask", None)
         if mask is None:
             return None
@@ -296,11 +296,11 @@ class _Walk:
     def take_masks_of_a_run(self, symbols: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int]) -> None:
         """Replace the masks of symbolic tensors by those that calls find and return when Keras runs the model.
 
-        ``MultiHeadAttention`` removes the masks of its inputs in place, and a layer may return what an ``Embedding``
-        inside it has masked. Symbolic tensors show neither.
+        ``MultiHeadAttention`` removes the masks of its inputs in place, and a layer can return a value that an
+        ``Embedding`` inside it has masked. Symbolic tensors show neither.
 
         Raises:
-            UnsupportedModel: Keras masks other tensors in training than in evaluation, or an output loses its mask.
+            UnsupportedModel: Keras masks different tensors in training and evaluation, or an output loses its mask.
         """
         from keras import KerasTensor
 
@@ -313,8 +313,8 @@ class _Walk:
             if one.keys() != other.keys():
                 raise UnsupportedModel(
                     f"'{node.name}' has other masks in training than in evaluation: Keras removes the masks of what "
-                    "MultiHeadAttention reads, and layers such as Dropout return their input itself in evaluation; put "
-                    "LayerNormalization, or another layer that computes, before the attention"
+                    "MultiHeadAttention reads, and layers such as Dropout return their input itself in evaluation; "
+                    "insert LayerNormalization, or another layer that computes, before the attention"
                 )
         for index, (node, call, masks) in enumerate(zip(self.nodes, self.calls, run, strict=True)):
             plain = node.outputs[: len(call.output_masks)]
@@ -334,7 +334,7 @@ class _Walk:
     def masks_of_a_run(
         self, symbols: Sequence[Any], inputs: Sequence[int], outputs: Sequence[int], *, training: bool
     ) -> list[dict[int, Any]]:
-        """Return for each call the masks that its inputs have before and its outputs after it, by their tensors."""
+        """Return for each call the masks of its inputs before and its outputs after it, by tensor."""
         from keras import KerasTensor, StatelessScope, tree
         from keras.src.backend import compute_output_spec, get_keras_mask
 
@@ -355,16 +355,16 @@ class _Walk:
                 producer = self.tensors[tensor][3]
                 if producer is not None and tensor in found[producer] and get_keras_mask(values[tensor]) is None:
                     raise UnsupportedModel(
-                        f"output '{self.tensors[tensor][0]}' loses its mask, because MultiHeadAttention reads it: put "
-                        "LayerNormalization, or another layer that computes, before the attention"
+                        f"output '{self.tensors[tensor][0]}' loses its mask because MultiHeadAttention reads it: "
+                        "insert LayerNormalization, or another layer that computes, before the attention"
                     )
 
-        # Names of tensors count what a process has built, and ranks must not count differently.
+        # Names of tensors are numbered in the process, and must be the same on all ranks.
         compute_output_spec(run, list(symbols), [KerasTensor(v.shape, v.dtype, name=v.name) for v in known.values()])
         return found
 
     def layer(self, operation: Any) -> _Layer:
-        """What all calls of an operation share."""
+        """Return the properties that all calls of an operation share."""
         if id(operation) not in self.layers:
             variables = getattr(operation, "variables", [])
             trainable = getattr(operation, "trainable_variables", [])
@@ -378,7 +378,7 @@ class _Walk:
         return self.layers[id(operation)]
 
     def finished_tensors(self) -> tuple[Tensor, ...]:
-        """All tensors, with their consumers."""
+        """Return all tensors with their consumers."""
         consumers: list[list[int]] = [[] for _ in self.tensors]
         for node in self.nodes:
             for tensor in node.inputs:
@@ -386,7 +386,7 @@ class _Walk:
         return tuple(Tensor(index, *known, tuple(consumers[index])) for index, known in enumerate(self.tensors))
 
     def bound_together(self) -> tuple[tuple[int, ...], ...]:
-        """The nodes that call the same BatchNormalization."""
+        """Return the groups of nodes that call the same BatchNormalization."""
         nodes: dict[int, list[int]] = {}
         for index, call in enumerate(self.calls):
             for layer in batch_norms(call.operation):
@@ -394,7 +394,7 @@ class _Walk:
         return tuple(sorted({tuple(found) for found in nodes.values() if len(found) > 1}))
 
     def fingerprint(self, outputs: tuple[int, ...]) -> str:
-        """A digest of names, signatures and wiring."""
+        """Return a digest of names, signatures and connections."""
         digest = hashlib.sha256()
         for node in self.nodes:
             digest.update(repr((node.name, node.signature, node.inputs, node.outputs, node.variables)).encode())
@@ -417,22 +417,22 @@ def _elements(shape: Any) -> int:
 
 
 def _configuration(operation: Any) -> str:
-    """The class of an operation and its configuration without what does not change its cost."""
+    """Return the class of an operation and its configuration without entries that do not affect its cost."""
     try:
         configuration = operation.get_config()
-    except NotImplementedError:  # an operation or layer that nobody can serialise
+    except NotImplementedError:  # an operation or layer that cannot be serialized
         return f"{type(operation).__name__}#{operation.name}"
     configuration = {key: value for key, value in configuration.items() if key not in _COSTLESS}
     return f"{type(operation).__name__}{json.dumps(configuration, sort_keys=True, default=_stable)}"
 
 
 def _stable(value: Any) -> str:
-    """A text for what JSON has none, without addresses, which differ from one process to the next."""
+    """Describe a value that JSON does not support, without addresses, which differ between processes."""
     return getattr(value, "__name__", type(value).__name__)
 
 
 def _plain_arguments(arguments: Any) -> str:
-    """The arguments of a call that are no tensors."""
+    """Return the arguments of a call that are no tensors."""
     from keras import KerasTensor, tree
 
     plain = [value for value in _leaves(tree, arguments) if not isinstance(value, KerasTensor)]

@@ -1,8 +1,7 @@
-"""Costs as they are: each different node, run as the very program that a rank would run.
+"""Measured costs of nodes and stages.
 
-A plan's stages, timed in the order of the schedule, with all that is in flight then, but without messages.
-
-Made-up micro-batches, for programs that run only to be timed.
+Each different node, or each stage of a plan, is run on synthetic micro-batches, as the same program that a rank would
+run. Stages run in the order of the schedule, with all micro-batches that are in flight then, but without messages.
 """
 
 from __future__ import annotations
@@ -25,25 +24,30 @@ if TYPE_CHECKING:
     from hyparflow.planning.stages import Stage
 
 
-LARGEST = 32  # samples: enough to see what grows with them
-ROUNDS, NODE_SECONDS = 3, 0.02  # each program runs at least this often and, if it is quick, for about this long
-REHEARSAL_SECONDS = 1.0  # for about so long steps are rehearsed; one at least
+LARGEST = 32  # samples, enough to see the part of the costs that grows with them
+ROUNDS, NODE_SECONDS = 3, 0.02  # minimum number of runs of each program, and the approximate time for quick ones
+REHEARSAL_SECONDS = 1.0  # approximate duration of a rehearsal, at least one step
 Passes = tuple[float, float]  # forward seconds, backward seconds
 
 
 def measured(model: Any, graph: Graph, samples: tuple[int, int]) -> Costs:
-    """The costs of a model's nodes, one measurement per signature and number of samples.
+    """Measure the costs of a model's nodes, once per signature and number of samples.
 
-    Two numbers of samples tell what grows with them from what does not. Time is that of the process: other programs on
-    the machine change it little. What the cheapest program costs with no samples is the price of calling a program;
-    within a stage a node costs `Machine.node_seconds` instead.
+    Two numbers of samples separate the growing part from the fixed part. CPU time is measured, so other programs on the
+    machine have little effect. The cheapest program without samples gives the cost of calling a program; within a
+    stage, a node costs `Machine.node_seconds` instead.
 
-    :param samples: the least and the most samples that a micro-batch may have.
-    :raises PlanError: where TensorFlow computes on a GPU, whose work takes a process no time.
+    Args:
+        model: The Keras model.
+        graph: Its graph.
+        samples: The minimum and maximum number of samples in a micro-batch.
+
+    Raises:
+        PlanError: TensorFlow uses a GPU, whose work takes no CPU time.
     """
     if device := elsewhere():
         raise PlanError(
-            f"costs are measured on processors, and TensorFlow computes on {device}: say costs='estimated', and "
+            f"costs can only be measured on a CPU, but TensorFlow computes on {device}: say costs='estimated', and "
             "refinements=1 to time the stages there"
         )
     large = max(2, min(samples[1], LARGEST))
@@ -60,7 +64,7 @@ def measured(model: Any, graph: Graph, samples: tuple[int, int]) -> Costs:
 
 
 def elsewhere() -> str | None:
-    """The device that TensorFlow computes on, such as GPU:0, if it is not the processor."""
+    """Return the device that TensorFlow uses, such as GPU:0, or None for the CPU."""
     from hyparflow.backends.tensorflow.memory import default_device, is_host
 
     device = default_device()
@@ -68,7 +72,7 @@ def elsewhere() -> str | None:
 
 
 def _node(model: Any, graph: Graph, node: Node, samples: tuple[int, int]) -> list[tuple[float, float]]:
-    """Seconds of one node's passes for each number of samples: a stage of its own, from which all it makes is sent."""
+    """Time one node for each number of samples, as a stage that sends all its outputs."""
     from hyparflow.backends.tensorflow import build
 
     stage = Stage(0, (node.index,), tuple(dict.fromkeys(node.inputs)), dict.fromkeys(node.outputs, (1,)), ())
@@ -93,7 +97,7 @@ def _timed(program: Any, given: MicroBatch) -> tuple[float, float]:
 
 
 def _least(once: Callable[[], tuple[float, float]]) -> tuple[float, float]:
-    """The least of several rounds, each pass by itself. The first round compiles, and does not count."""
+    """Return the minimum of several rounds for each pass. The first round compiles and is ignored."""
     once()
     forward, backward, spent, rounds = [], [], 0.0, 0
     while rounds < ROUNDS or spent < NODE_SECONDS:
@@ -106,7 +110,7 @@ def _least(once: Callable[[], tuple[float, float]]) -> tuple[float, float]:
 
 
 class Rehearsal:
-    """One partition's stages of a plan, compiled; `seconds` runs steps of made-up micro-batches."""
+    """The compiled stages of one partition of a plan, to be run on synthetic micro-batches."""
 
     def __init__(self, model: Any, graph: Graph, plan: Plan, partition: int) -> None:
         from hyparflow.backends import Place
@@ -122,7 +126,7 @@ class Rehearsal:
             program.prepare(self._places[0], self._given[index].inputs, self._given[index].targets)
 
     def seconds(self) -> dict[int, Passes]:
-        """Stage -> the median of its passes' wall-clock times."""
+        """Run steps, and return stage -> median wall-clock times of its passes."""
         seen: dict[tuple[int, str], list[float]] = {}
         begin = time.perf_counter()
         while not seen or time.perf_counter() - begin < REHEARSAL_SECONDS:
@@ -144,7 +148,7 @@ class Rehearsal:
 
 
 def slowest(seen: Iterable[Mapping[int, Passes]]) -> list[Passes]:
-    """Each stage's passes, of those who ran it the slowest: the others of a replica or a sum wait for them."""
+    """Return the passes of each stage on the rank where they were slowest, because other ranks wait for it."""
     passes: dict[int, Passes] = {}
     for stages in seen:
         for stage, own in stages.items():
@@ -153,16 +157,16 @@ def slowest(seen: Iterable[Mapping[int, Passes]]) -> list[Passes]:
 
 
 def one_by_one(model: Any, graph: Graph, plan: Plan) -> list[Passes]:
-    """The passes of each stage, one partition after the other in this process.
+    """Time the passes of each stage, one partition after the other in this process.
 
-    Each stage is compiled in full, so a large model takes its time.
+    Each stage is compiled in full, which takes long for a large model.
     """
     return slowest(Rehearsal(model, graph, plan, partition).seconds() for partition in range(plan.partitions))
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What a stage's passes are given: see ``hyparflow.backends.StageProgram``."""
+    """The inputs of a stage's passes, see ``hyparflow.backends.StageProgram``."""
 
     inputs: Mapping[int, Any]
     targets: Mapping[int, Any]
@@ -170,7 +174,7 @@ class MicroBatch:
 
 
 def micro_batch(model: Any, graph: Graph, stage: Stage, samples: int) -> MicroBatch:
-    """One of so many samples for a stage."""
+    """Return a micro-batch with this number of samples for a stage."""
     inputs = {tensor: _filled(graph.tensors[tensor], samples) for tensor in stage.receives}
     returned = {
         tensor: [_filled(graph.tensors[tensor], samples) for _ in consumers]
@@ -181,7 +185,7 @@ def micro_batch(model: Any, graph: Graph, stage: Stage, samples: int) -> MicroBa
 
 
 def _filled(tensor: Tensor, samples: int) -> Any:
-    """Values of a tensor: small numbers, for integers zeros, which every embedding knows."""
+    """Return values for a tensor: small numbers or, for integers, zeros, which are valid in every embedding."""
     shape = (samples, *tensor.shape)
     if "float" not in tensor.dtype or tensor.dtype == "bfloat16":
         return np.zeros(shape, "float32" if tensor.dtype == "bfloat16" else tensor.dtype)
@@ -189,7 +193,7 @@ def _filled(tensor: Tensor, samples: int) -> Any:
 
 
 def _targets(model: Any, graph: Graph, stage: Stage, samples: int) -> dict[int, Any]:
-    """Something to compare a stage's outputs with, of the shape that its loss takes."""
+    """Return targets for a stage's outputs, with the shapes that its losses require."""
     from hyparflow.backends import Target
     from hyparflow.backends.tensorflow.losses import compiled_losses
 
@@ -206,8 +210,8 @@ def _targets(model: Any, graph: Graph, stage: Stage, samples: int) -> dict[int, 
 
 
 def _takes_classes(loss: Any) -> bool:
-    """Whether the targets of a Keras loss are numbers of classes, one fewer dimension than what is compared with them.
+    """Return whether the targets of a Keras loss are class indices, with one dimension less than the predictions.
 
-    A loss that was asked for by its name is a wrapped function.
+    A loss that was requested by name is a wrapped function.
     """
     return any("sparse" in getattr(each, "__name__", "").lower() for each in (type(loss), getattr(loss, "fn", None)))

@@ -1,4 +1,4 @@
-"""Messages and sums over a network: latency and bandwidth (alpha-beta), rails, links that ranks share."""
+"""Messages and allreduces over a network: latency and bandwidth (alpha-beta model), rails, shared links."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Algorithm = Literal["ring", "recursive-doubling", "rabenseifner", "hierarchical"
 
 @dataclass(frozen=True)
 class Network:
-    """A machine's way of moving bytes. Times in seconds, rates in bytes per second.
+    """The performance of a machine's communication. Times are in seconds, rates in bytes per second.
 
-    Between nodes a message of b bytes takes `latency` + b / `bandwidth` (one rail); within a node `local_latency` +
-    b / `local_bandwidth`. `rails` are adapters per node that carry at once, and ranks of a node that send at the same
-    time share them. `reduce_bandwidth` is the rate at which one rank adds vectors up.
+    Between nodes, a message of b bytes takes `latency` + b / `bandwidth` (one rail); within a node, `local_latency` + b
+    / `local_bandwidth`. `rails` is the number of adapters per node that work in parallel; ranks of a node that send at
+    the same time share them. `reduce_bandwidth` is the rate at which one rank adds vectors.
     """
 
     latency: float = 2e-6
@@ -23,33 +23,38 @@ class Network:
     rails: int = 1
     local_latency: float = 1e-6
     local_bandwidth: float = 5e9
-    message_seconds: float = 20e-6  # what a message costs the rank that sends it, and the one that receives it
+    message_seconds: float = 20e-6  # cost of a message for its sender and for its receiver
     reduce_bandwidth: float = 8e9
 
     def message(self, size: float, *, local: bool = True, sharing: int = 1) -> float:
-        """Seconds from the start of a send until the message is there.
+        """Return the seconds from the start of a send until the message arrives.
 
-        :param sharing: ranks of the node that send at this time.
+        Args:
+            size: Bytes of the message.
+            local: Both ranks are on the same node (default: True).
+            sharing: Ranks of the node that send at the same time (default: 1).
         """
         if local:
             return self.local_latency + size / self.local_bandwidth
         return self.latency + size * max(1.0, sharing / self.rails) / self.bandwidth
 
     def shared(self, ranks: float) -> Network:
-        """The network as one rank sees it when `ranks` of its node use the rails at once."""
+        """Return the network as seen by one rank if `ranks` of its node use the rails at once."""
         return replace(self, bandwidth=self.bandwidth * min(1.0, self.rails / ranks), rails=1)
 
     def allreduce(self, size: float, nodes: int, ranks_per_node: int = 1, algorithm: Algorithm = "best") -> float:
-        """Seconds of the sum of a vector over ranks that all begin at once.
-
-        :param size: bytes of the vector.
-        :param ranks_per_node: members of *this* sum on one node.
-        :param algorithm: ``best`` takes the quickest, as the tuning tables of MPI libraries do.
+        """Return the seconds of an allreduce that all ranks start at once.
 
         Sources of the formulas: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
         MPICH" (IJHPCA 2005): ring 2(n-1) steps of size/n; recursive doubling log2(n) steps of the whole vector;
-        Rabenseifner 2 log2(n) steps that move 2(n-1)/n of it. Hierarchical: over shared memory to a leader, the
-        quickest of the others between the leaders, and back.
+        Rabenseifner 2 log2(n) steps that move 2(n-1)/n of it. Hierarchical: over shared memory to a leader, the fastest
+        of the others between the leaders, and back.
+
+        Args:
+            size: Bytes of the vector.
+            nodes: Nodes with members of this allreduce.
+            ranks_per_node: Members of this allreduce on one node (default: 1).
+            algorithm: The algorithm; ``best`` (default) selects the fastest, like the tuning tables of MPI libraries.
         """
         ranks = nodes * ranks_per_node
         if ranks <= 1 or size <= 0:
@@ -66,7 +71,7 @@ class Network:
         return min(*flat.values(), self._hierarchical(size, nodes, ranks_per_node))
 
     def _link(self, ranks: int, nodes: int) -> tuple[float, float]:
-        """Seconds per message and per byte of a sum's step: the slowest link, shared by the node's members."""
+        """Return seconds per message and per byte of a step on the slowest link, which the node's members share."""
         if nodes == 1:
             return self.local_latency, 1 / self.local_bandwidth
         sharing = max(1.0, ranks / nodes / self.rails)
@@ -74,14 +79,14 @@ class Network:
 
     def _ring(self, size: float, ranks: int, nodes: int) -> float:
         latency, _ = self._link(ranks, nodes)
-        # Along a ring only one member of a node sends out of it.
+        # In a ring, only one member of a node sends to another node.
         byte = 1 / self.local_bandwidth if nodes == 1 else max(1 / self.bandwidth, 1 / self.local_bandwidth)
         share = (ranks - 1) / ranks
         return 2 * (ranks - 1) * latency + 2 * share * size * byte + share * size / self.reduce_bandwidth
 
     def _doubling(self, size: float, ranks: int, nodes: int) -> float:
         latency, byte = self._link(ranks, nodes)
-        # A number of ranks that is no power of two takes one step more on either side.
+        # A number of ranks that is not a power of two needs one more step on either side.
         steps = math.floor(math.log2(ranks)) + (0 if ranks & (ranks - 1) == 0 else 2)
         return steps * (latency + size * byte + size / self.reduce_bandwidth)
 
@@ -104,7 +109,7 @@ class Network:
         )
 
 
-#: One machine, as it is or as it was. Source of the interconnects: the sites' user guides (see the documentation).
+#: One machine each. Source of the interconnects: the sites' user guides (see the documentation).
 NETWORKS = {
     "shared-memory": Network(),
     "omni-path": Network(latency=1.5e-6, bandwidth=12.5e9, local_bandwidth=8e9, message_seconds=5e-6),

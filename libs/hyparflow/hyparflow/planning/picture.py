@@ -1,4 +1,4 @@
-"""The plan as a picture: a timeline of forward and backward passes per partition, as SVG."""
+"""The plan as an SVG picture: a timeline of forward and backward passes per partition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 WIDTH, LEFT, RIGHT, TOP = 1200, 110, 150, 92
 ROW, BAR = 40, 28
 
-#: Colours are classes, so that the picture follows the reader's light or dark scheme.
+#: Colours are CSS classes, so that the picture follows the reader's light or dark scheme.
 _STYLE = """
 svg { --paper: #ffffff; --ink: #1f2933; --faint: #6b7785; --line: #d9dee4; --idle: #f0f2f5;
       --forward: #4c86c6; --backward: #e0993a; --fused: #8a6bb8; --update: #6aa56e; --label: #ffffff;
@@ -35,8 +35,11 @@ text { font-family: system-ui, "DejaVu Sans", sans-serif; font-size: 13px; fill:
 
 
 def drawing(plan: PlanView) -> str:
-    """A step's timeline. Numbers in the bars are micro-batches; the paler bars are later chunks, or GEMS' second
-    pipeline; what is left of a row is the bubble."""
+    """Draw a step's timeline as SVG.
+
+    Numbers in the bars are micro-batches; paler bars are odd chunks or GEMS' second pipeline; the rest of a row is the
+    bubble.
+    """
     timeline = plan.timeline
     end = max(plan.prediction.step_seconds, timeline.seconds) or 1.0
     scale = (WIDTH - LEFT - RIGHT) / end
@@ -111,7 +114,7 @@ def _legend(plan: PlanView) -> list[str]:
 
 
 def _axis(end: float, scale: float, y: float) -> list[str]:
-    """Ticks at round times."""
+    """Draw ticks at round times."""
     power = 10.0 ** math.floor(math.log10(end / 5))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= end / 10)
     parts = [f'<line class="grid" x1="{LEFT}" x2="{LEFT + end * scale:.2f}" y1="{y}" y2="{y}"/>']

@@ -1,6 +1,6 @@
-"""Stages: a graph's nodes shared out, and the tensors that cross between them.
+"""Stages: the nodes of a graph divided among them, and the tensors between them.
 
-The user's own stages: layers at which a stage begins (HyPar-Flow's expert mode), or any node -> stage mapping.
+The user can name the layers at which stages begin (the expert mode of HyPar-Flow), or map nodes to stages.
 """
 
 from __future__ import annotations
@@ -19,32 +19,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """A set of nodes that one rank computes as a unit. Times and `activation_bytes` are those of one micro-batch."""
+    """A set of nodes that one rank computes as a unit. Times and `activation_bytes` are per micro-batch."""
 
     index: int
     nodes: tuple[int, ...]
-    receives: tuple[int, ...]  # tensors made on other stages, or inputs of the model
-    sends: Mapping[int, tuple[int, ...]]  # tensor -> the stages that need it; straight, nobody passes it on
-    outputs: tuple[int, ...]  # the model's outputs that are made here
+    receives: tuple[int, ...]  # tensors from other stages, or inputs of the model
+    sends: Mapping[int, tuple[int, ...]]  # tensor -> the stages that receive it directly
+    outputs: tuple[int, ...]  # outputs of the model that are computed here
     recompute: bool = False
     forward_seconds: float = 0.0
-    backward_seconds: float = 0.0  # with the forward pass again, where the stage recomputes
+    backward_seconds: float = 0.0  # including the recomputed forward pass
     parameter_bytes: int = 0
     activation_bytes: int = 0  # held from the forward pass to the backward pass
-    working_bytes: int = 0  # needed for the moment of a pass besides
-    first: str = ""  # the names of the first and the last node
+    working_bytes: int = 0  # needed temporarily during a pass
+    first: str = ""  # names of the first and the last node
     last: str = ""
 
 
 def stages_of(graph: Graph, assignment: Sequence[int]) -> tuple[Stage, ...]:
-    """The stages of an assignment, without costs.
+    """Return the stages of an assignment, without costs.
 
-    :param assignment: the stage of each node, by the node's index. Any assignment will do here: whether it runs is
-        for `hyparflow.schedules.check` to say.
-    :raises PlanError: if the nodes and the assignment do not match, or a stage is empty.
+    Any assignment is accepted here; `hyparflow.schedules.check` checks whether it can run.
+
+    Args:
+        graph: The model.
+        assignment: The stage of each node, by the node's index.
+
+    Raises:
+        PlanError: Nodes and assignment do not match, or a stage is empty.
     """
     if len(assignment) != len(graph.nodes):
-        raise PlanError(f"{graph.name} has {len(graph.nodes)} nodes, and the assignment names {len(assignment)}")
+        raise PlanError(f"{graph.name} has {len(graph.nodes)} nodes, but the assignment has {len(assignment)}")
     members: dict[int, list[int]] = defaultdict(list)
     for node, stage in enumerate(assignment):
         members[stage].append(node)
@@ -65,7 +70,7 @@ def stages_of(graph: Graph, assignment: Sequence[int]) -> tuple[Stage, ...]:
         producer = graph.tensors[output].producer
         home = 0 if producer is None else assignment[producer]
         outputs[home].append(output)
-        if producer is None:  # an input that the model returns as it is
+        if producer is None:  # an input that the model returns unchanged
             receives[home].add(output)
     return tuple(
         Stage(
@@ -83,28 +88,33 @@ def stages_of(graph: Graph, assignment: Sequence[int]) -> tuple[Stage, ...]:
 
 
 def crossings(stages: Sequence[Stage]) -> tuple[tuple[int, int], ...]:
-    """The pairs (producing stage, consuming stage) between which at least one tensor goes."""
+    """Return the pairs (producing stage, consuming stage) with at least one tensor between them."""
     return tuple(sorted({(one.index, other) for one in stages for others in one.sends.values() for other in others}))
 
 
 def _parameter_bytes(graph: Graph, nodes: Sequence[int], bytes_each: int = 4) -> int:
-    """What the variables of some nodes take; a layer that is called several times counts once."""
+    """Return the bytes of the variables of some nodes; a layer with several calls counts once."""
     layers = {graph.nodes[node].layer: graph.nodes[node].parameters for node in nodes}
     return sum(layers.values()) * bytes_each
 
 
 def beginning_at(graph: Graph, names: Sequence[str], stages: int) -> tuple[int, ...]:
-    """Stages that are runs of nodes, each beginning at the first call of a named layer.
+    """Divide the nodes into runs, each starting at the first call of a named layer.
 
-    :param names: of layers or nodes, in order: one for each stage but the first (the model's first may be named too).
-    :raises PlanError: with every name that is unknown or out of order, and if their number does not fit.
+    Args:
+        graph: The model.
+        names: Layers or nodes in order, one for each stage except the first (the model's first may be included).
+        stages: Number of stages.
+
+    Raises:
+        PlanError: Names are unknown or out of order, or their number is wrong; all problems are reported.
     """
     known = _places(graph)
     found = [_unknown(name, known) for name in names if name not in known]
     places = [known[name][0] for name in names if name in known]
     if not found:
         found += [
-            f"{later!r} comes before {earlier!r} in the model: stages begin in its order"
+            f"{later!r} comes before {earlier!r} in the model: stages must be in its order"
             for earlier, later, left, right in zip(names, names[1:], places, places[1:], strict=False)
             if right <= left
         ]
@@ -119,9 +129,15 @@ def beginning_at(graph: Graph, names: Sequence[str], stages: int) -> tuple[int, 
 
 
 def mapped(graph: Graph, mapping: Mapping[str | int, int], stages: int) -> tuple[int, ...]:
-    """Stages as a mapping says: of nodes (by name or index) or layers. The others go with the last of their inputs.
+    """Assign nodes (names or indices) or layers to stages; other nodes follow the last of their inputs.
 
-    :raises PlanError: with every unknown name, every stage that does not exist and every stage left empty.
+    Args:
+        graph: The model.
+        mapping: Node or layer -> stage.
+        stages: Number of stages.
+
+    Raises:
+        PlanError: Names are unknown, or stages do not exist or are empty; all problems are reported.
     """
     known = _places(graph)
     given: dict[int, int] = {}
@@ -151,7 +167,7 @@ def mapped(graph: Graph, mapping: Mapping[str | int, int], stages: int) -> tuple
 
 
 def _places(graph: Graph) -> dict[str, list[int]]:
-    """Name -> the nodes that it means: all calls of a layer, or one node."""
+    """Return name -> nodes: all calls of a layer, or one node."""
     places: dict[str, list[int]] = {}
     for node in graph.nodes:
         places.setdefault(node.layer, []).append(node.index)

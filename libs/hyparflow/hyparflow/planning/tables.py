@@ -1,9 +1,4 @@
-"""The plan in words and numbers, for a terminal.
-
-What the bars of a timeline stand for, however it is drawn.
-
-The plan as a picture for a terminal: a strip of forward and backward passes per partition.
-"""
+"""The plan as text for a terminal: tables, and a strip of forward and backward passes per partition."""
 
 from __future__ import annotations
 
@@ -62,7 +57,7 @@ class PlanView(Protocol):
 
 
 def size(count: float) -> str:
-    """Bytes as a person reads them: 1.5 MiB."""
+    """Format bytes, as in 1.5 MiB."""
     unit = 0
     while count >= 1024 and unit < len(_UNITS) - 1:
         count, unit = count / 1024, unit + 1
@@ -70,7 +65,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person reads them: 85 ms."""
+    """Format seconds, as in 85 ms."""
     for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
@@ -78,7 +73,7 @@ def duration(seconds: float) -> str:
 
 
 def summary(plan: PlanView) -> str:
-    """The plan in two lines."""
+    """Return the plan in two lines."""
     chunks = f", {plan.chunks} chunks" if plan.chunks > 1 else ""
     prediction = plan.prediction
     rate = plan.batch_size / prediction.step_seconds if prediction.step_seconds else 0.0
@@ -92,19 +87,19 @@ def summary(plan: PlanView) -> str:
 
 
 def tables(plan: PlanView) -> Group:
-    """Summary, stages, partitions, and the timeline of a step."""
+    """Return the summary, stages, partitions, and the timeline of a step."""
     return Group(summary(plan), _stages(plan), _partitions(plan), Strips(plan))
 
 
 def text(plan: PlanView, width: int = 140) -> str:
-    """The same without colour."""
+    """Return the tables as plain text."""
     written = io.StringIO()
     Console(file=written, width=width, color_system=None).print(tables(plan))
     return written.getvalue().rstrip()
 
 
 def _table(title: str, *numbers: str) -> Table:
-    """A table that begins with these columns of numbers; where it is narrow, only names are broken into lines."""
+    """Create a table that starts with columns of numbers; if it is narrow, only names are wrapped."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     _add_numbers(table, *numbers)
     return table
@@ -154,22 +149,22 @@ def _partitions(plan: PlanView) -> Table:
 
 
 def bar_kind(plan: PlanView, action: Action) -> str:
-    """``forward``, ``backward``, or ``fused``: the last stage does both in one."""
+    """Return ``forward``, ``backward``, or ``fused`` if the stage does both in one program."""
     return action.kind if plan.stages[action.stage].sends else "fused"
 
 
 def is_other(plan: PlanView, action: Action) -> bool:
-    """Whether it belongs to an odd chunk, or to GEMS' second pipeline."""
+    """Return whether an action belongs to an odd chunk or to GEMS' second pipeline."""
     return bool(action.pipeline or (action.stage // plan.partitions) % 2)
 
 
 def other_bars(plan: PlanView) -> str | None:
-    """What those are in this plan; None: it has none."""
+    """Return the name of the bars that `is_other` selects in this plan, None if it has none."""
     return "odd chunks" if plan.chunks > 1 else "second pipeline" if plan.pipelines > 1 else None
 
 
 class Strips:
-    """A step's timeline, as wide as there is room. Numbers are micro-batches."""
+    """A step's timeline, as wide as the terminal. Numbers are micro-batches."""
 
     def __init__(self, plan: PlanView) -> None:
         self._plan = plan
@@ -186,7 +181,7 @@ class Strips:
 
 
 def strip(plan: PlanView, partition: int, width: int) -> list[str]:
-    """The bars of a partition, ``width`` characters in all; dots are the bubble."""
+    """Return the bars of a partition with a total of ``width`` characters; dots are the bubble."""
     timeline = plan.timeline
     scale = width / (max(plan.prediction.step_seconds, timeline.seconds) or 1.0)
     found, at = [], 0
@@ -199,7 +194,7 @@ def strip(plan: PlanView, partition: int, width: int) -> list[str]:
 
 
 def _passes(plan: PlanView, partition: int) -> Iterator[tuple[float, float, str]]:
-    """Begin, end and label of each; what the last stage does "backward" is done already."""
+    """Yield begin, end and label of each pass; the "backward" pass of the last stage is already included."""
     spans = plan.timeline.partitions[partition]
     for span in spans:
         action, kind = span.action, bar_kind(plan, span.action)

@@ -1,4 +1,4 @@
-"""Step times at scales that cannot be run: stages, network, stragglers. Imports neither Keras nor TensorFlow."""
+"""Step times of clusters that are not available: stages, network, stragglers. Imports neither Keras nor TensorFlow."""
 
 from hyparflow.planning.network import NETWORKS, Network
 from hyparflow.simulate.library import load

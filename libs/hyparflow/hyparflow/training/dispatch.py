@@ -1,7 +1,7 @@
-"""Which strategy a model's own calls (``model.fit``, ``evaluate``, ``save``, ...) run under.
+"""Dispatch of a model's own calls (``model.fit``, ``evaluate``, ``save``, ...) to a strategy.
 
-That is the strategy of the innermost ``scope()``, or of ``set_strategy``; else the one that the model was built under
-or trained by. Keras' methods are wrapped once in a process. Without a strategy the wrappers call Keras' own.
+The strategy is that of the innermost ``scope()`` or of ``set_strategy``, else the one that the model was built under or
+trained by. Keras' methods are wrapped once per process. Without a strategy, the wrappers call Keras' own methods.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache, wraps
 from typing import Any, Protocol
 
-#: Methods of Keras' trainer with a namesake in ``Strategy``.
+#: Methods of Keras' trainer with the same name in ``Strategy``.
 _RUNS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
-#: Methods that read or write all of a model.
+#: Methods that read or write the whole model.
 _READS = ("save", "export", "save_weights", "load_weights", "get_weights", "quantize")
-#: Those that need no ``compile()``: until there is one, no strategy has trained the model, and Keras runs them.
+#: Methods that work without ``compile()``. Before it, no strategy has trained the model, and Keras runs them.
 _UNCOMPILED = ("predict", "predict_on_batch")
 _STRATEGY, SESSION = "_hyparflow_strategy", "_hyparflow_session"
 _scopes: list[Strategy] = []
-_kept = ExitStack()  # what set_strategy has entered
+_kept = ExitStack()  # the context that set_strategy has entered
 
 
 class Strategy(Protocol):
@@ -35,7 +35,7 @@ atexit.register(_kept.close)
 
 
 def set_strategy(strategy: Strategy | None) -> None:
-    """Put a strategy in force from here on, as one ``strategy.scope()`` around the rest of the program.
+    """Apply a strategy from here on, like a ``strategy.scope()`` around the rest of the program.
 
     ::
 
@@ -44,7 +44,7 @@ def set_strategy(strategy: Strategy | None) -> None:
         model.compile("adam", "mse")
         model.fit(x, y)
 
-    Every rank runs the same program. None: no strategy is in force any more.
+    Every rank runs the same program. None removes the current strategy.
     """
     _kept.close()
     if strategy is not None:
@@ -53,7 +53,7 @@ def set_strategy(strategy: Strategy | None) -> None:
 
 @contextmanager
 def scope(strategy: Strategy) -> Iterator[None]:
-    """In here the strategy is in force for every model, and for the models that are built in here also later."""
+    """Apply the strategy to every model used in this context, and later to the models that are built in it."""
     _wrap()
     _scopes.append(strategy)
     try:
@@ -63,14 +63,14 @@ def scope(strategy: Strategy) -> Iterator[None]:
 
 
 def strategy_of(model: Any) -> Strategy | None:
-    """The strategy that is in force for a model."""
+    """Return the strategy that applies to a model."""
     own: Strategy | None = vars(model).get(_STRATEGY)
     inner = _scopes[-1] if _scopes else None
     return inner or own
 
 
 def hold(model: Any, strategy: Strategy, session: object) -> None:
-    """Let a model's own calls run under this strategy; the session lives as long as the model."""
+    """Run a model's own calls under this strategy; the session lives as long as the model."""
     _wrap()
     vars(model)[_STRATEGY] = strategy
     vars(model)[SESSION] = session
@@ -78,7 +78,7 @@ def hold(model: Any, strategy: Strategy, session: object) -> None:
 
 @contextmanager
 def plain_keras(model: Any) -> Iterator[None]:
-    """Let the model's calls be Keras' own in here."""
+    """Let the model's calls run in plain Keras inside this context."""
     known = {name: vars(model).pop(name, None) for name in (_STRATEGY, SESSION)}
     inner = _scopes[:]
     _scopes.clear()
@@ -104,7 +104,7 @@ def _wrap() -> None:
 
 
 def _marking(make: Callable[..., Any]) -> Any:
-    """``Model.__new__``, which remembers the strategy in whose scope it is called."""
+    """Return ``Model.__new__`` with a record of the strategy in whose scope it is called."""
 
     @wraps(make)
     def new(kind: Any, *arguments: Any, **options: Any) -> Any:
@@ -117,7 +117,7 @@ def _marking(make: Callable[..., Any]) -> Any:
 
 
 def _routed(name: str, own: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of Keras' that the strategy runs where one is in force."""
+    """Return a method of Keras that is dispatched to a strategy if one applies."""
     signature = inspect.signature(own)
 
     @wraps(own)

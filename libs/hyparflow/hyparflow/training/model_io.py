@@ -1,6 +1,6 @@
-"""What reads all of a model: its weights, and the files that Keras makes of it.
+"""Access to the whole model: its weights, and the files that Keras writes of it.
 
-The whole model on every rank, from the parts that the ranks have trained.
+The ranks have trained its parts; `gather` gives every rank the whole model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ModelIO:
-    """Saving and reading models that lie in parts on the ranks of ``comm``."""
+    """Saving and reading of models that are distributed over the ranks of ``comm``."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -33,7 +33,7 @@ class ModelIO:
 
     @contextmanager
     def all_ranks(self, call: str) -> Iterator[None]:
-        """For a method that all ranks call together. Raises RequestError on all where they call different ones."""
+        """Enter a method that all ranks call together; raise RequestError on all if they call different ones."""
         with self.guard.working(self.comm):
             check_same(self.comm, f"{call}()")
             yield
@@ -41,7 +41,7 @@ class ModelIO:
     def save(self, model: keras.Model, filepath: str | Path, **options: Any) -> None:
         """Write the whole model with its optimizer as ``.keras``, or its weights as ``.weights.h5``.
 
-        All ranks call it, and rank 0 writes; after ``hyparflow.gather(model)`` any rank may call it alone.
+        All ranks call it, and rank 0 writes; after ``hyparflow.gather(model)``, any rank can call it alone.
         """
         weights_only = str(filepath).endswith(".weights.h5")
         session = session_of(model)
@@ -55,9 +55,9 @@ class ModelIO:
                 session.save(filepath, weights_only=weights_only, **options)
 
     def export(self, model: keras.Model, filepath: str | Path, *arguments: Any, **options: Any) -> None:
-        """Export the whole model as ``keras.Model.export`` does. All ranks must call it; rank 0 writes the files.
+        """Export the whole model like ``keras.Model.export``. All ranks must call it; rank 0 writes the files.
 
-        The model is whole on every rank from then on, as after ``hyparflow.gather(model)``.
+        Afterwards, the model is whole on every rank, as after ``hyparflow.gather(model)``.
         """
         session = session_of(model)
         if session is None or session.is_whole:
@@ -75,13 +75,13 @@ class ModelIO:
             together(self.comm, write)
 
     def save_weights(self, model: keras.Model, filepath: str | Path, **options: Any) -> None:
-        """As ``save``, for names that end in ``.weights.h5``."""
+        """Save weights like ``save``, for names that end in ``.weights.h5``."""
         if not str(filepath).endswith(".weights.h5"):
-            raise RequestError(f"invalid file name {str(filepath)!r}: must end in .weights.h5, as for Keras")
+            raise RequestError(f"invalid file name {str(filepath)!r}: must end in .weights.h5, as in Keras")
         self.save(model, filepath, **options)
 
     def load_weights(self, model: keras.Model, filepath: str | Path, **options: Any) -> None:
-        """As ``keras.Model.load_weights``, of a trained model with what the file has of its optimizer; on all ranks."""
+        """Load weights like ``keras.Model.load_weights``, with a trained model's optimizer state; on all ranks."""
         session = session_of(model)
         if session is None or not session.serves(model):
             with dispatch.plain_keras(model):
@@ -91,7 +91,7 @@ class ModelIO:
                 session.load_weights(filepath, **options)
 
     def get_weights(self, model: keras.Model) -> list[Any]:
-        """As ``keras.Model.get_weights``; all ranks call it, unless the model is whole on each."""
+        """Return the weights like ``keras.Model.get_weights``; all ranks call it, unless the model is whole on each."""
         session = session_of(model)
         if session is None or session.is_whole:
             with dispatch.plain_keras(model):
@@ -100,7 +100,7 @@ class ModelIO:
             return session.weights()
 
     def quantize(self, model: keras.Model, mode: Any = None, config: Any = None, **options: Any) -> None:
-        """As ``keras.Model.quantize``, of the whole model on every rank; all ranks call it."""
+        """Quantize like ``keras.Model.quantize``, the whole model on every rank; all ranks call it."""
         session = session_of(model)
         if session is not None and not session.is_whole:
             with self.all_ranks("quantize"):
@@ -112,15 +112,15 @@ class ModelIO:
 def gather(model: keras.Model, comm: Any = None, *, optimizer: bool = True, equal: bool = False) -> None:
     """Give every rank all variables of a model that was trained in partitions, and its optimizer's; collective.
 
-    Plain Keras then reads and saves the trained model on any rank: ``model(x)``, ``get_weights``, ``save``. Each rank
-    needs memory for all of it, until the strategy trains it again. Of moving statistics that each replica has for
-    itself, replica 0's are taken.
+    Any rank can then read and save the trained model in plain Keras: ``model(x)``, ``get_weights``, ``save``. Each rank
+    needs memory for all of it, until the strategy trains it again. If each replica has its own moving statistics, those
+    of replica 0 are used.
 
     Args:
-        model: the same on all ranks.
-        optimizer: bring its slots too, for ``model.save()``; without, they stay on the ranks that train.
-        equal: make moving statistics of replicas equal too, where ranks have trained their own.
-        comm: mpi4py's communicator of the strategy; ``MPI.COMM_WORLD`` if None.
+        model: The same model on all ranks.
+        comm: mpi4py's communicator of the strategy (default: ``MPI.COMM_WORLD``).
+        optimizer: Gather its slots too, for ``model.save()``; otherwise they stay on the ranks that train.
+        equal: Make moving statistics of replicas equal too, if ranks have trained their own.
     """
     from mpi4py import MPI
 

@@ -1,11 +1,9 @@
-"""What the steps of a training took, measured on every rank, beside what the plan predicted.
+"""Recorded step times: timelines in Chrome's trace format, and TensorBoard scalars.
 
-Timelines in Chrome's trace format (chrome://tracing, Perfetto): one process per rank.
-
-Format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
-(complete events "X" with ``ts`` and ``dur`` in microseconds, metadata events "M").
-
-TensorBoard scalars about the pipeline: step time, busy time and bubble, measured and predicted.
+Steps are measured on every rank, and shown beside the plan's prediction. Chrome's format (chrome://tracing, Perfetto)
+has one process per rank, see "Trace Event Format",
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (complete events "X" with ``ts`` and
+``dur`` in microseconds, metadata events "M").
 """
 
 from __future__ import annotations
@@ -34,20 +32,27 @@ _LANES = {
     "allreduce": "allreduce",
     "update": "update",
 }
-#: Steps between two writings of scalars: each takes a message of every rank.
+#: Steps between two writes of scalars, each of which needs a message from every rank.
 _FLUSH = 10
-#: The rows of a rank, from above.
+#: The rows of a rank, from top to bottom.
 LANES = ("compute", "messages", "allreduce", "update", "predicted")
 _BUSY = ("forward", "backward", "update")
 
 
 class Recorder:
-    """Collects a training's spans. Collective: all ranks make it, show it every step, and close it."""
+    """Collects the spans of a training. Collective: all ranks create it, pass it every step, and close it."""
 
     def __init__(
         self, session: Session, trace: str | Path | None, steps: tuple[int, int], tensorboard: str | Path | None
     ) -> None:
-        """``trace``: the file for the timeline of the steps ``steps`` (first, last); ``tensorboard``: a directory."""
+        """Start to record; collective.
+
+        Args:
+            session: The session of the training.
+            trace: The file for the timeline, or None.
+            steps: The first and last step of the timeline.
+            tensorboard: The directory for scalars, or None.
+        """
         self.wanted = trace is not None or tensorboard is not None
         self._session = session
         self._trace = None if trace is None else Path(trace)
@@ -60,13 +65,13 @@ class Recorder:
             if tensorboard is not None and session.comm.rank == 0:
                 self._scalars = Scalars(tensorboard, session.plan)
             self._writes_scalars = tensorboard is not None
-            # The ranks' clocks count from anywhere: they leave the barrier within the time of a message of each other.
+            # The clocks of ranks have arbitrary origins. All ranks leave the barrier within the time of a message.
             session.comm.Barrier()
             self._origin = time.perf_counter()
         session.engine.options = replace(session.engine.options, trace=self.wanted)
 
     def step(self, number: int, result: StepResult) -> None:
-        """Take in the spans of step ``number`` (from 1)."""
+        """Record the spans of step ``number`` (from 1)."""
         if not result.spans:
             return
         if self._writes_scalars:
@@ -80,7 +85,7 @@ class Recorder:
                 self._write()
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Write everything that has not been written yet."""
         if not self.wanted:
             return
         if self._writes_scalars:
@@ -98,7 +103,7 @@ class Recorder:
         ]
 
     def _predicted(self, number: int, begun: float) -> list[Event]:
-        """What the plan says about this rank's part of the step, as if it began when the step did."""
+        """Return the predicted spans of this rank's part of the step, shifted to its start."""
         own = self._session.plan.timeline.partitions[self._session.seat.partition]
         return [
             Event(
@@ -112,7 +117,7 @@ class Recorder:
         ]
 
     def _write(self) -> None:
-        """The trace of all ranks, on rank 0; once."""
+        """Write the trace of all ranks on rank 0, once."""
         path, self._trace = self._trace, None
         session, plan = self._session, self._session.plan
         label = f"rank {session.comm.rank}: partition {session.seat.partition} of replica {session.seat.replica}"
@@ -135,7 +140,7 @@ def _name(span: Span) -> str:
 
 @dataclass(frozen=True)
 class Event:
-    """What a rank did in ``lane`` from ``begin`` to ``end``, seconds since the first of all ranks began."""
+    """An activity of a rank in ``lane`` from ``begin`` to ``end``, in seconds since the recording began."""
 
     name: str
     lane: str
@@ -145,7 +150,7 @@ class Event:
 
 
 def trace_document(ranks: Sequence[Iterable[Event]], labels: Sequence[str]) -> dict[str, Any]:
-    """The trace of all ranks; ``labels`` name them."""
+    """Return the trace of all ranks; ``labels`` are their names."""
     events: list[dict[str, Any]] = []
     for rank, (own, label) in enumerate(zip(ranks, labels, strict=True)):
         events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": label}})
@@ -171,7 +176,7 @@ def trace_document(ranks: Sequence[Iterable[Event]], labels: Sequence[str]) -> d
 
 
 def write_trace(path: Path, ranks: Sequence[Iterable[Event]], labels: Sequence[str]) -> None:
-    """Write the trace beside its place, and rename it into it."""
+    """Write the trace atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".part")
     partial.write_text(json.dumps(trace_document(ranks, labels)), encoding="utf-8")
@@ -180,7 +185,7 @@ def write_trace(path: Path, ranks: Sequence[Iterable[Event]], labels: Sequence[s
 
 @dataclass(frozen=True)
 class StepTimes:
-    """A rank's step: ``seconds`` from its first span's begin to its last one's end, ``busy`` of them computing."""
+    """The times of a rank's step: ``seconds`` from its first to its last span, of which it computed ``busy``."""
 
     step: int
     seconds: float
@@ -188,21 +193,21 @@ class StepTimes:
 
     @classmethod
     def of(cls, step: int, spans: Sequence[Span]) -> StepTimes:
-        """The sums of a step's spans."""
+        """Sum the spans of a step."""
         begin, end = min(span.begin for span in spans), max(span.end for span in spans)
         return cls(step, end - begin, sum(span.end - span.begin for span in spans if span.kind in _BUSY))
 
 
 class Scalars:
-    """Writes them, on rank 0."""
+    """Writes TensorBoard scalars about the pipeline on rank 0: step time, busy time and bubble."""
 
     def __init__(self, directory: str | Path, plan: Plan) -> None:
-        """``directory``: where event files go, as TensorBoard's ``--logdir`` takes it."""
+        """Open a writer; ``directory`` is the argument of TensorBoard's ``--logdir``."""
         import tensorflow as tf
         from tensorflow.compat.v1 import SummaryMetadata
 
         self._write = tf.summary.write
-        # What tf.summary.scalar writes; the function itself needs the package tensorboard, the format does not.
+        # The format of tf.summary.scalar, which itself requires the package tensorboard.
         self._metadata = SummaryMetadata()
         self._metadata.plugin_data.plugin_name = "scalars"
         self._metadata.data_class = 1  # DATA_CLASS_SCALAR
@@ -210,7 +215,7 @@ class Scalars:
         self._plan = plan
 
     def write(self, ranks: Iterable[StepTimes]) -> None:
-        """One step, of every rank in the order of the world."""
+        """Write one step of all ranks, in the order of the world."""
         ranks = list(ranks)
         step = ranks[0].step
         slowest = max(times.seconds for times in ranks)
@@ -228,5 +233,5 @@ class Scalars:
         self._write(name, np.float32(value), metadata=self._metadata)
 
     def close(self) -> None:
-        """Write everything out."""
+        """Flush and close the writer."""
         self._writer.close()

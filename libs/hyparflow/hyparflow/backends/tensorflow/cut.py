@@ -1,4 +1,4 @@
-"""Cutting the programs that run out of a stage's graph: forward, backward, and both in one."""
+"""The programs of a stage, cut out of its graph: forward, backward, and both in one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hyparflow.backends.tensorflow.stage_graph import StageGraph
 
 @dataclass(frozen=True)
 class Layout:
-    """What is fed and what comes out, in order, without the graph itself, which may then be forgotten.
+    """The order of the values that a graph is fed with and returns, which remains after the graph is dropped.
 
-    ``targets`` and ``sample_weights``: (output, dtype). ``moves``: BatchNorm adds to moving statistics. Everything else
-    is named as in ``StageGraph``.
+    ``targets`` and ``sample_weights``: (output, dtype). ``moves``: True if BatchNorm contributes to moving statistics.
+    The other names are those of ``StageGraph``.
     """
 
     inputs: tuple[int, ...]
@@ -36,7 +36,7 @@ class Layout:
 
 
 def layout_of(graph: StageGraph) -> Layout:
-    """The layout of a graph that is built."""
+    """Return the layout of a built graph."""
     return Layout(
         tuple(graph.inputs),
         tuple((output, value.dtype.name) for output, value in graph.targets.items()),
@@ -57,23 +57,23 @@ def layout_of(graph: StageGraph) -> Layout:
 
 @dataclass(frozen=True)
 class Program:
-    """A function cut out of a stage's graph: tensors in, tensors out."""
+    """A function cut out of a stage's graph, from tensors to tensors."""
 
     function: Any
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
-        """Run it, without binding hundreds of arguments to a signature, which takes longer than many a kernel."""
+        """Run the function. Binding hundreds of arguments to a signature would take longer than many a kernel."""
         results: list[Any] = self.function._call_flat(list(values), self.function.captured_inputs)
         return results
 
 
 @dataclass(frozen=True)
 class Programs:
-    """Compiled functions that take and give flat lists, in the orders of ``StageGraph``.
+    """Compiled functions on flat lists, in the orders of ``StageGraph``.
 
-    ``forward``: data -> the first ``made`` results, then what backward is to be fed with (residuals), or, where
-    ``backward`` is None and the stage trains, the gradients of the inputs. ``backward``: those of the data that
-    ``kept_data`` numbers, the residuals, the gradients that came back -> the gradients of the inputs.
+    ``forward``: data -> the first ``made`` results, then the residuals for backward or, if ``backward`` is None and the
+    stage trains, the gradients of the inputs. ``backward``: the data with the indices ``kept_data``, the residuals, the
+    returned gradients -> the gradients of the inputs.
     """
 
     forward: Program
@@ -83,25 +83,25 @@ class Programs:
 
 
 def forward_only(graph: StageGraph) -> Programs:
-    """For evaluation and prediction."""
+    """Build the program for evaluation and prediction."""
     return Programs(_program(graph, graph.data, graph.made), None, len(graph.made), ())
 
 
 def fused(graph: StageGraph) -> Programs:
-    """Forward and backward in one program: for a stage to which no gradient comes back."""
+    """Build forward and backward in one program, for a stage that sends nothing."""
     fetched = [*graph.made, *graph.input_gradients.values(), *graph.accumulate]
     return Programs(_program(graph, graph.data, fetched), None, len(graph.made), ())
 
 
 def recomputing(graph: StageGraph) -> Programs:
-    """Forward that keeps nothing but its data, and backward that begins with forward."""
+    """Build a forward program that keeps only its data, and a backward program that starts with forward."""
     fetched = [*graph.input_gradients.values(), *graph.accumulate]
     backward = _program(graph, [*graph.data, *graph.gradients_fed], fetched)
     return Programs(_program(graph, graph.data, graph.made), backward, len(graph.made), tuple(range(len(graph.data))))
 
 
 def keeping(graph: StageGraph) -> Programs:
-    """Forward that keeps what backward needs of it."""
+    """Build a forward program that keeps the values that backward needs."""
     residuals, data = _residuals(graph)
     forward = _program(graph, graph.data, [*graph.made, *residuals])
     backward = _program(
@@ -113,10 +113,10 @@ def keeping(graph: StageGraph) -> Programs:
 
 
 def _program(graph: StageGraph, fed: Sequence[Any], fetched: Sequence[Any]) -> Program:
-    """The function of ``fed`` that computes ``fetched``, with nothing in it that lies before ``fed``.
+    """Build the function from ``fed`` to ``fetched``, without operations before ``fed``.
 
-    ``WrappedFunction.prune`` would copy what the fed tensors were made from as well, and fails where an operation has
-    outputs some of which are fed (FusedBatchNormV3).
+    ``WrappedFunction.prune`` would also copy the operations that compute the fed tensors, and fails if only some
+    outputs of an operation are fed (FusedBatchNormV3).
     """
     definition, read = _definition(graph, fed, fetched)
     captured = {inner.name: outer for outer, inner in graph.whole.graph.captures if inner.name in read}
@@ -137,7 +137,7 @@ def _program(graph: StageGraph, fed: Sequence[Any], fetched: Sequence[Any]) -> P
 
 
 def _definition(graph: StageGraph, fed: Sequence[Any], fetched: Sequence[Any]) -> tuple[Any, set[str]]:
-    """The operations between, as a GraphDef, and the names of what they read of ``fed`` and of variables."""
+    """Return the operations in between as a GraphDef, and the names that they read from ``fed`` and variables."""
     outer = {value.name for value in fed} | {inner.name for inner in graph.whole.graph.internal_captures}
     sources = {value.op for value in (*fed, *graph.whole.graph.internal_captures)}
     waiting = _operations(fetch for fetch in fetched if fetch.name not in outer)
@@ -158,15 +158,15 @@ def _definition(graph: StageGraph, fed: Sequence[Any], fetched: Sequence[Any]) -
             inputs = [name for name in node.input if not name.startswith("^") or name[1:] in names]
             node.ClearField("input")
             node.input.extend(inputs)
-            node.attr.pop("_class", None)  # where to place it, perhaps beside what is not here
+            node.attr.pop("_class", None)  # colocation, perhaps with an operation that is not included
             definition.node.append(node)
     return definition, read
 
 
 def _residuals(graph: StageGraph) -> tuple[list[Any], tuple[int, ...]]:
-    """Values of forward that backward reads, and which of the data it reads itself.
+    """Return the values of forward that backward reads, and the indices of the data that it reads.
 
-    What follows from weights and constants alone (a cast of a kernel) is computed again rather than kept.
+    Values that depend on weights and constants only (a cast of a kernel) are recomputed instead of kept.
     """
     forward = _ancestors(_operations(graph.made))
     backward = _ancestors(_operations([*graph.input_gradients.values(), *graph.accumulate])) - forward
@@ -187,7 +187,7 @@ def _before(operation: Any) -> list[Any]:
 
 
 def _ancestors(operations: Sequence[Any]) -> set[Any]:
-    """The operations and all that they depend on."""
+    """Return the operations and all their dependencies."""
     seen = set(operations)
     waiting = list(seen)
     while waiting:
@@ -199,7 +199,7 @@ def _ancestors(operations: Sequence[Any]) -> set[Any]:
 
 
 def _descendants(roots: set[Any], within: set[Any]) -> set[Any]:
-    """Those of ``within`` that depend on a root."""
+    """Return the operations of ``within`` that depend on a root."""
     after: dict[Any, list[Any]] = {}
     for operation in within:
         for earlier in _before(operation):
@@ -215,5 +215,5 @@ def _descendants(roots: set[Any], within: set[Any]) -> set[Any]:
 
 
 def _ordered(operations: set[Any]) -> list[Any]:
-    """In the order in which they were made: the same in every process."""
+    """Return operations in the order of their creation, which is the same in every process."""
     return sorted(operations, key=lambda operation: operation._id)

@@ -1,15 +1,13 @@
-"""What ``model.compile`` says about losses, output by output.
+"""The losses of a model, computed for parts of a batch, and weight regularizers.
 
-Losses of a batch that is computed in parts: what each part adds, so that the sum is Keras' loss of the whole batch.
+The parts of a batch contribute such that the sum is Keras' loss of the whole batch. A Keras loss is a weighted sum over
+elements, divided by a total: their number, the number that a mask leaves, or the sum of their weights. Sum and total
+add up over parts, but the total of the whole batch must be known before the first gradient. A number of elements
+follows from the number of samples; ``totals`` computes the others.
 
-A Keras loss is a weighted sum over elements, divided by a total: their number, that of those that a mask leaves, or the
-sum of their weights. Both add up over parts. The total of the whole batch has to be known before the first gradient.
-Where it is a number of elements it follows from the number of samples; ``totals`` has the others.
-
-Weight regularizers, those of many small weights as one.
-
-A sum over the elements of two weights is the sum over both in a row. A deep model has hundreds of small kernels with
-equal regularizers, and to call TensorFlow's operations for each of them, or to trace them, takes longer than the sums.
+Regularizers of many small weights are computed as one. The sum over the elements of two weights is the sum over their
+concatenation. A deep model has hundreds of small kernels with equal regularizers; calling or tracing TensorFlow's
+operations for each takes longer than the sums.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ from keras.src.losses.loss import apply_mask, squeeze_or_expand_to_same_rank
 from hyparflow.backends import Portion
 from hyparflow.errors import UnsupportedModel
 
-#: Numbers that are fed before the totals: rows, weight of a mean, parts.
+#: Number of values that are fed before the totals: rows, weight of a mean, parts.
 PORTION = 3
-#: In the place of a total that is not known.
+#: Placeholder for an unknown total.
 UNKNOWN = -1.0
 #: Keras' regularizers that are sums over elements.
 _SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
-#: Elements of a row at most: a core's cache holds a copy of them.
+#: Maximum number of elements in a row: a core's cache holds a copy of them.
 _ROW = 2**18
 
 
@@ -48,11 +46,12 @@ class OutputLoss:
 
 
 def compiled_losses(model: Any) -> tuple[OutputLoss, ...]:
-    """The losses of a compiled model; none for a model that is not compiled or has no loss.
+    """Return the losses of a compiled model; empty if it is not compiled or has no loss.
 
-    Keras resolves them itself, on the symbolic outputs (for targets of the outputs' shapes).
+    Keras itself resolves them on the symbolic outputs, for targets of the outputs' shapes.
 
-    :raises UnsupportedModel: if one of them is of several outputs together.
+    Raises:
+        UnsupportedModel: A loss depends on several outputs.
     """
     from keras import tree
     from keras.src.trainers.compile_utils import CompileLoss
@@ -74,14 +73,14 @@ def compiled_losses(model: Any) -> tuple[OutputLoss, ...]:
         if not isinstance(each.output, int):
             names = ", ".join(compiled.output_names[place] for place in tree.flatten(each.output))
             raise UnsupportedModel(
-                f"loss {each.function.name!r} is of the outputs {names} together, which may lie on different ranks: "
+                f"loss {each.function.name!r} is of the outputs {names} together, which can be on different ranks: "
                 "give each output a loss of its own in compile()"
             )
     return found
 
 
 def couples_samples(loss: Any) -> bool:
-    """Whether one of Keras' losses is of a batch as a whole: no sum over its samples."""
+    """Return whether one of Keras' losses depends on the batch as a whole, so that it is no sum over samples."""
     import keras
 
     if isinstance(loss, keras.losses.Circle):
@@ -93,7 +92,7 @@ def couples_samples(loss: Any) -> bool:
 
 
 def depends_on_batch(loss: Any) -> bool:
-    """Whether another size of batches gives another mean over all samples, or may, as a user's own loss."""
+    """Return whether the mean over all samples depends (or may depend, for a user's loss) on the batch size."""
     function = getattr(loss, "fn", type(loss))
     own = not getattr(function, "__module__", "").startswith("keras.")
     return own or couples_samples(loss) or loss.reduction not in ("sum_over_batch_size", "mean")
@@ -106,7 +105,7 @@ def _at(structure: Any, path: tuple[Any, ...]) -> Any:
 
 
 def described(portion: Portion | None, losses: int) -> list[float]:
-    """What a program is fed with about a portion of a batch, for so many losses."""
+    """Return the values that describe a portion of a batch to a program with this many losses."""
     if portion is None:
         return [math.inf, 1.0, 1.0, *[UNKNOWN] * losses]
     totals = portion.totals or (UNKNOWN,) * losses
@@ -115,7 +114,7 @@ def described(portion: Portion | None, losses: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Terms:
-    """A weighted sum of losses, and what it is divided by; ``counted``: by the number of elements."""
+    """A weighted sum of losses and its divisor; ``counted``: the divisor is the number of elements."""
 
     sum: Any
     total: Any
@@ -123,12 +122,12 @@ class Terms:
 
 
 def logits_of(value: Any) -> Any:
-    """What Keras' softmax or sigmoid was computed from, which its losses and metrics take; None for other tensors."""
+    """Return the logits of Keras' softmax or sigmoid, which its losses and metrics use; None for other tensors."""
     return getattr(value, "_keras_logits", None)
 
 
 def attach(value: Any, mask: Any, logits: Any) -> Any:
-    """The tensor with the mask and logits that Keras finds on it."""
+    """Attach mask and logits to a tensor, where Keras looks for them."""
     if mask is not None:
         set_keras_mask(value, mask)
     if logits is not None:
@@ -137,7 +136,7 @@ def attach(value: Any, mask: Any, logits: Any) -> Any:
 
 
 def terms(loss: Any, target: Any, predicted: Any, weight: Any) -> Terms | None:
-    """A loss as ``keras.losses.Loss.__call__`` computes it; None where it is no sum over elements of the batch."""
+    """Compute a loss as ``keras.losses.Loss.__call__`` does; None if it is no sum over elements of the batch."""
     if type(loss).__call__ is not keras.losses.Loss.__call__ or loss.reduction in (None, "none"):
         return None
     mask = get_keras_mask(predicted)
@@ -165,9 +164,16 @@ def terms(loss: Any, target: Any, predicted: Any, weight: Any) -> Terms | None:
 def share_of_batch(
     loss: Any, target: Any, predicted: Any, weight: Any, *, portion: Any, index: int, filled: bool
 ) -> Any:
-    """What a micro-batch adds to a loss; Keras' loss of the batch is the mean over its parts.
+    """Return the contribution of a micro-batch to a loss; the mean over the parts is Keras' loss of the batch.
 
-    ``portion``: what ``described`` gives, of which the loss is number ``index``.
+    Args:
+        loss: A Keras loss.
+        target: The targets of the micro-batch.
+        predicted: Its predictions.
+        weight: Its sample weights, or None.
+        portion: The tensor of ``described``.
+        index: The position of the loss in it.
+        filled: The last rows may be padding.
     """
     if filled:
         rows = tf.maximum(tf.cast(portion[0], "int32"), 1)
@@ -179,8 +185,8 @@ def share_of_batch(
         value = loss(target, predicted, weight)
         if value.shape.rank:
             raise UnsupportedModel(
-                f"loss {loss.name!r} has no reduction, and gives a value for each sample: say "
-                "reduction='sum_over_batch_size', or 'sum' for what such a loss trains"
+                f"loss {loss.name!r} has no reduction, so it returns a value for each sample: set "
+                "reduction='sum_over_batch_size', or 'sum', which trains like a loss without reduction"
             )
         return value * tf.cast(portion[1], value.dtype)
     _, share, parts = (tf.cast(each, found.sum.dtype) for each in tf.unstack(portion[:PORTION]))
@@ -193,7 +199,7 @@ def share_of_batch(
 
 
 def penalties(weights: Iterable[tuple[Any, Any]]) -> list[Any]:
-    """The losses, scalars, that together are those of the pairs (regularizer, value)."""
+    """Return scalar losses whose sum is that of the pairs (regularizer, value)."""
     found = []
     alike: dict[Any, tuple[Any, list[Any]]] = {}
     for regularizer, value in weights:
@@ -208,7 +214,7 @@ def penalties(weights: Iterable[tuple[Any, Any]]) -> list[Any]:
 
 
 def _rows(values: Iterable[Any]) -> Iterator[Any]:
-    """The values one after the other in tensors of ``_ROW`` elements at most; a larger one as it is."""
+    """Concatenate the values to tensors of at most ``_ROW`` elements; larger values stay as they are."""
     flat = tf.constant([-1])
     row: list[Any] = []
     length = 0

@@ -1,6 +1,6 @@
-"""The border between TensorFlow's memory and NumPy's: no copies where it can be helped.
+"""Memory that TensorFlow shares with NumPy and MPI, copied only if necessary.
 
-Gradients that accumulate in flat variables, whose memory MPI can reduce in place; on a GPU, a copy on the host.
+Gradients accumulate in flat variables, whose memory MPI can reduce in place; on a GPU, a copy on the host is used.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import Any
 
 from hyparflow.backends import Buffer, Slot
 
-#: TensorFlow's kernels need this alignment (EIGEN_MAX_ALIGN_BYTES); what is not aligned so is copied.
+#: TensorFlow's kernels need this alignment (EIGEN_MAX_ALIGN_BYTES); unaligned arrays are copied.
 ALIGNMENT = 64
 
 
 def is_host(device: str) -> bool:
-    """Whether what TensorFlow keeps on this device is in the host's memory, which MPI reads and writes."""
+    """Return whether TensorFlow keeps values on this device in host memory, which MPI can access."""
     return device.upper().endswith("CPU:0")
 
 
 def default_device() -> str:
-    """Where TensorFlow puts what nobody says anything about."""
+    """Return the device on which TensorFlow places values by default."""
     import tensorflow as tf
 
     device: str = tf.zeros(()).device
@@ -28,25 +28,25 @@ def default_device() -> str:
 
 
 def await_device() -> None:
-    """Wait for what a GPU was given to do: until then it may read the arrays that it was fed with."""
+    """Wait for pending work on the GPU, which may read the arrays that it was fed with until then."""
     import tensorflow as tf
 
     tf.test.experimental.sync_devices()
 
 
 def host_view(tensor: Any) -> Any:
-    """An eager tensor's own memory as a NumPy array (any dtype), which keeps the tensor alive; of a GPU's, a copy.
+    """Return an eager tensor's memory as a NumPy array of any dtype, which keeps the tensor alive; copy it from a GPU.
 
-    ``EagerTensor.numpy()`` is a copy of just this. NumPy's DLPack and the buffer protocol give read-only arrays, and
-    neither knows bfloat16.
+    ``EagerTensor.numpy()`` is a copy of this array. NumPy's DLPack and the buffer protocol return read-only arrays and
+    do not support bfloat16.
     """
     return tensor._numpy()
 
 
 def tensor_of(array: Any, dtype: Any) -> Any:
-    """A tensor over an array's memory, or over a copy where that does not fit (alignment, dtype, layout, read-only).
+    """Return a tensor over an array's memory, or over a copy if alignment, dtype, layout or access do not permit that.
 
-    What is a tensor already stays itself.
+    A tensor is returned unchanged.
     """
     import numpy as np
     import tensorflow as tf
@@ -61,7 +61,7 @@ def tensor_of(array: Any, dtype: Any) -> Any:
 
 
 class Accumulator:
-    """Gradients of some variables of one dtype, one after the other in one flat ``tf.Variable``."""
+    """The gradients of several variables of one dtype, in one flat ``tf.Variable``."""
 
     def __init__(self, slots: tuple[Slot, ...], dtype: str) -> None:
         import tensorflow as tf
@@ -73,7 +73,7 @@ class Accumulator:
         self._copy: Any = None  # on the host, of a GPU's memory
 
     def add(self, gradients: Mapping[str, Any]) -> Any:
-        """The operation, in the graph that is being built, that adds gradients (by variable)."""
+        """Return the operation, in the graph that is being built, that adds gradients (by variable)."""
         import tensorflow as tf
 
         all_in_a_row = tf.constant([-1])
@@ -81,14 +81,14 @@ class Accumulator:
         return self.flat.assign_add(flat[0] if len(flat) == 1 else tf.concat(flat, 0), read_value=False)
 
     def zero(self) -> None:
-        """Begin again."""
+        """Set the gradients to zero."""
         import tensorflow as tf
 
         self._copy = None
         self.flat.assign(tf.zeros_like(self.flat))
 
     def buffer(self) -> Buffer:
-        """Its memory as an array that can be written to. Of a GPU's it is a copy, the same one until ``zero``."""
+        """Return the memory as a writable array; for a GPU, a copy that stays the same until ``zero``."""
         if self._in_host:
             return Buffer(host_view(self.flat.read_value()), self.slots)
         if self._copy is None:
@@ -97,7 +97,7 @@ class Accumulator:
 
 
 def accumulators(variables: Mapping[str, Any], bucket_bytes: int) -> tuple[Accumulator, ...]:
-    """Accumulators for these variables in this order, each of one dtype and of about ``bucket_bytes``."""
+    """Create accumulators for these variables in this order, each of one dtype and about ``bucket_bytes``."""
     buckets: list[tuple[str, list[Slot]]] = []
     open_buckets: dict[str, int] = {}
     for name, variable in variables.items():

@@ -1,10 +1,9 @@
-"""Running nodes with given values for their variables, and seeing what they assign.
+"""Execution of nodes with given values of their variables, and recording of assignments.
 
-BatchNormalization in one kernel.
-
-Keras composes it of means, squared differences and products, each of which passes over the whole tensor: a quarter of a
-ResNet's time on CPUs. TensorFlow's own kernel (FusedBatchNormV3) passes over it a few times. What both compute is the
-same but for rounding in float32; in float64, which the kernel does not know, Keras' way stays.
+BatchNormalization is computed by one kernel. Keras composes it from means, squared differences and products, each of
+which passes over the whole tensor and takes a quarter of a ResNet's time on CPUs. TensorFlow's kernel
+(FusedBatchNormV3) needs only a few passes. The results are equal except for rounding in float32. The kernel does not
+support float64, for which Keras' implementation is used.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 
 from hyparflow.graph.calls import Call, layers_in
 
-#: What Keras normalises in float32, whatever comes in.
+#: Dtypes that Keras normalises in float32.
 _DTYPES = ("float32", "float16", "bfloat16")
 
 
 class Scope(StatelessScope):
-    """A StatelessScope in which every assignment is counted; losses of layers are collected.
+    """A StatelessScope that counts assignments and collects the losses of layers.
 
-    ``values``: Keras variable -> tensor, for all variables that the nodes read. ``moments``: id of a
-    BatchNormalization that was called once -> what it saw, which is in no variable yet. ``rows``: how many rows of a
-    micro-batch are samples; None: all.
+    ``values``: Keras variable -> tensor, for all variables that the nodes read. ``moments``: id of a BatchNormalization
+    that was called once -> its statistics, which are not yet in a variable. ``rows``: number of rows of a micro-batch
+    that are samples; None: all.
     """
 
     def __init__(self, values: Iterable[tuple[Any, Any]], rows: Any = None) -> None:
@@ -44,17 +43,17 @@ class Scope(StatelessScope):
             self.put(variable, value)
 
     def put(self, variable: Any, value: Any) -> None:
-        """Let a variable have this value from now on."""
+        """Set the value of a variable."""
         self.state_mapping[id(variable)] = value
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Keras' own hook: a variable was assigned."""
+        """Record an assignment; Keras calls this."""
         self.assigned[id(update[0])] = update[0]
         self.counts[id(update[0])] += 1
         super().add_update(update)
 
     def run(self, call: Call, values: dict[int, Any], outputs: tuple[int, ...], training: bool) -> None:
-        """Run one node on ``values`` (tensor of the graph -> TensorFlow tensor), and put its outputs there."""
+        """Run one node on ``values`` (tensor of the graph -> TensorFlow tensor), and add its outputs to them."""
         for tensor in call.inputs.values():
             mask = call.input_masks.get(tensor)
             if mask is None or get_keras_mask(values[tensor]) is None:
@@ -76,7 +75,7 @@ class Scope(StatelessScope):
         values.update(zip(outputs, [*made, *masks], strict=True))
 
     def _regularize(self, regularizer: Any, made: list[Any]) -> None:
-        """Let the activity regularizer of the layer that was called last see samples only."""
+        """Restrict the activity regularizer of the layer that was called last to samples."""
         del self.losses[-sum(tf.is_tensor(each) for each in made) :]
         for value in made:
             if tf.is_tensor(value):
@@ -84,7 +83,7 @@ class Scope(StatelessScope):
                 self.add_loss(tf.math.divide_no_nan(loss, tf.cast(self._rows, loss.dtype)))
 
     def _normalised(self, layer: Any, value: Any) -> Any:
-        """The output of a BatchNormalization; the order of several calls matters to its moving statistics."""
+        """Compute a BatchNormalization. The order of several calls matters to its moving statistics."""
         made, seen = fused_batch_norm(layer, value)
         if id(layer.moving_mean) in self.assigned:
             assign_moments(layer, seen)
@@ -94,17 +93,17 @@ class Scope(StatelessScope):
 
 
 def distinct(things: Iterable[Any]) -> list[Any]:
-    """Each object once, in order of first appearance."""
+    """Return each object once, in order of first appearance."""
     return list({id(thing): thing for thing in things}.values())
 
 
 def reads(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Each variable's value, read once in the graph that is being built."""
+    """Read each variable's value once, in the graph that is being built."""
     return {name: variable.value.value() for name, variable in variables.items()}
 
 
 def can_fuse(operation: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
-    """Whether ``fused_batch_norm`` can compute a call: training, images with channels last, no mask."""
+    """Return whether ``fused_batch_norm`` can compute a call: training, images with channels last, no mask."""
     if type(operation) is not keras.layers.BatchNormalization or len(arguments) != 1:
         return False
     value = arguments[0]
@@ -126,10 +125,10 @@ def can_fuse(operation: Any, arguments: Sequence[Any], keywords: Mapping[str, An
 
 @dataclass(frozen=True)
 class Moments:
-    """What one call saw: mean and variance by channel, and the momentum with which they enter the moving ones.
+    """The statistics of one call: mean and variance by channel, and their momentum in the moving statistics.
 
-    ``variance``: of the population that the samples were drawn from, as the kernel estimates it; Keras takes that of
-    the ``samples`` themselves.
+    ``variance`` is the kernel's estimate for the population that the samples were drawn from; Keras uses that of the
+    ``samples`` themselves.
     """
 
     mean: Any
@@ -139,17 +138,17 @@ class Moments:
 
     @property
     def share_of_mean(self) -> float:
-        """What the moving mean takes of ``mean``."""
+        """The weight of ``mean`` in the moving mean."""
         return 1.0 - self.momentum
 
     @property
     def share_of_variance(self) -> float:
-        """What the moving variance takes of ``variance``."""
+        """The weight of ``variance`` in the moving variance."""
         return (1.0 - self.momentum) * (self.samples - 1) / self.samples
 
 
 def fused_batch_norm(layer: keras.layers.BatchNormalization, value: Any) -> tuple[Any, Moments]:
-    """The layer's output, and what its moving statistics have to be told."""
+    """Return the layer's output, and the statistics for its moving averages."""
     channels = [value.shape[-1]]
     with tf.name_scope(layer.name):
         made, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(

@@ -1,8 +1,8 @@
 """Moving statistics of BatchNorm, gathered over a step and applied at its end.
 
-One micro-batch turns a moving value M into a*M + b, where a is the momentum to the power of the layer's calls. Over the
-m micro-batches of a step that is a^m * M + sum of a^(m-1-i) * b_i: the sum can be gathered in any order, on several
-ranks, and the outcome is what assigning after every micro-batch gives.
+One micro-batch changes a moving value M to a*M + b, where a is the momentum to the power of the layer's calls. Over the
+m micro-batches of a step, that is a^m * M + sum of a^(m-1-i) * b_i. The sum can be gathered in any order and on several
+ranks, and the result is the same as assigning after every micro-batch.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hyparflow.graph.calls import Calls, batch_norms
 
 
 class Moving:
-    """The BatchNorm layers of one stage that have variables of one dtype.
+    """The BatchNorm layers of one stage whose variables have the same dtype.
 
-    Flat arrays hold the means of all layers, then the variances of all layers.
+    Flat arrays contain the means of all layers, then the variances of all layers.
     """
 
     def __init__(self, layers: Sequence[Any], names: Mapping[int, str], mode: BatchNorm) -> None:
@@ -44,14 +44,14 @@ class Moving:
         self._assign = tf.function(self._assign_all)
 
     def feed(self, scope: Scope, flat: Any) -> None:
-        """Let the layers see the flat moving values."""
+        """Set the layers' moving values in the scope from a flat tensor."""
         for variable, value in zip(self.variables, tf.split(flat, self.sizes), strict=True):
             scope.put(variable, value)
 
     def added(self, scope: Scope, flat: Any) -> Any:
-        """The flat b of the micro-batch, once the layers have run in the scope; learns the decay a.
+        """Return the flat b of the micro-batch after the layers have run in the scope, and set the decay a.
 
-        What a layer assigned is a*M + b. Of most layers the scope knows moments instead, of which b is a share.
+        A layer assigns a*M + b. For most layers, the scope has moments instead, and b is a share of them.
         """
         parts = [self._part(scope, position) for position in range(len(self.variables))]
         values, shares, decays, included = zip(*parts, strict=True)
@@ -64,7 +64,7 @@ class Moving:
         return added
 
     def _part(self, scope: Scope, position: int) -> tuple[Any, float, float, float]:
-        """A value, what share of it b takes, the variable's a, and how much of M is in that share."""
+        """Return a value, its share in b, the variable's a, and the weight of M in that share."""
         variable, layer = self.variables[position], self.layers[position % len(self.layers)]
         seen = scope.moments.get(id(layer))
         if seen is None:
@@ -75,31 +75,31 @@ class Moving:
         return seen.variance, seen.share_of_variance, seen.momentum, 0.0
 
     def _spread(self, by_variable: Sequence[float]) -> Any:
-        """Numbers by variable as a flat array."""
+        """Repeat numbers by variable over a flat array."""
         return np.repeat(np.array(by_variable, self.dtype), self.sizes)
 
     def read(self) -> None:
-        """Read the moving values, which stay the same during a step."""
+        """Read the moving values, which do not change during a step."""
         self.value = self._read()
 
     def start_step(self) -> None:
-        """Begin to gather."""
+        """Start to gather."""
         self.read()
         self.gathered = np.zeros(sum(self.sizes), self.dtype)
 
     def gather(self, place: Place, added: Any) -> None:
-        """Take a micro-batch's b."""
+        """Add the b of a micro-batch."""
         if self.mode == "deferred":
             self.gathered += self._moments(added)
         else:
             self.gathered += self.decay ** (place.micro_batches - 1 - place.micro_batch) * added
 
     def buffer(self) -> Buffer:
-        """What the engine sums over owners and replicas."""
+        """Return the buffer that the engine sums over owners and replicas."""
         return Buffer(self.gathered, self.slots)
 
     def finish_step(self, place: Place) -> None:
-        """Apply what was gathered, and summed."""
+        """Apply the gathered and summed contributions."""
         before, gathered = self.value.numpy(), self.gathered
         if self.mode == "deferred":
             mean, square = np.split(gathered / place.total, 2)
@@ -111,7 +111,7 @@ class Moving:
         self._assign(tf.constant(after, self.dtype))
 
     def _moments(self, added: Any) -> Any:
-        """Mean and mean square of a micro-batch, from its b = (1 - a) * (mean, variance)."""
+        """Return mean and mean square of a micro-batch from its b = (1 - a) * (mean, variance)."""
         mean, variance = np.split(np.divide(added, 1 - self.decay, out=added.copy(), where=self.decay != 1), 2)
         return np.concatenate([mean, variance + mean * mean])
 
@@ -121,9 +121,9 @@ class Moving:
 
 
 def moving_of(calls: Calls, nodes: Sequence[int], names: Mapping[int, str], mode: BatchNorm) -> tuple[Moving, ...]:
-    """The BatchNorm layers of a stage by dtype.
+    """Group the BatchNorm layers of a stage by dtype.
 
-    Those that do not train, or renormalise, are left out: they need nothing of this.
+    Layers that do not train or that renormalise are left out.
     """
     layers = _layers(calls, nodes)
     dtypes = dict.fromkeys(layer.moving_mean.dtype for layer in layers)
@@ -131,13 +131,13 @@ def moving_of(calls: Calls, nodes: Sequence[int], names: Mapping[int, str], mode
 
 
 def check_together(calls: Calls, nodes: Sequence[int], others: Sequence[int]) -> None:
-    """Raise UnsupportedModel where calls of one BatchNorm lie in a stage and in others: its updates have an order."""
+    """Raise UnsupportedModel if calls of one BatchNorm are on several stages, because its updates are ordered."""
     layers = {id(layer) for layer in _layers(calls, nodes)}
     for node in others:
         if layers & {id(layer) for layer in batch_norms(calls.calls[node].operation)}:
             raise UnsupportedModel(
-                f"calls of the BatchNormalization in '{calls.graph.nodes[node].name}' lie on several stages: "
-                "its moving statistics advance call by call; put all calls of a shared BatchNormalization on one stage"
+                f"calls of the BatchNormalization in '{calls.graph.nodes[node].name}' are on several stages, but "
+                "its moving statistics change with each call: put all calls of a shared BatchNormalization on one stage"
             )
 
 
