@@ -86,7 +86,14 @@ def fresh_nonce() -> bytes:
 
 
 def proof(token: bytes, role: bytes, client_hello: bytes, server_hello: bytes) -> bytes:
-    """Return the proof that `role` (b"client" or b"server") holds the token."""
+    """Return the proof that `role` (b"client" or b"server") holds the token.
+
+    Args:
+        token: The token of the job.
+        role: The end that proves itself.
+        client_hello: The packed hello of the client.
+        server_hello: The packed hello of the server.
+    """
     return hmac.new(token, b"|".join((MAGIC, role, client_hello, server_hello)), hashlib.sha256).digest()
 
 

@@ -76,6 +76,13 @@ class Engine:
     def meet(self, uid: int, rank: int, tag: int, eager_size: int, spins: bool) -> Peer:
         """Return the peer of that name, creating it on first use.
 
+        Args:
+            uid: The name of the other engine.
+            rank: Its rank.
+            tag: The tag of its envelopes.
+            eager_size: Its maximum size of an envelope.
+            spins: It polls, so it may not need doorbells.
+
         Raises:
             HandshakeError: The peer was lost before. Both ends would disagree about how many envelopes were sent.
         """
@@ -135,7 +142,14 @@ class Engine:
     # Sending
 
     def send(self, peer: Peer, channel: Channel, remote: int, frames: list[Any]) -> int:
-        """Send a message without waiting, and return its size in bytes."""
+        """Send a message without waiting, and return its size in bytes.
+
+        Args:
+            peer: The receiving engine.
+            channel: The channel of the connection at this end.
+            remote: The number of the connection at the other end.
+            frames: The frames of the message.
+        """
         self._learn_who_sleeps()
         # Both ends must work on messages that MPI does not accept at once. If cores are scarce, reading by one end is
         # better.

@@ -93,7 +93,7 @@ def _asked() -> bool:
     from mpi4py import MPI
 
     try:
-        # also searches the libraries that the module is linked with
+        # This also searches the libraries that the module is linked with.
         query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
     except (AttributeError, OSError):
         return False

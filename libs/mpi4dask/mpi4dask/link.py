@@ -33,7 +33,7 @@ _GOODBYE = 2  # the same; 1 if it was said before the handshake ended, when noth
 _MESSAGE = 3  # number of frames in the table; size of the packed block
 
 _SCRATCH = 64 * 1024
-# written to the socket at a time, so that little is copied if the socket does not accept all of it
+# Bytes written at a time, so that little is copied if the socket does not accept all of them.
 _PIECE = 1024 * 1024
 
 
@@ -162,7 +162,7 @@ class Link(asyncio.BufferedProtocol):
         self._timer.cancel()
         if not self.established.done():
             self.established.set_exception(exc)
-            # marks the exception as retrieved: failed incoming connections are only logged
+            # Mark the exception as retrieved, because failed incoming connections are only logged.
             self.established.exception()
 
     # Records
@@ -222,7 +222,7 @@ class Link(asyncio.BufferedProtocol):
     def _hear_goodbye(self, sent: int, early: bool) -> None:
         self._goodbye_heard = True
         self.channel.unheard()
-        # its end-of-channel record may have arrived over MPI before the inbox was open
+        # The peer's end-of-channel record may have arrived over MPI before the inbox was open.
         if self.engine is None or early:
             self.channel.end(CommClosedError("the peer closed the connection"))
         if self.engine is not None and self.peer is not None:

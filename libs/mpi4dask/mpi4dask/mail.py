@@ -146,7 +146,15 @@ class LargeMessages:
     # Sending
 
     def announce(self, peer: Peer, channel: Channel, remote: int, layout: wire.Layout, limit: int) -> None:
-        """Announce a large message to the peer; its small frames are included if they fit into `limit` bytes."""
+        """Announce a large message to the peer; its small frames are included if they fit into `limit` bytes.
+
+        Args:
+            peer: The receiving engine.
+            channel: The channel of the connection at this end.
+            remote: The number of the connection at the other end.
+            layout: The message.
+            limit: Maximum bytes of a message in an envelope.
+        """
         number = next(self._numbers)
         buffers = layout.alone
         room = limit - 8 * (len(buffers) + 1)  # next to the addresses
@@ -166,7 +174,15 @@ class LargeMessages:
         counters.large_transfers_sent += 1
 
     def help(self, peer: Peer, number: int, size: int, asker: int, spans: Sequence[Span]) -> None:
-        """Help the receiver, which copies from the front, by copying a message from its last piece on."""
+        """Help the receiver, which copies from the front, by copying a message from its last piece on.
+
+        Args:
+            peer: The receiver.
+            number: The id of the transfer.
+            size: Bytes of a piece.
+            asker: Address of the receiver's counts.
+            spans: The address of each part at both ends, and its bytes.
+        """
         outgoing = peer.outgoing[number]
         outgoing.push = Push(spans, size, outgoing.counts, asker)
         self._has_work(peer)

@@ -63,7 +63,7 @@ def allow() -> None:
     """Let the launcher's descendants read this process if only ancestors may (Yama's ptrace_scope 1)."""
     prctl = getattr(_libc, "prctl", None)
     if prctl is not None:
-        # fails without Yama, which is fine: it is not needed then
+        # This fails without Yama, but then it is not needed.
         prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)
 
 

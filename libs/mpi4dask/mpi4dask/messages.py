@@ -51,7 +51,15 @@ V = TypeVar("V")
 async def to_frames(
     msg: Any, serializers: Sequence[str] | None, on_error: str, context: dict[str, Any], allow_offload: bool
 ) -> list[Buffer]:
-    """Serialize a message. Like distributed.comm.utils, do so in another thread if it is large."""
+    """Serialize a message. Like distributed.comm.utils, do so in another thread if it is large.
+
+    Args:
+        msg: The message.
+        serializers: The names of the serializers, None for distributed's default.
+        on_error: How to treat objects that cannot be serialized, see distributed.
+        context: The context for serializers.
+        allow_offload: Permit another thread.
+    """
 
     def whole(part: Any) -> list[Buffer]:
         return protocol.dumps(part, serializers, on_error, context, _NO_SHARDS)
@@ -66,7 +74,14 @@ async def to_frames(
 async def from_frames(
     frames: list[Buffer], deserialize: bool, deserializers: Sequence[str] | None, allow_offload: bool
 ) -> Any:
-    """Deserialize a message. Like distributed.comm.utils, do so in another thread if it is large."""
+    """Deserialize a message. Like distributed.comm.utils, do so in another thread if it is large.
+
+    Args:
+        frames: The frames of the message.
+        deserialize: Deserialize the objects in it.
+        deserializers: The names of the permitted deserializers, None for distributed's default.
+        allow_offload: Permit another thread.
+    """
 
     def whole(some: list[Buffer]) -> Any:
         return protocol.loads(some, deserialize, deserializers)

@@ -16,7 +16,7 @@ from mpi4dask.transfers import Incoming, Outgoing
 
 FRESH = 0.001  # seconds for which the knowledge of sleeping peers is valid
 SOON = 2 * FRESH  # seconds from falling asleep to the first look; each further one takes twice as long
-# seconds, the longest interval between looks; a doorbell should arrive within this time after a look found a message
+# Seconds, the longest interval between looks. A doorbell should arrive within this time after its message was found.
 SAFETY = 1.0
 
 
@@ -85,13 +85,21 @@ class Peer:
         self.asleep = True
         self.outgoing: dict[int, Outgoing] = {}
         self.incoming: list[Incoming] = []
-        # by transfer: reads that the peer was asked to help with, until it confirms that it has stopped
+        # By transfer: reads that the peer was asked to help with, until it confirms that it has stopped.
         self.helping: dict[int, Pull] = {}
         self.dead = False
         self.gone = False  # its engine has closed; the peer is forgotten with its last connection
 
     def put(self, kind: int, number: int, first: int, second: int, *parts: Any) -> None:
-        """Add a record to the envelope, sending the envelope first if it is full."""
+        """Add a record to the envelope, sending the envelope first if it is full.
+
+        Args:
+            kind: The kind of the record (see `wire`).
+            number: Its number.
+            first: Its first word.
+            second: Its second word.
+            parts: Data to append.
+        """
         size = wire.RECORD.size
         for part in parts:
             size += len(part)

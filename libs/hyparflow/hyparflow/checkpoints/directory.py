@@ -82,7 +82,13 @@ def path_of(root: Path, step: int) -> Path:
 
 
 def finish(directory: Path, ranks: int, document: Mapping[str, Any]) -> None:
-    """Complete a checkpoint: collect the indices of the shards of all ranks, and write the manifest."""
+    """Complete a checkpoint: collect the indices of the shards of all ranks, and write the manifest.
+
+    Args:
+        directory: The directory of the checkpoint.
+        ranks: Number of ranks.
+        document: The manifest's other entries.
+    """
     collected = [json.loads((directory / f"shard-{rank:05}.json").read_text("utf-8")) for rank in range(ranks)]
     shards.write_json(directory / MANIFEST, {"schema": SCHEMA, **document, "shards": collected})
 

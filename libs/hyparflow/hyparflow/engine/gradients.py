@@ -76,7 +76,13 @@ class Ownership:
 
 
 def runs_of(stage: int, buffers: Sequence[Buffer], stages: Mapping[str, tuple[int, ...]]) -> Iterator[Run]:
-    """Yield the runs of a stage's buffers; ``stages``: variable -> the stages that use it, ascending."""
+    """Yield the runs of a stage's buffers.
+
+    Args:
+        stage: The stage.
+        buffers: Its buffers.
+        stages: Variable -> the stages that use it, ascending.
+    """
     for index, buffer in enumerate(buffers):
 
         def kind(slot: Slot) -> tuple[Any, ...]:

@@ -102,7 +102,14 @@ class Outbox:
         self._buffers: list[Array] = []
 
     def send(self, comm: Any, array: Array, destination: int, tag: int) -> None:
-        """Start a send."""
+        """Start a send.
+
+        Args:
+            comm: The communicator.
+            array: The array to send.
+            destination: The rank in the communicator.
+            tag: The tag of the message.
+        """
         view = self._memory.to_mpi(array)
         self._requests.append(comm.Isend(view, destination, tag))
         self._buffers.append((array, view))
@@ -163,7 +170,7 @@ class Exchange:
         self._inboxes: dict[tuple[str, int, int], Inbox] = {}  # by direction, link, pipeline
         self._outbox = Outbox(memory)
         self._rows: int | None = None
-        # between stages of this rank, by direction, link, micro-batch
+        # Arrays between stages of this rank, by direction, link and micro-batch.
         self._local: dict[tuple[str, int, int], Array] = {}
         self._held: dict[tuple[int, int, int], list[tuple[Inbox, Array]]] = {}  # by stage, pipeline, micro-batch
         for (stage, pipeline), most in most_in_flight(actions).items():

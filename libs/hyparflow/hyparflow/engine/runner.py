@@ -52,7 +52,7 @@ class Feed:
     rows: int
     place: Callable[[int], Place]
     inputs: Callable[[int, int], Mapping[int, Array]]  # stage, micro-batch -> the model's inputs that the stage reads
-    # stage, micro-batch -> targets of the outputs of the stage
+    # Stage, micro-batch -> targets of the outputs of the stage.
     targets: Callable[[int, int], Mapping[int, Target] | None]
 
 

@@ -110,7 +110,7 @@ def calls_of(model: Any) -> Calls:
 
 
 def layers_in(operation: Any) -> list[Any]:
-    """Return a layer and all layers inside it; empty for an operation that is no layer."""
+    """Return a layer and all layers inside it; empty for an operation that is not a layer."""
     return list(operation._flatten_layers()) if hasattr(operation, "_flatten_layers") else []
 
 
@@ -432,7 +432,7 @@ def _stable(value: Any) -> str:
 
 
 def _plain_arguments(arguments: Any) -> str:
-    """Return the arguments of a call that are no tensors."""
+    """Return the arguments of a call that are not tensors."""
     from keras import KerasTensor, tree
 
     plain = [value for value in _leaves(tree, arguments) if not isinstance(value, KerasTensor)]

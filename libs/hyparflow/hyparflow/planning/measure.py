@@ -174,7 +174,14 @@ class MicroBatch:
 
 
 def micro_batch(model: Any, graph: Graph, stage: Stage, samples: int) -> MicroBatch:
-    """Return a micro-batch with this number of samples for a stage."""
+    """Return a micro-batch with this number of samples for a stage.
+
+    Args:
+        model: The Keras model.
+        graph: Its graph.
+        stage: The stage.
+        samples: Number of samples.
+    """
     inputs = {tensor: _filled(graph.tensors[tensor], samples) for tensor in stage.receives}
     returned = {
         tensor: [_filled(graph.tensors[tensor], samples) for _ in consumers]

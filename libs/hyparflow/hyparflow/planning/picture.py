@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hyparflow.planning.tables import PlanView, bar_kind, duration, is_other, other_bars, summary
 
 if TYPE_CHECKING:
-    from hyparflow.planning.prediction import Span
+    from hyparflow.planning.prediction import PlannedSpan
 
 WIDTH, LEFT, RIGHT, TOP = 1200, 110, 150, 92
 ROW, BAR = 40, 28
@@ -68,7 +68,7 @@ def drawing(plan: PlanView) -> str:
     return "\n".join([*(part for part in parts if part), "</svg>"]) + "\n"
 
 
-def _bar(plan: PlanView, span: Span, y: float, scale: float) -> str:
+def _bar(plan: PlanView, span: PlannedSpan, y: float, scale: float) -> str:
     action = span.action
     x, width = LEFT + span.begin * scale, (span.end - span.begin) * scale
     pale = " other" if is_other(plan, action) else ""

@@ -35,7 +35,7 @@ class Plan:
     micro_batch_size: int
     stages: tuple[Stage, ...]
     prediction: Prediction
-    # tensors between stages: name, bytes per sample
+    # Tensors between stages: name, bytes per sample.
     tensors: Mapping[int, tuple[str, int]] = field(default_factory=dict)
     network: Network = field(default_factory=Network)
     memory: Memory = field(default_factory=Memory)

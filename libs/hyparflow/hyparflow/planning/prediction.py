@@ -90,6 +90,13 @@ def run(
     """Return the timeline of a schedule over stages with costs, with all ranks on one machine.
 
     The time that a message costs its two ranks is part of their passes; its transfer time comes in between.
+
+    Args:
+        schedule: The actions of each partition.
+        stages: The stages with their costs.
+        tensors: Tensors between stages: name, bytes per sample.
+        samples: Samples in a micro-batch.
+        network: The network between ranks.
     """
     messages: Counter[int] = Counter()
     transfers = {}
@@ -149,7 +156,7 @@ def predict(
 
 
 @dataclass(frozen=True)
-class Span:
+class PlannedSpan:
     """One action, in seconds since the start of the step."""
 
     action: Action
@@ -161,7 +168,7 @@ class Span:
 class Timeline:
     """The spans of each partition, in order."""
 
-    partitions: tuple[tuple[Span, ...], ...]
+    partitions: tuple[tuple[PlannedSpan, ...], ...]
 
     @property
     def seconds(self) -> float:
@@ -198,7 +205,7 @@ def timeline(
         inward[consumer].append((producer, seconds))
         outward[producer].append((consumer, seconds))
     ends: dict[tuple[str, int, int, int], float] = {}
-    spans: list[list[Span]] = [[] for _ in schedule]
+    spans: list[list[PlannedSpan]] = [[] for _ in schedule]
     waiting: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
     ready = list(range(len(schedule)))
     while ready:
@@ -219,7 +226,7 @@ def timeline(
                 now = begin + (forward if action.kind == "forward" else backward)[action.stage]
                 key = (action.kind, action.stage, action.micro_batch, action.pipeline)
                 ends[key] = now
-                done.append(Span(action, begin, now))
+                done.append(PlannedSpan(action, begin, now))
                 ready += waiting.pop(key, [])
                 continue
             break

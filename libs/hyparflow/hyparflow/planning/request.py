@@ -93,5 +93,5 @@ def counts_of(request: Request) -> list[int]:
     ]
     if request.partitions == 1:
         return fit[:CANDIDATES]
-    # More than 8 per partition hardly shorten the bubble, but memory may require smaller ones.
+    # More than 8 per partition hardly shorten the bubble, but limited memory may require them.
     return [count for count in fit if count <= 8 * request.partitions][-CANDIDATES:] or fit[:1]

@@ -54,7 +54,14 @@ def pipelines(name: str) -> int:
 
 
 def problems(name: str, partitions: int, micro_batches: int, chunks: int = 1) -> list[str]:
-    """Return all problems of a schedule with these numbers."""
+    """Return all problems of a schedule with these numbers.
+
+    Args:
+        name: The schedule.
+        partitions: Number of partitions.
+        micro_batches: Micro-batches of a replica's step.
+        chunks: Stages per partition (default: 1).
+    """
     found = []
     if name not in NAMES:
         found.append(f"there is no schedule {name!r}; there are {', '.join(NAMES)}")
@@ -72,7 +79,7 @@ def problems(name: str, partitions: int, micro_batches: int, chunks: int = 1) ->
             found.append("the interleaved schedule needs at least 2 partitions")
         if micro_batches % partitions:
             found.append(
-                f"the interleaved schedule requires a multiple of the partitions as micro-batches: "
+                f"in the interleaved schedule, micro-batches must be a multiple of the partitions: "
                 f"{micro_batches} is not one of {partitions}"
             )
     elif chunks > 1:

@@ -76,7 +76,7 @@ def dump(graph: Graph, costs: Costs, origin: str) -> str:
         "outputs": list(graph.outputs),
         "kinds": described,
     }
-    # kind, layer, received tensors, produced tensors
+    # Each node has a kind, a layer, received tensors and produced tensors.
     nodes = [
         [kinds[node.signature], layers.setdefault(node.layer, len(layers)), list(node.inputs), list(node.outputs)]
         for node in graph.nodes

@@ -260,7 +260,7 @@ def split(data: tuple[Any, Any, Any], fraction: float) -> tuple[tuple[Any, ...],
     """Split off the last ``fraction`` of x, y and sample_weight for validation, before any shuffling.
 
     Raises:
-        DataError: They are no arrays, or one of the parts would be empty.
+        DataError: They are not arrays, or one of the parts would be empty.
     """
     from keras import tree
 

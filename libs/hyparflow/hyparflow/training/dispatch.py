@@ -20,11 +20,11 @@ _READS = ("save", "export", "save_weights", "load_weights", "get_weights", "quan
 #: Methods that work without ``compile()``. Before it, no strategy has trained the model, and Keras runs them.
 _UNCOMPILED = ("predict", "predict_on_batch")
 _STRATEGY, SESSION = "_hyparflow_strategy", "_hyparflow_session"
-_scopes: list[Strategy] = []
+_scopes: list[CallTarget] = []
 _kept = ExitStack()  # the context that set_strategy has entered
 
 
-class Strategy(Protocol):
+class CallTarget(Protocol):
     """The part of ``hyparflow.Strategy`` that calls of a model are dispatched to; it also has Keras' methods."""
 
     def scope(self) -> AbstractContextManager[None]:
@@ -34,7 +34,7 @@ class Strategy(Protocol):
 atexit.register(_kept.close)
 
 
-def set_strategy(strategy: Strategy | None) -> None:
+def set_strategy(strategy: CallTarget | None) -> None:
     """Apply a strategy from here on, like a ``strategy.scope()`` around the rest of the program.
 
     ::
@@ -52,7 +52,7 @@ def set_strategy(strategy: Strategy | None) -> None:
 
 
 @contextmanager
-def scope(strategy: Strategy) -> Iterator[None]:
+def scope(strategy: CallTarget) -> Iterator[None]:
     """Apply the strategy to every model used in this context, and later to the models that are built in it."""
     _wrap()
     _scopes.append(strategy)
@@ -62,14 +62,14 @@ def scope(strategy: Strategy) -> Iterator[None]:
         _scopes.remove(strategy)
 
 
-def strategy_of(model: Any) -> Strategy | None:
+def strategy_of(model: Any) -> CallTarget | None:
     """Return the strategy that applies to a model."""
-    own: Strategy | None = vars(model).get(_STRATEGY)
+    own: CallTarget | None = vars(model).get(_STRATEGY)
     inner = _scopes[-1] if _scopes else None
     return inner or own
 
 
-def hold(model: Any, strategy: Strategy, session: object) -> None:
+def hold(model: Any, strategy: CallTarget, session: object) -> None:
     """Run a model's own calls under this strategy; the session lives as long as the model."""
     _wrap()
     vars(model)[_STRATEGY] = strategy

@@ -57,7 +57,13 @@ class Training:
         self._epochs: list[int] = []
 
     def run(self, first: int, epochs: int, begun: Progress | None = None) -> Any:
-        """Train from epoch ``first`` (or the position of a checkpoint) to ``epochs``; return Keras' History."""
+        """Train from epoch ``first`` (or the position of a checkpoint) to ``epochs``; return Keras' History.
+
+        Args:
+            first: The first epoch, from 0.
+            epochs: The epoch to stop before.
+            begun: The progress of a checkpoint, or None.
+        """
         model, callbacks = self._session.model, self._callbacks
         model.stop_training = False
         callbacks.on_train_begin()
@@ -180,7 +186,15 @@ def train_on_batch(session: Session, feed: TrainingFeed, meter: Meter) -> dict[s
 
 
 def evaluate(session: Session, source: Source, meter: Meter, callbacks: Any, steps: int | None) -> dict[str, Any]:
-    """Return the losses and metrics of one pass over the data, with every sample counted once."""
+    """Return the losses and metrics of one pass over the data, with every sample counted once.
+
+    Args:
+        session: The session of the model.
+        source: The data.
+        meter: Losses and metrics.
+        callbacks: Keras' CallbackList.
+        steps: Number of batches, None for all.
+    """
     callbacks.on_test_begin()
     meter.reset()
     together, last = max(1, session.model.steps_per_execution), -1
@@ -199,7 +213,14 @@ def evaluate(session: Session, source: Source, meter: Meter, callbacks: Any, ste
 
 
 def predict(session: Session, source: Source, callbacks: Any, steps: int | None) -> Any:
-    """Return the model's outputs for one pass over the data in its own structure, complete on every rank."""
+    """Return the model's outputs for one pass over the data in its own structure, complete on every rank.
+
+    Args:
+        session: The session of the model.
+        source: The data.
+        callbacks: Keras' CallbackList.
+        steps: Number of batches, None for all.
+    """
     from keras import tree
 
     callbacks.on_predict_begin()

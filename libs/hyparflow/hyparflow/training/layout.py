@@ -91,6 +91,11 @@ class Layout:
     def samples(self, x: Any, y: Any = None, sample_weight: Any = None) -> Samples:
         """Return the arrays of x, y and sample_weight; floating-point targets and weights have Keras' floatx.
 
+        Args:
+            x: Inputs: an array, a list or tuple of arrays, or a dict.
+            y: Targets in the same forms, or None.
+            sample_weight: Weights of the samples, one array or per output, or None.
+
         Raises:
             DataError: Their structure, shapes or lengths do not fit the model.
         """

@@ -257,6 +257,11 @@ def is_additive(metric: Any, target: Array | None, output: Any) -> bool:
 
     Keras' own metrics are tested with a few random samples; others could behave differently for other samples.
     ``metric`` is reset.
+
+    Args:
+        metric: The metric, which is reset.
+        target: An example of its targets, or None.
+        output: The model's output that it is for.
     """
     kind, function = type(metric), getattr(metric, "_fn", None)
     defined = [_defined_by(kind, name) for name in ("update_state", "reset_state")]

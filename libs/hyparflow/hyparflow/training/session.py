@@ -53,7 +53,7 @@ class Session:
         self._compiled = (model.optimizer, model._compile_loss)
         self._made_of = _made_of(model)
         self.meter: tuple[Any, Any] | None = None  # kinds of targets, and the Meter for them
-        self.home: Any = None  # the Sessions that created it
+        self.home: Any = None  # the `Sessions` object that created it
         self._rest: dict[str, Array] | None = None  # the values that a gathered model lacks to be saved
 
     @property
@@ -96,6 +96,11 @@ class Session:
 
     def restore(self, checkpoint: Checkpoint, batch_size: int, seed: int) -> None:
         """Load the state of a checkpoint, to continue with the same data; not collective.
+
+        Args:
+            checkpoint: The checkpoint.
+            batch_size: Samples of an update.
+            seed: Seed of the order of the data.
 
         Raises:
             CheckpointError: It belongs to another model, or its position refers to other data.

@@ -68,7 +68,13 @@ class Sessions:
         return self._plan if self.current is None else self.current.plan
 
     def opened(self, model: keras.Model, batch_size: int, progress: Progress | None) -> Session:
-        """Return the session of a model with this batch size; a new one keeps the current stages if possible."""
+        """Return the session of a model with this batch size; a new one keeps the current stages if possible.
+
+        Args:
+            model: A compiled model.
+            batch_size: Samples of an update.
+            progress: The progress of a checkpoint, or None.
+        """
         held = session_of(model)
         plan, state = None, None
         if held is not None and self.has(model):
@@ -89,7 +95,7 @@ class Sessions:
         if state is not None:
             together(self.comm, partial(made.take, state))
             del state
-            give_memory_back()  # of the optimizer for the whole model
+            give_memory_back()  # frees the optimizer of the whole model
         elif held is not None:
             made.engine.step = held.engine.step
         made.home = self

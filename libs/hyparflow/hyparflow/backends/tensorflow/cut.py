@@ -12,7 +12,7 @@ from hyparflow.backends.tensorflow.stage_graph import StageGraph
 
 
 @dataclass(frozen=True)
-class Layout:
+class ProgramLayout:
     """The order of the values that a graph is fed with and returns, which remains after the graph is dropped.
 
     ``targets`` and ``sample_weights``: (output, dtype). ``moves``: True if BatchNorm contributes to moving statistics.
@@ -35,9 +35,9 @@ class Layout:
     moves: bool
 
 
-def layout_of(graph: StageGraph) -> Layout:
+def layout_of(graph: StageGraph) -> ProgramLayout:
     """Return the layout of a built graph."""
-    return Layout(
+    return ProgramLayout(
         tuple(graph.inputs),
         tuple((output, value.dtype.name) for output, value in graph.targets.items()),
         tuple((output, value.dtype.name) for output, value in graph.sample_weights.items()),

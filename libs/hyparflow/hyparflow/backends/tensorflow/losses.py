@@ -80,7 +80,7 @@ def compiled_losses(model: Any) -> tuple[OutputLoss, ...]:
 
 
 def couples_samples(loss: Any) -> bool:
-    """Return whether one of Keras' losses depends on the batch as a whole, so that it is no sum over samples."""
+    """Return whether one of Keras' losses depends on the batch as a whole, so that it is not a sum over samples."""
     import keras
 
     if isinstance(loss, keras.losses.Circle):
@@ -136,7 +136,14 @@ def attach(value: Any, mask: Any, logits: Any) -> Any:
 
 
 def terms(loss: Any, target: Any, predicted: Any, weight: Any) -> Terms | None:
-    """Compute a loss as ``keras.losses.Loss.__call__`` does; None if it is no sum over elements of the batch."""
+    """Compute a loss as ``keras.losses.Loss.__call__`` does; None if it is not a sum over elements of the batch.
+
+    Args:
+        loss: A Keras loss.
+        target: The targets.
+        predicted: The predictions.
+        weight: The sample weights, or None.
+    """
     if type(loss).__call__ is not keras.losses.Loss.__call__ or loss.reduction in (None, "none"):
         return None
     mask = get_keras_mask(predicted)

@@ -70,7 +70,7 @@ class Accumulator:
         last = slots[-1]
         self.flat = tf.Variable(tf.zeros([last.offset + last.size], dtype), trainable=False)
         self._in_host = is_host(self.flat.device)
-        self._copy: Any = None  # on the host, of a GPU's memory
+        self._copy: Any = None  # host copy of a GPU's memory
 
     def add(self, gradients: Mapping[str, Any]) -> Any:
         """Return the operation, in the graph that is being built, that adds gradients (by variable)."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from hyparflow.backends import Array, Buffer, Outcome, Place, Reach, StageShape, Target
 from hyparflow.backends.tensorflow.cut import (
-    Layout,
+    ProgramLayout,
     Programs,
     forward_only,
     fused,
@@ -35,7 +35,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class _Compiled:
-    layout: Layout
+    layout: ProgramLayout
     programs: Programs
 
 
@@ -157,7 +157,7 @@ class TensorFlowStage:
 
     def _data(
         self,
-        layout: Layout,
+        layout: ProgramLayout,
         place: Place,
         inputs: Mapping[int, Array],
         targets: Mapping[int, Target],
@@ -181,7 +181,7 @@ class TensorFlowStage:
         fed.append(tf.constant(self._loss_scale / place.total, "float64"))
         return fed
 
-    def _outcome(self, layout: Layout, place: Place, made: Sequence[Any], inputs: Sequence[Array]) -> Outcome:
+    def _outcome(self, layout: ProgramLayout, place: Place, made: Sequence[Any], inputs: Sequence[Array]) -> Outcome:
         sent = made[: len(layout.sends)]
         remaining = iter(made[len(layout.sends) :])
 
@@ -209,7 +209,7 @@ class TensorFlowStage:
         return [_outside(host_view(value), inputs) for value in made]
 
 
-def _check_states(layout: Layout, place: Place) -> None:
+def _check_states(layout: ProgramLayout, place: Place) -> None:
     """Raise UnsupportedModel if layers assign variables and a step computes the batch in several parts."""
     parts = place.replicas * place.micro_batches
     if layout.new_states and parts > 1:

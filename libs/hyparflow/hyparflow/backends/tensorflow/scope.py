@@ -53,7 +53,14 @@ class Scope(StatelessScope):
         super().add_update(update)
 
     def run(self, call: Call, values: dict[int, Any], outputs: tuple[int, ...], training: bool) -> None:
-        """Run one node on ``values`` (tensor of the graph -> TensorFlow tensor), and add its outputs to them."""
+        """Run one node on ``values`` (tensor of the graph -> TensorFlow tensor), and add its outputs to them.
+
+        Args:
+            call: The call of the node.
+            values: Tensor of the graph -> TensorFlow tensor.
+            outputs: The tensors of the graph that the node computes, then their masks.
+            training: Keras' own flag.
+        """
         for tensor in call.inputs.values():
             mask = call.input_masks.get(tensor)
             if mask is None or get_keras_mask(values[tensor]) is None:

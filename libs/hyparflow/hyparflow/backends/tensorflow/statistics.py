@@ -124,6 +124,12 @@ def moving_of(calls: Calls, nodes: Sequence[int], names: Mapping[int, str], mode
     """Group the BatchNorm layers of a stage by dtype.
 
     Layers that do not train or that renormalise are left out.
+
+    Args:
+        calls: The calls of the model.
+        nodes: The nodes of the stage.
+        names: id of a variable -> its name.
+        mode: The update of moving statistics.
     """
     layers = _layers(calls, nodes)
     dtypes = dict.fromkeys(layer.moving_mean.dtype for layer in layers)
