@@ -41,7 +41,7 @@ def _tls_context(connection_args: dict[str, Any]) -> ssl.SSLContext | None:
 
 
 def _may_use_mpi(connection_args: dict[str, Any]) -> bool:
-    """Return whether MPI may carry the data; it does not encrypt, so require-encryption rules it out."""
+    """Return whether MPI may carry the data. MPI does not encrypt, which require-encryption rules out."""
     return not connection_args.get("require_encryption")
 
 

@@ -81,7 +81,7 @@ class Engine:
             rank: Its rank.
             tag: The tag of its envelopes.
             eager_size: Its maximum size of an envelope.
-            spins: It polls, so it may not need doorbells.
+            spins: It polls, and may not need doorbells.
 
         Raises:
             HandshakeError: The peer was lost before. Both ends would disagree about how many envelopes were sent.
