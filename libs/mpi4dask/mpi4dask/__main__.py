@@ -15,7 +15,7 @@ DEFAULTS = {"protocol": "mpi", "worker_class": "distributed.Worker"}
 def main(arguments: Sequence[str]) -> int:
     """Run the scheduler on rank 0 and a worker on each other rank until the scheduler closes; every rank calls this.
 
-    Returns the exit status, which is 2 for invalid options. Rank 0 prints the error.
+    Return the exit status, which is 2 for invalid options; rank 0 prints the error.
     """
     import click
     from mpi4py import MPI

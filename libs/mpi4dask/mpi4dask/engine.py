@@ -32,7 +32,7 @@ AT_ONCE = 8000  # bytes of an envelope that MPI accepts at once; MPICH's shared-
 
 
 class Engine:
-    """Moves messages between this loop and other engines. All methods run in the loop's thread."""
+    """The engine that moves messages between this loop and other engines. All methods run in the loop's thread."""
 
     def __init__(self, world: World, tag: int, loop: asyncio.AbstractEventLoop, settings: Settings) -> None:
         from mpi4py import MPI

@@ -1,4 +1,4 @@
-"""The `mpiexec` of the MPI library that mpi4py is linked with. A foreign one starts ranks that do not form one job."""
+"""The `mpiexec` of the MPI library that mpi4py is linked with. Others start ranks that do not form one job."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _candidates(file: str | None) -> Iterator[str]:
 
 
 def _fits(program: str, open_mpi: bool) -> bool:
-    """Return whether the launcher matches the library; a foreign one would start singletons."""
+    """Return whether the launcher matches the library; others would start singletons."""
     try:
         said = subprocess.run(
             [program, "--version"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=30

@@ -55,7 +55,7 @@ class _Under:
 
 
 class Saver:
-    """Writes the checkpoints of a training. All ranks call the same methods in the same order."""
+    """A writer of the checkpoints of a training. All ranks call the same methods in the same order."""
 
     def __init__(self, root: Path, comm: Any, keys: Sequence[Key], about: Mapping[str, Any], keep: int | None) -> None:
         """Prepare to write checkpoints; collective.

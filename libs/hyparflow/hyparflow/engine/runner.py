@@ -57,7 +57,7 @@ class Feed:
 
 
 class Runner:
-    """Runs one partition's actions, step after step."""
+    """The execution of one partition's actions, step after step."""
 
     def __init__(self, programs: Mapping[int, Any], exchange: Exchange, actions: tuple[Action, ...]) -> None:
         """Prepare to run.

@@ -188,7 +188,7 @@ def _refuse_layers(operation: Any) -> None:
 
 @dataclass
 class _Walk:
-    """Collects nodes and tensors in the order in which Keras runs them."""
+    """A collector of nodes and tensors, in the order in which Keras runs them."""
 
     variable_names: Mapping[int, str]
     nodes: list[Node] = field(default_factory=list)

@@ -205,7 +205,7 @@ def evaluation(
 
 
 class SameData:
-    """Compares the data that the ranks of ``comm`` read from a source.
+    """A check that the ranks of ``comm`` read the same data from a source.
 
     The first batch of a pass is compared before it is used, and the ends of passes of unknown length at once. Some rows
     of all other batches contribute to a checksum, which ``check`` compares.

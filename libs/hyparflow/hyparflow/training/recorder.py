@@ -40,7 +40,7 @@ _BUSY = ("forward", "backward", "update")
 
 
 class Recorder:
-    """Collects the spans of a training. Collective: all ranks create it, pass it every step, and close it."""
+    """A collector of the spans of a training. Collective: all ranks create it, pass it every step, and close it."""
 
     def __init__(
         self, session: Session, trace: str | Path | None, steps: tuple[int, int], tensorboard: str | Path | None
@@ -199,7 +199,7 @@ class StepTimes:
 
 
 class Scalars:
-    """Writes TensorBoard scalars about the pipeline on rank 0: step time, busy time and bubble."""
+    """A writer of TensorBoard scalars about the pipeline, on rank 0: step time, busy time and bubble."""
 
     def __init__(self, directory: str | Path, plan: Plan) -> None:
         """Open a writer; ``directory`` is the argument of TensorBoard's ``--logdir``."""
